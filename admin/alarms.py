@@ -12,9 +12,9 @@ import msgspec
 
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import StatsRow
 
-__all__ = ["ALARMS", "Active", "Alarm", "Alarms", "Ended", "Sight"]
+__all__ = ["ALARMS", "ActiveAlert", "Alert", "Alerts", "ClearedAlert", "ClusterView"]
 
 PAST_MAX = 200
 DAY_S = 86_400.0
@@ -40,24 +40,24 @@ TURN_S = 1.0
 OLDEST_S = 600
 
 
-class Sight(NamedTuple):
+class ClusterView(NamedTuple):
     """The findings of one look at the cluster."""
 
     now_ms: int
     map: ClusterMap
-    stats: Mapping[str, SeenStats]  # by node
+    stats: Mapping[str, StatsRow]  # by node
     silent: Sequence[str]  # live nodes that did not answer
     leader: str
     offsets_ms: Mapping[str, float] = {}  # of nodes' clocks against this one
     grown: Mapping[str, Mapping[str, float]] = {}  # by node: what its counters of GROWING gained in five minutes
-    gauges: Mapping[str, Sequence["Series"]] = {}  # by family; ``Alarms.look`` makes it, once for all rows of the table
+    gauges: Mapping[str, Sequence["Series"]] = {}  # by family; ``Alerts.look`` makes it, once for all rows of the table
 
 
 Series = tuple[str, str, float]  # node, labels, value
 Found = Iterable[tuple[str, str]]  # what it is about, and the figure in words
 
 
-class Alarm(NamedTuple):
+class Alert(NamedTuple):
     """One row. ``expression`` is PromQL over the nodes' pages, ``find`` the same over what nodes answer to a look."""
 
     name: str
@@ -66,31 +66,31 @@ class Alarm(NamedTuple):
     sentence: str
     do: str
     expression: str
-    find: Callable[[Sight], Found]
+    find: Callable[[ClusterView], Found]
 
 
-def _silent(sight: Sight) -> Found:
+def _silent(sight: ClusterView) -> Found:
     return [(node, "does not answer") for node in sight.silent]
 
 
-def _no_leader(sight: Sight) -> Found:
+def _no_leader(sight: ClusterView) -> Found:
     return [] if sight.leader or not sight.map.live(TIER_ROUTER) else [("routers", "none leads")]
 
 
-def _without_primary(sight: Sight) -> Found:
+def _without_primary(sight: ClusterView) -> Found:
     numbers = [number for number, placement in enumerate(sight.map.partitions) if not placement.primary]
     return [("partitions", f"{len(numbers)} of {len(sight.map.partitions)}")] if numbers else []
 
 
-def _under_replicated(sight: Sight) -> Found:
+def _under_replicated(sight: ClusterView) -> Found:
     wanted, alive = sight.map.replicas, {name for name, entry in sight.map.nodes.items() if entry.alive}
     placed = [placement.in_sync for placement in sight.map.partitions if placement.primary]
     short = sum(len(alive.intersection(in_sync)) < wanted for in_sync in placed)
     return [("partitions", f"{short} have fewer than {wanted} copies in sync")] if short else []
 
 
-def _disk(below: float, above: float) -> Callable[[Sight], Found]:
-    def find(sight: Sight) -> Found:
+def _disk(below: float, above: float) -> Callable[[ClusterView], Found]:
+    def find(sight: ClusterView) -> Found:
         for node, row in sight.stats.items():
             if row.disk_free_bytes is not None and row.disk_bytes:
                 share = row.disk_free_bytes / row.disk_bytes
@@ -100,14 +100,14 @@ def _disk(below: float, above: float) -> Callable[[Sight], Found]:
     return find
 
 
-def _queue_oldest(sight: Sight) -> Found:
+def _queue_oldest(sight: ClusterView) -> Found:
     for node, row in sight.stats.items():
         if (row.queue_oldest_s or 0.0) >= OLDEST_S:
             yield node, f"the oldest message waits for {row.queue_oldest_s:.0f} s"
 
 
-def _certificates(days: float, more: float) -> Callable[[Sight], Found]:
-    def find(sight: Sight) -> Found:
+def _certificates(days: float, more: float) -> Callable[[ClusterView], Found]:
+    def find(sight: ClusterView) -> Found:
         for node, labels, end in sight.gauges.get(CERTIFICATES, ()):
             left = (end - sight.now_ms / 1000) / DAY_S
             if more <= left < days:
@@ -116,56 +116,56 @@ def _certificates(days: float, more: float) -> Callable[[Sight], Found]:
     return find
 
 
-def _mixed(sight: Sight) -> Found:
+def _mixed(sight: ClusterView) -> Found:
     releases = sorted({row.version for row in sight.stats.values() if row.version})
     return [("releases", ", ".join(releases))] if len(releases) > 1 else []
 
 
-def _clocks(sight: Sight) -> Found:
+def _clocks(sight: ClusterView) -> Found:
     for node, offset in sight.offsets_ms.items():
         if abs(offset) >= CLOCKS_MS:
             yield node, f"{offset:+.0f} ms"
 
 
-def _not_ready(sight: Sight) -> Found:
+def _not_ready(sight: ClusterView) -> Found:
     for node, row in sight.stats.items():
         if row.ready is False and not row.draining:
             yield node, "; ".join(row.why_not_ready or ["it does not say why"])
 
 
-def _files(sight: Sight) -> Found:
+def _files(sight: ClusterView) -> Found:
     for node, row in sight.stats.items():
         if row.open_files is not None and row.open_files_max and row.open_files > 0.9 * row.open_files_max:
             yield node, f"{row.open_files} of {row.open_files_max}"
 
 
-def _canaries(sight: Sight) -> Found:
+def _canaries(sight: ClusterView) -> Found:
     for node, grown in sight.grown.items():
         if (count := grown.get(CANARIES, 0.0)) >= 2:
             yield node, f"{count:.0f} in the last five minutes"
 
 
-def _queues_full(sight: Sight) -> Found:
+def _queues_full(sight: ClusterView) -> Found:
     for node, grown in sight.grown.items():
         if count := grown.get(f'{DROPS}{{reason="queue_full"}}'):
             yield node, f"{count:.0f} in the last five minutes"
 
 
-def _syncs(sight: Sight) -> Found:
+def _syncs(sight: ClusterView) -> Found:
     for node, grown in sight.grown.items():
         slow, whole = grown.get(SLOW_SYNCS, 0.0), grown.get(SYNCS, 0.0)
         if slow > 0.01 * whole:
             yield node, f"{slow:.0f} of {whole:.0f} in the last five minutes"
 
 
-def _refused(sight: Sight) -> Found:
+def _refused(sight: ClusterView) -> Found:
     connects = [one for grown in sight.grown.values() for one in grown.items() if one[0].startswith(CONNECTS)]
     refused = sum(value for key, value in connects if 'result="refused"' in key)
     whole = sum(value for _, value in connects)
     return [("edges", f"{refused:.0f} of {whole:.0f}")] if refused > max(REFUSED_MIN, whole / 2) else []
 
 
-def _gauges(stats: Mapping[str, SeenStats]) -> dict[str, list[Series]]:
+def _gauges(stats: Mapping[str, StatsRow]) -> dict[str, list[Series]]:
     """Return the gauges of all nodes that an alarm looks at, by family."""
     found: dict[str, list[Series]] = {}
     for node, row in stats.items():
@@ -177,33 +177,33 @@ def _gauges(stats: Mapping[str, SeenStats]) -> dict[str, list[Series]]:
     return found
 
 
-def _store_full(sight: Sight) -> Found:
+def _store_full(sight: ClusterView) -> Found:
     return [(node, "below its floor") for node, _, value in sight.gauges.get(FULL, ()) if value]
 
 
-def _contradicting(sight: Sight) -> Found:
+def _contradicting(sight: ClusterView) -> Found:
     return [(node, f"{count:.0f} nodes") for node, _, count in sight.gauges.get(CONTRADICTING, ()) if count]
 
 
-def _lag(sight: Sight) -> Found:
+def _lag(sight: ClusterView) -> Found:
     for node, labels, value in sight.gauges.get(LAG, ()):
         if value > LAG_OPS:
             yield f"{node} {labels}", f"{value:.0f} operations behind"
 
 
-def _turns(sight: Sight) -> Found:
+def _turns(sight: ClusterView) -> Found:
     for node, _, value in sight.gauges.get(TURN, ()):
         if value > TURN_S:
             yield node, f"{value:.1f} s"
 
 
-def _moves(sight: Sight) -> Found:
+def _moves(sight: ClusterView) -> Found:
     """The number is part of the subject: when it changes, the time of the alarm begins anew."""
     pending = max((value for _, _, value in sight.gauges.get(MOVES, ())), default=0.0)
     return [(f"{pending:.0f} moves", "none was done meanwhile")] if pending else []
 
 
-def _gossip(sight: Sight) -> Found:
+def _gossip(sight: ClusterView) -> Found:
     alive = {
         node: value
         for node, labels, value in sight.gauges.get(GOSSIP, ())
@@ -215,7 +215,7 @@ def _gossip(sight: Sight) -> Found:
         yield "gossip", f"{nodes} see {least:.0f} members, others {most:.0f}"
 
 
-def _admission(sight: Sight) -> Found:
+def _admission(sight: ClusterView) -> Found:
     for node, grown in sight.grown.items():
         pools: Counter[str] = Counter()
         for key, count in grown.items():
@@ -228,120 +228,120 @@ def _admission(sight: Sight) -> Found:
 
 GROWING = frozenset((ADMISSION, CANARIES, CONNECTS, DROPS, SLOW_SYNCS, SYNCS))
 ALARMS = (
-    Alarm(
+    Alert(
         "node_down", "critical", 5, "A node does not answer", "start it; `stratamq node list` shows its state",
         'up{job="stratamq"} == 0', _silent,
     ),
-    Alarm(
+    Alert(
         "no_leader", "critical", 10, "No router leads", "start routers until more than half of them run",
         "max(stratamq_raft_leader) == 0", _no_leader,
     ),
-    Alarm(
+    Alert(
         "partition_without_primary", "critical", 3, "Partitions have no primary: their sessions cannot be reached",
         "start the storage nodes that have copies; `stratamq ring lost all` names them",
         "max(stratamq_partitions_without_primary) > 0", _without_primary,
     ),
-    Alarm(
+    Alert(
         "under_replicated", "warning", 300, "Partitions have too few copies in sync",
         "`stratamq store replicas` shows which; start or add storage nodes",
         "max(stratamq_partitions_under_replicated) > 0", _under_replicated,
     ),
-    Alarm(
+    Alert(
         "not_ready", "warning", 30, "A node is not ready", "`/readyz` and its log say what it waits for",
         "stratamq_ready == 0", _not_ready,
     ),
-    Alarm(
+    Alert(
         "disk_low", "warning", 60, "A disk is filling", "make room, or lower storage.message_expiry_max_s",
         f"{DISK_FREE} < {DISK_WARN} and {DISK_FREE} >= {DISK_CRITICAL}", _disk(DISK_WARN, DISK_CRITICAL),
     ),
-    Alarm(
+    Alert(
         "disk_full", "critical", 10, "A disk is nearly full", "make room: below its floor the node refuses messages",
         f"{DISK_FREE} < {DISK_CRITICAL}", _disk(DISK_CRITICAL, -1.0),
     ),
-    Alarm(
+    Alert(
         "queue_oldest", "warning", 60, "Messages wait for more than ten minutes",
         "`stratamq session list --best oldest_s` shows whose",
         f"max by (instance, node) (stratamq_queue_oldest_seconds) > {OLDEST_S}", _queue_oldest,
     ),
-    Alarm(
+    Alert(
         "queue_full", "warning", 0, "Full queues drop messages",
         "`stratamq drops` and `stratamq session list` show whose",
         f'sum by (instance, node) (increase({DROPS}{{reason="queue_full"}}[5m])) > 0', _queues_full,
     ),
-    Alarm(
+    Alert(
         "store_full", "critical", 0, "A storage node refuses messages for want of disk",
         "make room, or lower storage.message_expiry_max_s", "stratamq_store_full > 0", _store_full,
     ),
-    Alarm(
+    Alert(
         "contradicting_nodes", "critical", 0, "Nodes act by a map or a policy that is no state of the routers' log",
         "`stratamq cluster status` names them, and they read it again by themselves; `message.refused` in their logs "
         "says whether a step was forged, else a router is faulty, or its log was restored",
         f"max({CONTRADICTING}) > 0", _contradicting,
     ),
-    Alarm(
+    Alert(
         "copies_lag", "warning", 60, "A copy in sync is far behind its primary",
         "`stratamq store replicas` shows which; look at its disk and at its load",
         f"stratamq_partition_lag_ops > {LAG_OPS}", _lag,
     ),
-    Alarm(
+    Alert(
         "sync_slow", "warning", 60, "A disk takes more than 0.13 s for one sync in a hundred",
         "look at what else writes there; PUBACKs wait for it",
         f"increase({SLOW_SYNCS}[5m]) > 0.01 * increase({SYNCS}[5m])", _syncs,
     ),
-    Alarm(
+    Alert(
         "loop_stalls", "warning", 0, "A node's loop stood still for more than a second",
         "look at its load and at its log: all its clients waited",
         f"stratamq_turn_longest_seconds > {TURN_S:g}", _turns,
     ),
-    Alarm(
+    Alert(
         "canary_fails", "warning", 0, "An edge's canaries get no answer",
         "`/readyz` of that edge names the shard or the partition that is silent",
         f"increase({CANARIES}[5m]) >= 2", _canaries,
     ),
-    Alarm(
+    Alert(
         "connects_refused", "warning", 60, "Most connects are refused", "`stratamq journal` shows whose, and why",
         f'sum(increase({CONNECTS}{{result="refused"}}[5m])) > {REFUSED_MIN} and '
         f'sum(increase({CONNECTS}{{result="refused"}}[5m])) > sum(increase({CONNECTS}[5m])) / 2', _refused,
     ),
-    Alarm(
+    Alert(
         "unauthenticated_crowd", "warning", 60, "Connections that do not authenticate displace each other",
         "find their addresses at the node (`ss -tn`, `ss -un`) and drop them with a packet filter",
         f'sum by (instance, node, pool) (increase({ADMISSION}{{reason!="silent"}}[5m])) > {DISPLACED_MIN}', _admission,
     ),
-    Alarm(
+    Alert(
         "moves_stalled", "warning", 900, "A rebalance does not go on", "`stratamq ring status` shows what it waits for",
         "max(stratamq_ring_moves_pending) > 0 and max(stratamq_ring_moves_pending) == "
         "max(max_over_time(stratamq_ring_moves_pending[5m]))", _moves,
     ),
-    Alarm(
+    Alert(
         "gossip_disagrees", "warning", 120, "Nodes do not see the same members",
         "`stratamq membership list` shows who misses whom; look at the UDP between them",
         f"max({MEMBERS}) - min({MEMBERS} > 0) > 0", _gossip,
     ),
-    Alarm(
+    Alert(
         "certificate_30_days", "warning", 0, "A certificate ends within 30 days", "make a new one, then reload",
         "stratamq_tls_cert_not_after_seconds - time() < 30 * 86400", _certificates(30, 7),
     ),
-    Alarm(
+    Alert(
         "certificate_7_days", "critical", 0, "A certificate ends within 7 days", "make a new one now, then reload",
         "stratamq_tls_cert_not_after_seconds - time() < 7 * 86400", _certificates(7, -1e9),
     ),
-    Alarm(
+    Alert(
         "open_files", "warning", 60, "A node has nearly all the files open that it may", "raise its limit (ulimit -n)",
         "stratamq_open_files / stratamq_open_files_max > 0.9", _files,
     ),
-    Alarm(
+    Alert(
         "mixed_releases", "warning", DAY_S, "Nodes run different releases", "finish the upgrade",
         "count(count by (version) (stratamq_build_info)) > 1", _mixed,
     ),
-    Alarm(
+    Alert(
         "clock_offset", "warning", 60, "A node's clock differs", "let all nodes follow one time server",
         f"abs({CLOCK} - timestamp({CLOCK})) > {CLOCKS_MS / 1000:g}", _clocks,
     ),
 )  # fmt: skip
 
 
-class Active(msgspec.Struct, frozen=True):
+class ActiveAlert(msgspec.Struct, frozen=True):
     """An alarm that stands."""
 
     name: str
@@ -352,7 +352,7 @@ class Active(msgspec.Struct, frozen=True):
     since_ms: int
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ClearedAlert(msgspec.Struct, frozen=True):
     """An alarm that stood."""
 
     name: str
@@ -363,30 +363,30 @@ class Ended(msgspec.Struct, frozen=True):
     ended_at_ms: int
 
 
-class Alarms:
+class Alerts:
     """Which alarms stand, and which did."""
 
-    def __init__(self, table: Sequence[Alarm] = ALARMS) -> None:
+    def __init__(self, table: Sequence[Alert] = ALARMS) -> None:
         self._table = table
         self._met: dict[tuple[str, str], int] = {}  # alarm and subject -> since when its condition holds
-        self._active: dict[tuple[str, str], Active] = {}
-        self._past: list[Ended] = []  # the newest first
+        self._active: dict[tuple[str, str], ActiveAlert] = {}
+        self._past: list[ClearedAlert] = []  # the newest first
 
     @property
-    def active(self) -> list[Active]:
+    def active(self) -> list[ActiveAlert]:
         """Return those that stand, the worst and oldest first."""
         return sorted(self._active.values(), key=lambda one: (one.severity != "critical", one.since_ms, one.name))
 
     @property
-    def past(self) -> list[Ended]:
+    def past(self) -> list[ClearedAlert]:
         """Return those that stood, the newest first."""
         return list(self._past)
 
-    def look(self, sight: Sight) -> tuple[list[Active], list[Ended]]:
+    def look(self, sight: ClusterView) -> tuple[list[ActiveAlert], list[ClearedAlert]]:
         """Judge one look; return which alarms began and which ended with it."""
         sight = sight._replace(gauges=_gauges(sight.stats))
         met: dict[tuple[str, str], int] = {}
-        began: list[Active] = []
+        began: list[ActiveAlert] = []
         for alarm in self._table:
             for about, figure in alarm.find(sight):
                 key = alarm.name, about
@@ -395,17 +395,17 @@ class Alarms:
                     continue
                 sentence = f"{alarm.sentence} ({about}: {figure})"
                 before = self._active.get(key)
-                now = Active(alarm.name, alarm.severity, about, sentence, alarm.do, met[key])
+                now = ActiveAlert(alarm.name, alarm.severity, about, sentence, alarm.do, met[key])
                 self._active[key] = now
                 if before is None:
                     began.append(now)
         self._met = met
         return began, self._end(met, sight.now_ms)
 
-    def _end(self, met: Mapping[tuple[str, str], int], now_ms: int) -> list[Ended]:
+    def _end(self, met: Mapping[tuple[str, str], int], now_ms: int) -> list[ClearedAlert]:
         ended = []
         for key in [key for key in self._active if key not in met]:
             alarm = self._active.pop(key)
-            ended.append(Ended(alarm.name, alarm.severity, alarm.about, alarm.sentence, alarm.since_ms, now_ms))
+            ended.append(ClearedAlert(alarm.name, alarm.severity, alarm.about, alarm.sentence, alarm.since_ms, now_ms))
         self._past = (ended[::-1] + self._past)[:PAST_MAX]
         return ended

@@ -20,7 +20,7 @@ from conf.private_files import check_file, check_private
 from conf.urls import shown_url
 from wire.decoding import Unreadable, strictly
 
-__all__ = ["Api", "Call", "Refused", "read_answer", "read_token"]
+__all__ = ["Api", "ApiCall", "ApiError", "read_answer", "read_token"]
 
 BASE = "/api/v1"
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -30,7 +30,7 @@ T = TypeVar("T")
 EXIT_CODES = {400: ExitCode.USAGE, 503: ExitCode.NOT_READY}
 
 
-class Call(NamedTuple):
+class ApiCall(NamedTuple):
     """A request: ``path`` is quoted, ``body`` is sent as JSON."""
 
     method: str
@@ -45,12 +45,12 @@ class Call(NamedTuple):
         return f"{self.method} {BASE}{self.path}{asked}{body}"
 
     @classmethod
-    def of(cls, method: str, *parts: str, **query: str) -> "Call":
+    def of(cls, method: str, *parts: str, **query: str) -> "ApiCall":
         """Return a call whose path has these parts."""
         return cls(method, "".join(f"/{quote(part, safe='')}" for part in parts), tuple(query.items()))
 
 
-class Refused(UserError):
+class ApiError(UserError):
     """The service's answer is no success.
 
     Attributes:
@@ -88,7 +88,7 @@ class Api:
         self._host, self._port, self._token = parts.hostname, port or (443 if self._is_https else 80), token
         self.address = shown_url(f"{parts.scheme}://{parts.netloc}")
 
-    def ask(self, call: Call, timeout_s: float, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+    def ask(self, call: ApiCall, timeout_s: float, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Return the status and the body of a success.
 
         Raises:
@@ -165,7 +165,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _refused(address: str, status: int, data: bytes) -> Refused:
+def _refused(address: str, status: int, data: bytes) -> ApiError:
     """Return the problem of an answer; one that is none of the service's is told by its status."""
     try:
         problem = _problem(data)
@@ -175,4 +175,4 @@ def _refused(address: str, status: int, data: bytes) -> Refused:
     if do == DO.get(str(problem.get("code"))):  # the API's own words, about calls and headers
         do = ""
     line = f"{detail}; {do}" if do else detail
-    return Refused(line.split("\n")[0], EXIT_CODES.get(status, ExitCode.FAILED), status, problem.get("result"))
+    return ApiError(line.split("\n")[0], EXIT_CODES.get(status, ExitCode.FAILED), status, problem.get("result"))

@@ -7,10 +7,10 @@ does not answer the service is named as over a link; where the service itself re
 import trio
 from msgspec import json
 
-from admin.api import Api, Call, read_answer
-from admin.gather import Ask, Event, Gather, Page, Question
+from admin.api import Api, ApiCall, read_answer
+from admin.gather import Event, NodeQuery, QueryTemplate, ResultPage, ScatterGather
 from admin.links import carry
-from admin.one_look import OneLook, event_of
+from admin.one_look import SingleQuery, event_of
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["ApiLinks"]
@@ -38,26 +38,26 @@ class ApiLinks:
         Raises:
             UserError: It refuses, or does not answer.
         """
-        self.map = read_answer(self._api.address, await self._ask(Call.of("GET", "map")), ClusterMap)
+        self.map = read_answer(self._api.address, await self._ask(ApiCall.of("GET", "map")), ClusterMap)
 
-    async def gather(self, gather: Gather, question: Question) -> Page:
+    async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
         """Carry a gather to its page."""
 
-        def begin(ask: Ask, tell: trio.MemorySendChannel[Event]) -> None:
+        def begin(ask: NodeQuery, tell: trio.MemorySendChannel[Event]) -> None:
             self._nursery.start_soon(self._tell, ask, question, tell)
 
         return await carry(gather, begin)
 
-    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         """Have one node asked once."""
         del timeout_s  # the service has one of its own
-        return await self._look(Ask(0, node, after, limit), question)
+        return await self._look(NodeQuery(0, node, after, limit), question)
 
-    async def _tell(self, ask: Ask, question: Question, tell: trio.MemorySendChannel[Event]) -> None:
+    async def _tell(self, ask: NodeQuery, question: QueryTemplate, tell: trio.MemorySendChannel[Event]) -> None:
         tell.send_nowait(await self._look(ask, question))
 
-    async def _look(self, ask: Ask, question: Question) -> Event:
-        call = Call.of(
+    async def _look(self, ask: NodeQuery, question: QueryTemplate) -> Event:
+        call = ApiCall.of(
             "GET",
             "looks",
             question.what,
@@ -68,10 +68,10 @@ class ApiLinks:
             where=json.encode(dict(question.where)).decode(),
             **({"wait_ms": str(question.wait_ms)} if question.wait_ms else {}),
         )
-        answer = read_answer(self._api.address, await self._ask(call, question.wait_ms), OneLook)
+        answer = read_answer(self._api.address, await self._ask(call, question.wait_ms), SingleQuery)
         return event_of(answer, question.what, ask.node, ask.request)
 
-    async def _ask(self, call: Call, wait_ms: int = 0) -> bytes:
+    async def _ask(self, call: ApiCall, wait_ms: int = 0) -> bytes:
         limiter = self._waiting if wait_ms else None
         _, data = await trio.to_thread.run_sync(
             self._api.ask, call, CALL_S + wait_ms / 1_000, abandon_on_cancel=True, limiter=limiter

@@ -22,18 +22,18 @@ __all__ = [
     "NODE_S",
     "TOTAL_S",
     "TOTAL_S_MAX",
-    "Answered",
-    "Ask",
     "Event",
-    "Gather",
     "LinkFailed",
     "MapMoved",
-    "Missing",
-    "Page",
-    "Question",
-    "Ready",
-    "Target",
-    "Tick",
+    "MissingRows",
+    "NodeQuery",
+    "QueryAnswered",
+    "QueryReady",
+    "QueryTarget",
+    "QueryTemplate",
+    "QueryTick",
+    "ResultPage",
+    "ScatterGather",
 ]
 
 NODE_S = 1.0  # for one answer; a node that is busy so long has not answered either
@@ -46,7 +46,7 @@ ROWS_MAX = 1000  # of one answer
 BEST_MAX = 1000  # rows of a page that is not a walk
 
 
-class Question(NamedTuple):
+class QueryTemplate(NamedTuple):
     """A look without its place: what is wanted of each node."""
 
     what: str
@@ -57,14 +57,14 @@ class Question(NamedTuple):
     wait_ms: int = 0
 
 
-class Target(NamedTuple):
+class QueryTarget(NamedTuple):
     """A node to ask."""
 
     node: str
     incarnation: int = 0  # as the map says; 0: not known
 
 
-class Ask(NamedTuple):
+class NodeQuery(NamedTuple):
     """Ask a node: at most ``limit`` rows behind its position ``after``."""
 
     request: int
@@ -73,7 +73,7 @@ class Ask(NamedTuple):
     limit: int
 
 
-class Answered(NamedTuple):
+class QueryAnswered(NamedTuple):
     """An answer to a request.
 
     ``busy_ms``: nothing was looked at, ask again after that; ``error``: this node will not answer this question.
@@ -98,29 +98,29 @@ class LinkFailed(NamedTuple):
 class MapMoved(NamedTuple):
     """The nodes that there are now."""
 
-    targets: Sequence[Target]
+    targets: Sequence[QueryTarget]
 
 
-class Tick(NamedTuple):
+class QueryTick(NamedTuple):
     """Time passed; the first one begins."""
 
 
-Event = Answered | LinkFailed | MapMoved | Tick
+Event = QueryAnswered | LinkFailed | MapMoved | QueryTick
 
 
-class Missing(NamedTuple):
+class MissingRows(NamedTuple):
     """A node whose rows are not all there."""
 
     node: str
     why: str
 
 
-class Page(NamedTuple):
+class ResultPage(NamedTuple):
     """Rows with the node of each, and what they lack."""
 
     rows: tuple[tuple[str, Any], ...]
     after: Position | None = None  # where the next page begins; None: no row is left
-    partial: tuple[Missing, ...] = ()
+    partial: tuple[MissingRows, ...] = ()
     restarted: tuple[str, ...] = ()  # begun anew: rows of an earlier page may come again
     total_about: int = 0  # 0: not known
     overtime: bool = False  # the time was over before the page was full
@@ -131,11 +131,11 @@ class Page(NamedTuple):
         return not self.partial
 
 
-class Ready(NamedTuple):
+class QueryReady(NamedTuple):
     """Work for the shell: questions to send, the page once it is there, and when to come again."""
 
-    asks: tuple[Ask, ...]
-    page: Page | None
+    asks: tuple[NodeQuery, ...]
+    page: ResultPage | None
     next_deadline: float
 
 
@@ -150,7 +150,7 @@ class _State(enum.Enum):
 class _Part:
     """One node's part of a page."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: QueryTarget) -> None:
         self.node, self.incarnation = target
         self.state = _State.WAITING
         self.since = ""  # position at which this page begins
@@ -186,12 +186,12 @@ class _Part:
         self.state, self.patience = _State.WAITING, math.inf
 
 
-class Gather:
-    """One page: made, given events until ``Ready.page`` is there, and thrown away."""
+class ScatterGather:
+    """One page: made, given events until ``QueryReady.page`` is there, and thrown away."""
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[QueryTarget],
         limit: int,
         *,
         after: Position | None = None,
@@ -234,11 +234,11 @@ class Gather:
 
     # -- events
 
-    def handle(self, now: float, event: Event) -> Ready:
+    def handle(self, now: float, event: Event) -> QueryReady:
         """Take an event; each call returns what to do now, and a page at most once."""
         if self._deadline == math.inf:
             self._deadline = now + self._total_s
-        if isinstance(event, Answered):
+        if isinstance(event, QueryAnswered):
             self._answered(now, event)
         elif isinstance(event, LinkFailed):
             for part in self._parts:
@@ -252,9 +252,9 @@ class Gather:
                 part.fail(f"busy for {self._node_s:g} s" if busy else f"no answer in {self._node_s:g} s")
         page = self._page(now)
         asks = () if page is not None else tuple(self._asks(now))
-        return Ready(asks, page, math.inf if page is not None else self._next_deadline())
+        return QueryReady(asks, page, math.inf if page is not None else self._next_deadline())
 
-    def _answered(self, now: float, answer: Answered) -> None:
+    def _answered(self, now: float, answer: QueryAnswered) -> None:
         part = next((part for part in self._parts if part.request == answer.request), None)
         if part is None or part.state is not _State.ASKED:
             return  # too late, or of a question that another one replaced
@@ -297,7 +297,7 @@ class Gather:
 
     # -- questions
 
-    def _asks(self, now: float) -> list[Ask]:
+    def _asks(self, now: float) -> list[NodeQuery]:
         """Ask what a page still lacks: the nodes of a walk in order, a few at once; all nodes for the best."""
         asks = []
         room = self._limit
@@ -322,13 +322,13 @@ class Gather:
             room -= here
         return asks
 
-    def _ask(self, now: float, part: _Part, wanted: int) -> Ask:
+    def _ask(self, now: float, part: _Part, wanted: int) -> NodeQuery:
         self._requests += 1
         part.request = self._requests
         part.state = _State.ASKED
         part.asked_limit = min(wanted, ROWS_MAX)
         part.patience = min(part.patience, now + self._node_s)
-        return Ask(part.request, part.node, part.after, part.asked_limit)
+        return NodeQuery(part.request, part.node, part.after, part.asked_limit)
 
     def _next_deadline(self) -> float:
         times = [self._deadline]
@@ -341,20 +341,20 @@ class Gather:
 
     # -- the page
 
-    def _page(self, now: float) -> Page | None:
+    def _page(self, now: float) -> ResultPage | None:
         overtime = now >= self._deadline
         if self._best is not None:
             return self._best_page(overtime) if overtime or all(part.over for part in self._parts) else None
         return self._walked(overtime=overtime)
 
-    def _best_page(self, overtime: bool) -> Page:
+    def _best_page(self, overtime: bool) -> ResultPage:
         assert self._best is not None
         key = self._best
         rows = [(part.node, row) for part in self._parts for batch, _ in part.batches for row in batch]
         best = heapq.nlargest(self._limit, rows, key=lambda placed: key(placed[1]))
         return self._made(best, None, self._parts, overtime=overtime and not all(part.over for part in self._parts))
 
-    def _walked(self, *, overtime: bool) -> Page | None:
+    def _walked(self, *, overtime: bool) -> ResultPage | None:
         """Return the page if it is full, if no row is left, or if its time is over."""
         if self._limit == EVERY_ROW and not overtime and not all(part.over for part in self._parts):
             return None
@@ -391,14 +391,14 @@ class Gather:
 
     def _made(
         self, rows: Sequence[tuple[str, Any]], after: Position | None, parts: Sequence[_Part], *, overtime: bool = False
-    ) -> Page:
+    ) -> ResultPage:
         """Make the page of what these parts gave; the others stand behind its end."""
         unfinished = f"not finished in {self._total_s:g} s"
-        return Page(
+        return ResultPage(
             tuple(rows),
             after,
             tuple(
-                Missing(part.node, part.why or unfinished)
+                MissingRows(part.node, part.why or unfinished)
                 for part in parts
                 if part.state is _State.FAILED or (overtime and not part.over)
             ),

@@ -6,7 +6,7 @@ Keeps one reading of the wanted families a quarter of a minute and node; a node 
 from collections import deque
 from collections.abc import Mapping
 
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import StatsRow
 
 __all__ = ["GROWTH_S", "Growth"]
 
@@ -28,7 +28,7 @@ class Growth:
         self._families, self._begins = families, tuple(families)
         self._kept: dict[tuple[str, int], deque[tuple[int, Reading]]] = {}  # by node and incarnation
 
-    def take(self, now_ms: int, stats: Mapping[str, SeenStats]) -> dict[str, Reading]:
+    def take(self, now_ms: int, stats: Mapping[str, StatsRow]) -> dict[str, Reading]:
         """Take one look; return by node and counter what was added within GROWTH_S before it.
 
         Of a node that is seen for the first time nothing has grown. A node that does not answer keeps its readings

@@ -14,12 +14,21 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from admin.gather import Answered, Ask, Event, Gather, LinkFailed, Page, Question, Tick
+from admin.gather import (
+    Event,
+    LinkFailed,
+    NodeQuery,
+    QueryAnswered,
+    QueryTemplate,
+    QueryTick,
+    ResultPage,
+    ScatterGather,
+)
 from conf.errors import ExitCode, UserError
 from wire.decoding import Unreadable
 from wire.links.admission import check_hello, expect
 from wire.links.connection import (
-    Connection,
+    LinkConnection,
     Stream,
     certified_identity,
     close_quietly,
@@ -44,7 +53,7 @@ from wire.messages.hello import (
     encode_hello,
 )
 from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 from wire.messages.map_pages import MapReader
 from wire.messages.nodes import FollowMap, MapPage
 from wire.messages.operators import Admin, AdminReply
@@ -56,7 +65,7 @@ MAP_S = 4.0  # for one router to send the whole map
 EVENTS_MAX = 4096  # of one page that wait for its task: two for each node at most
 
 
-Deliver = Callable[[Seen | AdminReply | str], None]  # an answer, or why there is none
+Deliver = Callable[[QueryResult | AdminReply | str], None]  # an answer, or why there is none
 
 
 class _Link:
@@ -64,7 +73,7 @@ class _Link:
 
     def __init__(self) -> None:
         self.core = LinkCore()
-        self.connection: Connection | None = None
+        self.connection: LinkConnection | None = None
         self.key: PeerKey | None = None
         self.waiting: dict[int, Deliver] = {}  # by number of the request
         self.requests = 0
@@ -89,7 +98,7 @@ class _Link:
             LinkError: It is nothing that a node answers to an operator.
         """
         message = decode_control(payload) if kind == FrameKind.CONTROL else None
-        if isinstance(message, Seen | AdminReply):
+        if isinstance(message, QueryResult | AdminReply):
             deliver = self.waiting.pop(message.request, None)
             if deliver is not None:
                 deliver(message)
@@ -115,14 +124,14 @@ class _Link:
             deliver(why)
 
 
-async def carry(gather: Gather, begin: Callable[[Ask, trio.MemorySendChannel[Event]], None]) -> Page:
+async def carry(gather: ScatterGather, begin: Callable[[NodeQuery, trio.MemorySendChannel[Event]], None]) -> ResultPage:
     """Carry a gather to its page; ``begin`` sends a question, and has the channel told what came of it."""
     tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
-    ready = gather.handle(trio.current_time(), Tick())
+    ready = gather.handle(trio.current_time(), QueryTick())
     while ready.page is None:
         for ask in ready.asks:
             begin(ask, tell)
-        event: Event = Tick()
+        event: Event = QueryTick()
         with trio.move_on_at(ready.next_deadline):
             event = await events.receive()
         ready = gather.handle(trio.current_time(), event)
@@ -146,7 +155,7 @@ class NodeLinks:
         self.other_cluster = ""
         self._opened = itertools.count(1)
         self._links: dict[str, _Link] = {}  # by node
-        self._connections: set[Connection] = set()
+        self._connections: set[LinkConnection] = set()
         self.asked: set[str] = set()  # nodes that were sent a look
         self.map = ClusterMap("")
 
@@ -220,13 +229,13 @@ class NodeLinks:
         """Keep no link: each HELLO from now on names the cluster that is asked."""
         assert cluster_id == self.known.cluster_id
 
-    async def gather(self, gather: Gather, question: Question) -> Page:
+    async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
         """Carry a gather to its page."""
         return await carry(
             gather, lambda ask, tell: self._ask(ask.node, question, ask.after, ask.limit, tell, ask.request)
         )
 
-    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         """Ask one node once, and return its answer, or that there is none."""
         tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
         self._ask(node, question, after, limit, tell, 0)
@@ -235,10 +244,16 @@ class NodeLinks:
         return LinkFailed(node, f"no answer in {timeout_s:g} s")
 
     def _ask(
-        self, node: str, question: Question, after: str, limit: int, tell: trio.MemorySendChannel[Event], request: int
+        self,
+        node: str,
+        question: QueryTemplate,
+        after: str,
+        limit: int,
+        tell: trio.MemorySendChannel[Event],
+        request: int,
     ) -> None:
-        def deliver(answer: Seen | AdminReply | str) -> None:
-            if isinstance(answer, Seen):
+        def deliver(answer: QueryResult | AdminReply | str) -> None:
+            if isinstance(answer, QueryResult):
                 assert link.key is not None
                 tell.send_nowait(answered(request, link.key.incarnation, question.what, answer))
             elif isinstance(answer, str):
@@ -250,7 +265,7 @@ class NodeLinks:
             return
         self.asked.add(node)
         link.say(
-            Look(
+            Query(
                 link.number(deliver),
                 question.what,
                 dict(question.where),
@@ -296,7 +311,7 @@ class NodeLinks:
         done = trio.Event()
         link = self._link(node)
 
-        def deliver(answer: Seen | AdminReply | str) -> None:
+        def deliver(answer: QueryResult | AdminReply | str) -> None:
             if isinstance(answer, AdminReply):
                 reply.append(answer)
             elif isinstance(answer, str):
@@ -354,7 +369,7 @@ class NodeLinks:
         return stream, rest
 
     async def _serve(self, link: _Link, stream: Stream, rest: bytes) -> None:
-        connection = link.connection = Connection(stream, link.core, link.frame, speak_s=speak_s_of(TIER_OPERATOR))
+        connection = link.connection = LinkConnection(stream, link.core, link.frame, speak_s=speak_s_of(TIER_OPERATOR))
         self._connections.add(connection)
         connection.wake()
         try:
@@ -368,13 +383,13 @@ class NodeLinks:
         await watch(self._connections, 0.0)
 
 
-def answered(request: int, incarnation: int, what: str, seen: Seen) -> Answered:
+def answered(request: int, incarnation: int, what: str, seen: QueryResult) -> QueryAnswered:
     """Return what a node's answer means for a gather."""
     try:
         rows = rows_of(what, seen)
     except Unreadable as error:
-        return Answered(request, incarnation, error=str(error))
-    return Answered(request, incarnation, rows, seen.after, seen.retry_ms, seen.error, seen.total)
+        return QueryAnswered(request, incarnation, error=str(error))
+    return QueryAnswered(request, incarnation, rows, seen.after, seen.retry_ms, seen.error, seen.total)
 
 
 @asynccontextmanager

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from admin.gather import Answered, Event, LinkFailed
+from admin.gather import Event, LinkFailed, QueryAnswered
 from wire.messages.look_kinds import LOOK_KINDS
 
-__all__ = ["OneLook", "event_of", "one_look"]
+__all__ = ["SingleQuery", "event_of", "one_look"]
 
 
-class OneLook(msgspec.Struct):
+class SingleQuery(msgspec.Struct):
     """The answer of ``/looks/<kind>``."""
 
     rows: list[Any] = []
@@ -25,14 +25,14 @@ class OneLook(msgspec.Struct):
     failed: str = ""
 
 
-def one_look(event: Event) -> OneLook:
+def one_look(event: Event) -> SingleQuery:
     """Return what a node answered."""
-    if isinstance(event, Answered):
-        return OneLook(list(event.rows), event.after, event.incarnation, event.total, event.busy_ms, event.error)
-    return OneLook(failed=event.why if isinstance(event, LinkFailed) else "no answer")
+    if isinstance(event, QueryAnswered):
+        return SingleQuery(list(event.rows), event.after, event.incarnation, event.total, event.busy_ms, event.error)
+    return SingleQuery(failed=event.why if isinstance(event, LinkFailed) else "no answer")
 
 
-def event_of(look: OneLook, what: str, node: str, request: int) -> Event:
+def event_of(look: SingleQuery, what: str, node: str, request: int) -> Event:
     """Return what a gather is told.
 
     An answer whose rows are none of the kind is that of a failed node.
@@ -43,4 +43,4 @@ def event_of(look: OneLook, what: str, node: str, request: int) -> Event:
         rows = [msgspec.convert(row, LOOK_KINDS[what].row) for row in look.rows]
     except msgspec.ValidationError as error:
         return LinkFailed(node, f"its rows cannot be read: {error}")
-    return Answered(request, look.incarnation, rows, look.after, look.busy_ms, look.error, look.total)
+    return QueryAnswered(request, look.incarnation, rows, look.after, look.busy_ms, look.error, look.total)

@@ -7,21 +7,21 @@ it, "" where nothing does. Jobs of Spark are ``stratamq jobs``', traces ``trace 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from admin.gather import Missing
+from admin.gather import MissingRows
 from admin.links import NodeLinks
 from admin.queries import Cluster
 from conf.errors import ExitCode, UserError
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.operators import AdminReply
 
-__all__ = ["EXPORT", "EXPORT_CANCEL", "Operation", "begun_by", "exports_of", "find", "operations", "ordered"]
+__all__ = ["EXPORT", "EXPORT_CANCEL", "RunningCommand", "begun_by", "exports_of", "find", "operations", "ordered"]
 
 EXPORT = "store export status"
 EXPORT_CANCEL = "store export cancel"
 STATUS_S = 2.0
 
 
-class Operation(NamedTuple):
+class RunningCommand(NamedTuple):
     """One piece of work."""
 
     id: str
@@ -39,7 +39,7 @@ class Operation(NamedTuple):
 
 def operations(
     ring: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]], exports: Mapping[str, Mapping[str, Any]]
-) -> list[Operation]:
+) -> list[RunningCommand]:
     """Return what runs, is paused or ended last.
 
     Args:
@@ -59,7 +59,7 @@ def begun_by(verb: str, arguments: Mapping[str, Any], result: Mapping[str, Any])
     return f"drain-{arguments['node']}" if verb in ("node drain", "ring drain") else ""
 
 
-def find(rows: Iterable[Operation], name: str) -> Operation:
+def find(rows: Iterable[RunningCommand], name: str) -> RunningCommand:
     """Return an operation by its identifier.
 
     Raises:
@@ -73,17 +73,17 @@ def find(rows: Iterable[Operation], name: str) -> Operation:
     raise UserError(f"no operation {name[:64]!r}; {there}", ExitCode.FAILED)
 
 
-def _rebalance(ring: Mapping[str, Any]) -> Operation:
+def _rebalance(ring: Mapping[str, Any]) -> RunningCommand:
     done, total, phase = int(ring["done"]), int(ring["total"]), str(ring["phase"])
     detail = "; ".join([*([str(ring["detail"])] if ring.get("detail") else []), *ring.get("errors", ())])
     cancel = "ring abort" if phase in ("running", "paused") else ""
     name = f"rebalance-{ring['id']}"
-    return Operation(
+    return RunningCommand(
         name, "rebalance", "", phase, done, total, total - done, "moves", ring.get("eta_s"), cancel, detail
     )
 
 
-def _drain(node: Mapping[str, Any]) -> Operation | None:
+def _drain(node: Mapping[str, Any]) -> RunningCommand | None:
     state, name = str(node["state"]), str(node["node"])
     if state not in ("draining", "drained"):
         return None
@@ -92,24 +92,24 @@ def _drain(node: Mapping[str, Any]) -> Operation | None:
     if left == 0:
         state = "drained"
     unit = "clients" if is_edge else "copies" if node.get("tier") == TIER_STORAGE else "shards"
-    return Operation(f"drain-{name}", "drain", name, state, None, None, left, unit, None, "node undrain", "")
+    return RunningCommand(f"drain-{name}", "drain", name, state, None, None, left, unit, None, "node undrain", "")
 
 
 def _held(node: Mapping[str, Any]) -> int:
     return sum(int(node.get(name) or 0) for name in ("replicas", "joining", "shards"))
 
 
-def _export(node: str, status: Mapping[str, Any]) -> Operation:
+def _export(node: str, status: Mapping[str, Any]) -> RunningCommand:
     done, total, error = int(status["finished"]), int(status["partitions"]), str(status["error"])
     state = "running" if not status["done"] else "cancelled" if error == "cancelled" else "failed" if error else "done"
     cancel = EXPORT_CANCEL if state == "running" else ""
     detail = error if state == "failed" else f"{status['rows']} rows"
-    return Operation(
+    return RunningCommand(
         f"export-{node}", "export", node, state, done, total, total - done, "partitions", None, cancel, detail
     )
 
 
-async def exports_of(cluster: Cluster) -> tuple[dict[str, dict[str, Any]], tuple[Missing, ...]]:
+async def exports_of(cluster: Cluster) -> tuple[dict[str, dict[str, Any]], tuple[MissingRows, ...]]:
     """Return the export of each storage node that has one, and the nodes that do not answer."""
     found: dict[str, dict[str, Any]] = {}
     missing = []
@@ -118,7 +118,7 @@ async def exports_of(cluster: Cluster) -> tuple[dict[str, dict[str, Any]], tuple
         if reply.ok and isinstance(reply.result, dict):
             found[entry.node] = reply.result
         elif reply.exit_code == ExitCode.NOT_READY:
-            missing.append(Missing(entry.node, reply.error))
+            missing.append(MissingRows(entry.node, reply.error))
     return found, tuple(missing)
 
 

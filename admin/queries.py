@@ -10,13 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from admin.cursors import digest_of, read_cursor, write_cursor
-from admin.gather import BEST_MAX, EVERY_ROW, NODE_S, TOTAL_S, Event, Gather, Missing, Page, Question, Target
+from admin.gather import (
+    BEST_MAX,
+    EVERY_ROW,
+    NODE_S,
+    TOTAL_S,
+    Event,
+    MissingRows,
+    QueryTarget,
+    QueryTemplate,
+    ResultPage,
+    ScatterGather,
+)
 from conf.errors import ExitCode, UserError
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_kinds import LOOK_KINDS, columns_of
-from wire.messages.look_rows_clients import SeenClientNow, SeenQueued, SeenSessionNow, SeenSubscription
-from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
+from wire.messages.look_rows_clients import ClientDetail, QueuedMessageRow, SessionDetail, SubscriptionListRow
+from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow, RouteRow, ShareMemberRow, ShareRow
 from wire.messages.looks import WHERE_MAX
 
 __all__ = [
@@ -24,9 +35,9 @@ __all__ = [
     "PLACE_ROWS",
     "ClientView",
     "Cluster",
-    "Listed",
+    "ListQuery",
+    "ListResult",
     "TopicView",
-    "Wanted",
     "check",
     "client",
     "place",
@@ -47,7 +58,7 @@ NOT_THERE = re.compile(r"has no (session|stored session|connection)\b")  # an an
 PLACE_ROWS = 1000  # of one session or one topic, where all of them are wanted
 
 
-class Links(Protocol):
+class QueryLinks(Protocol):
     """The links of an operator."""
 
     @property
@@ -55,11 +66,11 @@ class Links(Protocol):
         """The map that was read last."""
         ...
 
-    async def gather(self, gather: Gather, question: Question) -> Page:
+    async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
         """Carry a gather to its page."""
         ...
 
-    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         """Ask one node once, and return its answer, or that there is none."""
         ...
 
@@ -67,7 +78,7 @@ class Links(Protocol):
 class Cluster(NamedTuple):
     """Where questions go, as whom, and how long one may take."""
 
-    links: Links
+    links: QueryLinks
     total_s: float = TOTAL_S
     actor: str = ""
     role: str = "admin"
@@ -89,7 +100,7 @@ class Cluster(NamedTuple):
         return self.map
 
 
-class Wanted(NamedTuple):
+class ListQuery(NamedTuple):
     """Rows of a list that are wanted."""
 
     where: Mapping[str, str] = {}
@@ -101,18 +112,18 @@ class Wanted(NamedTuple):
     tier: str = ""  # "": every tier that has such rows
 
 
-class Listed(NamedTuple):
+class ListResult(NamedTuple):
     """Rows with the node of each, and what they lack."""
 
     rows: tuple[tuple[str, Any], ...]
     cursor: str = ""  # "": no row is left
-    partial: tuple[Missing, ...] = ()
+    partial: tuple[MissingRows, ...] = ()
     restarted: tuple[str, ...] = ()
     total_about: int = 0
     overtime: bool = False
 
 
-async def walk(cluster: Cluster, what: str, wanted: Wanted) -> Listed:
+async def walk(cluster: Cluster, what: str, wanted: ListQuery) -> ListResult:
     """Return one page of a list.
 
     Raises:
@@ -128,18 +139,18 @@ async def walk(cluster: Cluster, what: str, wanted: Wanted) -> Listed:
     here = cluster.map.cluster
     after = read_cursor(wanted.cursor, here, what, digest) if wanted.cursor else None
     key = _greatest(wanted.best) if wanted.best else None
-    targets = [Target(node, cluster.map.nodes[node].incarnation) for node in nodes]
+    targets = [QueryTarget(node, cluster.map.nodes[node].incarnation) for node in nodes]
     limit = min(wanted.limit, BEST_MAX) if key is not None else wanted.limit
-    gather = Gather(targets, limit, after=after, best=key, node_s=NODE_S, total_s=cluster.total_s)
+    gather = ScatterGather(targets, limit, after=after, best=key, node_s=NODE_S, total_s=cluster.total_s)
     page = await cluster.links.gather(gather, _question(cluster, what, wanted.where, wanted.columns))
     missing = page.partial
     if page.after is None and not wanted.nodes:
         missing += _without_primary(cluster.map, what)
     cursor = "" if page.after is None else write_cursor(here, what, digest, page.after)
-    return Listed(page.rows, cursor, missing, page.restarted, page.total_about, page.overtime)
+    return ListResult(page.rows, cursor, missing, page.restarted, page.total_about, page.overtime)
 
 
-def _question(cluster: Cluster, what: str, where: Mapping[str, str], columns: Sequence[str] = ()) -> Question:
+def _question(cluster: Cluster, what: str, where: Mapping[str, str], columns: Sequence[str] = ()) -> QueryTemplate:
     """Return a question that a node can read: one with too long a text would end the link.
 
     Raises:
@@ -150,7 +161,7 @@ def _question(cluster: Cluster, what: str, where: Mapping[str, str], columns: Se
             raise UserError(f"{name} of {len(value)} characters: at most {TEXT_MAX}", ExitCode.USAGE)
     if len(where) > WHERE_MAX:
         raise UserError(f"{len(where)} conditions: at most {WHERE_MAX}", ExitCode.USAGE)
-    return Question(what, where, [*dict.fromkeys(columns)], cluster.actor, cluster.role)
+    return QueryTemplate(what, where, [*dict.fromkeys(columns)], cluster.actor, cluster.role)
 
 
 def _greatest(column: str) -> Callable[[Any], Any]:
@@ -161,7 +172,7 @@ def _greatest(column: str) -> Callable[[Any], Any]:
     return key
 
 
-def check(what: str, wanted: Wanted) -> None:
+def check(what: str, wanted: ListQuery) -> None:
     """Look whether a kind has what is wanted of it, before anybody is asked.
 
     Raises:
@@ -177,7 +188,7 @@ def check(what: str, wanted: Wanted) -> None:
                 raise UserError(f"no {word} {name!r}; there are {', '.join(there)}", ExitCode.USAGE)
 
 
-def _measured(wanted: Wanted) -> Wanted:
+def _measured(wanted: ListQuery) -> ListQuery:
     """Return which nodes measure slow clients so, and by what: values of two measures cannot be compared.
 
     Raises:
@@ -212,14 +223,14 @@ def _words(tiers: frozenset[str]) -> str:
     return " and ".join(f"{tier} nodes" for tier in sorted(tiers))
 
 
-def _without_primary(cluster_map: ClusterMap, what: str) -> tuple[Missing, ...]:
+def _without_primary(cluster_map: ClusterMap, what: str) -> tuple[MissingRows, ...]:
     if what not in WITH_PARTITIONS:
         return ()
     numbers = [number for number, placement in enumerate(cluster_map.partitions) if not placement.primary]
     if not numbers:
         return ()
     named = ", ".join(map(str, numbers[:PARTITIONS_NAMED])) + (", ..." if len(numbers) > PARTITIONS_NAMED else "")
-    return (Missing(f"partition {named}", f"no primary ({len(numbers)} of {len(cluster_map.partitions)})"),)
+    return (MissingRows(f"partition {named}", f"no primary ({len(numbers)} of {len(cluster_map.partitions)})"),)
 
 
 # -- places
@@ -231,10 +242,10 @@ class ClientView(NamedTuple):
     client_id: str
     partition: int
     primary: str  # "": there is none
-    session: SeenSessionNow | None
-    connection: SeenClientNow | None
+    session: SessionDetail | None
+    connection: ClientDetail | None
     edge: str  # "": it is not connected, as far as is known
-    partial: tuple[Missing, ...]
+    partial: tuple[MissingRows, ...]
     asked: tuple[str, ...]
 
 
@@ -247,13 +258,13 @@ async def client(cluster: Cluster, client_id: str, about: Mapping[str, str] | No
     partition = cluster.placement.partition_for(client_id)
     primary = cluster.map.partitions[partition].primary
     if not primary:
-        missing = (Missing(f"partition {partition}", "no primary"),)
+        missing = (MissingRows(f"partition {partition}", "no primary"),)
         return ClientView(client_id, partition, "", None, None, "", missing, ())
     where = {"client_id": client_id}
     sessions, partial = await place(cluster, primary, "session", where, 1)
-    session: SeenSessionNow | None = sessions[0] if sessions else None
+    session: SessionDetail | None = sessions[0] if sessions else None
     edge = session.node or "" if session is not None and session.online else ""
-    connections: list[SeenClientNow] = []
+    connections: list[ClientDetail] = []
     if edge:
         connections, more = await place(cluster, edge, "client", {**where, **(about or {})}, 1)
         partial += more
@@ -265,17 +276,19 @@ async def client(cluster: Cluster, client_id: str, about: Mapping[str, str] | No
 
 async def place(
     cluster: Cluster, node: str, what: str, where: Mapping[str, str], limit: int
-) -> tuple[list[Any], tuple[Missing, ...]]:
+) -> tuple[list[Any], tuple[MissingRows, ...]]:
     """Return rows of one node, and that node where it does not answer."""
     entry = cluster.map.nodes.get(node)
     if entry is None:
-        return [], (Missing(node, "it is not in the map"),)
-    gather = Gather([Target(node, entry.incarnation)], limit, total_s=cluster.total_s)
+        return [], (MissingRows(node, "it is not in the map"),)
+    gather = ScatterGather([QueryTarget(node, entry.incarnation)], limit, total_s=cluster.total_s)
     page = await cluster.links.gather(gather, _question(cluster, what, where))
     return [row for _, row in page.rows], tuple(one for one in page.partial if NOT_THERE.search(one.why) is None)
 
 
-async def subscriptions(cluster: Cluster, view: ClientView) -> tuple[list[SeenSubscription], tuple[Missing, ...]]:
+async def subscriptions(
+    cluster: Cluster, view: ClientView
+) -> tuple[list[SubscriptionListRow], tuple[MissingRows, ...]]:
     """Return the subscriptions of a client: at its primary if its session is durable, else at its edge."""
     durable = view.session is not None and bool(view.session.durable)
     node = view.primary if durable else view.edge
@@ -287,7 +300,7 @@ async def subscriptions(cluster: Cluster, view: ClientView) -> tuple[list[SeenSu
 
 async def queue(
     cluster: Cluster, view: ClientView, limit: int, payload: str = ""
-) -> tuple[list[SeenQueued], tuple[Missing, ...]]:
+) -> tuple[list[QueuedMessageRow], tuple[MissingRows, ...]]:
     """Return the first entries of a session's queue."""
     if not view.primary:
         return [], view.partial
@@ -297,19 +310,19 @@ async def queue(
 
 async def share(
     cluster: Cluster, group: str, topic_filter: str
-) -> tuple[list[SeenShare], list[tuple[str, SeenMember]], tuple[Missing, ...]]:
+) -> tuple[list[ShareRow], list[tuple[str, ShareMemberRow]], tuple[MissingRows, ...]]:
     """Return the parts of a shared group, and its members with the filter of each.
 
     Args:
         topic_filter: Of the group, without ``$share/<group>/``; empty: each that it has.
     """
     where = {"group": group} | ({"filter": topic_filter} if topic_filter else {})
-    found = await walk(cluster, "shares", Wanted(where, limit=PLACE_ROWS))
+    found = await walk(cluster, "shares", ListQuery(where, limit=PLACE_ROWS))
     parts = [row for _, row in found.rows if row.group == group and topic_filter in ("", row.filter)]
     partial = found.partial
-    members: list[tuple[str, SeenMember]] = []
+    members: list[tuple[str, ShareMemberRow]] = []
     for name in sorted({row.filter or "" for row in parts}):
-        named = await walk(cluster, "shares", Wanted({"group": group, "filter": name}, limit=PLACE_ROWS))
+        named = await walk(cluster, "shares", ListQuery({"group": group, "filter": name}, limit=PLACE_ROWS))
         partial += tuple(missing for missing in named.partial if missing not in partial)
         parts_here = [row for _, row in named.rows if (row.group, row.filter) == (group, name)]
         members += [(name, member) for row in parts_here for member in row.who or ()]
@@ -322,19 +335,19 @@ class TopicView(NamedTuple):
     topic: str
     shard: int
     owner: str  # "": the shard has none
-    resolved: SeenResolve | None
-    matches: tuple[tuple[str, SeenMatch], ...]
-    partial: tuple[Missing, ...]
+    resolved: ResolvedRouteRow | None
+    matches: tuple[tuple[str, MatchRow], ...]
+    partial: tuple[MissingRows, ...]
 
 
-async def route(cluster: Cluster, name: str) -> tuple[SeenResolve | None, list[SeenRoute], tuple[Missing, ...]]:
+async def route(cluster: Cluster, name: str) -> tuple[ResolvedRouteRow | None, list[RouteRow], tuple[MissingRows, ...]]:
     """Return a topic at the owner of its shard, and the answers of it that edges hold."""
     shard = cluster.placement.shard_for_topic(name)
     owner = cluster.map.shards[shard].owner
     if not owner:
-        return None, [], (Missing(f"shard {shard}", "no owner"),)
+        return None, [], (MissingRows(f"shard {shard}", "no owner"),)
     resolved, partial = await place(cluster, owner, "resolve", {"topic": name}, 1)
-    routes: list[SeenRoute] = []
+    routes: list[RouteRow] = []
     for edge in resolved[0].cached_at or () if resolved else ():
         found, more = await place(cluster, edge, "routes", {"topic": name}, PLACE_ROWS)
         routes += [row for row in found if row.topic == name]
@@ -352,19 +365,19 @@ async def topic(cluster: Cluster, name: str, about: Mapping[str, str]) -> TopicV
     """
     shard = cluster.placement.shard_for_topic(name)
     owner = cluster.map.shards[shard].owner
-    resolved: list[SeenResolve] = []
-    partial: tuple[Missing, ...] = ()
+    resolved: list[ResolvedRouteRow] = []
+    partial: tuple[MissingRows, ...] = ()
     if owner:
         resolved, partial = await place(cluster, owner, "resolve", {"topic": name}, 1)
     else:
-        partial = (Missing(f"shard {shard}", "no owner"),)
+        partial = (MissingRows(f"shard {shard}", "no owner"),)
     found, more = await _matches(cluster, name, resolved[0] if resolved else None, about)
     return TopicView(name, shard, owner, resolved[0] if resolved else None, found, partial + more)
 
 
 async def _matches(
-    cluster: Cluster, name: str, resolved: SeenResolve | None, about: Mapping[str, str]
-) -> tuple[tuple[tuple[str, SeenMatch], ...], tuple[Missing, ...]]:
+    cluster: Cluster, name: str, resolved: ResolvedRouteRow | None, about: Mapping[str, str]
+) -> tuple[tuple[tuple[str, MatchRow], ...], tuple[MissingRows, ...]]:
     """Return the subscriptions that a topic meets at the nodes that its owner named; near misses want every node."""
     if resolved is None or about.get("near"):
         nodes = [*LOOK_KINDS["matches"].tiers]
@@ -374,10 +387,10 @@ async def _matches(
         asked = sorted({node for node in (*(resolved.edges or ()), *primaries) if node})
     if not asked:
         return (), ()
-    targets = [Target(node, cluster.map.nodes[node].incarnation) for node in asked if node in cluster.map.nodes]
-    gather = Gather(targets, PLACE_ROWS, total_s=cluster.total_s)
+    targets = [QueryTarget(node, cluster.map.nodes[node].incarnation) for node in asked if node in cluster.map.nodes]
+    gather = ScatterGather(targets, PLACE_ROWS, total_s=cluster.total_s)
     page = await cluster.links.gather(gather, _question(cluster, "matches", {"topic": name, **about}))
     lacking = _without_primary(cluster.map, "matches") if about.get("near") else ()
     if page.after is not None and not page.overtime:
-        lacking += (Missing("subscriptions", f"only the first {PLACE_ROWS} of them are shown"),)
+        lacking += (MissingRows("subscriptions", f"only the first {PLACE_ROWS} of them are shown"),)
     return page.rows, page.partial + lacking

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from admin.traces import Clock, Row, Told, in_order
+from admin.traces import ClockOffset, NodeTraceEvent, Row, in_order
 
 __all__ = ["Span", "SpanBuilder", "spans_of"]
 
@@ -31,7 +31,7 @@ class Span(NamedTuple):
     start_us: int
     end_us: int
     attributes: Mapping[str, str | int]
-    events: Sequence[Told]
+    events: Sequence[NodeTraceEvent]
     failed: str  # why, "" if it did not
 
 
@@ -53,10 +53,10 @@ class SpanBuilder:
             del self._rows[:over]
             self._drop("events", over)
 
-    def ready(self, clocks: Mapping[str, Clock], now_us: int) -> list[Span]:
+    def ready(self, clocks: Mapping[str, ClockOffset], now_us: int) -> list[Span]:
         """Return the spans of messages that are quiet; what belongs to no message (a connect) is let go."""
         read_at = {id(row[1]): at_us for at_us, row in self._rows}
-        messages: dict[str, list[Told]] = {}
+        messages: dict[str, list[NodeTraceEvent]] = {}
         for one in in_order([row for _, row in self._rows], clocks):
             if one.event.origin:
                 messages.setdefault(one.event.origin, []).append(one)
@@ -76,7 +76,7 @@ def _id(size: int, *words: object) -> bytes:
     return hashlib.sha256("\0".join(map(str, words)).encode()).digest()[:size]
 
 
-def spans_of(origin: str, told: Sequence[Told]) -> list[Span]:
+def spans_of(origin: str, told: Sequence[NodeTraceEvent]) -> list[Span]:
     """Return a message's spans, its publish first: resolve, commit of each partition, deliver to each client.
 
     Events that came behind the others make spans of their own, without another publish.
@@ -101,7 +101,9 @@ def spans_of(origin: str, told: Sequence[Told]) -> list[Span]:
             Span(trace_id, first, b"", "publish", begins, max(begins, ends), facts, publish, _failure(publish))
         )
 
-    def add(name: str, key: object, events: Sequence[Told], start_us: int, about: Mapping[str, str | int]) -> None:
+    def add(
+        name: str, key: object, events: Sequence[NodeTraceEvent], start_us: int, about: Mapping[str, str | int]
+    ) -> None:
         end_us = max((one.at_us for one in events), default=start_us)
         start_us = min(start_us, end_us)
         span_id = _id(8, origin, name, key)
@@ -128,20 +130,22 @@ def spans_of(origin: str, told: Sequence[Told]) -> list[Span]:
     return spans
 
 
-def _copy(told: Told) -> int | str | None:
+def _copy(told: NodeTraceEvent) -> int | str | None:
     """Return whose copy an event is about: pushes name the session alone, a connection without one its client."""
     return told.event.session if told.event.session is not None else told.event.client_id
 
 
-def _by(told: Sequence[Told], stages: Sequence[str], key: Callable[[Told], object]) -> dict[object, list[Told]]:
-    found: dict[object, list[Told]] = {}
+def _by(
+    told: Sequence[NodeTraceEvent], stages: Sequence[str], key: Callable[[NodeTraceEvent], object]
+) -> dict[object, list[NodeTraceEvent]]:
+    found: dict[object, list[NodeTraceEvent]] = {}
     for one in told:
         if one.event.stage in stages:
             found.setdefault(key(one), []).append(one)
     return found
 
 
-def _failure(events: Sequence[Told]) -> str:
+def _failure(events: Sequence[NodeTraceEvent]) -> str:
     for one in events:
         if one.event.stage in ("refused", "dropped", "expired"):
             return one.event.reason or str(one.event.stage)

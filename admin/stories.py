@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from admin.explain.client import client_story
-from admin.explain.ledgers import NoLedger, Recorded, read_ledgers
-from admin.explain.message import NO_TRACE, Evidence, Finished, message_story, unknown_story
-from admin.explain.story import Story
+from admin.explain.ledgers import LedgerRecord, NoLedger, read_ledgers
+from admin.explain.message import NO_TRACE, DeliveryEnd, Evidence, message_story, unknown_story
+from admin.explain.story import Explanation
 from admin.explain.topic import topic_story
-from admin.gather import Missing
-from admin.queries import PLACE_ROWS, Cluster, TopicView, Wanted, client, place, subscriptions, topic, walk
+from admin.gather import MissingRows
+from admin.queries import PLACE_ROWS, Cluster, ListQuery, TopicView, client, place, subscriptions, topic, walk
 from conf.errors import ExitCode, UserError
-from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued
-from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
-from wire.messages.look_rows_topics import SeenMatch
+from wire.messages.look_rows_clients import ClientDetail, InFlightRow, QueuedMessageRow
+from wire.messages.look_rows_nodes import JournalRow, TraceEventRow
+from wire.messages.look_rows_topics import MatchRow
 
 __all__ = ["NOTED_MAX", "by_origin", "by_packet", "by_sequence", "check_topic", "client_explained", "topic_explained"]
 
@@ -29,7 +29,7 @@ SILENT_MAX = 3  # edges that do not answer within a second
 HEAD_BYTES = 8  # of a PUBLISH, beside its topic and its payload
 
 
-async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: str = "") -> Story:
+async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: str = "") -> Explanation:
     """Tell why nothing, or nothing of a topic, reaches a client."""
     if name:
         check_topic(name)
@@ -57,7 +57,7 @@ async def client_explained(cluster: Cluster, client_id: str, now_ms: int, name: 
     )
 
 
-def _judged(connection: SeenClientNow | None, match: SeenMatch, size: int) -> str:
+def _judged(connection: ClientDetail | None, match: MatchRow, size: int) -> str:
     """Return why the edge of a stored session does not let a message through, which storage does not know."""
     if connection is None:
         return ""
@@ -72,7 +72,7 @@ def _judged(connection: SeenClientNow | None, match: SeenMatch, size: int) -> st
 
 async def topic_explained(
     cluster: Cluster, name: str, *, publisher: str = "", qos: int = 1, size: int = 0, retain: bool = False
-) -> tuple[TopicView, Story]:
+) -> tuple[TopicView, Explanation]:
     """Tell who gets a topic."""
     check_topic(name)
     about = {"qos": str(qos), "near": "1"}
@@ -87,13 +87,13 @@ async def _judged_at_edges(cluster: Cluster, view: TopicView, qos: int, size: in
     matches = [
         row for _, row in view.matches if row.durable and row.online and row.node and row.client_id and not row.why
     ]
-    lacked: tuple[Missing, ...] = ()
+    lacked: tuple[MissingRows, ...] = ()
     for row in matches[:JUDGED_MAX]:
         edge = row.node or ""
         if any(one.node == edge for one in lacked):
             continue  # it did not answer before, and would take a second each time
         if len(lacked) >= SILENT_MAX:
-            lacked += (Missing("rights", f"{SILENT_MAX} edges did not answer, no other one is asked"),)
+            lacked += (MissingRows("rights", f"{SILENT_MAX} edges did not answer, no other one is asked"),)
             break
         where = {"client_id": row.client_id or "", "topic": view.topic, "qos": str(min(qos, row.qos or 0))}
         found, more = await place(cluster, edge, "client", where, 1)
@@ -101,7 +101,7 @@ async def _judged_at_edges(cluster: Cluster, view: TopicView, qos: int, size: in
         row.why = _judged(found[0] if found else None, row, packet)
         lacked += more
     if len(matches) > JUDGED_MAX:
-        lacked += (Missing("rights", f"of {JUDGED_MAX} of {len(matches)} connected stored sessions alone"),)
+        lacked += (MissingRows("rights", f"of {JUDGED_MAX} of {len(matches)} connected stored sessions alone"),)
     return view._replace(partial=view.partial + lacked)
 
 
@@ -121,19 +121,19 @@ def check_topic(name: str) -> None:
 
 async def _journal(
     cluster: Cluster, where: Mapping[str, str]
-) -> tuple[tuple[tuple[str, Any], ...], tuple[Missing, ...]]:
-    found = await walk(cluster, "journal", Wanted(where, limit=JOURNAL_ROWS, best="at_ms"))
+) -> tuple[tuple[tuple[str, Any], ...], tuple[MissingRows, ...]]:
+    found = await walk(cluster, "journal", ListQuery(where, limit=JOURNAL_ROWS, best="at_ms"))
     return found.rows, _kinds_lacked("journal", found.partial)
 
 
-def _kinds_lacked(what: str, partial: tuple[Missing, ...]) -> tuple[Missing, ...]:
+def _kinds_lacked(what: str, partial: tuple[MissingRows, ...]) -> tuple[MissingRows, ...]:
     """Return the nodes that did not answer; those that have no such rows as one source that lacks."""
     without = [missing.node for missing in partial if NO_KIND in missing.why]
     rest = tuple(missing for missing in partial if NO_KIND not in missing.why)
-    return (*rest, Missing(what, f"none at {', '.join(without)}")) if without else rest
+    return (*rest, MissingRows(what, f"none at {', '.join(without)}")) if without else rest
 
 
-async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path | None = None) -> Story:
+async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path | None = None) -> Explanation:
     """Tell what became of a message by its origin.
 
     Args:
@@ -149,11 +149,11 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path 
     recorded = _recorded(ledger, origin)
     journal, lacked = await _journal(cluster, {"origin": origin})
     events, silent = await _events(cluster, origin)
-    kept = await walk(cluster, "retained", Wanted({"origin": origin}, limit=1))
+    kept = await walk(cluster, "retained", ListQuery({"origin": origin}, limit=1))
     lacked = tuple(dict.fromkeys((*lacked, *silent, *kept.partial)))
     known = [entry.topic for _, entry in journal] + [event.topic for _, event in events]
     name = name or next((one for one in known if one), "")
-    queued: list[tuple[str, str, SeenQueued, int]] = []
+    queued: list[tuple[str, str, QueuedMessageRow, int]] = []
     had = ["journals, traces and retained messages of the nodes that answered"]
     if name:
         view, now = await topic_explained(cluster, name)
@@ -182,9 +182,11 @@ async def by_origin(cluster: Cluster, origin: str, name: str = "", ledger: Path 
     return story
 
 
-def _recorded(folder: Path | None, origin: str) -> Recorded:
+def _recorded(folder: Path | None, origin: str) -> LedgerRecord:
     if folder is None:
-        return Recorded([], "", (Missing("ledgers", "not read: `msg explain --ledger FOLDER` reads those of a host"),))
+        return LedgerRecord(
+            [], "", (MissingRows("ledgers", "not read: `msg explain --ledger FOLDER` reads those of a host"),)
+        )
     try:
         return read_ledgers(folder, origin)
     except OSError as error:
@@ -193,7 +195,7 @@ def _recorded(folder: Path | None, origin: str) -> Recorded:
         raise UserError(f"--ledger {error}", ExitCode.USAGE) from None
 
 
-async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list[Finished]:
+async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list[DeliveryEnd]:
     """Return who acknowledged copies that traces tell of, with the connection that each has now."""
     acknowledged = {event.client_id: (node, event) for node, event in events if event.stage == "acked"}
     found = []
@@ -201,13 +203,13 @@ async def _finished(cluster: Cluster, events: Sequence[tuple[str, Any]]) -> list
         if client_id:
             connection = (await client(cluster, client_id)).connection
             since_ms = connection.connected_at_ms if connection is not None else None
-            found.append(Finished(node, client_id, event.seq, (event.at_us or 0) // 1000, since_ms))
+            found.append(DeliveryEnd(node, client_id, event.seq, (event.at_us or 0) // 1000, since_ms))
     return found
 
 
-async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]], tuple[Missing, ...]]:
+async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]], tuple[MissingRows, ...]]:
     """Return the events of every trace about one message."""
-    traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
+    traces = await walk(cluster, "traces", ListQuery(limit=PLACE_ROWS))
     events: list[tuple[str, Any]] = []
     lacked = _kinds_lacked("traces", traces.partial)
     for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
@@ -218,23 +220,23 @@ async def _events(cluster: Cluster, origin: str) -> tuple[list[tuple[str, Any]],
     return events, lacked
 
 
-async def _longest_queues(cluster: Cluster) -> tuple[list[str], tuple[Missing, ...]]:
+async def _longest_queues(cluster: Cluster) -> tuple[list[str], tuple[MissingRows, ...]]:
     """Return the sessions with most in their queues, and which others may have something: nodes have a second."""
-    wanted = Wanted(limit=SESSIONS_MAX, columns=("client_id", "queued"), best="queued")
+    wanted = ListQuery(limit=SESSIONS_MAX, columns=("client_id", "queued"), best="queued")
     found = await walk(cluster._replace(total_s=min(cluster.total_s, LONGEST_S)), "sessions", wanted)
     names = [row.client_id for _, row in found.rows if row.queued and row.client_id]
     if len(names) < SESSIONS_MAX and not found.partial:
         return names, ()
-    return names, (Missing("queues", "those of other sessions: its topic is not known: name it with --topic"),)
+    return names, (MissingRows("queues", "those of other sessions: its topic is not known: name it with --topic"),)
 
 
 async def _in_queue(
     cluster: Cluster, client_id: str, origin: str
-) -> tuple[list[tuple[str, str, SeenQueued, int]], tuple[Missing, ...]]:
+) -> tuple[list[tuple[str, str, QueuedMessageRow, int]], tuple[MissingRows, ...]]:
     partition = cluster.placement.partition_for(client_id)
     primary = cluster.map.partitions[partition].primary
     if not primary:
-        return [], (Missing(f"partition {partition}", "no primary"),)
+        return [], (MissingRows(f"partition {partition}", "no primary"),)
     rows, lacked = await place(cluster, primary, "queue", {"client_id": client_id}, PLACE_ROWS)
     found = []
     for index, row in enumerate(rows):
@@ -243,10 +245,10 @@ async def _in_queue(
     return found, lacked
 
 
-async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path | None = None) -> Story:
+async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path | None = None) -> Explanation:
     """Tell what became of a packet towards a client or of one that it published."""
     view = await client(cluster, client_id)
-    rows: list[tuple[str, SeenInflight]] = []
+    rows: list[tuple[str, InFlightRow]] = []
     lacked = view.partial
     for node in dict.fromkeys(filter(None, (view.edge, view.primary if view.session is not None else ""))):
         found, more = await place(cluster, node, "inflight", {"client_id": client_id}, PLACE_ROWS)
@@ -257,7 +259,7 @@ async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path 
     if not rows:
         origin, silent = await _told_origin(cluster, client_id, lambda event: bool(event.packet == packet))
         had.append("traces of the nodes that answered")
-        lacked += (*silent, Missing("journal", "it has no packet"), *_unread(ledger))
+        lacked += (*silent, MissingRows("journal", "it has no packet"), *_unread(ledger))
     own = [(node, row) for node, row in rows if row.direction == "from"]
     seq = next((row.seq for _, row in rows if row.seq is not None and row.direction == "to"), None)
     if seq is not None and not own:
@@ -268,7 +270,7 @@ async def by_packet(cluster: Cluster, client_id: str, packet: int, ledger: Path 
     return message_story(asked, Evidence(published=own, had=had, lacked=tuple(dict.fromkeys(lacked))))
 
 
-async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path | None = None) -> Story:
+async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path | None = None) -> Explanation:
     """Tell what became of one entry of a session's queue."""
     view = await client(cluster, client_id)
     rows, lacked = (
@@ -277,8 +279,8 @@ async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path |
     found = [(view.primary, client_id, row, index) for index, row in enumerate(rows) if row.seq == seq]
     origin = found[0][2].origin if found else ""
     name = found[0][2].topic or "" if found else ""
-    finished: list[Finished] = []
-    drops: list[tuple[str, SeenJournal]] = []
+    finished: list[DeliveryEnd] = []
+    drops: list[tuple[str, JournalRow]] = []
     had = [f"the queue at {view.primary} now"] if view.primary else []
     lacked = view.partial + lacked
     if not found:
@@ -290,7 +292,7 @@ async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path |
         lacked += (*silent, *_unread(ledger))
     if not found and not drops and view.session is not None and 0 < seq <= (view.session.last_seq or 0):
         since_ms = view.connection.connected_at_ms if view.connection is not None else None
-        finished = [Finished(view.primary, client_id, seq, None, since_ms)]
+        finished = [DeliveryEnd(view.primary, client_id, seq, None, since_ms)]
     if origin:
         return await by_origin(cluster, origin, name, ledger)
     evidence = Evidence(drops, queued=found, finished=finished, had=had, lacked=tuple(dict.fromkeys(lacked)))
@@ -299,7 +301,7 @@ async def by_sequence(cluster: Cluster, client_id: str, seq: int, ledger: Path |
 
 async def _drops_of(
     cluster: Cluster, client_id: str, seq: int
-) -> tuple[list[tuple[str, SeenJournal]], tuple[Missing, ...]]:
+) -> tuple[list[tuple[str, JournalRow]], tuple[MissingRows, ...]]:
     """Return the newest drop of one entry of a session's queue that journals have."""
     found, lacked = await _journal(cluster, {"client_id": client_id[:NOTED_MAX], "event": "drop"})
     entry_of = f"entry {seq}"  # storage/messages: alone, or with more behind a comma
@@ -307,17 +309,19 @@ async def _drops_of(
     return sorted(drops, key=lambda pair: -(pair[1].at_ms or 0))[:1], lacked
 
 
-def _unread(ledger: Path | None) -> tuple[Missing, ...]:
+def _unread(ledger: Path | None) -> tuple[MissingRows, ...]:
     """Return the ledgers as a source that lacks: they know a message by its origin alone."""
-    return _recorded(None, "").lacked if ledger is None else (Missing("ledgers", "not read: its origin is not known"),)
+    return (
+        _recorded(None, "").lacked if ledger is None else (MissingRows("ledgers", "not read: its origin is not known"),)
+    )
 
 
 async def _told_origin(
-    cluster: Cluster, client_id: str, is_it: Callable[[SeenTraceEvent], bool]
-) -> tuple[str, tuple[Missing, ...]]:
+    cluster: Cluster, client_id: str, is_it: Callable[[TraceEventRow], bool]
+) -> tuple[str, tuple[MissingRows, ...]]:
     """Return the origin of a client's newest message that a trace tells of and that is meant, "" where none is."""
     told: dict[int, str] = {}
-    traces = await walk(cluster, "traces", Wanted(limit=PLACE_ROWS))
+    traces = await walk(cluster, "traces", ListQuery(limit=PLACE_ROWS))
     lacked = _kinds_lacked("traces", traces.partial)
     for node, name in dict.fromkeys((node, row.trace) for node, row in traces.rows):
         where = {"trace": name or "", "client_id": client_id[:NOTED_MAX]}

@@ -36,7 +36,7 @@ class TraceExport:
         self._builders: dict[str, SpanBuilder] = {}
         self._places: dict[str, dict[str, str]] = {}  # of each trace: where each node's events were read to
         self._counts: dict[str, int] = {}  # events of each trace when it was read last
-        self._clocks: dict[str, traces.Clock] = {}
+        self._clocks: dict[str, traces.ClockOffset] = {}
         self._clocks_at = -CLOCKS_S
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class TraceExport:
     async def once(self) -> None:
         """Read what is new of every trace, and hand on the messages that are quiet."""
         cluster = await self._cluster()
-        listed = await queries.walk(cluster, "traces", queries.Wanted(limit=1_000))
+        listed = await queries.walk(cluster, "traces", queries.ListQuery(limit=1_000))
         counts: dict[str, int] = {}
         for _, row in listed.rows:
             counts[row.trace] = counts.get(row.trace, 0) + (row.events or 0)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from admin.gather import NODE_S, Answered, Missing, Question
+from admin.gather import NODE_S, MissingRows, QueryAnswered, QueryTemplate
 from admin.queries import PLACE_ROWS, Cluster, place
-from admin.traces import NO_TRACE, Read, read
+from admin.traces import NO_TRACE, TraceRead, read
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 
@@ -21,7 +21,7 @@ TOGETHER_S = 0.3
 WAITING_MAX = 1_000  # answers that were not shown yet
 
 
-async def follow(cluster: Cluster, name: str, every_s: float, show: Callable[[Read], Awaitable[None]]) -> None:
+async def follow(cluster: Cluster, name: str, every_s: float, show: Callable[[TraceRead], Awaitable[None]]) -> None:
     """Show what nodes have of a trace and what comes, until none of those that answer runs it any more.
 
     Raises:
@@ -30,7 +30,7 @@ async def follow(cluster: Cluster, name: str, every_s: float, show: Callable[[Re
     begun = await read(cluster, name, {})
     await show(begun)
     tail = _Tail(cluster, name, every_s)
-    send, receive = trio.open_memory_channel[Read](WAITING_MAX)
+    send, receive = trio.open_memory_channel[TraceRead](WAITING_MAX)
     async with trio.open_nursery() as nursery:
         async with send:
             for tier in (TIER_EDGE, TIER_STORAGE):
@@ -44,7 +44,7 @@ async def follow(cluster: Cluster, name: str, every_s: float, show: Callable[[Re
                     async for more in receive:
                         rows += more.rows
                         missing += more.missing
-                await show(Read(tuple(rows), {}, tuple(missing)))
+                await show(TraceRead(tuple(rows), {}, tuple(missing)))
 
 
 class _Tail:
@@ -58,45 +58,45 @@ class _Tail:
         self._cluster, self._name, self._every_s = cluster, name, every_s
         self.running: set[str] = set()
 
-    async def read(self, entry: NodeEntry, after: str, send: trio.MemorySendChannel[Read]) -> None:
+    async def read(self, entry: NodeEntry, after: str, send: trio.MemorySendChannel[TraceRead]) -> None:
         """Read at one node, until the trace is over there."""
         node, began, last = entry.node, trio.current_time(), False
         wait_s = WAIT_S  # 0: it is asked for the rest of what came, which it says the end of
         async with send:
             while True:
                 answer = await self._look(node, after, wait_s)
-                if isinstance(answer, Missing):
+                if isinstance(answer, MissingRows):
                     self.running.discard(node)
-                    await send.send(Read((), {}, (answer,)))
+                    await send.send(TraceRead((), {}, (answer,)))
                     if not self.running:
                         return
                 elif answer.rows:
                     self.running.add(node)
                     after = str(answer.rows[-1].number)
-                    await send.send(Read(tuple((node, row) for row in answer.rows), {}, ()))
+                    await send.send(TraceRead(tuple((node, row) for row in answer.rows), {}, ()))
                     if wait_s or answer.after:
                         wait_s = 0.0
                         continue
                 elif last or answer.error:
                     self.running.discard(node)
                     return
-                if not isinstance(answer, Missing) and not await self._runs(node):
+                if not isinstance(answer, MissingRows) and not await self._runs(node):
                     wait_s, last = 0.0, True  # once more: what came before it ended
                     continue
                 wait_s = WAIT_S
                 await trio.sleep_until(began + self._every_s)
                 began = trio.current_time()
 
-    async def _look(self, node: str, after: str, wait_s: float) -> Answered | Missing:
+    async def _look(self, node: str, after: str, wait_s: float) -> QueryAnswered | MissingRows:
         cluster = self._cluster
         where = {"trace": self._name}
-        question = Question("trace", where, (), cluster.actor, cluster.role, int(1_000 * wait_s))
+        question = QueryTemplate("trace", where, (), cluster.actor, cluster.role, int(1_000 * wait_s))
         answer = await cluster.links.look(node, question, after, PLACE_ROWS, wait_s + NODE_S)
-        if not isinstance(answer, Answered):
-            return Missing(node, getattr(answer, "why", "no answer"))
+        if not isinstance(answer, QueryAnswered):
+            return MissingRows(node, getattr(answer, "why", "no answer"))
         if answer.busy_ms:
-            return Missing(node, "busy")
-        return Missing(node, answer.error) if answer.error and NO_TRACE not in answer.error else answer
+            return MissingRows(node, "busy")
+        return MissingRows(node, answer.error) if answer.error and NO_TRACE not in answer.error else answer
 
     async def _runs(self, node: str) -> bool:
         where = {"trace": self._name, "state": "running"}

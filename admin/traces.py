@@ -12,20 +12,20 @@ from typing import NamedTuple
 
 from admin.cursors import Position
 from admin.explain.message import STAGES
-from admin.gather import Gather, Missing, Question, Target
+from admin.gather import MissingRows, QueryTarget, QueryTemplate, ScatterGather
 from admin.queries import PLACE_ROWS, Cluster
 from conf.errors import ExitCode, UserError
 from wire.looks.traces import BY_NODE, COPY_OF
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
-from wire.messages.look_rows_nodes import SeenTraceEvent
+from wire.messages.look_rows_nodes import TraceEventRow
 
 __all__ = [
     "LATEST_US",
     "NO_TRACE",
-    "Clock",
-    "Read",
+    "ClockOffset",
+    "NodeTraceEvent",
     "Row",
-    "Told",
+    "TraceRead",
     "clocks_of",
     "in_order",
     "read",
@@ -36,34 +36,34 @@ __all__ = [
 ORIGINS_MAX = 16_384  # kept between two calls
 NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
 LATEST_US = 2**53  # the year 2255: also nanoseconds of it fit a span's field
-Row = tuple[str, SeenTraceEvent]
+Row = tuple[str, TraceEventRow]
 
 
-class Clock(NamedTuple):
+class ClockOffset(NamedTuple):
     """How far a node's clock is ahead of ours, and by how much that may be wrong."""
 
     ahead_us: int
     error_us: int
 
 
-class Told(NamedTuple):
+class NodeTraceEvent(NamedTuple):
     """An event with the node that told it, its time by our clock, and how wrong that may be."""
 
     node: str
-    event: SeenTraceEvent
+    event: TraceEventRow
     at_us: int
     error_us: int
 
 
-class Read(NamedTuple):
+class TraceRead(NamedTuple):
     """Events of a trace behind some places, and where each node's end."""
 
     rows: tuple[Row, ...]
     after: dict[str, str]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingRows, ...]
 
 
-async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> Read:
+async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> TraceRead:
     """Return the events that nodes have behind the given places.
 
     Raises:
@@ -71,7 +71,7 @@ async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> Read:
     """
     rows: list[Row] = []
     places = dict(after)
-    missing: list[Missing] = []
+    missing: list[MissingRows] = []
     without = 0
     entries = [entry for tier in (TIER_EDGE, TIER_STORAGE) for entry in cluster.map.live(tier)]
     for entry in entries:
@@ -85,17 +85,17 @@ async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> Read:
             missing += silent
     if entries and without == len(entries):
         raise UserError(f"no node has a trace {name[:64]!r}: see `trace list`", ExitCode.USAGE)
-    return Read(tuple(rows), places, tuple(missing))
+    return TraceRead(tuple(rows), places, tuple(missing))
 
 
 async def _of_node(
     cluster: Cluster, name: str, node: str, incarnation: int, after: str
-) -> tuple[list[SeenTraceEvent], tuple[Missing, ...]]:
-    rows: list[SeenTraceEvent] = []
+) -> tuple[list[TraceEventRow], tuple[MissingRows, ...]]:
+    rows: list[TraceEventRow] = []
     while True:
-        target = [Target(node, incarnation)]
-        gather = Gather(target, PLACE_ROWS, after=Position(node, incarnation, after), total_s=cluster.total_s)
-        question = Question("trace", {"trace": name}, (), cluster.actor, cluster.role)
+        target = [QueryTarget(node, incarnation)]
+        gather = ScatterGather(target, PLACE_ROWS, after=Position(node, incarnation, after), total_s=cluster.total_s)
+        question = QueryTemplate("trace", {"trace": name}, (), cluster.actor, cluster.role)
         page = await cluster.links.gather(gather, question)
         found = [row for _, row in page.rows]
         rows += found
@@ -104,27 +104,29 @@ async def _of_node(
         after = str(found[-1].number)
 
 
-async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, Clock]:
+async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, ClockOffset]:
     """Return the clocks of nodes that answer, by the time that an answer took."""
-    found: dict[str, Clock] = {}
+    found: dict[str, ClockOffset] = {}
     for node in sorted(set(nodes)):
         entry = cluster.map.nodes.get(node)
         if entry is None:
             continue
-        gather = Gather([Target(node, entry.incarnation)], 1, total_s=cluster.total_s)
+        gather = ScatterGather([QueryTarget(node, entry.incarnation)], 1, total_s=cluster.total_s)
         began_us = time.time_ns() // 1_000
-        page = await cluster.links.gather(gather, Question("stats", {}, ("at_ms",), cluster.actor, cluster.role))
+        page = await cluster.links.gather(gather, QueryTemplate("stats", {}, ("at_ms",), cluster.actor, cluster.role))
         ended_us = time.time_ns() // 1_000
         if page.rows and page.rows[0][1].at_ms:
             middle_us = (began_us + ended_us) // 2
             ahead_us = page.rows[0][1].at_ms * 1_000 + 500 - middle_us  # it tells whole milliseconds
             error_us = (ended_us - began_us) // 2 + 500
             # Less than the error is nothing that is known.
-            found[node] = Clock(ahead_us if abs(ahead_us) > error_us else 0, error_us)
+            found[node] = ClockOffset(ahead_us if abs(ahead_us) > error_us else 0, error_us)
     return found
 
 
-def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock], own: dict[str, None] | None = None) -> list[Told]:
+def in_order(
+    rows: Sequence[Row], clocks: Mapping[str, ClockOffset], own: dict[str, None] | None = None
+) -> list[NodeTraceEvent]:
     """Return events ordered by cause, without those of messages that the trace is not about.
 
     ``own``: origins of messages that it is about, kept from one call to the next where events come in parts.
@@ -138,9 +140,9 @@ def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock], own: dict[str, No
     for node, event in named:
         if event.carried and event.origin not in own:
             continue
-        clock = clocks.get(node, Clock(0, 0))
+        clock = clocks.get(node, ClockOffset(0, 0))
         at_us = min(max((event.at_us or 0) - clock.ahead_us, 0), LATEST_US)  # a node may tell any number
-        told.append(Told(node, event, at_us, clock.error_us))
+        told.append(NodeTraceEvent(node, event, at_us, clock.error_us))
     first: dict[str, int] = {}
     for one in told:
         if one.event.origin:
@@ -148,7 +150,7 @@ def in_order(rows: Sequence[Row], clocks: Mapping[str, Clock], own: dict[str, No
     return sorted(told, key=lambda one: _key(one, first))
 
 
-def _key(one: Told, first: Mapping[str, int]) -> tuple[int, str, int, int, int]:
+def _key(one: NodeTraceEvent, first: Mapping[str, int]) -> tuple[int, str, int, int, int]:
     event = one.event
     begins = first.get(event.origin or "", one.at_us)
     return begins, event.origin or "", rank(event.stage), one.at_us, event.number or 0
@@ -180,22 +182,22 @@ def _with_origins(rows: Sequence[Row]) -> list[Row]:
     return list(rows)
 
 
-def sent_here(told: Sequence[Told]) -> list[Told]:
+def sent_here(told: Sequence[NodeTraceEvent]) -> list[NodeTraceEvent]:
     """Return the events of the newest message that an edge published itself, as an operator's is."""
     origins = [one.event.origin for one in told if one.event.stage == "received" and one.event.detail == BY_NODE]
     return [one for one in told if origins and one.event.origin == origins[-1]]
 
 
-def way_of(told: Sequence[Told]) -> list[tuple[int, Told]]:
+def way_of(told: Sequence[NodeTraceEvent]) -> list[tuple[int, NodeTraceEvent]]:
     """Return the events of one message as a tree, each with its depth, in the order in which they are printed.
 
     Under the edge that received it stand its own clients, the other edges with theirs, and partitions with the entries
     of their sessions; what became of a copy stands under it.
     """
-    lines: list[tuple[int, Told]] = []
-    last: list[tuple[int, Told]] = []
-    places: dict[tuple[int, str], list[Told]] = {}  # an edge, or a partition
-    chains: dict[tuple[int, str], dict[str, list[Told]]] = {}  # under it, by client
+    lines: list[tuple[int, NodeTraceEvent]] = []
+    last: list[tuple[int, NodeTraceEvent]] = []
+    places: dict[tuple[int, str], list[NodeTraceEvent]] = {}  # an edge, or a partition
+    chains: dict[tuple[int, str], dict[str, list[NodeTraceEvent]]] = {}  # under it, by client
     home = next((one.node for one in told if one.event.stage == "received"), "")
     partitions = {one.event.session: one.event.partition for one in told if one.event.partition is not None}
     for one in told:
@@ -222,6 +224,6 @@ def way_of(told: Sequence[Told]) -> list[tuple[int, Told]]:
     return lines + last
 
 
-def _steps(chain: Sequence[Told], at: int) -> int:
+def _steps(chain: Sequence[NodeTraceEvent], at: int) -> int:
     """Return how many different stages a copy went through before an event: two nodes may tell of one."""
     return len({one.event.stage for one in chain[: at + 1]}) - 1

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from access.rules.acl_file import parse_acl_file
 from access.rules.rights import ConnectionRights, RightsClasses, RightsKey, RouteRights
-from access.rules.rules import ALL_ACTIONS, Action, Policy, Tier, Who, make_rule
+from access.rules.rules import ALL_ACTIONS, Action, CompiledRules, Subject, Tier, make_rule
 
 ROUNDS = 7
 CALLS = 20_000
 BAR_US = 2.0
-WHO = Who("device-7", "anna")
+WHO = Subject("device-7", "anna")
 
 
 def rules(count: int) -> Tier:
@@ -87,18 +87,18 @@ def main() -> None:
     tier = rules(options.rules)
     names = topics(options.rules, rng)
     began = time.thread_time()
-    policy = Policy((tier,))
+    policy = CompiledRules((tier,))
     policy.grant("plant/s1/l1/+/state", WHO)
     print(f"{options.rules} rules compiled in {(time.thread_time() - began) * 1e3:.0f} ms, with the trees of grants")
     show("cold decision", best_us(lambda topic: policy.decide(Action.PUBLISH, topic, WHO), names), BAR_US)
     show("cold decision for a whole class", best_us(lambda topic: policy.decide_for_all(Action.PUBLISH, topic), names))
-    both = Policy(((*tier, *personal()),))
+    both = CompiledRules(((*tier, *personal()),))
     show(
         "the same beside three rules with names", best_us(lambda t: both.decide(Action.PUBLISH, t, WHO), names), BAR_US
     )
     own = [f"cmd/device-7/{number}" for number in range(CALLS)]
     show("cold decision by a rule with %c", best_us(lambda t: both.decide(Action.PUBLISH, t, WHO), own), BAR_US)
-    tiers = Policy((personal(), tier, personal()))
+    tiers = CompiledRules((personal(), tier, personal()))
     show("cold decision in the second of three tiers", best_us(lambda t: tiers.decide(Action.PUBLISH, t, WHO), names))
     classes = RightsClasses(lambda key: key.tiers)
     rights = ConnectionRights(classes.join(RightsKey(tiers=(tier,)), 0.0), WHO)

@@ -17,9 +17,9 @@ from access.identity.chain import Ticket
 from access.identity.http_answer import HttpJob, HttpReply
 from access.identity.principal import Credentials
 from conf.url_settings import ProtectedUrl
-from edge.login.asking_service import Asking, Server
+from edge.login.asking_service import CalloutService, Server
 from edge.login.bounded_http import tls_context
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from tests.clients.http_child import http_child
 
 ANSWERS = """
@@ -73,11 +73,11 @@ async def measured(port: int, rate: float, seconds: float) -> tuple[int, float, 
         del number, ticket, result
         ended += 1
 
-    desk = JobDesk(1000)
+    desk = AuthJobs(1000)
     server = Server(
         "asks", "http_url", ProtectedUrl(f"http://127.0.0.1:{port}/auth"), "application/json", tls_context(None)
     )
-    asking = Asking({"asks": server}, lambda _: _Question(), desk, done)
+    asking = CalloutService({"asks": server}, lambda _: _Question(), desk, done)
     desk.came = asking.came
     turns = Turns()
     trio.lowlevel.add_instrument(turns)

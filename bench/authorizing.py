@@ -47,7 +47,7 @@ class Loop:
 
     def __init__(self, allowed: str | None) -> None:
         handler = Judging(SimpleNamespace(engine=engine, options=options, state=state))
-        self.hot = engine.Engine(handler, 1, options.HotLimits(pacing_ns=0))
+        self.hot = engine.BrokerLoop(handler, 1, options.HotLimits(pacing_ns=0))
         handler.hot = self.hot
         self.hot.set_lease(1 << 62)
         self.hot.begin_turn(1)

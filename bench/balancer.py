@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.hot import build_mqload
-from gateways.balancer.render import Target, render
+from gateways.balancer.render import BackendServer, render
 from gateways.balancer.status import read_status
 from mqtt.codec import encode_packet
 from mqtt.packets import Connect, Pingreq
@@ -80,7 +80,7 @@ def proxy(folder: Path, name: str, edge: int) -> Iterator[tuple[int, list[int]]]
     elif name == "envoy":
         config = config.with_suffix(".yaml")
         config.write_text(
-            render("envoy", [Target("edge", "127.0.0.1", edge)], "plain", f"127.0.0.1:{port}", 0, proxy=False)
+            render("envoy", [BackendServer("edge", "127.0.0.1", edge)], "plain", f"127.0.0.1:{port}", 0, proxy=False)
         )
         command = ["envoy", "--concurrency", "1", "--log-level", "error", "--use-dynamic-base-id"]
         command += ["--config-path", str(config)]

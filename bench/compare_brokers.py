@@ -25,7 +25,7 @@ import trio
 
 from stratamq.history.check import judge
 from stratamq.history.checkers.unavailability import gaps_after_faults
-from stratamq.history.history import History, parse_history
+from stratamq.history.history import RunHistory, parse_history
 from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings, record
 from stratamq.history.run import Run
@@ -120,7 +120,7 @@ class Result:
     checked: Counter[str] = field(default_factory=Counter)
     waits_s: list[float] = field(default_factory=list)
 
-    def add(self, history: History) -> None:
+    def add(self, history: RunHistory) -> None:
         verdict = judge(history)
         self.runs += 1
         self.kills += sum(mark.kind is Kind.KILL for mark in history.marks)
@@ -152,7 +152,7 @@ async def run_contender(contender: Contender, options: argparse.Namespace, kills
 
 async def _record(
     broker: Broker, contender: Contender, workload: str, seed: int, options: argparse.Namespace, kills: bool
-) -> History:
+) -> RunHistory:
     rng = random.Random(f"{seed}/{workload}/kills")
 
     async def keep_killing(run: Run) -> None:

@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from access.identity.certificates import CertificateStep, NameKind
 from access.identity.chain import Admitted, Chain, ChainRules
-from access.identity.principal import Credentials, Moment
+from access.identity.principal import Credentials, TimePoint
 from access.identity.revocation import revocation_set
 from access.rules.acl_file import parse_acl_file
 from access.rules.role_table import make_role_table
@@ -69,7 +69,7 @@ class Logins:
     """Logins of one listener: chain and rules, and certificates where clients show some."""
 
     def __init__(self, chain: Chain, sources: Sources, certificates: list[bytes]) -> None:
-        loop: Any = engine.Engine(SimpleNamespace(), 1, options.HotLimits(pacing_ns=0))
+        loop: Any = engine.BrokerLoop(SimpleNamespace(), 1, options.HotLimits(pacing_ns=0))
         self._chain = chain
         self._certificates = certificates
         self._rights = ClientRights(loop, RuleBook({"tls": sources}), EdgeLimits())
@@ -79,7 +79,7 @@ class Logins:
     def us_a_login(self) -> float:
         """Return the thread's processor time of a login and its end, us."""
         began = time.thread_time_ns()
-        moment = Moment(0.0, NOW.timestamp() + 60)
+        moment = TimePoint(0.0, NOW.timestamp() + 60)
         for number in range(LOGINS):
             shown: Any = SimpleNamespace(tls=None)
             if self._certificates:

@@ -33,20 +33,20 @@ from bench.cluster import Cluster
 from gateways.datagrams.device import Device
 from gateways.datagrams.messages import (
     Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
     Endpoint,
     Join,
-    Malformed,
-    Packet,
+    MalformedDatagram,
     PubAccept,
     PubAck,
     PubConnect,
-    Publish,
-    Subscribe,
     decode,
 )
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from tests.free_ports import free_ports
 from tests.gateways.federation.real_federation import INSTALLED, MOSQUITTO, until
 
@@ -67,7 +67,7 @@ class PlainDevice:
         self.port = DatagramSocket(bind_udp("127.0.0.1", 0))
         self.outcomes: dict[int, int] = {}
         self.payloads: Counter[bytes] = Counter()
-        self._arrived: list[tuple[Endpoint, Packet]] = []
+        self._arrived: list[tuple[Endpoint, Datagram]] = []
 
     @property
     def delivered(self) -> int:
@@ -82,9 +82,9 @@ class PlainDevice:
         self.payloads.update(message.payload for message in ready.delivered)
         self.outcomes |= {each.ref: each.code for each in ready.outcomes}
         for endpoint, packet in ready.send:
-            self.port.send(now, Sent(Peer(endpoint), packet))
+            self.port.send(now, Sent(DatagramPeer(endpoint), packet))
 
-    def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+    def _received(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
         del name, is_proved, length
         self._arrived.append((peer.endpoint, packet))
 
@@ -142,10 +142,10 @@ def kind_of(data: bytes) -> str:
     """Return the kind of a datagram in clear: data, answer, join, or a control message's name."""
     try:
         body = decode(data).body
-    except Malformed:
+    except MalformedDatagram:
         return "malformed"
     match body:
-        case Publish():
+        case DatagramPublish():
             return "data"
         case PubAck(code) if code in (Code.DISTRIBUTED, Code.DELIVERED):
             return "answer"
@@ -153,7 +153,7 @@ def kind_of(data: bytes) -> str:
             return "join"
         case PubAck(code) if code == Code.JOINED:
             return "join"
-        case PubConnect() | PubAccept() | Subscribe() | PubAck():
+        case PubConnect() | PubAccept() | DatagramSubscribe() | PubAck():
             return type(body).__name__
     return "other"
 

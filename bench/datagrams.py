@@ -28,11 +28,11 @@ from msgspec import Struct
 
 from bench.datagram_relay import running_relay
 from gateways.datagrams.device import Device
-from gateways.datagrams.messages import Code, Endpoint, Packet
+from gateways.datagrams.messages import Code, Datagram, Endpoint
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 
 DEVICES = 8
 OPEN = 32  # of each device: what a subscriber has under way and waiting (64 and 256) holds all of it
@@ -86,7 +86,7 @@ class Generator:
         self.received: Counter[int] = Counter()
         self.latencies: list[float] = []
         self._began: dict[int, float] = {}
-        self._arrived: list[tuple[Endpoint, Packet]] = []
+        self._arrived: list[tuple[Endpoint, Datagram]] = []
         self._next = first
 
     @property
@@ -117,10 +117,10 @@ class Generator:
         for message in ready.delivered:
             self.received[int.from_bytes(message.payload[:8], "big")] += 1
         for endpoint, packet in ready.send:
-            self.port.send(now, Sent(Peer(endpoint), packet))
+            self.port.send(now, Sent(DatagramPeer(endpoint), packet))
         return bool(arrived)
 
-    def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+    def _received(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
         del name, is_proved, length
         self._arrived.append((peer.endpoint, packet))
 

@@ -25,11 +25,11 @@ from bench.hot import build_mqload
 from storage.export.export_run import export_store
 from storage.export.importing import import_runs
 from storage.state import keys
-from storage.state.rows import Entry, MetaRow, SessionRow, SubscriptionRow, encode_entry, pack
+from storage.state.rows import MetaRow, QueueEntry, SessionRow, SubscriptionRow, encode_entry, pack
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.e2e.local_cluster import LocalCluster
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 PARTITIONS = 256
 SETTINGS = StoreSettings()
@@ -81,9 +81,12 @@ def rows_of(sessions: int, queued: int) -> Iterator[tuple[bytes, bytes]]:
             yield keys.session_key(partition, session), pack(SessionRow(client_id, 1 << 32 | number, 3600))
             for index in range(2):
                 name = f"devices/{client_id}/{index}"
-                yield keys.subscription_key(partition, session, name), pack(SubscriptionRow(Subscription(name, 1)))
+                yield (
+                    keys.subscription_key(partition, session, name),
+                    pack(SubscriptionRow(SessionSubscription(name, 1))),
+                )
             for seq in range(1, queued + 1):
-                entry = Entry(seq, f"devices/{client_id}/0".encode(), b"x" * 64, origin_a=5, origin_b=seq)
+                entry = QueueEntry(seq, f"devices/{client_id}/0".encode(), b"x" * 64, origin_a=5, origin_b=seq)
                 yield keys.queue_key(partition, session, seq), encode_entry(entry)
 
 

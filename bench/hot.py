@@ -91,7 +91,7 @@ def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool, lin
         connections_allowed()
         modules = SimpleNamespace(engine=engine, options=options, state=state)
         handler = ToyHandler(modules)
-        hot = engine.Engine(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
+        hot = engine.BrokerLoop(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
         handler.hot = hot
         hot.set_lease(1 << 62)
         trio_fd = -1 if nested else trio_epoll_fd()

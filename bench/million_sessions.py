@@ -14,17 +14,17 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from admin.gather import EVERY_ROW, Answered, Ask, Gather, Page, Target, Tick
+from admin.gather import EVERY_ROW, NodeQuery, QueryAnswered, QueryTarget, QueryTick, ResultPage, ScatterGather
 from storage.looks.operators import STORAGE_BOUNDS
 from storage.looks.sessions import session_sources
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.state.durable_sessions import DurableSession
 from stratamq.cli.nouns import NOUNS
-from wire.looks.desk import LookDesk
+from wire.looks.desk import QueryServer
 from wire.looks.pace import Clocks
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 
 PARTITIONS = 256
 COLUMNS = list(NOUNS["session"].columns)
@@ -37,11 +37,11 @@ class Node:
         self.rounds: list[float] = []  # s of processor, of each turn of the desk
         self._worked = 0.0
         hosted: dict[int, Any] = {number: _partition(number, sessions // PARTITIONS) for number in partitions}
-        shown = Shown(name, hosted, lambda: ClusterMap(""), lambda _: 1_000, lambda: 1_000)
+        shown = QueryRows(name, hosted, lambda: ClusterMap(""), lambda _: 1_000, lambda: 1_000)
         self.count = sum(len(one.partition.sessions) for one in hosted.values())
-        self._answers: list[Seen] = []
+        self._answers: list[QueryResult] = []
         clocks = Clocks(time.perf_counter, lambda: self._worked)
-        self._desk = LookDesk(
+        self._desk = QueryServer(
             name,
             "storage",
             STORAGE_BOUNDS,
@@ -51,11 +51,11 @@ class Node:
             clocks=clocks,
         )
 
-    def ask(self, look: Look) -> None:
+    def ask(self, look: Query) -> None:
         """Take a question."""
         self._desk.ask(time.monotonic(), "operator", "admin", look)
 
-    def turn(self) -> list[Seen]:
+    def turn(self) -> list[QueryResult]:
         """Turn the loop once; return what was answered."""
         now = time.monotonic()
         if self._desk.next_deadline() > now:
@@ -81,21 +81,22 @@ def _partition(number: int, sessions: int) -> Any:
     return SimpleNamespace(partition=partition, owners=owners, serving=True)
 
 
-def listed(nodes: dict[str, Node], limit: int) -> tuple[float, Page]:
+def listed(nodes: dict[str, Node], limit: int) -> tuple[float, ResultPage]:
     """Return how long a list took, and what was found."""
     began = time.perf_counter()
-    gather = Gather([Target(name, 1) for name in nodes], limit, total_s=30.0)
-    ready = gather.handle(time.monotonic(), Tick())
+    gather = ScatterGather([QueryTarget(name, 1) for name in nodes], limit, total_s=30.0)
+    ready = gather.handle(time.monotonic(), QueryTick())
     while ready.page is None:
         for ask in ready.asks:
-            nodes[ask.node].ask(Look(ask.request, "sessions", {}, ask.after, ask.limit, COLUMNS, role="admin"))
+            nodes[ask.node].ask(Query(ask.request, "sessions", {}, ask.after, ask.limit, COLUMNS, role="admin"))
         answers = [seen for node in nodes.values() for seen in node.turn()]
         ready = ready._replace(asks=())
-        asks: list[Ask] = []
+        asks: list[NodeQuery] = []
         for seen in answers:
             rows = rows_of("sessions", seen)
             ready = gather.handle(
-                time.monotonic(), Answered(seen.request, 1, rows, seen.after, seen.retry_ms, seen.error, seen.total)
+                time.monotonic(),
+                QueryAnswered(seen.request, 1, rows, seen.after, seen.retry_ms, seen.error, seen.total),
             )
             asks += ready.asks
         ready = ready._replace(asks=tuple(asks))

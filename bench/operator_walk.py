@@ -31,7 +31,7 @@ import trio
 from admin.gather import EVERY_ROW
 from admin.links import open_links
 from admin.queries import Cluster as Asked
-from admin.queries import Wanted, walk
+from admin.queries import ListQuery, walk
 from bench.cluster import Cluster, machine, run_on
 from bench.hot import ROWS, Row, build_mqload, make_certificate
 from stratamq.cli.nouns import NOUNS
@@ -67,7 +67,7 @@ async def ask(data: Path) -> None:
                     if noun.what == "trace":
                         continue  # it wants the name of one
                     limit = 1_000 if noun.best else EVERY_ROW
-                    wanted = Wanted(limit=limit, columns=noun.columns, best=noun.best, tier=noun.tier)
+                    wanted = ListQuery(limit=limit, columns=noun.columns, best=noun.best, tier=noun.tier)
                     found = await walk(Asked(links), noun.what, wanted)
                     rows, silent = rows + len(found.rows), silent + len(found.partial)
                 rounds += 1

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from storage.state import keys
-from storage.state.rows import Entry, encode_entry
+from storage.state.rows import QueueEntry, encode_entry
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 
@@ -42,7 +42,7 @@ def fill(store: Store, consumed: int) -> None:
     """Queue and consume, as a session that keeps up does; some entries wait at the end."""
     for start in range(1, consumed + WAITING + 1, BATCH):
         numbers = range(start, min(start + BATCH, consumed + WAITING + 1))
-        store.write([(key(number), encode_entry(Entry(number, b"a/b", b"x" * 64))) for number in numbers])
+        store.write([(key(number), encode_entry(QueueEntry(number, b"a/b", b"x" * 64))) for number in numbers])
         store.write([(key(number), None) for number in numbers if number <= consumed])
 
 

@@ -25,7 +25,7 @@ import trio
 
 from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Message, decode_message, encode_message
+from router.raft.messages import RaftMessage, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 
 __all__ = ["Link", "main", "receive_loop"]
@@ -42,7 +42,7 @@ class Link:
         self._queue: deque[bytes] = deque(maxlen=QUEUE_MAX)
         self._wake = trio.Event()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         self._queue.append(encode_message(message))
         self._wake.set()
 

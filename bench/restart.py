@@ -33,7 +33,7 @@ from storage.state.rows import FilterRow, MetaRow, SessionRow, SubscriptionRow, 
 from stratamq.local_plan import CLUSTER
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 from wire.sstable.manifest import RingEntry, next_manifest, publish_manifest
 from wire.sstable.writer import RunWriter
 
@@ -87,7 +87,9 @@ def rows_of(partition: int, numbers: list[int], groups: int) -> Iterator[tuple[b
         rows.append((keys.session_key(partition, session), pack(row)))
         for name in filters_of(number, groups):
             rows.append((keys.filter_key(partition, name), pack(FilterRow(name))))
-            rows.append((keys.subscription_key(partition, session, name), pack(SubscriptionRow(Subscription(name, 1)))))
+            rows.append(
+                (keys.subscription_key(partition, session, name), pack(SubscriptionRow(SessionSubscription(name, 1))))
+            )
     yield from sorted(rows)
 
 

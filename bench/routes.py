@@ -20,7 +20,7 @@ from bench.hot import build_mqload
 from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.commands import Bootstrap, RegisterNode, encode_command
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
@@ -46,7 +46,7 @@ class Router:
     """A router that owns every shard, with three edges that have reported nothing."""
 
     def __init__(self, *, collect: bool = True, utc: Callable[[], float] = lambda: 0.0) -> None:
-        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings(lease_s=60.0), utc=utc)
+        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits(lease_s=60.0), utc=utc)
         self.now = 1.0
         self.edges: list[tuple[str, Control]] = []
         self.core.handle(self.now, [Applied(encode_command(Bootstrap("c", 1, SHARDS, 1, 1, 60.0)))])

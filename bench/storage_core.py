@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from storage.core import FrameArrived, Tick
+from storage.core import FrameArrived, NodeTick
 from storage.ready import BatchSynced
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage, PushAck, decode_pushes, encode_message, encode_push_ack
@@ -91,7 +91,7 @@ def main() -> None:
     profile.disable()
     begun = time.process_time()
     for _ in range(200):
-        core.handle(clock, [Tick()])
+        core.handle(clock, [NodeTick()])
     idle = (time.process_time() - begun) / 200 * 1e6
     median = statistics.median(figures)
     print(f"{median:.1f} us per message, {idle:.0f} us per idle round, {arguments.partitions} partitions")

@@ -35,8 +35,8 @@ __all__ = [
     "POOLS",
     "Admission",
     "AdmissionPool",
+    "AdmissionSlot",
     "KnownAddresses",
-    "Place",
     "PoolBounds",
 ]
 
@@ -140,7 +140,7 @@ class KnownAddresses:
             del self._names_of[key], self._at[key]
 
 
-class Place(Generic[T]):
+class AdmissionSlot(Generic[T]):
     """The place of one connection.
 
     Attributes:
@@ -174,8 +174,8 @@ class Admission(NamedTuple, Generic[T]):
     The shell ends the connection of ``displaced``.
     """
 
-    place: Place[T] | None
-    displaced: Place[T] | None = None
+    place: AdmissionSlot[T] | None
+    displaced: AdmissionSlot[T] | None = None
 
 
 class AdmissionPool(Generic[T]):
@@ -186,7 +186,7 @@ class AdmissionPool(Generic[T]):
     Args:
         bounds: Of this pool.
         known: Says whether an address is known at a time.
-        has_received: Says of an owner whether a byte came, where the shell does not call ``Place.heard``.
+        has_received: Says of an owner whether a byte came, where the shell does not call ``AdmissionSlot.heard``.
     Attributes:
         counts: Refused and displaced connections, by reason.
     """
@@ -222,7 +222,7 @@ class AdmissionPool(Generic[T]):
         known = self._known(address, now)
         half = self._halves[known]
         key = address_key(address)
-        displaced: Place[T] | None = None
+        displaced: AdmissionSlot[T] | None = None
         if crowded or half.is_full(key):
             losing = self._halves[False] if crowded and known and len(self._halves[False]) else half
             displaced = losing.victim(key, now, now - self.bounds.patience_s)
@@ -231,13 +231,13 @@ class AdmissionPool(Generic[T]):
                 return Admission(None)
             self.counts["displaced_silent" if displaced.is_silent else "displaced_slow"] += 1
             displaced.leave()
-        place = Place(half, key, owner, now)
+        place = AdmissionSlot(half, key, owner, now)
         half.add(place)
         return Admission(place, displaced)
 
-    def take_silent(self, now: float) -> list[Place[T]]:
+    def take_silent(self, now: float) -> list[AdmissionSlot[T]]:
         """Free the places of connections that were silent for too long; the shell ends them."""
-        late: list[Place[T]] = []
+        late: list[AdmissionSlot[T]] = []
         if self.bounds.first_byte_s:
             for half in self._halves:
                 while (place := half.oldest_silent()) is not None and now - place.began >= self.bounds.first_byte_s:
@@ -252,10 +252,10 @@ class _Half(Generic[T]):
 
     def __init__(self, places_max: int, share_max: int, has_received: Callable[[T], bool] | None) -> None:
         self._places_max, self._share_max, self._has_received = places_max, share_max, has_received
-        self._places: OrderedDict[Place[T], None] = OrderedDict()  # oldest first
-        self._silent: OrderedDict[Place[T], None] = OrderedDict()
-        self._by_key: dict[str, OrderedDict[Place[T], None]] = {}
-        self._silent_by_key: dict[str, OrderedDict[Place[T], None]] = {}
+        self._places: OrderedDict[AdmissionSlot[T], None] = OrderedDict()  # oldest first
+        self._silent: OrderedDict[AdmissionSlot[T], None] = OrderedDict()
+        self._by_key: dict[str, OrderedDict[AdmissionSlot[T], None]] = {}
+        self._silent_by_key: dict[str, OrderedDict[AdmissionSlot[T], None]] = {}
         self._keys_by_count: dict[int, OrderedDict[str, None]] = {}  # number of places -> addresses that have so many
         self._most = 0  # places of one address
 
@@ -265,7 +265,7 @@ class _Half(Generic[T]):
     def is_full(self, key: str) -> bool:
         return len(self._places) >= self._places_max or len(self._by_key.get(key, ())) >= self._share_max
 
-    def victim(self, key: str, now: float, patient_since: float) -> Place[T] | None:
+    def victim(self, key: str, now: float, patient_since: float) -> AdmissionSlot[T] | None:
         """Return the connection that goes for a newcomer of ``key``, None if none does."""
         mine = self._by_key.get(key, OrderedDict())
         if len(mine) >= self._share_max:
@@ -282,34 +282,34 @@ class _Half(Generic[T]):
             return next(iter(self._by_key[most]))
         return silent or _older(next(iter(self._places)), patient_since)
 
-    def oldest_silent(self) -> Place[T] | None:
+    def oldest_silent(self) -> AdmissionSlot[T] | None:
         """Return the connection that has sent nothing for longest."""
         return self._first_silent(self._silent)
 
-    def _first_silent(self, places: OrderedDict[Place[T], None] | None) -> Place[T] | None:
+    def _first_silent(self, places: OrderedDict[AdmissionSlot[T], None] | None) -> AdmissionSlot[T] | None:
         while places:
             place = next(iter(places))
             if self._is_silent(place):
                 return place
         return None
 
-    def _is_silent(self, place: Place[T]) -> bool:
+    def _is_silent(self, place: AdmissionSlot[T]) -> bool:
         if place.is_silent and self._has_received is not None and self._has_received(place.owner):
             place.heard()
         return place.is_silent
 
-    def add(self, place: Place[T]) -> None:
+    def add(self, place: AdmissionSlot[T]) -> None:
         self._places[place] = self._silent[place] = None
         mine = self._by_key.setdefault(place.key, OrderedDict())
         mine[place] = None
         self._silent_by_key.setdefault(place.key, OrderedDict())[place] = None
         self._count(place.key, len(mine) - 1, len(mine))
 
-    def heard(self, place: Place[T]) -> None:
+    def heard(self, place: AdmissionSlot[T]) -> None:
         place.is_silent = False
         self._forget_silent(place)
 
-    def remove(self, place: Place[T]) -> None:
+    def remove(self, place: AdmissionSlot[T]) -> None:
         del self._places[place]
         mine = self._by_key[place.key]
         del mine[place]
@@ -318,7 +318,7 @@ class _Half(Generic[T]):
         self._forget_silent(place)
         self._count(place.key, len(mine) + 1, len(mine))
 
-    def _forget_silent(self, place: Place[T]) -> None:
+    def _forget_silent(self, place: AdmissionSlot[T]) -> None:
         if self._silent.pop(place, self) is None:
             silent = self._silent_by_key[place.key]
             del silent[place]
@@ -337,5 +337,5 @@ class _Half(Generic[T]):
             self._most = after
 
 
-def _older(place: Place[T], since: float) -> Place[T] | None:
+def _older(place: AdmissionSlot[T], since: float) -> AdmissionSlot[T] | None:
     return place if place.began <= since else None

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import trio
 
-from conf.admission import AdmissionPool, Place
+from conf.admission import AdmissionPool, AdmissionSlot
 
 __all__ = ["REST_S", "NotAdmitted", "place_for", "serve_admitted"]
 
@@ -19,7 +19,7 @@ ACCEPTS_PER_TURN = 64
 REST_S = 0.1  # before the next accept, where one failed: the backlog keeps who comes
 
 Scope = trio.CancelScope
-Serve = Callable[[trio.SocketStream, Place[Scope]], Awaitable[object]]
+Serve = Callable[[trio.SocketStream, AdmissionSlot[Scope]], Awaitable[object]]
 
 
 class NotAdmitted(Exception):
@@ -27,7 +27,9 @@ class NotAdmitted(Exception):
 
 
 @contextmanager
-def place_for(pool: AdmissionPool[Scope], now: float, address: str, *, crowded: bool = False) -> Iterator[Place[Scope]]:
+def place_for(
+    pool: AdmissionPool[Scope], now: float, address: str, *, crowded: bool = False
+) -> Iterator[AdmissionSlot[Scope]]:
     """Hold a place while the block runs, or until the block calls ``leave``.
 
     Args:
@@ -65,7 +67,7 @@ async def serve_admitted(
             authenticated. It is cancelled when the connection is displaced. The connection is closed behind it.
     """
 
-    async def hold(stream: trio.SocketStream, place: Place[Scope]) -> None:
+    async def hold(stream: trio.SocketStream, place: AdmissionSlot[Scope]) -> None:
         try:
             with place.owner:
                 with trio.move_on_after(pool.bounds.first_byte_s or math.inf) as bound:
@@ -109,7 +111,7 @@ async def serve_admitted(
 
 def _admit(
     pool: AdmissionPool[Scope], now: float, address: str, scope: Scope, *, crowded: bool = False
-) -> Place[Scope] | None:
+) -> AdmissionSlot[Scope] | None:
     place, displaced = pool.admit(now, address, scope, crowded=crowded)
     if displaced is not None:
         displaced.owner.cancel()

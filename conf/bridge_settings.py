@@ -22,8 +22,8 @@ __all__ = [
     "MapBridge",
     "MapSettings",
     "MqttBridge",
-    "MqttDoorSettings",
-    "RedisDoor",
+    "MqttEndpointSettings",
+    "RedisEndpoint",
     "RedisSink",
     "RedisSource",
     "SinkBridge",
@@ -50,7 +50,7 @@ class GatewaySettings(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class MqttDoorSettings(BaseModel, frozen=True, extra="forbid"):
+class MqttEndpointSettings(BaseModel, frozen=True, extra="forbid"):
     """How one broker is reached; of the other side in table ``[bridge.<name>.remote]``."""
 
     addresses: tuple[str, ...] = Field(
@@ -160,7 +160,7 @@ class MqttBridge(BridgeSettings, frozen=True, extra="forbid"):
     """``kind = "mqtt"``: the cluster and another broker, as bridges of Mosquitto."""
 
     kind: Literal["mqtt"]
-    remote: MqttDoorSettings = Field(description="the other broker: table [bridge.<name>.remote]")
+    remote: MqttEndpointSettings = Field(description="the other broker: table [bridge.<name>.remote]")
     topics: tuple[str, ...] = Field(
         min_length=1,
         description='lines "filter direction qos local-prefix remote-prefix"; direction out, in or both; "" is empty',
@@ -279,7 +279,7 @@ class Webhook(SinkBridge, frozen=True, extra="forbid"):
     timeout_s: float = Field(default=10.0, gt=0, le=300, description="s; for the whole answer")
 
 
-class RedisDoor(BaseModel, frozen=True, extra="forbid"):
+class RedisEndpoint(BaseModel, frozen=True, extra="forbid"):
     """How Redis is reached."""
 
     redis_host: str = Field(default="127.0.0.1", description="of Redis")
@@ -290,14 +290,14 @@ class RedisDoor(BaseModel, frozen=True, extra="forbid"):
     redis_password_file: Path | None = Field(default=None, description="file with the password, mode 0600")
 
 
-class RedisSink(SinkBridge, RedisDoor, frozen=True, extra="forbid"):
+class RedisSink(SinkBridge, RedisEndpoint, frozen=True, extra="forbid"):
     """``kind = "redis-sink"``: entries of streams; a map's topic is the stream."""
 
     kind: Literal["redis-sink"]
     maxlen: int = Field(default=0, ge=0, le=1 << 40, description="entries that a stream keeps, about; 0: all")
 
 
-class RedisSource(MapBridge, RedisDoor, frozen=True, extra="forbid"):
+class RedisSource(MapBridge, RedisEndpoint, frozen=True, extra="forbid"):
     """``kind = "redis-source"``: entries of streams are published; a map's filter is the stream."""
 
     kind: Literal["redis-source"]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from conf.limit_settings import PACKET_BYTES_MAX, EdgeConduct, ListenerLimits
+from conf.limit_settings import PACKET_BYTES_MAX, EdgeAbuseLimits, ListenerLimits
 from conf.login_settings import EdgeLogin, ListenerLogin
 from conf.node_settings import NAME_PATTERN, named_tables, split_list
 from conf.rules_settings import EdgeRules, ListenerRules
@@ -113,7 +113,7 @@ class ListenerSettings(ListenerLogin, ListenerRules, ListenerLimits, frozen=True
         return self
 
 
-class EdgeSettings(EdgeLogin, EdgeRules, EdgeConduct, frozen=True, extra="forbid"):
+class EdgeSettings(EdgeLogin, EdgeRules, EdgeAbuseLimits, frozen=True, extra="forbid"):
     """Room ``edge``."""
 
     listeners: tuple[ListenerSettings, ...] = Field(default=(), description="where clients connect; none: nobody can")

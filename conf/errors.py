@@ -7,7 +7,7 @@ stderr and its exit code; the codes are those of the operator's manual.
 import enum
 from collections.abc import Iterator
 
-__all__ = ["ExitCode", "NotThere", "UserError", "told_alone"]
+__all__ = ["ExitCode", "NotFound", "UserError", "told_alone"]
 
 
 class ExitCode(enum.IntEnum):
@@ -34,7 +34,7 @@ class UserError(Exception):
         self.exit_code = int(exit_code)
 
 
-class NotThere(UserError):
+class NotFound(UserError):
     """The cluster has no such thing at this moment; it may come back, as a client does."""
 
 

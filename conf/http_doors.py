@@ -15,7 +15,7 @@ import anyio.abc
 import trio
 from anyio.streams.tls import TLSStream
 
-from conf.admission import AdmissionPool, Place
+from conf.admission import AdmissionPool, AdmissionSlot
 from conf.admitted import serve_admitted
 
 __all__ = ["HttpConnections"]
@@ -33,7 +33,7 @@ class HttpConnections:
 
     def __init__(self, pool: AdmissionPool[trio.CancelScope]) -> None:
         self.pool = pool
-        self._places: dict[tuple[str, int], Place[trio.CancelScope]] = {}  # by address and port of the client
+        self._places: dict[tuple[str, int], AdmissionSlot[trio.CancelScope]] = {}  # by address and port of the client
 
     def authenticated(self, client: tuple[str, int]) -> None:
         """Free the place of a connection: a request on it authenticated."""
@@ -55,7 +55,7 @@ class HttpConnections:
             context: For TLS, asked at each handshake; None: without TLS.
         """
 
-        async def enter(accepted: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+        async def enter(accepted: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
             try:
                 client = accepted.socket.getpeername()[:2]
             except OSError:

@@ -5,7 +5,7 @@ A setting enters with its reader; ``conf/edge_settings.py`` takes both models as
 
 from pydantic import BaseModel, Field, model_validator
 
-__all__ = ["PACKET_BYTES_MAX", "EdgeConduct", "ListenerLimits"]
+__all__ = ["PACKET_BYTES_MAX", "EdgeAbuseLimits", "ListenerLimits"]
 
 PACKET_BYTES_MAX = (8 << 20) - (320 << 10)  # with its partitions and share it fits into one frame between nodes (8 MiB)
 
@@ -163,7 +163,7 @@ class ListenerLimits(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class EdgeConduct(BaseModel, frozen=True, extra="forbid"):
+class EdgeAbuseLimits(BaseModel, frozen=True, extra="forbid"):
     """Part of ``[edge]``: takeovers, flapping, failed logins, wills."""
 
     failed_logins_max: int = Field(

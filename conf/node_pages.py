@@ -17,7 +17,7 @@ MISDIRECTED = b"Host is no name of this node: ask by its address, or list the na
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class Figures(Protocol):
+class NodeMetrics(Protocol):
     """Figures and conditions of one node.
 
     Attributes:
@@ -49,7 +49,7 @@ class NodePages:
         hosts: Names of the node; requests for others are refused. None: any.
     """
 
-    def __init__(self, metrics: Figures, *, health_only: bool, hosts: ServedHosts | None = None) -> None:
+    def __init__(self, metrics: NodeMetrics, *, health_only: bool, hosts: ServedHosts | None = None) -> None:
         self._metrics = metrics
         self._hosts = hosts
         self._health_only = health_only

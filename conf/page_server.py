@@ -22,7 +22,7 @@ from anycorn.protocol.h11 import H11Protocol
 from anycorn.typing import ConnectionState
 from anycorn.worker_context import WorkerContext
 
-from conf.admission import AdmissionPool, Place
+from conf.admission import AdmissionPool, AdmissionSlot
 from conf.admitted import serve_admitted
 from conf.http1 import plain_server
 
@@ -134,7 +134,7 @@ async def serve_pages(application: Application, listener: socket.socket, pool: A
     config.include_server_header = False
     context, answers = WorkerContext(None), ASGIWrapper(application)
 
-    async def serve(accepted: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+    async def serve(accepted: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
         del place  # nobody authenticates here
         try:
             await _Connection(accepted, answers, config, context).run()

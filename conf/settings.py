@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from conf.node_settings import LogSettings, MetricsSettings, NodeSettings
-from conf.sources import Loaded, load_rooms
+from conf.sources import LoadedConfig, load_rooms
 
 if TYPE_CHECKING:
     from conf.admin_settings import AdminSettings
@@ -184,7 +184,7 @@ def tier_defaults(tier: str) -> dict[str, dict[str, object]]:
     return {"node": {**node, "group_nice": GROUP_NICE[tier], "slice_us": SLICE_US[tier]}}
 
 
-def _composite(tier: str, loaded: Loaded) -> NodeConfig:
+def _composite(tier: str, loaded: LoadedConfig) -> NodeConfig:
     rooms: dict[str, Any] = loaded.rooms
     common = {
         "node": rooms["node"],

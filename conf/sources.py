@@ -20,7 +20,7 @@ from conf.toml_lines import TomlLines
 from conf.url_settings import Url
 from conf.urls import mask_urls, shown_url
 
-__all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "Loaded", "load_rooms"]
+__all__ = ["ENVIRONMENT_NAMES", "ENVIRONMENT_PREFIX", "LoadedConfig", "load_rooms"]
 
 ENVIRONMENT_PREFIX = "STRATAMQ_"
 # Names with the prefix that are no settings; everything else with the prefix is an error.
@@ -43,7 +43,7 @@ Path_ = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """Validated rooms, and for each value that is not a default where it came from."""
 
     rooms: dict[str, BaseModel]
@@ -99,7 +99,7 @@ def load_rooms(
     file: Path | None,
     environment: Mapping[str, str],
     flags: Sequence[str],
-) -> Loaded:
+) -> LoadedConfig:
     """Merge the sources and validate the rooms of this process.
 
     Args:
@@ -126,7 +126,7 @@ def load_rooms(
     if collector.mistakes:
         raise UserError("\n".join(collector.mistakes), ExitCode.USAGE)
     sources = {".".join(path): source for path, source in collector.sources.items() if source != "default"}
-    return Loaded(validated, sources)
+    return LoadedConfig(validated, sources)
 
 
 # -- sources

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edge.clients.client import Client
 
-__all__ = ["AccessPart", "EdgeAccess", "KeepingPart"]
+__all__ = ["AccessPart", "EdgeAccess", "RevocationReload"]
 
 
 class AccessPart(Protocol):
@@ -23,7 +23,7 @@ class AccessPart(Protocol):
         """Return when ``step`` wants to be called next, infinity for never."""
 
 
-class KeepingPart(Protocol):
+class RevocationReload(Protocol):
     """A part that keeps something of a connection."""
 
     def closed(self, client: Client, why: int) -> None:
@@ -38,7 +38,7 @@ class EdgeAccess:
         keeping: Those that keep something of a connection, and let go of it when that ends.
     """
 
-    def __init__(self, parts: Sequence[AccessPart], keeping: Sequence[KeepingPart]) -> None:
+    def __init__(self, parts: Sequence[AccessPart], keeping: Sequence[RevocationReload]) -> None:
         self._parts = parts
         self._keeping = keeping
 

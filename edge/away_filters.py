@@ -17,8 +17,15 @@ from functools import partial
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
-from edge.rights.absent import AbsentUsers
-from wire.messages.away import AWAY_USERS_MAX, AwayListed, AwayRevoked, AwaySession, ListAway, RevokeAway
+from edge.rights.absent import AbsentUserChecks
+from wire.messages.away import (
+    AWAY_USERS_MAX,
+    DisconnectedListed,
+    DisconnectedRevoked,
+    DisconnectedSession,
+    ListDisconnected,
+    RevokeDisconnected,
+)
 from wire.messages.cluster_map import NodeIncarnation
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE
@@ -42,7 +49,7 @@ class AwayFilters:
         absent: Judges users who are not here.
     """
 
-    def __init__(self, node: EdgeNode, requests: PartitionRequests, absent: AbsentUsers) -> None:
+    def __init__(self, node: EdgeNode, requests: PartitionRequests, absent: AbsentUserChecks) -> None:
         self._node = node
         self._requests = requests
         self._absent = absent
@@ -56,8 +63,8 @@ class AwayFilters:
         self._users: frozenset[str] = frozenset()
         self._was_mine = False  # when this look at it began
         self._first, self._skip = 0, 0  # where the page at hand begins
-        self._page: AwayListed | None = None
-        self._left: deque[AwaySession] = deque()  # of the page, to be judged
+        self._page: DisconnectedListed | None = None
+        self._left: deque[DisconnectedSession] = deque()  # of the page, to be judged
         self._judging = 0  # sessions whose users are asked for
         self._revoking = 0  # requests that are not answered
         self._undecided = False  # something of the page: it is read again
@@ -130,7 +137,7 @@ class AwayFilters:
         self._number += 1
         self._left.clear()
         self._revoking, self._asked, self._answer_until = 0, self._requests.next_number(), now + ANSWER_S
-        request = ListAway(self._asked, self._partition, 0, self._first, self._skip, sorted(self._users))
+        request = ListDisconnected(self._asked, self._partition, 0, self._first, self._skip, sorted(self._users))
         if not self._requests.ask(request, self._listed, now):
             self._set_aside()
             self._next_at = now + AGAIN_S
@@ -143,7 +150,7 @@ class AwayFilters:
         self._partition, self._page, self._number = -1, None, self._number + 1
 
     def _listed(self, answer: Control) -> None:
-        if isinstance(answer, AwayListed):
+        if isinstance(answer, DisconnectedListed):
             self._page, self._until, self._answer_until = answer, self._node.now + PAGE_S, math.inf
             self._left.extend(answer.sessions)
 
@@ -157,7 +164,7 @@ class AwayFilters:
                 self._judging -= 1
                 self._undecided = True  # too many wait for users
 
-    def _judged(self, number: int, one: AwaySession, refused: list[str] | None) -> None:
+    def _judged(self, number: int, one: DisconnectedSession, refused: list[str] | None) -> None:
         page = self._page
         if number != self._number or page is None:
             return
@@ -167,7 +174,7 @@ class AwayFilters:
             return
         for at in range(0, len(refused), REVOKED_AT_ONCE):
             head = self._requests.next_number(), self._partition, 0, one.session, one.owner_epoch
-            request = RevokeAway(*head, refused[at : at + REVOKED_AT_ONCE])
+            request = RevokeDisconnected(*head, refused[at : at + REVOKED_AT_ONCE])
             if self._requests.ask(request, partial(self._revoked, number), self._node.now):
                 self._revoking += 1
                 self._answer_until = self._node.now + ANSWER_S
@@ -178,10 +185,10 @@ class AwayFilters:
         if number == self._number:
             self._revoking -= 1
             self._answer_until = self._node.now + ANSWER_S if self._revoking else math.inf
-        if isinstance(answer, AwayRevoked):
+        if isinstance(answer, DisconnectedRevoked):
             self._node.count("revoked_filters_away", answer.removed)
 
-    def _turn_page(self, page: AwayListed, now: float) -> None:
+    def _turn_page(self, page: DisconnectedListed, now: float) -> None:
         is_late = now >= self._until
         if self._left or self._revoking or (self._judging and not is_late):
             return

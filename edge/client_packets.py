@@ -6,12 +6,12 @@ What the parts raise ends the connection with its reason code. PUBLISH and its a
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.connect import Connecting
-from edge.clients.leaving import Leaving
-from edge.clients.phase import Phase
-from edge.hot.state import Conn
-from edge.login.logins import Logins
+from edge.clients.leaving import Disconnecting
+from edge.clients.phase import ClientPhase
+from edge.hot.state import LoopConnection
+from edge.login.logins import ClientLogins
 from edge.node.node import EdgeNode
-from edge.subscriptions.subscribe import Subscribing
+from edge.subscriptions.subscribe import SubscribeHandler
 from mqtt.errors import MqttError
 from mqtt.reasons import ReasonCode
 
@@ -35,9 +35,9 @@ class ClientPackets:
         node: EdgeNode,
         clients: Clients,
         connecting: Connecting,
-        logins: Logins,
-        subscribing: Subscribing,
-        leaving: Leaving,
+        logins: ClientLogins,
+        subscribing: SubscribeHandler,
+        leaving: Disconnecting,
     ) -> None:
         self._node = node
         self._clients = clients
@@ -46,23 +46,23 @@ class ClientPackets:
         self._subscribing = subscribing
         self._leaving = leaving
 
-    def take(self, conn: Conn, first_byte: int, body: bytes) -> None:
+    def take(self, conn: LoopConnection, first_byte: int, body: bytes) -> None:
         """Take a packet that the loop does not handle."""
         client = conn.context
         assert isinstance(client, Client)
         kind = first_byte >> 4
-        if client.phase == Phase.NEW or (kind == 14 and client.is_plain):
+        if client.phase == ClientPhase.NEW or (kind == 14 and client.is_plain):
             self._node.wake_lightly()  # those parts wake the others where more than a claim comes of it
         else:
             self._node.wake()
         if client.version == 3 and kind in (8, 10):
             first_byte &= 0xF7  # MQTT 3.1 sets DUP on a repeated SUBSCRIBE or UNSUBSCRIBE
         try:
-            if client.phase == Phase.NEW:
+            if client.phase == ClientPhase.NEW:
                 self._connecting.connect(client, first_byte, body)
-            elif client.phase == Phase.AUTHENTICATING and kind == 15:
+            elif client.phase == ClientPhase.AUTHENTICATING and kind == 15:
                 self._logins.take_auth(client, first_byte, body)
-            elif client.phase != Phase.OPEN:
+            elif client.phase != ClientPhase.OPEN:
                 self._clients.error(conn, ReasonCode.PROTOCOL_ERROR)
             elif kind == 8:
                 self._subscribing.subscribe(client, first_byte, body)

@@ -17,18 +17,18 @@ from typing import Protocol
 from access.identity.chain import Ticket
 from access.identity.principal import Principal
 from access.policy.follower import PolicyFollower
-from access.policy.records import Standing, User
+from access.policy.records import User, UserEntitlements
 from access.policy.step import PolicyStep
 from access.policy.view import PolicyView
 from edge.login.ban_view import BanView
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.live_sweep import LiveSweep
-from edge.login.logins import Applicant
+from edge.login.logins import ConnectingClient
 from edge.login.user_questions import UserQuestions, principal_now
 from edge.node.node import EdgeNode
 from wire.messages.control import Control
 from wire.messages.nodes import HeartbeatReply
-from wire.messages.policy import Users
+from wire.messages.policy import UserRecords
 
 __all__ = ["ClusterPolicy"]
 
@@ -36,26 +36,26 @@ CLIENTS_OF_TURN = 400  # some 3 us each
 USERS_WAITING_MAX = 1_000  # logins that wait for a router to tell a user; more get 0x89, by address in turn
 
 
-class Logins(Protocol):
+class PolicyLogins(Protocol):
     """Logins, as far as the policy goes."""
 
     def rights_taken(self) -> None:
         """Trust no answer from before."""
 
-    def end(self, client: Applicant, reason: str) -> None:
+    def end(self, client: ConnectingClient, reason: str) -> None:
         """End a client that is let in no more."""
 
-    def give(self, client: Applicant, principal: Principal) -> None:
+    def give(self, client: ConnectingClient, principal: Principal) -> None:
         """Have an open client's user be what it is now."""
 
-    def add_desks(self, desks: Mapping[str, JobDesk]) -> None:
+    def add_desks(self, desks: Mapping[str, AuthJobs]) -> None:
         """Let logins wait for jobs of these kinds."""
 
     def done(self, number: int, ticket: Ticket, result: object) -> None:
         """Take the result of a job."""
 
 
-class Rights(Protocol):
+class PolicyRights(Protocol):
     """Rules of clients, as far as the policy goes."""
 
     @property
@@ -75,7 +75,7 @@ class _Pass:
 
     __slots__ = ("changed", "changes", "epoch", "renewals", "users")
 
-    def __init__(self, epoch: int, changes: int, users: set[str], changed: dict[str, Standing]) -> None:
+    def __init__(self, epoch: int, changes: int, users: set[str], changed: dict[str, UserEntitlements]) -> None:
         self.epoch = epoch
         self.changes = changes
         self.users = users
@@ -107,9 +107,9 @@ class ClusterPolicy:
         self,
         node: EdgeNode,
         bans: BanView,
-        logins: Logins,
-        rights: Rights,
-        clients: Callable[[], Sequence[Applicant]],
+        logins: PolicyLogins,
+        rights: PolicyRights,
+        clients: Callable[[], Sequence[ConnectingClient]],
         utc: Callable[[], float],
     ) -> None:
         self._node = node
@@ -117,16 +117,16 @@ class ClusterPolicy:
         self._logins = logins
         self._rights = rights
         self._clients = clients
-        desk = JobDesk(USERS_WAITING_MAX)
+        desk = AuthJobs(USERS_WAITING_MAX)
         logins.add_desks({"user": desk})
         self._questions = UserQuestions(node, lambda: node.lease.linked, lambda: bans.view, desk, logins.done)
         self._utc = utc
         self._follower = PolicyFollower(
             node.tell, self._stepped, self._replaced, node.count, lambda router: router in node.lease.linked
         )
-        self._live: LiveSweep[Applicant] = LiveSweep(clients, self._end, CLIENTS_OF_TURN)
+        self._live: LiveSweep[ConnectingClient] = LiveSweep(clients, self._end, CLIENTS_OF_TURN)
         self._users: set[str] = set()  # that the next pass ends
-        self._changed: dict[str, Standing] = {}  # users with other roles, groups or limits
+        self._changed: dict[str, UserEntitlements] = {}  # users with other roles, groups or limits
         self._due = False
         self._pass: _Pass | None = None
         bans.view = self._follower.view
@@ -156,7 +156,7 @@ class ClusterPolicy:
 
     def handle(self, router: str, message: Control) -> bool:
         """Take a router's message; False if it is not for this part."""
-        if isinstance(message, Users):
+        if isinstance(message, UserRecords):
             self._questions.handle(router, message)
             return True
         taken = self._follower.handle(self._node.now, router, message)
@@ -201,14 +201,14 @@ class ClusterPolicy:
             if user is None or user.disabled or admitted[name] != {(user.made, user.since)}:
                 self._users.add(name)  # the pass that waits for the answers ends its clients
             else:
-                self._changed[name] = Standing(user.made, user.roles, user.groups, user.limits)
+                self._changed[name] = UserEntitlements(user.made, user.roles, user.groups, user.limits)
 
         self._questions.ask(admitted, heard)
         self._node.wake()
 
     # --- judging
 
-    def _judge(self, client: Applicant, judging: _Pass) -> bool:
+    def _judge(self, client: ConnectingClient, judging: _Pass) -> bool:
         """Give a client the roles and limits that its user has now; return True if it is let in no more."""
         principal = client.principal
         if principal is None:
@@ -231,7 +231,7 @@ class ClusterPolicy:
             return True
         return bool(principal.serial) and view.is_revoked("serial", principal.issuer, principal.serial)
 
-    def _end(self, client: Applicant) -> None:
+    def _end(self, client: ConnectingClient) -> None:
         self._logins.end(client, "the cluster's policy")
 
     def _begin(self) -> None:

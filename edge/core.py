@@ -13,48 +13,48 @@ from edge.client_packets import ClientPackets
 from edge.clients.claims import ClaimsPolls
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import Conduct
+from edge.clients.conduct import AbuseLimits
 from edge.clients.connect import Connecting
 from edge.clients.fence import Fence
-from edge.clients.leaving import Leaving
+from edge.clients.leaving import Disconnecting
 from edge.clients.memory_guard import MemoryGuard
-from edge.clients.rebounding import Rebounding
+from edge.clients.rebounding import LimitUpdater
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
-from edge.held_filters import HeldFilters
-from edge.hot.engine import Engine
-from edge.hot.handler import Closed
+from edge.held_filters import SessionFilterReads
+from edge.hot.engine import BrokerLoop
+from edge.hot.handler import ClosedReason
 from edge.hot.options import HotLimits
-from edge.hot.state import Conn, Group, Inbound, Peer, PendingAck, Remote, Route, Sub
+from edge.hot.state import InboundPublish, LoopConnection, LoopPeer, PendingAck, Remote, Route, ShareGroup, Sub
 from edge.ledger import EdgeLedger
-from edge.links import Links
+from edge.links import EdgeLinks
 from edge.login.certificate_facts import CertificateReader, shown_facts
 from edge.login.chains import Chains
-from edge.login.logins import Logins
+from edge.login.logins import ClientLogins
 from edge.looks.sources import edge_operators
-from edge.map_follower import MapFollower
+from edge.map_follower import EdgeMapFollower
 from edge.node.limits import EdgeLimits
-from edge.node.node import NS, Counts, EdgeNode
+from edge.node.node import NS, EdgeCounters, EdgeNode
 from edge.node_messages import NodeMessages
-from edge.publishing.cluster_events import ClusterEvents
+from edge.publishing.cluster_events import ClientEventPublisher
 from edge.publishing.operator_messages import OperatorMessages
 from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.picking import Picking
-from edge.publishing.publishing import Publishing
+from edge.publishing.publishing import EdgePublishing
 from edge.publishing.recording import Recording
 from edge.publishing.redispatch import Redispatch, Redispatching
-from edge.publishing.sending import Sending
+from edge.publishing.sending import MessageSender
 from edge.readiness import Readiness
-from edge.rights.absent import AbsentUsers
+from edge.rights.absent import AbsentUserChecks
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
-from edge.rights.sweep import Sweep
+from edge.rights.sweep import ReauthorizationPass
 from edge.routes.shared_groups import RecordedPick, SharedGroup
-from edge.subscriptions.held_live import HeldMessages
+from edge.subscriptions.held_live import LiveMessageHolds
 from edge.subscriptions.retained_reads import RetainedReads
-from edge.subscriptions.subscribe import Subscribing
+from edge.subscriptions.subscribe import SubscribeHandler
 from edge.subscriptions.sys_figures import SysFigures
 from edge.subscriptions.sys_topics import SysTopics
 from edge.subscriptions.topic_routes import TopicRoutes
@@ -100,7 +100,7 @@ class EdgeCore:
         *,
         version: str = "",
         ended_incarnation: int = 0,
-        certify: Callable[[Conn], tuple[str, str, str] | None] = lambda _: None,
+        certify: Callable[[LoopConnection], tuple[str, str, str] | None] = lambda _: None,
         peer_of: Callable[[int], str] = lambda _: "",
         peer_name: Callable[[int], str] = lambda _: "",
         chains: Chains | None = None,
@@ -109,14 +109,14 @@ class EdgeCore:
         rules: RuleBook | None,
         new_client_id: Callable[[], str] | None = None,
         accept: Callable[[object, int, str, int], None] = lambda *_: None,
-        has_received: Callable[[Conn], bool] = lambda _: True,
+        has_received: Callable[[LoopConnection], bool] = lambda _: True,
         relinked: Callable[[], None] = lambda: None,
     ) -> None:
         self.ledger: EdgeLedger | None = None
         self._accept, self._relinked = accept, relinked
         self._next_tick = self._next_sweep = self._next_look = 0.0  # look: at more than crowds need
-        counts = Counts()
-        hot = self.hot = Engine(self, identity.incarnation, hot_limits)
+        counts = EdgeCounters()
+        hot = self.hot = BrokerLoop(self, identity.incarnation, hot_limits)
         hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
         peers = self.peers = PeerTable(hot, identity, certify, self._struck, counts.add, has_received)
         node = self.node = self.node_type(
@@ -126,24 +126,24 @@ class EdgeCore:
         clients = self.clients = Clients(node, hot)
         self.rights = ClientRights(hot, rules, limits, lambda record: node.audit(record))
         chains = chains or Chains(bytes(16))
-        self.logins = Logins(node, hot, chains, clients.get, clients.all, read_certificate, utc)
+        self.logins = ClientLogins(node, hot, chains, clients.get, clients.all, read_certificate, utc)
         self.policy = ClusterPolicy(node, chains.bans, self.logins, self.rights, clients.all, utc)
-        self._absent = AbsentUsers(self.rights, self.policy.look_up, lambda: chains.bans.view, utc)
+        self._absent = AbsentUserChecks(self.rights, self.policy.look_up, lambda: chains.bans.view, utc)
         requests = self.requests = PartitionRequests(node)
         routes = self.routes = TopicRoutes(node, hot, requests.next_number, hot_limits.routes_max, self.rights)
         self.cache = routes.cache
         self.registrar = RouteRegistrar(-1, node.incarnation, node.tell, lambda: node.map, self._routes_stand)
-        self.follower = MapFollower(node, hot, peers, clients, requests, routes, self.registrar)
-        self.links = Links(
+        self.follower = EdgeMapFollower(node, hot, peers, clients, requests, routes, self.registrar)
+        self.links = EdgeLinks(
             node, hot, peers, self.follower, routes, self.policy, relinked, lambda key: self.operators.gone(key)
         )
         self._fence = Fence(node, hot, clients)
         self._readiness = Readiness(node, requests, self.follower)
         self.memory = MemoryGuard(hot, limits.memory_max, clients.cut)
-        self.conduct = Conduct(node, clients, utc)
-        self.rebounding = Rebounding(hot, self.rights, self.conduct)
-        self.sent: Callable[[Conn, int], None] = self.conduct.sent  # of Handler
-        self.leaving = Leaving(node, clients, requests, self.conduct)
+        self.conduct = AbuseLimits(node, clients, utc)
+        self.rebounding = LimitUpdater(hot, self.rights, self.conduct)
+        self.sent: Callable[[LoopConnection, int], None] = self.conduct.sent  # of Handler
+        self.leaving = Disconnecting(node, clients, requests, self.conduct)
         self.stopping = Stopping(node, hot, clients, requests, self.leaving, relinked)
         self.connecting = Connecting(
             node,
@@ -158,40 +158,45 @@ class EdgeCore:
             peer_of,
             new_client_id,
         )
-        self.events = ClusterEvents(node, hot, clients, routes, peer_of, utc)
+        self.events = ClientEventPublisher(node, hot, clients, routes, peer_of, utc)
         self._join_subscriptions(SysTopics(version, node.name))
         self._join_publishing()
         self.claims = ClaimsPolls(node, clients)
         self.operators = edge_operators(node, hot, peers, clients, self.held, routes, self.rights, utc, peer_name)
         self.messages = self._join_messages()
         look, away = self.rebounding.look, AwayFilters(node, requests, self._absent)
-        self.sweep = Sweep(self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged, away.left)
+        self.sweep = ReauthorizationPass(
+            self.rights, clients.all, self.subscribing.revoke, look, hot, clients.drop_judged, away.left
+        )
         self.policy.has_judged, self.policy.on_taken = self.sweep.has_judged, away.taken
         self.subscribing.durable.on_left = away.left
-        self.rights.take_groups, self.held_filters = self.sweep.take_groups, HeldFilters(node, requests, self.sweep)
+        self.rights.take_groups, self.held_filters = (
+            self.sweep.take_groups,
+            SessionFilterReads(node, requests, self.sweep),
+        )
         parts = away, self.policy, self.logins, self.rights, self.sweep, self.held_filters, self.publishing
         self.access = EdgeAccess((*parts, self.connecting.turns), (self.logins, self.rights, self.conduct))
 
     def _join_subscriptions(self, sys: SysTopics) -> None:
         node, hot, local = self.node, self.hot, self.routes.local
         self.figures = SysFigures(node, hot, self.clients, self.routes, sys, self.rights)
-        self.held = HeldMessages(node, hot, local, self.rights)
+        self.held = LiveMessageHolds(node, hot, local, self.rights)
         self.retained = RetainedReads(node, hot, self.requests, self.held, sys, self.rights, self._absent)
-        self.has_room: Callable[[Conn], None] = self.retained.has_room  # of Handler
+        self.has_room: Callable[[LoopConnection], None] = self.retained.has_room  # of Handler
         parts = local, self.registrar, self.held, self.retained, self.rights
-        self.subscribing = Subscribing(node, hot, self.clients, self.requests, *parts)
+        self.subscribing = SubscribeHandler(node, hot, self.clients, self.requests, *parts)
         packets = ClientPackets(node, self.clients, self.connecting, self.logins, self.subscribing, self.leaving)
-        self.packet: Callable[[Conn, int, bytes], None] = packets.take  # of Handler
+        self.packet: Callable[[LoopConnection, int, bytes], None] = packets.take  # of Handler
 
     def _join_publishing(self) -> None:
         node, hot, clients, routes = self.node, self.hot, self.clients, self.routes
         self.picking = Picking(routes.local, node.limits.sticky_shares, node.count)
-        sending = Sending(node, hot, clients, routes)
+        sending = MessageSender(node, hot, clients, routes)
         self._ordered_messages = OperatorMessages(node, routes, sending)
         self.recording = Recording(node, hot, clients, self.requests, routes, self.picking, sending, self.rights)
         answers, acting = OrderAnswers(node), (sending, self.recording, self.conduct, self._absent)
-        self.publishing = Publishing(node, hot, clients, routes, *acting, answers)
-        self.prefetch: Callable[[Conn, list[bytes]], int] = self.publishing.prefetch  # of Handler
+        self.publishing = EdgePublishing(node, hot, clients, routes, *acting, answers)
+        self.prefetch: Callable[[LoopConnection, list[bytes]], int] = self.publishing.prefetch  # of Handler
         self.given_up: Callable[[bytes, bytes, int], None] = self.publishing.given_up  # of Handler
         self._redispatching = Redispatching(node, hot, routes, self.picking, answers)
 
@@ -231,7 +236,7 @@ class EdgeCore:
         return self.node.limits
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> EdgeCounters:
         """Events of this edge by name."""
         return self.node.counts
 
@@ -259,21 +264,21 @@ class EdgeCore:
 
     # --- Handler: packets
 
-    def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
+    def inbound(self, conn: LoopConnection, publish: InboundPublish, route: Route) -> None:
         """A retained PUBLISH, or QoS 2 of a durable session."""
         self.node.wake()
         self.publishing.inbound(conn, publish, route)
 
-    def pubrel(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+    def pubrel(self, conn: LoopConnection, packet_identifier: int, reason_code: int) -> None:
         """PUBREL of a durable session."""
         self.node.wake()
         self.recording.pubrel(conn, packet_identifier)
 
-    def miss(self, conn: Conn, topic: bytes) -> None:
+    def miss(self, conn: LoopConnection, topic: bytes) -> None:
         """A topic without a cached Route."""
         self.publishing.miss(conn, topic)
 
-    def fenced(self, conn: Conn) -> None:
+    def fenced(self, conn: LoopConnection) -> None:
         """A QoS >= 1 PUBLISH without a lease waits for one."""
         self.node.wake()
         self._fence.wait(conn)
@@ -283,7 +288,7 @@ class EdgeCore:
         self.node.wake()
         self._fence.step(now_ns / NS)
 
-    def error(self, conn: Conn, reason_code: int) -> None:
+    def error(self, conn: LoopConnection, reason_code: int) -> None:
         """The client broke the protocol, or a bound."""
         self.clients.error(conn, reason_code)
 
@@ -297,17 +302,17 @@ class EdgeCore:
         self.node.wake_lightly()
         self._accept(listener, fd, address, port)
 
-    def authorize(self, conn: Conn, topic: bytes, retain: bool) -> int:
+    def authorize(self, conn: LoopConnection, topic: bytes, retain: bool) -> int:
         """A client publishes to a topic of which the loop keeps no decision."""
         client = conn.context
         return self.rights.authorize(client, topic, retain) if isinstance(client, Client) else 0
 
-    def may_receive(self, conn: Conn, topic: bytes, qos: int) -> bool:
+    def may_receive(self, conn: LoopConnection, topic: bytes, qos: int) -> bool:
         """A partition pushes a message to a client whose deliveries are judged."""
         client = conn.context
         return isinstance(client, Client) and self.rights.may_receive(client, topic.decode(), qos)
 
-    def closed(self, conn: Conn, why: int) -> None:
+    def closed(self, conn: LoopConnection, why: int) -> None:
         """A connection is gone."""
         client = conn.context
         if not isinstance(client, Client):
@@ -324,7 +329,7 @@ class EdgeCore:
             self.subscribing.ended(client)
         self.connecting.ended(client)
         self.access.closed(client, why)
-        if why != Closed.SHUTDOWN:
+        if why != ClosedReason.SHUTDOWN:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
         conn.context = None  # or the two keep each other until the collector looks at every connection
@@ -344,11 +349,13 @@ class EdgeCore:
         """A subscriber whose retained messages are read has a live copy."""
         return self.held.take(sub, topic, record)
 
-    def pick(self, group: Group, route: Route, conn: Conn | None, topic: bytes, qos: int) -> Sub | Remote | None:
+    def pick(
+        self, group: ShareGroup, route: Route, conn: LoopConnection | None, topic: bytes, qos: int
+    ) -> Sub | Remote | None:
         """A shared group's copy needs a destination."""
         return self.picking.pick(group, topic)
 
-    def picked(self, peer: Peer, share: bytes, topic: bytes, qos: int) -> Sub | None:
+    def picked(self, peer: LoopPeer, share: bytes, topic: bytes, qos: int) -> Sub | None:
         """Another edge picked us for a message of a group."""
         return self.picking.picked(share, topic)
 
@@ -366,28 +373,28 @@ class EdgeCore:
 
     # --- Handler: links
 
-    def secured(self, conn: Conn) -> None:
+    def secured(self, conn: LoopConnection) -> None:
         """A link's certificate is known."""
         self.peers.secured(conn)
 
-    def hello(self, conn: Conn, payload: bytes) -> None:
+    def hello(self, conn: LoopConnection, payload: bytes) -> None:
         """A link's first frame."""
         self.node.wake()
         self.links.hello(conn, payload)
 
-    def broke(self, peer: Peer, why: str) -> None:
+    def broke(self, peer: LoopPeer, why: str) -> None:
         """A frame cannot be read: another incarnation of that node may come, not this one."""
         self.links.broke(peer, why)
 
-    def link_lost(self, peer: Peer) -> None:
+    def link_lost(self, peer: LoopPeer) -> None:
         """A link's connection ended; it resumes after a reconnect."""
         self.links.over(self.peers.key(peer))
 
-    def violated(self, peer: Peer, what: str, reason: str) -> None:
+    def violated(self, peer: LoopPeer, what: str, reason: str) -> None:
         """A node said what it may not say."""
         self.links.violated(peer, what, reason)
 
-    def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
+    def frame(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
         """A frame that the loop does not take itself.
 
         Raises:

@@ -22,14 +22,14 @@ from conf.events import say
 from conf.metrics import Metrics
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.phase import Phase
+from edge.clients.phase import ClientPhase
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
 from wire.decoding import strictly
 from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import DrainOrder, NodeOrdered, OrderNode
 
-__all__ = ["Doors", "Drain"]
+__all__ = ["ClientEndpoints", "Drain"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ BURST_S = 0.25  # a beat that came late lets go of no more than this long's shar
 _decode = strictly(msgspec.json.Decoder(DrainOrder).decode, "order to drain")
 
 
-class Doors(Protocol):
+class ClientEndpoints(Protocol):
     """Where clients come in."""
 
     def open(self) -> None:
@@ -68,7 +68,7 @@ class Drain:
         self,
         node: EdgeNode,
         clients: Clients,
-        doors: Doors,
+        doors: ClientEndpoints,
         kick: Callable[[], None],
         rate: int,
         loads: Callable[[], Mapping[str, float]],
@@ -151,7 +151,7 @@ class Drain:
         while self._staying and self._allowed >= 1.0:
             client = self._staying.popleft()
             # A CONNECT under way is answered first; who said DISCONNECT goes by itself.
-            if client.phase != Phase.OPEN or client.conn.closed or client.end_code >= 0 or client.leaves_at:
+            if client.phase != ClientPhase.OPEN or client.conn.closed or client.end_code >= 0 or client.leaves_at:
                 continue
             self._allowed -= 1.0
             self._drained["told" if client.version == 5 else "closed"] += 1
@@ -171,7 +171,7 @@ class Drain:
         if not order.dry_run:
             self._rate, self._redirects = wanted.rate or self._rate_set, wanted.redirect
             self._order_until = self._node.now + ORDER_S  # it comes before the map says that the edge drains
-        here = [client for client in self._clients.all() if client.phase == Phase.OPEN and not client.conn.closed]
+        here = [client for client in self._clients.all() if client.phase == ClientPhase.OPEN and not client.conn.closed]
         wills = sum(client.will_at_once for client in here)
         sessions = sum(client.session != 0 and client.expiry_s > 0 for client in here)
         lines = [

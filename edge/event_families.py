@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics, PowersOfTwo
-from edge.hot.engine import Engine
+from edge.hot.engine import BrokerLoop
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 
 __all__ = ["expose_durations", "expose_events", "expose_traffic"]
@@ -139,7 +139,7 @@ def _packets(counted: Mapping[str, int]) -> dict[tuple[str, ...], float]:
     }
 
 
-def expose_durations(metrics: Metrics, hot: Engine, subscribed: Histogram) -> None:
+def expose_durations(metrics: Metrics, hot: BrokerLoop, subscribed: Histogram) -> None:
     """Show what the loop measured, and the times of SUBSCRIBEs."""
 
     def delivered() -> PowersOfTwo:

@@ -12,11 +12,11 @@ from functools import partial
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
-from edge.rights.sweep import Sweep
+from edge.rights.sweep import ReauthorizationPass
 from wire.messages.control import Control
-from wire.messages.sessions import FiltersListed, ListFilters, Subscription
+from wire.messages.sessions import FiltersListed, ListFilters, SessionSubscription
 
-__all__ = ["ANSWER_S", "READ_AT_ONCE", "WAITING_MIN", "HeldFilters"]
+__all__ = ["ANSWER_S", "READ_AT_ONCE", "WAITING_MIN", "SessionFilterReads"]
 
 READ_AT_ONCE = 4  # sessions of partitions that answer; of each one page is under way, or waits to be judged
 ANSWER_S = 2.0  # for a partition; then others are read, and it holds no place until it answers
@@ -24,7 +24,7 @@ AGAIN_S = 1.0  # where too many requests wait
 WAITING_MIN = 64  # clients, above which those that are gone are looked for: who comes again and again waits once
 
 
-class HeldFilters:
+class SessionFilterReads:
     """The sessions of one edge whose filters are being read.
 
     Args:
@@ -35,7 +35,7 @@ class HeldFilters:
     A client that leaves before all of its filters were judged is named to the sweep's ``left``.
     """
 
-    def __init__(self, node: EdgeNode, requests: PartitionRequests, sweep: Sweep[Client]) -> None:
+    def __init__(self, node: EdgeNode, requests: PartitionRequests, sweep: ReauthorizationPass[Client]) -> None:
         self._node = node
         self._requests = requests
         self._sweep = sweep
@@ -126,7 +126,7 @@ class HeldFilters:
         if answer.again:
             self._sweep.untold.append(client)
             return
-        held: dict[str, Subscription] = client.subscriptions
+        held: dict[str, SessionSubscription] = client.subscriptions
         fresh = [one for one in answer.subscriptions if one.topic_filter not in held]  # what it subscribed to is newer
         held.update((one.topic_filter, one) for one in fresh)
         self._pages.append((client, [one.topic_filter for one in fresh], answer.next_skip))

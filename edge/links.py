@@ -10,8 +10,8 @@ from collections.abc import Callable
 from conf.events import say
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
-from edge.hot.state import Conn, Peer
-from edge.map_follower import MapFollower
+from edge.hot.state import LoopConnection, LoopPeer
+from edge.map_follower import EdgeMapFollower
 from edge.node.node import EdgeNode
 from edge.node.ports import LinkIO
 from edge.subscriptions.topic_routes import TopicRoutes
@@ -20,12 +20,12 @@ from wire.links.refusals import Refusals
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.node.unreached import Unreached
 
-__all__ = ["Links"]
+__all__ = ["EdgeLinks"]
 
 logger = logging.getLogger(__name__)
 
 
-class Links:
+class EdgeLinks:
     """The links of one edge.
 
     Args:
@@ -44,7 +44,7 @@ class Links:
         node: EdgeNode,
         loop: LinkIO,
         peers: PeerTable,
-        follower: MapFollower,
+        follower: EdgeMapFollower,
         routes: TopicRoutes,
         policy: ClusterPolicy,
         relinked: Callable[[], None],
@@ -61,7 +61,7 @@ class Links:
         self._refusals = Refusals(node.count)
         self._unreached = Unreached(node.name)
 
-    def hello(self, conn: Conn, payload: bytes) -> None:
+    def hello(self, conn: LoopConnection, payload: bytes) -> None:
         """Take a link's first frame."""
         key = self._peers.hello(conn, payload)
         if key is not None:
@@ -79,7 +79,7 @@ class Links:
         else:
             self._routes.peers_changed()
 
-    def dropped(self, conn: Conn) -> None:
+    def dropped(self, conn: LoopConnection) -> None:
         """Note that a connection is gone that was no client's: perhaps a link that did not stand yet."""
         self._peers.dropped(conn)
         self._relinked()
@@ -96,14 +96,14 @@ class Links:
             self._node.lease.router_down(key.node)
             self._policy.router_down(key.node)
 
-    def broke(self, peer: Peer, why: str) -> None:
+    def broke(self, peer: LoopPeer, why: str) -> None:
         """Refuse an incarnation whose frame cannot be read; another incarnation of that node may come."""
         self._node.count("frames_unreadable")
         key = self._peers.key(peer)
         say(logger, "link.broke_protocol", tier=key.tier, peer=key.node, why=why)
         self._peers.condemn(peer, why)
 
-    def violated(self, peer: Peer, what: str, reason: str) -> None:
+    def violated(self, peer: LoopPeer, what: str, reason: str) -> None:
         """Note what a node may not say; one that no honest node says closes its link until it starts again."""
         self._refusals.refuse(self._node.now, self._peers.key(peer), what, reason)
         if reason in (TIER, IDENTITY):

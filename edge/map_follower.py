@@ -18,14 +18,14 @@ from wire.messages.cluster_map import ClusterMap, Delegation, PartitionEntry, Sh
 from wire.messages.routes import ReportRoutes
 from wire.node.route_registrar import PLACED_AT_ONCE, ROUTES_PER_STEP, RouteRegistrar
 
-__all__ = ["MapFollower"]
+__all__ = ["EdgeMapFollower"]
 
 REPORT_AGAIN_S = 0.1
 STEPS_MAX = 40  # of a turn, for reports and for filters that belong to other shards now: about a millisecond
 STEPS_OF_PLACES = PLACED_AT_ONCE // ROUTES_PER_STEP
 
 
-class MapFollower:
+class EdgeMapFollower:
     """Carries map changes into one edge's tables.
 
     Args:

@@ -9,21 +9,21 @@ from typing import Any
 
 from access.operators.orders import order_record, refusal_of
 from edge.clients.claims import ClaimsPolls
-from edge.clients.leaving import Leaving
+from edge.clients.leaving import Disconnecting
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster_policy import ClusterPolicy
-from edge.hot.state import Peer
-from edge.links import Links
-from edge.looks.operators import Operators
-from edge.map_follower import MapFollower
+from edge.hot.state import LoopPeer
+from edge.links import EdgeLinks
+from edge.looks.operators import EdgeOperators
+from edge.map_follower import EdgeMapFollower
 from edge.node.node import EdgeNode
-from edge.publishing.cluster_events import ClusterEvents
+from edge.publishing.cluster_events import ClientEventPublisher
 from edge.publishing.operator_messages import SEND_VERBS, OperatorMessages
-from edge.publishing.publishing import Publishing
+from edge.publishing.publishing import EdgePublishing
 from edge.publishing.redispatch import Redispatching
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
-from wire.links.allowed import CELLS, TIER, Rule, Standing, fault_of, kinds_from, role_fault_of, standing
+from wire.links.allowed import CELLS, TIER, PrimaryStatus, SenderRule, fault_of, kinds_from, role_fault_of, standing
 from wire.links.roster import Roster, is_shard_owner
 from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.connects import ConnectAnswer, decode_answers
@@ -33,7 +33,7 @@ from wire.messages.hello import TIER_EDGE, TIER_OPERATOR, TIER_ROUTER, TIER_STOR
 from wire.messages.message import name_of
 from wire.messages.nodes import HeartbeatReply, Moved, Relay, Relayed
 from wire.messages.orders import NodeOrdered, OrderNode
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply
 from wire.messages.retained import RetainedNone, RetainedPage
 from wire.messages.routes import Invalidate, Resolved, RoutesAdded
 from wire.messages.running_traces import RunningTrace
@@ -44,7 +44,7 @@ from wire.node.route_registrar import RouteRegistrar
 __all__ = ["NodeMessages"]
 
 TAKEN_HERE = frozenset((FrameKind.CONTROL, FrameKind.CONTROLS, FrameKind.CONNECT_ANSWERS))
-OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule is Rule.PRIMARY)
+OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule is SenderRule.PRIMARY)
 
 
 class NodeMessages:
@@ -71,19 +71,19 @@ class NodeMessages:
     def __init__(
         self,
         node: EdgeNode,
-        links: Links,
-        follower: MapFollower,
+        links: EdgeLinks,
+        follower: EdgeMapFollower,
         policy: ClusterPolicy,
         requests: PartitionRequests,
         routes: TopicRoutes,
         registrar: RouteRegistrar,
-        leaving: Leaving,
+        leaving: Disconnecting,
         claims: ClaimsPolls,
         retained: RetainedReads,
-        publishing: Publishing,
-        events: ClusterEvents,
+        publishing: EdgePublishing,
+        events: ClientEventPublisher,
         redispatching: Redispatching,
-        operators: Operators,
+        operators: EdgeOperators,
         operator_messages: OperatorMessages,
     ) -> None:
         self._node = node
@@ -111,7 +111,7 @@ class NodeMessages:
             RetainedPage: self._retained_page,
         }
 
-    def frame(self, peer: Peer, kind: int, payload: bytes) -> None:
+    def frame(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
         """Take a frame that the loop does not take itself.
 
         Raises:
@@ -191,7 +191,7 @@ class NodeMessages:
         else:
             assert isinstance(message, PollClaims | FireWill | SessionExpired | RedispatchOrder)
             number, epoch = message.partition, message.partition_epoch
-        return standing(self._node.map, node, number, epoch, 0) is Standing.PRIMARY
+        return standing(self._node.map, node, number, epoch, 0) is PrimaryStatus.PRIMARY
 
     def _misplaced(self, node: str, message: Control) -> None:
         """Refuse an order of a node that this edge's map does not name; the map may be too old, so it comes again."""
@@ -199,7 +199,7 @@ class NodeMessages:
         if isinstance(message, FireWill):
             self._node.tell(node, WillFired(message.request, message.partition, message.number, True))
         elif isinstance(message, RedispatchOrder):
-            self._node.tell(node, RedispatchAnswer(message.request, message.partition, message.number, None, True))
+            self._node.tell(node, RedispatchReply(message.request, message.partition, message.number, None, True))
 
     def _not_in_place(self, node: str, message: Control) -> None:
         """Refuse a message of a node that this edge's map does not name for the partition or shard; its link stays."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from edge.cluster.partition_requests import PartitionRequests
-from edge.map_follower import MapFollower
+from edge.map_follower import EdgeMapFollower
 from edge.node.node import EdgeNode
 from wire.messages.control import Control
 from wire.messages.retained import ReadRetained
@@ -29,7 +29,7 @@ class _Probe:
 class Readiness:
     """Asks every partition once."""
 
-    def __init__(self, node: EdgeNode, requests: PartitionRequests, follower: MapFollower) -> None:
+    def __init__(self, node: EdgeNode, requests: PartitionRequests, follower: EdgeMapFollower) -> None:
         self._node = node
         self._requests = requests
         self._follower = follower

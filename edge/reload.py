@@ -12,18 +12,18 @@ from conf import limit_settings
 from conf.errors import UserError
 from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
-from edge.listeners.listeners import Listener, certified_hosts, listener_context, policy_of
+from edge.listeners.listeners import EdgeListener, certified_hosts, listener_context, policy_of
 from edge.login.chains import Chains
 from edge.login.gateway_certificates import GatewayCertificates, Signers, gateway_signers
 from edge.login.listener_chain import ListenerChain
-from edge.login.logins import Applicant
+from edge.login.logins import ConnectingClient
 from edge.node.limits import ListenerPolicy
 from edge.rights.rule_files import RULE_SETTINGS, read_rules, rule_paths
 from edge.rights.sources import RuleBook
 from wire.links.tls import loses_authority
 from wire.node.reload_parts import changed_files, file_marks
 
-__all__ = ["ListenerCertificates", "ListenerLimits", "ListenerLogins", "ListenerRuleFiles"]
+__all__ = ["ListenerCertificates", "ListenerLimitsReload", "ListenerLogins", "ListenerRuleFiles"]
 
 LIMITS = tuple(key for key in limit_settings.ListenerLimits.model_fields if key != "proxy_identity")
 
@@ -39,7 +39,7 @@ class ListenerCertificates:
         gateways: Reads what clients show; the nodes' authority changes there together with the contexts.
     """
 
-    def __init__(self, listener: Listener, gateways: GatewayCertificates) -> None:
+    def __init__(self, listener: EdgeListener, gateways: GatewayCertificates) -> None:
         self._listener = listener
         self._gateways = gateways
         name = listener.settings.name
@@ -85,7 +85,7 @@ class ListenerCertificates:
         self._held = loaded
 
 
-class ListenerLimits:
+class ListenerLimitsReload:
     """Limits of one listener; connections stay, and have what they may use from now on.
 
     Args:
@@ -93,7 +93,7 @@ class ListenerLimits:
         replace: Has its live clients judged by other limits.
     """
 
-    def __init__(self, listener: Listener, replace: Callable[[ListenerPolicy], None]) -> None:
+    def __init__(self, listener: EdgeListener, replace: Callable[[ListenerPolicy], None]) -> None:
         self._listener = listener
         self._replace = replace
         self._held = listener.settings
@@ -146,7 +146,7 @@ class ListenerLogins:
     """
 
     def __init__(
-        self, name: str, config: Any, chains: Chains, end_those: Callable[[Callable[[Applicant], bool]], None]
+        self, name: str, config: Any, chains: Chains, end_those: Callable[[Callable[[ConnectingClient], bool]], None]
     ) -> None:
         self._name = name
         self._chains = chains
@@ -188,7 +188,7 @@ class ListenerLogins:
         self._chains.put(self._name, new.chain)
         self._held = loaded
 
-        def is_gone(client: Applicant) -> bool:
+        def is_gone(client: ConnectingClient) -> bool:
             principal = client.principal
             return (
                 principal is not None

@@ -21,7 +21,7 @@ from conf.events import say
 from conf.settings import EdgeConfig, NodeConfig
 from edge.canary import Canary
 from edge.clients.arrivals import Arrivals
-from edge.cluster.dialling import Dial, Dialling
+from edge.cluster.dialling import DialTarget, LinkDialer
 from edge.core import EdgeCore
 from edge.drain import Drain
 from edge.event_families import expose_durations, expose_events, expose_traffic
@@ -29,15 +29,15 @@ from edge.hot.descriptors import connections_allowed
 from edge.hot.host import host
 from edge.hot.loop import Loop
 from edge.hot.options import ConnOptions
-from edge.hot.state import LINK, Conn
+from edge.hot.state import LINK, LoopConnection
 from edge.ledger import EdgeLedger
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.listeners.advertised import advertised_addresses
-from edge.listeners.doors import LISTENER_VERBS, ListenerDoors
-from edge.listeners.hand_over import HandOverDesk
-from edge.listeners.hand_over_socket import HandOverSocket
+from edge.listeners.doors import LISTENER_VERBS, ListenerEndpoints
+from edge.listeners.hand_over import SocketHandoff
+from edge.listeners.hand_over_socket import HandoffSocket
 from edge.listeners.listeners import (
-    Listener,
+    EdgeListener,
     address_of,
     bind_socket,
     has_received,
@@ -51,22 +51,22 @@ from edge.login.chains import Chains
 from edge.login.client_lists import ClientFiles, client_lists
 from edge.login.gateway_certificates import GatewayCertificates, gateway_signers
 from edge.login.login_shells import LoginShells
-from edge.login.logins import Applicant
+from edge.login.logins import ConnectingClient
 from edge.node.limits import ListenerPolicy
-from edge.reload import ListenerCertificates, ListenerLimits, ListenerLogins, ListenerRuleFiles
+from edge.reload import ListenerCertificates, ListenerLimitsReload, ListenerLogins, ListenerRuleFiles
 from edge.rights.sources import RuleBook
-from edge.waiting import EdgeWaiting
+from edge.waiting import StartupConditions
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
 from wire.links.tls import peer_identity
-from wire.messages.hand_over import Answer
+from wire.messages.hand_over import HandoffReply
 from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, own_version, run_process
-from wire.node.turns import Longest, Steps
+from wire.node.turns import StepLag, WindowedMax
 from wire.node.waiting import WaitingLog
 from wire.sstable.ledger import FileLedger
 from wire.trio_epoll import trio_epoll_fd
@@ -101,7 +101,7 @@ class EdgeService:
         self._relinked = trio.Event()
         self._open = False  # clients are let in
         self._lists: dict[str, ClientFiles] = {}  # by listener
-        self._own = Longest()  # pieces of work that are no client's
+        self._own = WindowedMax()  # pieces of work that are no client's
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -124,14 +124,14 @@ class EdgeService:
             revoked = self._process.contexts.revoked if self._process.contexts is not None else None
             self._gateways = GatewayCertificates(node.cluster, signers, revoked)
             authority = signers.path if signers is not None else None
-            self._listening = [Listener(listener, authority) for listener in settings.listeners]
+            self._listening = [EdgeListener(listener, authority) for listener in settings.listeners]
             for listening in self._listening:
                 stack.enter_context(listening.socket)
                 self._add_reload(listening)
             bound = address_of(links)
             clients = advertised_addresses(self._listening, node.advertise or bound, node.seeds)
-            desk = HandOverDesk(self._hand_over_state, self._take_handed_over, self._count)
-            handed_over = HandOverSocket(self._process.folder.path, desk, self._count, lambda: self._loop.kick())
+            desk = SocketHandoff(self._hand_over_state, self._take_handed_over, self._count)
+            handed_over = HandoffSocket(self._process.folder.path, desk, self._count, lambda: self._loop.kick())
             self.core = EdgeCore(
                 self._process.identity._replace(address=node.advertise or bound),
                 self._process.entry(bound, clients | handed_over.addresses),
@@ -184,11 +184,11 @@ class EdgeService:
                 if self.core.ledger is not None:
                     self.core.ledger.close()
 
-    def _is_revoked_gateway(self, client: Applicant) -> bool:
+    def _is_revoked_gateway(self, client: ConnectingClient) -> bool:
         by_gateway = client.principal is not None and client.principal.method == GATEWAY
         return by_gateway and self._gateways.is_revoked(client.conn)
 
-    def _end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
+    def _end_those(self, is_gone: Callable[[ConnectingClient], bool]) -> None:
         self.core.logins.end_those(is_gone)
         self._loop.kick()
 
@@ -196,9 +196,9 @@ class EdgeService:
         self.core.replace_rules(rules)
         self._loop.kick()
 
-    def _add_reload(self, listening: Listener) -> None:
+    def _add_reload(self, listening: EdgeListener) -> None:
         self._process.reload.add(ListenerCertificates(listening, self._gateways))
-        self._process.reload.add(ListenerLimits(listening, self._replace_limits))
+        self._process.reload.add(ListenerLimitsReload(listening, self._replace_limits))
 
     def _live_limits(self, loop: Loop) -> LiveLimits:
         core, settings = self.core, self._config.edge
@@ -255,7 +255,7 @@ class EdgeService:
         """
         said_ready = False
         waiting = WaitingLog(logger)
-        reasons = EdgeWaiting(self.core.node, lambda: self.core.ready, self._config.node.seeds, self.core.peers)
+        reasons = StartupConditions(self.core.node, lambda: self.core.ready, self._config.node.seeds, self.core.peers)
         self._process.metrics.explain(
             lambda: self._drain.reason() or reasons.reason(boot_time()) or self._canary.reason()
         )
@@ -301,23 +301,23 @@ class EdgeService:
         if listener is None:
             self._accept_link(fd, address)
         else:
-            assert isinstance(listener, Listener)
+            assert isinstance(listener, EdgeListener)
             self._arrivals.accept(listener, fd, address, port)
 
     def _count(self, what: str) -> None:
         self.core.node.count(what)
 
-    def _hand_over_state(self, name: str) -> Answer:
+    def _hand_over_state(self, name: str) -> HandoffReply:
         """Return what a balancer is told that has a client for a listener."""
         core = self.core
         if not self._open or self._process.stopping.is_set() or not core.node.has_lease():
-            return Answer.NOT_READY
+            return HandoffReply.NOT_READY
         if not any(listener.policy.name == name for listener in self._listening):
-            return Answer.NO_LISTENER
+            return HandoffReply.NO_LISTENER
         mine = core.map.nodes.get(self._config.node.id)
         if (mine is not None and mine.admin_state) or self._doors.is_paused(name):
-            return Answer.DRAINING
-        return Answer.FULL if core.clients.connecting >= core.limits.connections_max else Answer.TAKEN
+            return HandoffReply.DRAINING
+        return HandoffReply.FULL if core.clients.connecting >= core.limits.connections_max else HandoffReply.TAKEN
 
     def _take_handed_over(self, name: str, fd: int, waited_s: float) -> None:
         listener = next(each for each in self._listening if each.policy.name == name)
@@ -338,7 +338,7 @@ class EdgeService:
         options = ConnOptions(tls=tls, connect_timeout_ns=int(HELLO_TIMEOUT_S * NS))
         pending.attached(place, self.core.hot.attach(fd, LINK, options, int(now * NS)), address)
 
-    def _certify(self, conn: Conn) -> tuple[str, str, str] | None:
+    def _certify(self, conn: LoopConnection) -> tuple[str, str, str] | None:
         if self._process.contexts is None:
             return None
         if conn.tls is None:
@@ -366,7 +366,7 @@ class EdgeService:
         for dial in self._dialling.due():
             nursery.start_soon(self._dial_one, dial)
 
-    async def _dial_one(self, dial: Dial) -> None:
+    async def _dial_one(self, dial: DialTarget) -> None:
         await trio.sleep(dial.wait_s)
         try:
             with trio.fail_after(DIAL_TIMEOUT_S):
@@ -406,8 +406,8 @@ class EdgeService:
             self._arrivals.waiting,
             ("listener",),
         )
-        self._dialling = Dialling(core.peers, lambda: core.map, seeds, self._rng)
-        self._doors = ListenerDoors(core.node, self._listening, loop, self.accept)
+        self._dialling = LinkDialer(core.peers, lambda: core.map, seeds, self._rng)
+        self._doors = ListenerEndpoints(core.node, self._listening, loop, self.accept)
         core.operators.desk.show("listeners", self._doors.look())
         drain_rate = self._config.edge.drain_rate
         self._drain = Drain(core.node, core.clients, self._doors, loop.kick, drain_rate, self._alive_loads)
@@ -419,7 +419,7 @@ class EdgeService:
     def _register_metrics(self, loop: Loop, chains: Chains) -> None:
         metrics, core = self._process.metrics, self.core
         counters = metrics.shared(core.hot.counters)
-        trio.lowlevel.add_instrument(Steps(self._own))
+        trio.lowlevel.add_instrument(StepLag(self._own))
         metrics.gauge(
             "own_work_longest_seconds",
             "Longest piece of work that is no client's (gossip, beats, map, metrics, timers) in the last 30 to 60 s.",

@@ -6,10 +6,10 @@ from edge.cluster.peer_table import PeerTable
 from edge.node.node import EdgeNode
 from wire.node.waiting import MapGaps, missing_from_routers
 
-__all__ = ["EdgeWaiting"]
+__all__ = ["StartupConditions"]
 
 
-class EdgeWaiting:
+class StartupConditions:
     """Reasons of one edge.
 
     Args:

@@ -27,14 +27,14 @@ from mqtt.client_session import (
     ClientBounds,
     ClientSession,
     ClientState,
+    ConnectRefused,
     Event,
     MustClose,
     PublishAnswered,
-    Received,
-    Refused,
+    PublishReceived,
     RequestAnswered,
+    ServerDisconnect,
     StateChange,
-    ToldToLeave,
 )
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt.properties import PropertyId
@@ -381,7 +381,7 @@ class GatewayClient:
             case Accepted():
                 self._subscribe(event.connack.session_present)
                 self._user.connected(event)
-            case Received(packet):
+            case PublishReceived(packet):
                 if self.session.is_repeat(packet):
                     self.session.acknowledge(packet)
                 else:
@@ -395,10 +395,10 @@ class GatewayClient:
                     self._asked_then.pop(token)(packet.reason_codes)
                 else:
                     self._later_granted(self._later_asked.pop(token, ()), packet.reason_codes)
-            case Refused(connack):
+            case ConnectRefused(connack):
                 code = connack.reason_code
                 self._left(f"the broker refused the connection: {self._words(code)}", code, connack.properties)
-            case ToldToLeave(packet):
+            case ServerDisconnect(packet):
                 self._left(
                     f"the broker ended the connection: {self._words(packet.reason_code)}",
                     packet.reason_code,

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from conf.urls import mask_urls
-from jobs.audit_engine import EXAMPLES_MAX, AuditEngine, LedgerFolder, Present, ProofInput, Violations
+from jobs.audit_engine import EXAMPLES_MAX, AuditEngine, LedgerFolder, PresentRows, ProofInput, Violations
 from jobs.audit_result import AuditResult
-from jobs.engine import LEDGER_RECORD_BYTES, Engine, add_engine_option, choose_engine
-from jobs.facts import Measured
-from jobs.file_rules import Replica, content_findings, identity_findings, lineage_findings
+from jobs.engine import LEDGER_RECORD_BYTES, JobEngine, add_engine_option, choose_engine
+from jobs.facts import MeasuredFacts
+from jobs.file_rules import ReplicaFiles, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
-from jobs.findings import ExitCode, Finding, Severity
+from jobs.findings import AuditFinding, JobExitCode, Severity
 from jobs.proof_result import NOT_PROVEN
 from jobs.removed_entries import Range
 from jobs.report_page import page_unavailable_reason
@@ -51,7 +51,7 @@ def run_audit(
     *,
     spark: SparkSession | None = None,
     tables: bool = False,
-    engine: Engine = Engine.SPARK,
+    engine: JobEngine = JobEngine.SPARK,
 ) -> AuditResult:
     """Audit the newest manifest of each input; several inputs, or nodes of one, are replicas of each other.
 
@@ -64,7 +64,7 @@ def run_audit(
         FileNotFoundError: If an input has no manifest at all.
     """
     work: AuditEngine
-    if engine is Engine.LOCAL:
+    if engine is JobEngine.LOCAL:
         from jobs.local_audit import LocalAudit
 
         work, session = LocalAudit(), None
@@ -86,9 +86,9 @@ class _Audit:
         self.result = AuditResult()
         self.stores: dict[str, FileSystem] = {uri: open_directory(spark, uri) for uri in inputs}
         self.ancestors: dict[str, dict[str, FileEntry]] = {}
-        self.replicas: list[Replica] = []
+        self.replicas: list[ReplicaFiles] = []
         self.input_of: dict[int, str] = {}
-        self.present: list[Present] = []
+        self.present: list[PresentRows] = []
         self._started = time.monotonic()
 
     def run(self, tables: bool) -> AuditResult:
@@ -133,7 +133,9 @@ class _Audit:
             try:
                 read = decode_manifest(store.read(manifest_name(number)))
             except ManifestDamaged as error:
-                self.result.add(Finding("manifest_damaged", Severity.ERROR, manifest_name(number), detail=str(error)))
+                self.result.add(
+                    AuditFinding("manifest_damaged", Severity.ERROR, manifest_name(number), detail=str(error))
+                )
                 continue
             manifest = manifest or read
             for entry in read.files:
@@ -150,7 +152,9 @@ class _Audit:
             by_node[entry.node if manifest.replica_op_index else ""].append(entry)
         for node, files in sorted(by_node.items()):
             number, shown = len(self.replicas), mask_urls(uri)
-            self.replicas.append(Replica(number, f"{shown}#{node}" if node else shown, manifest, tuple(files), node))
+            self.replicas.append(
+                ReplicaFiles(number, f"{shown}#{node}" if node else shown, manifest, tuple(files), node)
+            )
             self.input_of[number] = uri
 
     def _identify(self) -> None:
@@ -162,13 +166,13 @@ class _Audit:
                 for finding in identity_findings(entry, found, self.ancestors[uri]):
                     self.result.add(finding)
                 if found is not None:
-                    self.present.append(Present(replica.number, uri, entry, found != (entry.bytes, entry.sha256)))
+                    self.present.append(PresentRows(replica.number, uri, entry, found != (entry.bytes, entry.sha256)))
 
     def _measure(self) -> None:
         found = self.engine.measure(self.present) if self.present else {}
         present = {(each.replica, each.entry.path) for each in self.present}
         for replica in self.replicas:
-            by_path: dict[str, Measured] = {}
+            by_path: dict[str, MeasuredFacts] = {}
             for entry in replica.files:
                 if (replica.number, entry.path) in present:
                     facts = found.get((replica.number, entry.path))
@@ -193,18 +197,18 @@ class _Audit:
         if len(self.replicas) > 1:
             self._compare_replicas()
 
-    def _list(self, found: Mapping[str, Violations], replica: Replica | None) -> None:
+    def _list(self, found: Mapping[str, Violations], replica: ReplicaFiles | None) -> None:
         """Turn violations into findings: of each rule the first ones, the number of all in the last."""
         file = replica.name if replica and len(self.replicas) > 1 else ""
         for name, (total, rows) in sorted(found.items()):
             for number, (partition, key, seq, detail) in enumerate(sorted(rows)[:EXAMPLES_MAX], start=1):
                 more = f"; {total} of these in all" if number == EXAMPLES_MAX else ""
                 self.result.add(
-                    Finding(name, Severity.ERROR, file, partition, key, seq, detail + more),
+                    AuditFinding(name, Severity.ERROR, file, partition, key, seq, detail + more),
                     1 if number < EXAMPLES_MAX else total - EXAMPLES_MAX + 1,
                 )
 
-    def _list_gaps(self, gaps: Mapping[int, list[tuple[int, str, int, str, int]]], replica: Replica) -> None:
+    def _list_gaps(self, gaps: Mapping[int, list[tuple[int, str, int, str, int]]], replica: ReplicaFiles) -> None:
         """Entries that compactions removed because they had expired leave gaps, so many per partition."""
         removed: dict[int, int] = defaultdict(int)
         for entry in replica.files:
@@ -215,7 +219,7 @@ class _Audit:
         self._list({"session_seq_gap": Violations(len(short), short)}, replica)
 
     def _compare_replicas(self) -> None:
-        by_op_index: dict[int, dict[int, list[Replica]]] = defaultdict(lambda: defaultdict(list))
+        by_op_index: dict[int, dict[int, list[ReplicaFiles]]] = defaultdict(lambda: defaultdict(list))
         for replica in self.replicas:
             for partition in sorted({f.partition for f in replica.files}):
                 by_op_index[partition][replica.op_index(partition)].append(replica)
@@ -227,7 +231,7 @@ class _Audit:
                     for replica in members:
                         detail = f"op_index {op_index}, another replica has {ahead}"
                         self.result.add(
-                            Finding("replica_behind", Severity.WARNING, replica.name, partition, detail=detail)
+                            AuditFinding("replica_behind", Severity.WARNING, replica.name, partition, detail=detail)
                         )
                 if len(members) > 1:
                     pairs += [(r.number, partition, op_index, len(members)) for r in members]
@@ -236,7 +240,7 @@ class _Audit:
 
     def _newest_copies(self) -> dict[int, int]:
         """Return the replica to read each partition from: the first one with the highest op_index."""
-        newest: dict[int, Replica] = {}
+        newest: dict[int, ReplicaFiles] = {}
         for replica in self.replicas:
             for partition in {f.partition for f in replica.files}:
                 known = newest.get(partition)
@@ -258,7 +262,9 @@ class _Audit:
     def _prove(self) -> None:
         uris = [uri for uri, _ in self._ledger_files()]
         if not uris:
-            self.result.add(Finding("ledger_missing", Severity.WARNING, detail="no ledger file in the directories"))
+            self.result.add(
+                AuditFinding("ledger_missing", Severity.WARNING, detail="no ledger file in the directories")
+            )
             return
         exported: dict[int, int] = {}
         for replica in self.replicas:
@@ -278,12 +284,12 @@ class _Audit:
         """A ledger that stopped proves nothing afterwards; one that holds broken lines may have lost records."""
         for folder, _, stopped, broken in folders:
             if stopped is not None:
-                self.result.add(Finding("ledger_stopped", Severity.WARNING, folder, detail=stopped))
+                self.result.add(AuditFinding("ledger_stopped", Severity.WARNING, folder, detail=stopped))
             if broken:
                 detail = f"{broken} lines are no records"
-                self.result.add(Finding("ledger_damaged", Severity.WARNING, folder, detail=detail))
+                self.result.add(AuditFinding("ledger_damaged", Severity.WARNING, folder, detail=detail))
         for tier in sorted({"edge", "storage"} - {folder.tier for folder in folders}):
-            self.result.add(Finding("ledger_missing", Severity.WARNING, detail=f"no ledger of the {tier} tier"))
+            self.result.add(AuditFinding("ledger_missing", Severity.WARNING, detail=f"no ledger of the {tier} tier"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -309,7 +315,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         engine = choose_engine(arguments.engine, arguments.input, arguments.ledger)
         spark = None
-        if engine is Engine.SPARK:
+        if engine is JobEngine.SPARK:
             rows = local_rows(arguments.input)
             small = rows is not None and rows <= SMALL_ROWS
             spark = open_session("stratamq-audit", small=small, quiet=not arguments.spark_logs)
@@ -327,7 +333,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"of ACKED, {result.proof.shared} were taken for shared groups")
         for words in NOT_PROVEN:
             print(f"not proven: {words}")
-    print("clean" if result.exit_code == ExitCode.CLEAN else f"{sum(result.counts.values())} findings")
+    print("clean" if result.exit_code == JobExitCode.CLEAN else f"{sum(result.counts.values())} findings")
     return result.exit_code
 
 

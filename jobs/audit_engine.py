@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from jobs.facts import Measured
-from jobs.file_rules import Replica
+from jobs.facts import MeasuredFacts
+from jobs.file_rules import ReplicaFiles
 from jobs.files import FileSystem
 from jobs.proof_result import Proof
 from jobs.removed_entries import Range
@@ -16,7 +16,7 @@ __all__ = [
     "EXAMPLES_MAX",
     "AuditEngine",
     "LedgerFolder",
-    "Present",
+    "PresentRows",
     "ProofInput",
     "ProofResult",
     "Violations",
@@ -41,7 +41,7 @@ class LedgerFolder(NamedTuple):
     broken: int  # lines that are no records
 
 
-class Present(NamedTuple):
+class PresentRows(NamedTuple):
     """A listed file that exists."""
 
     replica: int
@@ -71,16 +71,18 @@ class ProofResult(NamedTuple):
 class AuditEngine(Protocol):
     """The work on rows: ``jobs/spark_audit.py`` and ``jobs/local_audit.py``."""
 
-    def start(self, rows: int, replicas: Sequence[Replica], stores: Mapping[str, FileSystem]) -> None:
+    def start(self, rows: int, replicas: Sequence[ReplicaFiles], stores: Mapping[str, FileSystem]) -> None:
         """Prepare for so many rows of files and ledgers."""
 
-    def measure(self, present: Sequence[Present]) -> dict[tuple[int, str], Measured]:
+    def measure(self, present: Sequence[PresentRows]) -> dict[tuple[int, str], MeasuredFacts]:
         """Return the facts of files by replica and path; none of a file without a readable row."""
 
     def read(self, *, skip_bad: bool) -> None:
         """Read the rows of the measured files; with skip_bad without those whose crc does not match."""
 
-    def check(self, replica: Replica) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
+    def check(
+        self, replica: ReplicaFiles
+    ) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
         """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
 
     def conflicts(self) -> Violations:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jobs.findings import ExitCode, Finding
+from jobs.findings import AuditFinding, JobExitCode
 from wire.sstable.manifest import Manifest
 
 if TYPE_CHECKING:
-    from jobs.facts import Measured
+    from jobs.facts import MeasuredFacts
     from jobs.proof_result import Proof
 
 __all__ = ["AuditResult"]
@@ -19,20 +19,20 @@ __all__ = ["AuditResult"]
 class AuditResult:
     """Result of an audit."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)  # violations by finding, beyond those listed too
     proof: Proof | None = None
     manifests: dict[str, Manifest] = field(default_factory=dict)  # by input
-    measured: dict[str, dict[str, Measured]] = field(default_factory=dict)  # input -> path -> facts
+    measured: dict[str, dict[str, MeasuredFacts]] = field(default_factory=dict)  # input -> path -> facts
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # small tables for the report
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> JobExitCode:
         """Exit code of the audit: whether it found anything."""
-        return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
+        return JobExitCode.FINDINGS if self.findings else JobExitCode.CLEAN
 
-    def add(self, finding: Finding, violations: int = 1) -> None:
+    def add(self, finding: AuditFinding, violations: int = 1) -> None:
         """List a finding; violations counts those that share its name beyond the listed ones."""
         self.findings.append(finding)
         self.counts[finding.finding] = self.counts.get(finding.finding, 0) + violations

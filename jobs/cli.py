@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.spark import close_session, unavailable_reason
 
 __all__ = ["app"]
@@ -33,7 +33,7 @@ def _run(module: str, context: typer.Context, *, needs_spark: bool = True) -> No
     reason = unavailable_reason() if run and needs_spark else ""
     if reason:
         print(f"stratamq jobs: {reason}", file=sys.stderr)
-        raise typer.Exit(ExitCode.COULD_NOT_RUN)
+        raise typer.Exit(JobExitCode.COULD_NOT_RUN)
     code = int(importlib.import_module(module).main(words))
     if run and module not in ("jobs.prune", "jobs.bundle"):
         close_session()
@@ -57,7 +57,7 @@ def report(context: typer.Context) -> None:
     """Audit, and write findings, summary and page."""
     if not any(word in ("--help", "-h") or word.partition("=")[0] == "--output" for word in context.args):
         print("stratamq jobs report: --output is required", file=sys.stderr)
-        raise typer.Exit(ExitCode.USAGE)
+        raise typer.Exit(JobExitCode.USAGE)
     _run("jobs.audit", context, needs_spark=False)
 
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 
 from jobs.compaction import CompactionFailed, CompactResult, run_compact
-from jobs.engine import Engine, add_engine_option, choose_engine
+from jobs.engine import JobEngine, add_engine_option, choose_engine
 from jobs.files import local_rows
-from jobs.findings import ExitCode
-from jobs.selection import Policy
+from jobs.findings import JobExitCode
+from jobs.selection import CompactionPolicy
 from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, could_not_run, open_session
 from jobs.words import JobParser, spark_options
 from wire.sstable.manifest import ManifestExists
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     try:
         arguments = parser().parse_args(argv)
-        policy = Policy(
+        policy = CompactionPolicy(
             generations=arguments.generations,
             garbage=arguments.garbage,
             partial=arguments.partial,
@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     except ValueError as error:
         print(f"stratamq jobs compact: {error}", file=sys.stderr)
-        return ExitCode.USAGE
+        return JobExitCode.USAGE
     try:
         engine = choose_engine(arguments.engine, [arguments.input, arguments.output])
         spark = None
-        if engine is Engine.SPARK:
+        if engine is JobEngine.SPARK:
             rows = local_rows([arguments.input])
             small = rows is not None and rows <= SMALL_ROWS
             spark = open_session("stratamq-compact", small=small, quiet=not arguments.spark_logs)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from conf.urls import mask_urls
-from jobs.engine import Engine
+from jobs.engine import JobEngine
 from jobs.facts import fill_entry
-from jobs.fates import Counts
+from jobs.fates import MergeCounts
 from jobs.files import FileSystem, LocalFiles, local_path, newest_with_bytes, open_directory
-from jobs.findings import ExitCode, Finding, Severity
+from jobs.findings import AuditFinding, JobExitCode, Severity
 from jobs.merge_engine import MergeEngine
 from jobs.removed_entries import merge_ranges
-from jobs.selection import Policy, Selected, select
+from jobs.selection import CompactionPolicy, SelectedPartitions, select
 from jobs.spark import open_session, report_stage
 from wire.sstable.manifest import FileEntry, Manifest, ManifestExists, next_manifest
 
@@ -53,13 +53,13 @@ class CompactResult:
     rows_out: int = 0
     removed: dict[str, int] = field(default_factory=dict)
     held: dict[int, str] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
-    def exit_code(self) -> ExitCode:
+    def exit_code(self) -> JobExitCode:
         """Exit code of the run: whether it found anything wrong."""
-        return ExitCode.FINDINGS if self.findings else ExitCode.CLEAN
+        return JobExitCode.FINDINGS if self.findings else JobExitCode.CLEAN
 
 
 def run_compact(
@@ -67,12 +67,12 @@ def run_compact(
     output_dir: str,
     now_ms: int,
     *,
-    policy: Policy | None = None,
+    policy: CompactionPolicy | None = None,
     remove_by_session: bool = True,
     run_id: str = "",
     spark: SparkSession | None = None,
     step: Step | None = None,
-    engine: Engine = Engine.SPARK,
+    engine: JobEngine = JobEngine.SPARK,
 ) -> CompactResult:
     """Compact the store in input_dir; publish into output_dir, which may be the same.
 
@@ -90,19 +90,21 @@ def run_compact(
     """
     run_id = run_id or f"{now_ms}-{secrets.token_hex(4)}"
     merge: MergeEngine
-    if engine is Engine.LOCAL:
+    if engine is JobEngine.LOCAL:
         from jobs.local_compaction import LocalMerge
 
         source, target = LocalFiles(local_path(input_dir)), LocalFiles(local_path(output_dir))
         merge = LocalMerge(source, target)
-        job = _Compaction(merge, source, target, now_ms, policy or Policy(), remove_by_session, run_id)
+        job = _Compaction(merge, source, target, now_ms, policy or CompactionPolicy(), remove_by_session, run_id)
     else:
         from jobs.spark_compaction import SparkMerge
 
         spark = spark or open_session("stratamq-compact")
         source_dir, target_dir = open_directory(spark, input_dir), open_directory(spark, output_dir)
         merge = SparkMerge(spark, source_dir, target_dir)
-        job = _Compaction(merge, source_dir, target_dir, now_ms, policy or Policy(), remove_by_session, run_id)
+        job = _Compaction(
+            merge, source_dir, target_dir, now_ms, policy or CompactionPolicy(), remove_by_session, run_id
+        )
     return job.run(step or _no_step)
 
 
@@ -115,7 +117,7 @@ class _Compaction:
         source: FileSystem,
         target: FileSystem,
         now_ms: int,
-        policy: Policy,
+        policy: CompactionPolicy,
         remove_by_session: bool,
         run_id: str,
     ) -> None:
@@ -208,7 +210,7 @@ class _Compaction:
     def _hold(self, partition: int, finding: str, file: str, detail: str, key: str = "", seq: int = -1) -> None:
         self.result.held.setdefault(partition, finding)
         self.result.findings.append(
-            Finding(finding, Severity.ERROR, file, partition, key, seq, f"{detail}; the partition is held")
+            AuditFinding(finding, Severity.ERROR, file, partition, key, seq, f"{detail}; the partition is held")
         )
 
     def _drop_held(self) -> None:
@@ -219,7 +221,7 @@ class _Compaction:
 
     # -- merge -------------------------------------------------------------------------------------------------------
 
-    def _hold_damaged(self, counts: Counts) -> bool:
+    def _hold_damaged(self, counts: MergeCounts) -> bool:
         """Find, quarantine and report bad or misfiled rows, if the counts say that there are any."""
         inputs = [(s.partition, f) for s in self.selected for f in s.files]
         expected = (
@@ -253,7 +255,7 @@ class _Compaction:
 
     # -- output ------------------------------------------------------------------------------------------------------
 
-    def _verify(self, folder: str, counts: Counts) -> list[FileEntry]:
+    def _verify(self, folder: str, counts: MergeCounts) -> list[FileEntry]:
         """Read the output again and compare it with what the merge counted; return its manifest entries."""
         paths = [f"{folder}/{name}" for name in self.target.names(folder)]
         found = self.engine.measure(paths, self.now_ms)
@@ -293,7 +295,7 @@ class _Compaction:
         return entries
 
     @staticmethod
-    def _compare(entries: list[FileEntry], rows: int, hash_xor: int, counts: Counts) -> None:
+    def _compare(entries: list[FileEntry], rows: int, hash_xor: int, counts: MergeCounts) -> None:
         if len({entry.partition for entry in entries}) != len(entries):
             raise CompactionFailed("a partition was written to more than one file")
         if (rows, hash_xor) != (counts.kept, counts.hash_out):
@@ -335,7 +337,7 @@ class _Compaction:
                 raise CompactionFailed(f"{entry.path} exists in the output and is another file")
 
 
-def _entry(path: str, chosen: Selected, now_ms: int) -> FileEntry:
+def _entry(path: str, chosen: SelectedPartitions, now_ms: int) -> FileEntry:
     nodes = sorted({f.node for f in chosen.files})
     return FileEntry(
         path=path,

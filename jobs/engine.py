@@ -16,13 +16,13 @@ from enum import StrEnum
 from jobs.files import local_path, local_rows
 from jobs.spark import report_stage
 
-__all__ = ["LEDGER_RECORD_BYTES", "LOCAL_ROWS_MAX", "Engine", "add_engine_option", "choose_engine"]
+__all__ = ["LEDGER_RECORD_BYTES", "LOCAL_ROWS_MAX", "JobEngine", "add_engine_option", "choose_engine"]
 
 LOCAL_ROWS_MAX = 1_000_000  # of files, and records of ledgers
 LEDGER_RECORD_BYTES = 40  # of a record in a ledger file, about; compressed ones have fewer
 
 
-class Engine(StrEnum):
+class JobEngine(StrEnum):
     """Value of ``--engine``."""
 
     AUTO = "auto"
@@ -34,14 +34,14 @@ def add_engine_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--engine``."""
     parser.add_argument(
         "--engine",
-        type=Engine,
-        choices=list(Engine),
-        default=Engine.AUTO,
+        type=JobEngine,
+        choices=list(JobEngine),
+        default=JobEngine.AUTO,
         help=f"local: without Java, in this process; spark; auto: local up to {LOCAL_ROWS_MAX} rows (default)",
     )
 
 
-def choose_engine(wanted: Engine, uris: Sequence[str], ledgers: Sequence[str] = ()) -> Engine:
+def choose_engine(wanted: JobEngine, uris: Sequence[str], ledgers: Sequence[str] = ()) -> JobEngine:
     """Return LOCAL or SPARK, and print the choice with its reason.
 
     Args:
@@ -54,16 +54,16 @@ def choose_engine(wanted: Engine, uris: Sequence[str], ledgers: Sequence[str] = 
     if rows is not None:
         files = (path for uri in ledgers for path in local_path(uri).rglob("*") if path.is_file())
         rows += sum(path.stat().st_size for path in files) // LEDGER_RECORD_BYTES
-    if wanted is Engine.LOCAL and rows is None:
+    if wanted is JobEngine.LOCAL and rows is None:
         raise ValueError("--engine local reads folders of this machine only")
-    if wanted is not Engine.AUTO:
+    if wanted is not JobEngine.AUTO:
         chosen, reason = wanted, "as requested"
     elif "PYSPARK_GATEWAY_PORT" in os.environ:
-        chosen, reason = Engine.SPARK, "started by spark-submit"
+        chosen, reason = JobEngine.SPARK, "started by spark-submit"
     elif rows is None:
-        chosen, reason = Engine.SPARK, "an input is not a local folder"
+        chosen, reason = JobEngine.SPARK, "an input is not a local folder"
     else:
-        chosen = Engine.LOCAL if rows <= LOCAL_ROWS_MAX else Engine.SPARK
+        chosen = JobEngine.LOCAL if rows <= LOCAL_ROWS_MAX else JobEngine.SPARK
         reason = f"{rows} rows"
     report_stage(f"engine {chosen} ({reason})")
     return chosen

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from wire.sstable.manifest import FileEntry
 from wire.sstable.schema import digest_of
 
-__all__ = ["Measured", "entry_differences", "fill_entry"]
+__all__ = ["MeasuredFacts", "entry_differences", "fill_entry"]
 
 
-class Measured(NamedTuple):
+class MeasuredFacts(NamedTuple):
     """Content of one file."""
 
     rows: int
@@ -44,7 +44,7 @@ class Measured(NamedTuple):
         return digest_of(self.crc_sum, self.seq_xor)
 
 
-def fill_entry(entry: FileEntry, found: Measured) -> FileEntry:
+def fill_entry(entry: FileEntry, found: MeasuredFacts) -> FileEntry:
     """Write the measured facts into a manifest entry and return it."""
     for name in ("rows", "bad_rows", "key_min_hex", "key_max_hex", "seq_min", "seq_max", "epoch_min", "epoch_max"):
         setattr(entry, name, getattr(found, name))
@@ -57,7 +57,7 @@ def fill_entry(entry: FileEntry, found: Measured) -> FileEntry:
     return entry
 
 
-def entry_differences(entry: FileEntry, found: Measured) -> dict[str, str]:
+def entry_differences(entry: FileEntry, found: MeasuredFacts) -> dict[str, str]:
     """Return the fields in which a file is not what its manifest entry says, as ``found, manifest says``."""
     pairs = {
         "rows": found.rows,

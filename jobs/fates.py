@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["ACKNOWLEDGED", "EXPIRED", "FATES", "KEPT", "SUPERSEDED", "TOMBSTONE", "Counts"]
+__all__ = ["ACKNOWLEDGED", "EXPIRED", "FATES", "KEPT", "SUPERSEDED", "TOMBSTONE", "MergeCounts"]
 
 FATES = ("kept", "superseded", "tombstone", "expired", "acknowledged")  # position = number in the fate column
 KEPT, SUPERSEDED, TOMBSTONE, EXPIRED, ACKNOWLEDGED = range(5)
 
 
 @dataclass(slots=True)
-class Counts:
+class MergeCounts:
     """Counts of the merge, observed while it wrote."""
 
     rows_in: int = 0

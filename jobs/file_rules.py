@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jobs.facts import Measured, entry_differences
+from jobs.facts import MeasuredFacts, entry_differences
 from jobs.files import FileFacts
-from jobs.findings import Finding, Severity
+from jobs.findings import AuditFinding, Severity
 from wire.sstable.manifest import FileEntry, Manifest
 
-__all__ = ["Replica", "content_findings", "identity_findings", "lineage_findings"]
+__all__ = ["ReplicaFiles", "content_findings", "identity_findings", "lineage_findings"]
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaFiles:
     """One node's files of a store."""
 
     number: int
@@ -29,11 +29,13 @@ class Replica:
         return self.manifest.op_index_at(self.node, partition)
 
 
-def _error(finding: str, entry: FileEntry, detail: str, severity: str = Severity.ERROR) -> Finding:
-    return Finding(finding, severity, entry.path, entry.partition, "", -1, detail)
+def _error(finding: str, entry: FileEntry, detail: str, severity: str = Severity.ERROR) -> AuditFinding:
+    return AuditFinding(finding, severity, entry.path, entry.partition, "", -1, detail)
 
 
-def identity_findings(entry: FileEntry, facts: FileFacts | None, others: dict[str, FileEntry]) -> Iterator[Finding]:
+def identity_findings(
+    entry: FileEntry, facts: FileFacts | None, others: dict[str, FileEntry]
+) -> Iterator[AuditFinding]:
     """Is it the file that the manifest lists?
 
     Args:
@@ -48,7 +50,7 @@ def identity_findings(entry: FileEntry, facts: FileFacts | None, others: dict[st
             yield _error("older_generation_replayed", entry, f"has the content of {other.path}")
 
 
-def content_findings(entry: FileEntry, found: Measured | None, horizon: int) -> Iterator[Finding]:
+def content_findings(entry: FileEntry, found: MeasuredFacts | None, horizon: int) -> Iterator[AuditFinding]:
     """Is in the file what the manifest and the format say? found is None for a file that cannot be read."""
     if found is None:
         if entry.rows:
@@ -77,7 +79,7 @@ def content_findings(entry: FileEntry, found: Measured | None, horizon: int) -> 
         yield _error("tombstone_behind_horizon", entry, detail, Severity.WARNING)
 
 
-def lineage_findings(replica: Replica, found: dict[str, Measured]) -> Iterator[Finding]:
+def lineage_findings(replica: ReplicaFiles, found: dict[str, MeasuredFacts]) -> Iterator[AuditFinding]:
     """Do the generations of each partition follow one another?
 
     A generation begins above the last operation of the one before; what does not is an old state come back.

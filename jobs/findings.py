@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["FINDING_SCHEMA", "ExitCode", "Finding", "Severity"]
+__all__ = ["FINDING_SCHEMA", "AuditFinding", "JobExitCode", "Severity"]
 
 
-class ExitCode(IntEnum):
+class JobExitCode(IntEnum):
     """Exit codes of the jobs."""
 
     CLEAN = 0
@@ -28,7 +28,7 @@ FINDING_SCHEMA = "finding string, severity string, file string, partition int, k
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class AuditFinding:
     """One row of the findings table."""
 
     finding: str  # the name, one of a fixed list: docs/jobs.md

@@ -15,9 +15,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from jobs.audit_engine import EXAMPLES_MAX, LedgerFolder, Present, ProofInput, ProofResult, Violations
-from jobs.facts import Measured
-from jobs.file_rules import Replica
+from jobs.audit_engine import EXAMPLES_MAX, LedgerFolder, PresentRows, ProofInput, ProofResult, Violations
+from jobs.facts import MeasuredFacts
+from jobs.file_rules import ReplicaFiles
 from jobs.files import FileSystem
 from jobs.local_proof import StoredEntries, account, read_ledgers, summarize
 from jobs.local_rows import crc_matches, measure_rows, read_rows
@@ -80,7 +80,7 @@ class LocalAudit:
 
     def __init__(self) -> None:
         self._stores: Mapping[str, FileSystem] = {}
-        self._files: dict[tuple[int, int], list[Present]] = defaultdict(list)  # by replica and partition
+        self._files: dict[tuple[int, int], list[PresentRows]] = defaultdict(list)  # by replica and partition
         self._misfiled: dict[tuple[int, int], list[Row]] = defaultdict(list)
         self._skip_bad = False
         self._values: dict[tuple[int, int], dict[bytes, int]] = {}  # replica, partition -> key -> hash of the value
@@ -89,17 +89,17 @@ class LocalAudit:
         self._tables: dict[int, dict[int, _PartitionTables]] = defaultdict(dict)
         self._conflicts = _Found()
 
-    def start(self, rows: int, replicas: Sequence[Replica], stores: Mapping[str, FileSystem]) -> None:
+    def start(self, rows: int, replicas: Sequence[ReplicaFiles], stores: Mapping[str, FileSystem]) -> None:
         """Prepare for an audit."""
         self._stores = stores
         self._compared = len(replicas) > 1
 
-    def _path(self, present: Present) -> Path:
+    def _path(self, present: PresentRows) -> Path:
         return Path(self._stores[present.uri].uri(present.entry.path))
 
-    def measure(self, present: Sequence[Present]) -> dict[tuple[int, str], Measured]:
+    def measure(self, present: Sequence[PresentRows]) -> dict[tuple[int, str], MeasuredFacts]:
         """Return the facts of files by replica and path; none of a file without a readable row."""
-        found: dict[tuple[int, str], Measured] = {}
+        found: dict[tuple[int, str], MeasuredFacts] = {}
         for each in present:
             self._files[each.replica, each.entry.partition].append(each)
             rows = read_rows(self._path(each), damaged=each.changed)
@@ -117,7 +117,9 @@ class LocalAudit:
         """Set which rows count; they are read by ``check``."""
         self._skip_bad = skip_bad
 
-    def check(self, replica: Replica) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
+    def check(
+        self, replica: ReplicaFiles
+    ) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
         """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
         found: dict[str, _Found] = defaultdict(_Found)
         gaps: dict[int, list[tuple[int, str, int, str, int]]] = {}

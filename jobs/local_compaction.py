@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
-from jobs.facts import Measured
-from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, Counts
+from jobs.facts import MeasuredFacts
+from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
 from jobs.files import LocalFiles
 from jobs.local_rows import crc_matches, measure_rows, read_rows, row_hash
 from jobs.merge_engine import DamagedRow
 from jobs.removed_entries import merge_ranges
-from jobs.selection import Selected
+from jobs.selection import SelectedPartitions
 from jobs.spark import report_stage
 from wire.sstable.manifest import FileEntry
 from wire.sstable.schema import COLUMN_INDEX, Row, RowKind, arrow_schema
@@ -55,9 +55,11 @@ class LocalMerge:
     def start(self, rows: int, partitions: int) -> None:
         """Do nothing: a partition is read when it is merged."""
 
-    def merge(self, selected: Sequence[Selected], now_ms: int, folder: str, *, remove_by_session: bool) -> Counts:
+    def merge(
+        self, selected: Sequence[SelectedPartitions], now_ms: int, folder: str, *, remove_by_session: bool
+    ) -> MergeCounts:
         """Write one run for each partition into a folder of the target; return the counts of the rows."""
-        counts = Counts(by_fate=dict.fromkeys(FATES, 0))
+        counts = MergeCounts(by_fate=dict.fromkeys(FATES, 0))
         (self._target.root / folder).mkdir(parents=True)
         finished = 0
         for chosen in selected:
@@ -85,7 +87,7 @@ class LocalMerge:
             report_stage(f"{finished} sessions with finished entries")
         return counts
 
-    def _write(self, rows: list[Row], chosen: Selected, now_ms: int, name: str) -> None:
+    def _write(self, rows: list[Row], chosen: SelectedPartitions, now_ms: int, name: str) -> None:
         with RunWriter(
             self._target.root / name,
             chosen.partition,
@@ -124,12 +126,12 @@ class LocalMerge:
             pq.write_table(table, self._target.root / folder / "rows.parquet", compression="zstd")
         return damaged
 
-    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, Measured]:
+    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, MeasuredFacts]:
         """Return the facts of files of the target by path; none of a file without rows."""
         found = {path: measure_rows(read_rows(self._target.path(path)), now_ms) for path in paths}
         return {path: facts for path, facts in found.items() if facts is not None}
 
-    def count_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, int]:
+    def count_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, int]:
         """Return the number of expired queue entries of each complete partition."""
         expired: dict[int, set[bytes]] = {}
         for chosen in selected:
@@ -139,7 +141,9 @@ class LocalMerge:
                         expired.setdefault(chosen.partition, set()).add(row[_KEY])
         return {partition: len(found) for partition, found in expired.items()}
 
-    def list_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, list[tuple[int, int, int]]]:
+    def list_expired(
+        self, selected: Sequence[SelectedPartitions], now_ms: int
+    ) -> dict[int, list[tuple[int, int, int]]]:
         """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
         found: dict[int, list[tuple[int, int, int]]] = {}
         for chosen in selected:

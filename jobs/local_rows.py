@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jobs.facts import Measured
+from jobs.facts import MeasuredFacts
 from wire.sstable.schema import COLUMN_INDEX, Row, arrow_schema
 
 __all__ = ["BATCH_ROWS", "crc_matches", "measure_rows", "read_rows", "row_hash"]
@@ -59,14 +59,14 @@ def row_hash(row: Row) -> int:
     return hash(tuple(tuple(value) if isinstance(value, list) else value for value in row))
 
 
-def measure_rows(rows: Iterator[Row], expired_at_ms: int, *, keep: list[Row] | None = None) -> Measured | None:
+def measure_rows(rows: Iterator[Row], expired_at_ms: int, *, keep: list[Row] | None = None) -> MeasuredFacts | None:
     """Return the facts of one file's rows, None for no rows.
 
     Args:
         expired_at_ms: UTC ms that decides which rows had expired.
         keep: Takes the rows too.
     """
-    found: dict[str, Any] = dict.fromkeys(Measured._fields, 0)
+    found: dict[str, Any] = dict.fromkeys(MeasuredFacts._fields, 0)
     kinds: dict[int, int] = {}
     before: bytes | None = None
     key_min = key_max = b""
@@ -111,4 +111,4 @@ def measure_rows(rows: Iterator[Row], expired_at_ms: int, *, keep: list[Row] | N
         "kinds": kinds,
         "tombstone_seq_min": tombstone_seq_min,
     }
-    return Measured(**found)
+    return MeasuredFacts(**found)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
-from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, Counts
+from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
 from jobs.rows import COLUMN_NAMES, crc_matches, row_hash
 from wire.sstable.schema import RowKind
 
@@ -120,8 +120,8 @@ def merge_rows(fated: DataFrame) -> tuple[DataFrame, Observation]:
     return counted.where(F.col("fate") == KEPT).select(*COLUMN_NAMES), observation
 
 
-def counts_of(observed: dict[str, Any]) -> Counts:
+def counts_of(observed: dict[str, Any]) -> MergeCounts:
     """Return an observation's numbers."""
     by_fate = {name: int(observed[f"fate_{name}"]) for name in FATES}
     rest = {name: int(value) for name, value in observed.items() if not name.startswith("fate_")}
-    return Counts(by_fate=by_fate, **rest)
+    return MergeCounts(by_fate=by_fate, **rest)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from jobs.facts import Measured
-from jobs.fates import Counts
-from jobs.selection import Selected
+from jobs.facts import MeasuredFacts
+from jobs.fates import MergeCounts
+from jobs.selection import SelectedPartitions
 from wire.sstable.manifest import FileEntry
 
 __all__ = ["DamagedRow", "MergeEngine"]
@@ -30,17 +30,21 @@ class MergeEngine(Protocol):
     def start(self, rows: int, partitions: int) -> None:
         """Prepare for an input of this size, from a ring with so many partitions."""
 
-    def merge(self, selected: Sequence[Selected], now_ms: int, folder: str, *, remove_by_session: bool) -> Counts:
+    def merge(
+        self, selected: Sequence[SelectedPartitions], now_ms: int, folder: str, *, remove_by_session: bool
+    ) -> MergeCounts:
         """Write one run for each partition into a folder of the target; return the counts of the rows."""
 
     def write_damaged(self, files: Sequence[FileEntry], folder: str) -> list[DamagedRow]:
         """Copy bad and misfiled rows with the name of their file into a folder of the target; return them."""
 
-    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, Measured]:
+    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, MeasuredFacts]:
         """Return the facts of files of the target by path; none of a file without rows."""
 
-    def count_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, int]:
+    def count_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, int]:
         """Return the number of expired queue entries of each complete partition."""
 
-    def list_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, list[tuple[int, int, int]]]:
+    def list_expired(
+        self, selected: Sequence[SelectedPartitions], now_ms: int
+    ) -> dict[int, list[tuple[int, int, int]]]:
         """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""

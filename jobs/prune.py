@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jobs.files import FileSystem, open_directory
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.spark import SparkUnavailable, could_not_run, open_session
 from jobs.words import JobParser
 from wire.sstable.manifest import FOLDERS, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
-__all__ = ["Plan", "main", "plan", "prune"]
+__all__ = ["PrunePlan", "main", "plan", "prune"]
 
 KEEP = 3  # manifests: the newest, and two to compare it with or to go back to
 GRACE_HOURS = 24.0  # the longest that a job may run; shorter frees space sooner
@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True)
-class Plan:
+class PrunePlan:
     """Files that may go."""
 
     manifests: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Plan:
         return sum(self.files.values())
 
 
-def plan(store: FileSystem, now_ms: int, keep: int = KEEP, grace_ms: int = int(GRACE_HOURS * HOUR_MS)) -> Plan:
+def plan(store: FileSystem, now_ms: int, keep: int = KEEP, grace_ms: int = int(GRACE_HOURS * HOUR_MS)) -> PrunePlan:
     """Return what may go from a directory.
 
     Args:
@@ -58,7 +58,7 @@ def plan(store: FileSystem, now_ms: int, keep: int = KEEP, grace_ms: int = int(G
     numbers = manifest_numbers(store.names())
     if not numbers:
         raise FileNotFoundError("no manifest")
-    result = Plan()
+    result = PrunePlan()
     result.kept = _in_use(store, numbers, now_ms - grace_ms, keep)
     named: set[str] = set()
     for number in result.kept:
@@ -84,7 +84,7 @@ def _names(manifest: Manifest) -> set[str]:
     return {entry.path for entry in manifest.files} | set(manifest.quarantine)
 
 
-def _add_folder(store: FileSystem, folder: str, named: set[str], since_ms: int, result: Plan) -> None:
+def _add_folder(store: FileSystem, folder: str, named: set[str], since_ms: int, result: PrunePlan) -> None:
     """Plan one run's folder: whole when nothing in it is named, else file by file; never what changed lately."""
     inside = store.tree(folder)
     stays = {path for path, _, changed_ms in inside if path in named or changed_ms >= since_ms}
@@ -93,7 +93,7 @@ def _add_folder(store: FileSystem, folder: str, named: set[str], since_ms: int, 
         result.folders.append(folder)
 
 
-def prune(store: FileSystem, removed: Plan) -> None:
+def prune(store: FileSystem, removed: PrunePlan) -> None:
     """Remove it: manifests first, so that whatever point is reached, none of those left lists a missing file."""
     for number in removed.manifests:
         store.delete(manifest_name(number))
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     if arguments.keep < 1 or arguments.grace_hours < 0:
         print("stratamq jobs prune: --keep must be 1 or more, --grace-hours 0 or more", file=sys.stderr)
-        return ExitCode.USAGE
+        return JobExitCode.USAGE
     now_ms = arguments.now if arguments.now is not None else time.time_ns() // 1_000_000
     try:
         local = "://" not in arguments.input or arguments.input.startswith("file:")
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{len(removed.kept)} manifests in use",
         file=sys.stderr,
     )
-    return ExitCode.CLEAN
+    return JobExitCode.CLEAN
 
 
 if __name__ == "__main__":

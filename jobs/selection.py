@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from wire.sstable.manifest import FileEntry, Manifest
 
-__all__ = ["Policy", "Selected", "select"]
+__all__ = ["CompactionPolicy", "SelectedPartitions", "select"]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CompactionPolicy:
     """When a partition is worth the work."""
 
     generations: int = 4  # this many files of one partition are merged; fewer costs more writing, more slows reads
@@ -30,7 +30,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectedPartitions:
     """The inputs from one partition, oldest generation first."""
 
     partition: int
@@ -48,7 +48,7 @@ class Selected:
         return sum(f.bytes for f in self.files)
 
 
-def select(manifest: Manifest, policy: Policy, now_ms: int) -> list[Selected]:
+def select(manifest: Manifest, policy: CompactionPolicy, now_ms: int) -> list[SelectedPartitions]:
     """Return what to merge, by ascending partition."""
     chosen = []
     for partition in manifest.partitions:
@@ -57,7 +57,7 @@ def select(manifest: Manifest, policy: Policy, now_ms: int) -> list[Selected]:
         files = manifest.files_of(partition)
         if policy.everything or len(files) >= policy.generations or _garbage(files, now_ms) > policy.garbage:
             inputs = _without_base(files, policy)
-            chosen.append(Selected(partition, tuple(inputs), complete=len(inputs) == len(files)))
+            chosen.append(SelectedPartitions(partition, tuple(inputs), complete=len(inputs) == len(files)))
     return chosen
 
 
@@ -72,7 +72,7 @@ def _garbage(files: list[FileEntry], now_ms: int) -> float:
     return min(1.0, (tombstones + hidden + expired) / rows) if rows else 1.0
 
 
-def _without_base(files: list[FileEntry], policy: Policy) -> list[FileEntry]:
+def _without_base(files: list[FileEntry], policy: CompactionPolicy) -> list[FileEntry]:
     newer = files[1:]
     if policy.partial and len(newer) > 1 and files[0].bytes > policy.base_factor * sum(f.bytes for f in newer):
         return newer

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conf.urls import mask_urls
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ def close_session() -> None:
         _logs.pop().unlink(missing_ok=True)
 
 
-def could_not_run(job: str, error: Exception) -> ExitCode:
+def could_not_run(job: str, error: Exception) -> JobExitCode:
     """Print why a job could not run, and where Spark's own log lines are if it wrote an error; return the exit code."""
     print(mask_urls(f"stratamq jobs {job}: {error}"), file=sys.stderr)
     while _logs:
@@ -147,7 +147,7 @@ def could_not_run(job: str, error: Exception) -> ExitCode:
             print(f"Spark's own log lines: {log}", file=sys.stderr)
         else:
             log.unlink()
-    return ExitCode.COULD_NOT_RUN
+    return JobExitCode.COULD_NOT_RUN
 
 
 @contextlib.contextmanager

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from jobs import store_rules
-from jobs.audit_engine import EXAMPLES_MAX, LedgerFolder, Present, ProofInput, ProofResult, Violations
-from jobs.facts import Measured
-from jobs.file_rules import Replica
+from jobs.audit_engine import EXAMPLES_MAX, LedgerFolder, PresentRows, ProofInput, ProofResult, Violations
+from jobs.facts import MeasuredFacts
+from jobs.file_rules import ReplicaFiles
 from jobs.files import FileSystem
 from jobs.proof import account, read_ledgers, summarize
 from jobs.removed_entries import merge_ranges
@@ -40,11 +40,11 @@ class SparkAudit:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._stores: Mapping[str, FileSystem] = {}
-        self._replicas: Sequence[Replica] = ()
-        self._present: Sequence[Present] = ()
+        self._replicas: Sequence[ReplicaFiles] = ()
+        self._present: Sequence[PresentRows] = ()
         self._kept: DataFrame | None = None
 
-    def start(self, rows: int, replicas: Sequence[Replica], stores: Mapping[str, FileSystem]) -> None:
+    def start(self, rows: int, replicas: Sequence[ReplicaFiles], stores: Mapping[str, FileSystem]) -> None:
         """Prepare the session for so many rows of files and ledgers."""
         self._replicas, self._stores = replicas, stores
         self._spark.conf.set("spark.sql.adaptive.enabled", "true")
@@ -57,11 +57,11 @@ class SparkAudit:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def measure(self, present: Sequence[Present]) -> dict[tuple[int, str], Measured]:
+    def measure(self, present: Sequence[PresentRows]) -> dict[tuple[int, str], MeasuredFacts]:
         """Return the facts of files by replica and path; none of a file without a readable row."""
         self._present = present
         found = measure(self._rows(), self._listed().drop("replica"), with_hash=False)
-        facts: dict[tuple[int, str], Measured] = {}
+        facts: dict[tuple[int, str], MeasuredFacts] = {}
         for each in present:
             measured = found.get(unquote(self._stores[each.uri].spark_name(each.entry.path)))
             if measured is not None:
@@ -121,7 +121,9 @@ class SparkAudit:
         assert self._kept is not None
         return self._kept.where("NOT conflict")
 
-    def check(self, replica: Replica) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
+    def check(
+        self, replica: ReplicaFiles
+    ) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
         """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
         one = self._live().where(f"replica = {replica.number}")
         found = {name: one.transform(rule) for name, rule in store_rules.STORE_RULES.items()}

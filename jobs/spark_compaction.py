@@ -10,13 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from jobs import merge
-from jobs.facts import Measured
-from jobs.fates import Counts
+from jobs.facts import MeasuredFacts
+from jobs.fates import MergeCounts
 from jobs.files import FileSystem
 from jobs.merge_engine import DamagedRow
 from jobs.removed_entries import merge_ranges
 from jobs.rows import COLUMN_NAMES, crc_matches, literal_frame, read_runs
-from jobs.selection import Selected
+from jobs.selection import SelectedPartitions
 from jobs.spark import fit_to_size, report_stage
 from jobs.spark_facts import measure
 from wire.sstable.manifest import FileEntry
@@ -45,7 +45,9 @@ class SparkMerge:
         self._ring_partitions = partitions
         fit_to_size(self._spark, rows)
 
-    def merge(self, selected: Sequence[Selected], now_ms: int, folder: str, *, remove_by_session: bool) -> Counts:
+    def merge(
+        self, selected: Sequence[SelectedPartitions], now_ms: int, folder: str, *, remove_by_session: bool
+    ) -> MergeCounts:
         """Write one run for each partition into a folder of the target; return the counts of the rows."""
         rows = self._rows(selected)
         complete = [s.partition for s in selected if s.complete]
@@ -75,10 +77,12 @@ class SparkMerge:
                 self._target.delete(f"{folder}/{name}")
         return merge.counts_of(observation.get)
 
-    def _rows(self, selected: Sequence[Selected]) -> DataFrame:
+    def _rows(self, selected: Sequence[SelectedPartitions]) -> DataFrame:
         return read_runs(self._spark, [self._source.uri(f.path) for s in selected for f in s.files])
 
-    def _finished_sessions(self, rows: DataFrame, selected: Sequence[Selected], now_ms: int) -> DataFrame | None:
+    def _finished_sessions(
+        self, rows: DataFrame, selected: Sequence[SelectedPartitions], now_ms: int
+    ) -> DataFrame | None:
         """Return the sessions whose rows may go, None when there are none or too many to broadcast.
 
         The tasks of the query follow the number of session rows: 200 tasks for some thousand sessions took most of the
@@ -126,7 +130,7 @@ class SparkMerge:
                 self._target.delete(f"{folder}/{name}")
         return [DamagedRow(row[0], row[1], row[2], bytes(row[3] or b""), row[4], row[5]) for row in found]
 
-    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, Measured]:
+    def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, MeasuredFacts]:
         """Return the facts of files of the target by path; none of a file without rows."""
         if not paths:
             return {}
@@ -134,7 +138,7 @@ class SparkMerge:
         named = {path: found.get(unquote(self._target.spark_name(path))) for path in paths}
         return {path: facts for path, facts in named.items() if facts is not None}
 
-    def count_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, int]:
+    def count_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, int]:
         """Return the number of expired queue entries of each complete partition."""
         complete = [s.partition for s in selected if s.complete]
         expired = self._rows(selected).where(
@@ -145,7 +149,9 @@ class SparkMerge:
         counted = expired.groupBy("partition").agg(F.count_distinct("key").alias("entries"))
         return {row["partition"]: row["entries"] for row in counted.collect()}
 
-    def list_expired(self, selected: Sequence[Selected], now_ms: int) -> dict[int, list[tuple[int, int, int]]]:
+    def list_expired(
+        self, selected: Sequence[SelectedPartitions], now_ms: int
+    ) -> dict[int, list[tuple[int, int, int]]]:
         """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
         rows = self._rows(selected).where(F.col("partition").isin(*[s.partition for s in selected if s.complete]))
         of_session = Window.partitionBy("partition", "session_id").orderBy("session_seq")

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from jobs.facts import Measured
+from jobs.facts import MeasuredFacts
 from jobs.rows import crc_matches, row_hash
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 
-def measure(rows: DataFrame, expired_at: int | DataFrame, *, with_hash: bool = True) -> dict[str, Measured]:
+def measure(rows: DataFrame, expired_at: int | DataFrame, *, with_hash: bool = True) -> dict[str, MeasuredFacts]:
     """Return facts per file, by its name as Spark spells it (``FileSystem.spark_name``), percent signs decoded.
 
     Args:
@@ -50,13 +50,13 @@ def measure(rows: DataFrame, expired_at: int | DataFrame, *, with_hash: bool = T
         *[F.count_if(F.col("kind") == kind).alias(f"kind_{kind}") for kind in range(10)],
     )
     orders = _order(named)
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredFacts] = {}
     by_file = {row["file"]: row.asDict() for row in orders.collect()}
     for row in totals.collect():
         plain = row.asDict() | by_file[row["file"]]
         kinds = {kind: plain[f"kind_{kind}"] for kind in range(10) if plain[f"kind_{kind}"]}
-        fields = {name: plain[name] for name in Measured._fields if name in plain}
-        found[unquote(plain["file"])] = Measured(kinds=kinds, **fields)
+        fields = {name: plain[name] for name in MeasuredFacts._fields if name in plain}
+        found[unquote(plain["file"])] = MeasuredFacts(kinds=kinds, **fields)
     return found
 
 

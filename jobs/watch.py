@@ -22,7 +22,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.spark import SparkUnavailable, close_session, could_not_run, fit_to_size, open_session
 from jobs.words import JobParser, spark_options
 
@@ -220,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SparkUnavailable, OSError) as error:
         return could_not_run("watch", error)
     print(f"{left} messages are unaccounted for" if left else "clean", file=sys.stderr)
-    return ExitCode.FINDINGS if left else ExitCode.CLEAN
+    return JobExitCode.FINDINGS if left else JobExitCode.CLEAN
 
 
 if __name__ == "__main__":

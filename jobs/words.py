@@ -9,7 +9,7 @@ import sys
 import textwrap
 from typing import Any, NoReturn
 
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 
 __all__ = ["JobParser", "spark_options"]
 
@@ -55,7 +55,7 @@ class JobParser(argparse.ArgumentParser):
         """Print the fault and where help is, and end with exit code 2."""
         message = message[:1].upper() + message[1:]
         print(f"{self.format_usage()}Try '{self.prog} -h' for help.\n\nError: {message}", file=sys.stderr)
-        raise SystemExit(int(ExitCode.USAGE))
+        raise SystemExit(int(JobExitCode.USAGE))
 
 
 def spark_options(words: argparse.ArgumentParser) -> None:

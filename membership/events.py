@@ -1,7 +1,7 @@
 """Input and output of the SWIM core.
 
-``Swim.handle(now, event)`` takes one of the inputs and returns a ``Ready``. Timers are inputs too (``Tick``). The node
-events are what services of the tiers see; none of them is a decision (see ``docs/membership.md``).
+``Swim.handle(now, event)`` takes one of the inputs and returns a ``SwimReady``. Timers are inputs too (``SwimTick``).
+The node events are what services of the tiers see; none of them is a decision (see ``docs/membership.md``).
 """
 
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ from membership.metadata import NodeMetadata
 from membership.packets import Address, MemberRecord, Message
 
 __all__ = [
-    "Exchange",
     "ExchangeFailed",
     "Input",
+    "LeaveCompleted",
     "LeaveRequested",
-    "Left",
     "MessagesReceived",
     "MetadataChanged",
     "NodeEvent",
     "NodeJoin",
     "NodeLeave",
     "NodeUpdate",
-    "Outgoing",
-    "Ready",
+    "OutgoingDatagram",
     "RecordsReceived",
     "Resync",
     "SeedsResolved",
+    "StateExchange",
     "Superseded",
-    "Tick",
+    "SwimReady",
+    "SwimTick",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class SwimTick:
     """The next deadline has come."""
 
 
@@ -83,7 +83,9 @@ class LeaveRequested:
     """Say goodbye, then fall silent."""
 
 
-Input = Tick | MessagesReceived | RecordsReceived | ExchangeFailed | SeedsResolved | MetadataChanged | LeaveRequested
+Input = (
+    SwimTick | MessagesReceived | RecordsReceived | ExchangeFailed | SeedsResolved | MetadataChanged | LeaveRequested
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeaveCompleted:
     """Our own goodbye has been told."""
 
 
@@ -124,11 +126,11 @@ class Resync:
     """Events were dropped because the service did not take them: read ``members()`` anew."""
 
 
-NodeEvent = NodeJoin | NodeLeave | NodeUpdate | Superseded | Left | Resync
+NodeEvent = NodeJoin | NodeLeave | NodeUpdate | Superseded | LeaveCompleted | Resync
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingDatagram:
     """One datagram to seal and send."""
 
     address: Address
@@ -137,17 +139,17 @@ class Outgoing:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class StateExchange:
     """A full exchange to start over TCP; answer with RecordsReceived or ExchangeFailed."""
 
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class SwimReady:
     """Work the SWIM core asks of its shell; the three kinds are independent of one another."""
 
-    messages: tuple[Outgoing, ...] = ()
-    exchanges: tuple[Exchange, ...] = ()
+    messages: tuple[OutgoingDatagram, ...] = ()
+    exchanges: tuple[StateExchange, ...] = ()
     events: tuple[NodeEvent, ...] = ()
     next_deadline: float = inf

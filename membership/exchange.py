@@ -27,8 +27,8 @@ __all__ = [
     "HELLO_BYTES_MAX",
     "LENGTH_BYTES",
     "BadExchange",
+    "ExchangeHello",
     "ExchangeSeal",
-    "Hello",
     "open_hello",
     "seal_hello",
 ]
@@ -46,7 +46,7 @@ class BadExchange(Exception):
     """The peer's bytes were refused; the reason is counted by the envelope, or stands here."""
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
+class ExchangeHello(msgspec.Struct, frozen=True, array_like=True):
     """Why an asker comes, and its challenge."""
 
     purpose: Purpose
@@ -55,15 +55,15 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_hello = msgspec.msgpack.Decoder(Hello)
+_hello = msgspec.msgpack.Decoder(ExchangeHello)
 
 
-def seal_hello(envelope: Envelope, hello: Hello) -> bytes:
+def seal_hello(envelope: Envelope, hello: ExchangeHello) -> bytes:
     """Seal the first frame."""
     return envelope.seal(_encoder.encode(hello), b"hello")
 
 
-def open_hello(envelope: Envelope, frame: bytes) -> Hello:
+def open_hello(envelope: Envelope, frame: bytes) -> ExchangeHello:
     """Open the first frame.
 
     Raises:

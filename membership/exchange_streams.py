@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admission import POOLS, AdmissionPool, AdmissionSlot, KnownAddresses
 from membership.envelope import Envelope
 from membership.exchange import (
     CHALLENGE_BYTES,
@@ -19,8 +19,8 @@ from membership.exchange import (
     HELLO_BYTES_MAX,
     LENGTH_BYTES,
     BadExchange,
+    ExchangeHello,
     ExchangeSeal,
-    Hello,
     Purpose,
     open_hello,
     seal_hello,
@@ -29,7 +29,7 @@ from membership.keyring import KeyExhausted
 from membership.packets import Address
 from wire.links.connection import address_of
 
-__all__ = ["ExchangeFailure", "Exchanges"]
+__all__ = ["ExchangeFailure", "StateExchangeStreams"]
 
 RECEIVE_BYTES = 65536
 UNPROVEN_TIMEOUT_S = 2.0  # for the hello: an unproven peer holds a place no longer
@@ -76,7 +76,7 @@ async def _receive_exactly(stream: trio.abc.Stream, count: int) -> bytes:
 
 
 @dataclass
-class Exchanges:
+class StateExchangeStreams:
     """Asks and serves exchanges for one process."""
 
     envelope: Envelope
@@ -111,7 +111,7 @@ class Exchanges:
             challenge = self.random_bytes(CHALLENGE_BYTES)
             seal = ExchangeSeal(self.envelope, purpose, challenge)
             with _step("answer", self.timeout_s):
-                await _send_frame(stream, seal_hello(self.envelope, Hello(purpose, challenge, self.session)))
+                await _send_frame(stream, seal_hello(self.envelope, ExchangeHello(purpose, challenge, self.session)))
                 answer = seal.open_answer(await _receive_frame(stream, FRAME_BYTES_MAX))
             with _step("result", self.timeout_s):
                 await _send_frame(stream, seal.seal("request", await reply(answer)))
@@ -120,7 +120,7 @@ class Exchanges:
     async def serve(
         self,
         stream: trio.SocketStream,
-        place: Place[trio.CancelScope],
+        place: AdmissionSlot[trio.CancelScope],
         answer: Callable[[Purpose], Awaitable[bytes]],
         result: Callable[[Purpose, bytes], Awaitable[bytes]],
     ) -> None:
@@ -153,7 +153,7 @@ class Exchanges:
         finally:
             self.served -= 1
 
-    async def _hello(self, stream: trio.SocketStream) -> Hello:
+    async def _hello(self, stream: trio.SocketStream) -> ExchangeHello:
         with _step("hello", UNPROVEN_TIMEOUT_S):
             hello = open_hello(self.envelope, await _receive_frame(stream, HELLO_BYTES_MAX))
         if hello.session == self.session:

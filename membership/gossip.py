@@ -24,7 +24,7 @@ from random import Random, SystemRandom
 
 import trio
 
-from conf.admission import Place
+from conf.admission import AdmissionSlot
 from conf.admitted import serve_admitted
 from conf.events import say
 from membership.discovery import local_address_towards, resolve_seeds
@@ -33,21 +33,21 @@ from membership.event_queue import EventQueue
 from membership.events import (
     ExchangeFailed,
     Input,
+    LeaveCompleted,
     LeaveRequested,
-    Left,
     MessagesReceived,
     MetadataChanged,
     NodeEvent,
-    Outgoing,
-    Ready,
+    OutgoingDatagram,
     RecordsReceived,
     SeedsResolved,
     Superseded,
-    Tick,
+    SwimReady,
+    SwimTick,
 )
 from membership.exchange import BadExchange, Purpose
-from membership.exchange_streams import ExchangeFailure, Exchanges
-from membership.key_requests import KeyDesk, KeyRequest, KeyResponse, decode_request, decode_response, encode_keys
+from membership.exchange_streams import ExchangeFailure, StateExchangeStreams
+from membership.key_requests import KeyManager, KeyRequest, KeyResponse, decode_request, decode_response, encode_keys
 from membership.keyring import KeyExhausted, KeyRing
 from membership.members import MemberView
 from membership.metadata import NodeMetadata
@@ -112,7 +112,7 @@ class Gossip:
         self._random_bytes = random_bytes
         self._give_way = give_way
         self.key_ring = key_ring or open_key_ring(settings)
-        self._desk = KeyDesk(metadata.name, self.key_ring, settings.key_file)
+        self._desk = KeyManager(metadata.name, self.key_ring, settings.key_file)
         self._queue = EventQueue(settings.events_max)
         self.events = self._queue.events
         self._counters: Counter[str] = Counter()
@@ -125,7 +125,7 @@ class Gossip:
         self._udp: socket.socket
         self._swim: Swim
         self._envelope: Envelope
-        self._exchanges: Exchanges
+        self._exchanges: StateExchangeStreams
 
     @property
     def name(self) -> str:
@@ -221,7 +221,7 @@ class Gossip:
         self._envelope = Envelope(
             self._settings.cluster, session, self.key_ring, self._swim.members, self._random_bytes
         )
-        self._exchanges = Exchanges(
+        self._exchanges = StateExchangeStreams(
             self._envelope,
             session,
             self._random_bytes,
@@ -240,7 +240,7 @@ class Gossip:
         self._give_way()
         self._carry_out(ready)
 
-    def _carry_out(self, ready: Ready) -> None:
+    def _carry_out(self, ready: SwimReady) -> None:
         for message in ready.messages:
             self._send(message)
             self._give_way()
@@ -256,7 +256,7 @@ class Gossip:
         if self._waiting is not None and self._waiting.deadline != self._deadline:
             self._waiting.deadline = self._deadline
 
-    def _send(self, message: Outgoing) -> None:
+    def _send(self, message: OutgoingDatagram) -> None:
         try:
             self._udp.sendto(self._envelope.seal_datagram(message.recipient_session, message.body), message.address)
         except KeyExhausted:
@@ -265,7 +265,7 @@ class Gossip:
             self._counters["send_failed"] += 1
 
     def _tell(self, event: NodeEvent) -> None:
-        if isinstance(event, Left | Superseded):
+        if isinstance(event, LeaveCompleted | Superseded):
             self._gone.set()
         if isinstance(event, Superseded):
             say(log, "gossip.newer_process", peer=self.name)
@@ -286,7 +286,7 @@ class Gossip:
             self._waiting = None
             await self._receive()  # who has answered is heard before it is judged
             if trio.current_time() >= self._deadline:
-                self._handle(Tick())
+                self._handle(SwimTick())
 
     async def _receive(self) -> None:
         turn = Slice()
@@ -321,7 +321,7 @@ class Gossip:
         await self._take(content, initiated=True)
         return await self._answer("members")
 
-    async def _serve(self, stream: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+    async def _serve(self, stream: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
         async with stream:
             try:
                 if not self._swim.local.silent:

@@ -14,7 +14,15 @@ from membership.exchange import BadExchange
 from membership.keyring import KEY_BYTES, KEY_ID_BYTES, KEYS_MAX, KeyRing, KeyRingError, key_id, write_key_file
 from membership.metadata import Name
 
-__all__ = ["KeyDesk", "KeyOperation", "KeyRequest", "KeyResponse", "decode_request", "decode_response", "encode_keys"]
+__all__ = [
+    "KeyManager",
+    "KeyOperation",
+    "KeyRequest",
+    "KeyResponse",
+    "decode_request",
+    "decode_response",
+    "encode_keys",
+]
 
 DETAIL_MAX = 200
 
@@ -74,7 +82,7 @@ def decode_response(content: bytes) -> KeyResponse:
         raise BadExchange("key response") from None
 
 
-class KeyDesk:
+class KeyManager:
     """Carries out key requests on this member, one at a time."""
 
     def __init__(self, name: str, key_ring: KeyRing, key_file: Path | None) -> None:

@@ -11,7 +11,7 @@ from membership.events import NodeJoin, NodeLeave, NodeUpdate, Superseded
 from membership.local_health import LocalHealth
 from membership.members import Member, Members, MemberState, MemberView
 from membership.metadata import NodeMetadata
-from membership.outbox import Outbox
+from membership.outbox import GossipOutbox
 from membership.packets import INCARNATION_MAX, MEMBERS_MAX, Address, Alive, Dead, MemberRecord, Suspect, encode_message
 from membership.profiles import Profile
 from membership.suspicion import Suspicion
@@ -68,7 +68,7 @@ class MemberStates:
         news: Dissemination,
         health: LocalHealth,
         timers: Timers,
-        outbox: Outbox,
+        outbox: GossipOutbox,
     ) -> None:
         self._profile = profile
         self._local = local

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from membership.metadata import NodeMetadata
     from membership.settings import MembershipSettings
 
-__all__ = ["Believed", "NodeGossip", "is_news"]
+__all__ = ["BelievedState", "NodeGossip", "is_news"]
 
 logger = logging.getLogger("stratamq.membership")
 
@@ -37,7 +37,7 @@ LOAD_STEP = 0.1
 LOAD_HEEDED = 0.03  # below it a load is the same: each telling is fifteen packets and more, and work at every member
 
 
-class Believed(NamedTuple):
+class BelievedState(NamedTuple):
     """One member as gossip sees it."""
 
     state: str
@@ -85,11 +85,12 @@ class NodeGossip:
         settings = self._settings
         return settings is not None and (settings.key_file is not None or settings.key_fd is not None)
 
-    def believes(self) -> dict[str, Believed]:
+    def believes(self) -> dict[str, BelievedState]:
         """Return each member's state, and how loaded it says to be."""
         members = [] if self.gossip is None else self.gossip.members()
         return {
-            member.name: Believed(member.state, member.metadata.clients, member.metadata.load) for member in members
+            member.name: BelievedState(member.state, member.metadata.clients, member.metadata.load)
+            for member in members
         }
 
     def _states(self) -> dict[tuple[str, ...], float]:

@@ -9,17 +9,17 @@ from collections import Counter
 
 from membership.dissemination import Dissemination
 from membership.envelope import BODY_BYTES_MAX
-from membership.events import Exchange, NodeEvent, Outgoing, Ready
+from membership.events import NodeEvent, OutgoingDatagram, StateExchange, SwimReady
 from membership.members import Member, Members
 from membership.packets import MESSAGES_MAX, NAMES, Address, Dead, Message, Suspect, encode_message, join_messages
 from membership.profiles import Profile
 
-__all__ = ["Outbox"]
+__all__ = ["GossipOutbox"]
 
 _ARRAY_HEAD_BYTES = 3
 
 
-class Outbox:
+class GossipOutbox:
     """Messages, exchanges and events of one call."""
 
     def __init__(self, profile: Profile, members: Members, dissemination: Dissemination, local_name: str) -> None:
@@ -27,8 +27,8 @@ class Outbox:
         self._members = members
         self._dissemination = dissemination
         self._local_name = local_name
-        self._messages: list[Outgoing] = []
-        self._exchanges: list[Exchange] = []
+        self._messages: list[OutgoingDatagram] = []
+        self._exchanges: list[StateExchange] = []
         self._events: list[NodeEvent] = []
         self.counters: Counter[str] = Counter()
 
@@ -48,15 +48,15 @@ class Outbox:
 
     def exchange(self, address: Address) -> None:
         """Ask for a full exchange."""
-        self._exchanges.append(Exchange(address))
+        self._exchanges.append(StateExchange(address))
 
     def tell(self, event: NodeEvent) -> None:
         """Tell the service."""
         self._events.append(event)
 
-    def flush(self, next_deadline: float) -> Ready:
+    def flush(self, next_deadline: float) -> SwimReady:
         """Return what was collected, and start anew."""
-        ready = Ready(tuple(self._messages), tuple(self._exchanges), tuple(self._events), next_deadline)
+        ready = SwimReady(tuple(self._messages), tuple(self._exchanges), tuple(self._events), next_deadline)
         self._messages, self._exchanges, self._events = [], [], []
         return ready
 
@@ -71,4 +71,4 @@ class Outbox:
         limit = self._profile.retransmit_limit(self._members.live_count)
         encoded += self._dissemination.take(budget, MESSAGES_MAX - len(encoded), limit)
         if encoded:
-            self._messages.append(Outgoing(to.address, to.session, join_messages(encoded)))
+            self._messages.append(OutgoingDatagram(to.address, to.session, join_messages(encoded)))

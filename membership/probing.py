@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from membership.local_health import LocalHealth
 from membership.member_states import LocalMember, MemberStates
 from membership.members import Member, Members
-from membership.outbox import Outbox
+from membership.outbox import GossipOutbox
 from membership.packets import Ack, Nack, Ping, PingReq, Suspect
 from membership.profiles import Profile
 from membership.timers import Timers
@@ -52,7 +52,7 @@ class Probing:
         members: Members,
         health: LocalHealth,
         timers: Timers,
-        outbox: Outbox,
+        outbox: GossipOutbox,
         states: MemberStates,
     ) -> None:
         self._profile = profile

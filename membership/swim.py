@@ -1,6 +1,6 @@
 """The SWIM core: one member's membership protocol, without sockets, clocks or dice.
 
-``Swim.handle(now, event) -> Ready`` is the whole door. This file decides when something happens: rounds, dedicated
+``Swim.handle(now, event) -> SwimReady`` is the whole door. This file decides when something happens: rounds, dedicated
 gossip, full exchanges, reconnection, forgetting, leaving. ``probing.py`` has the probe, ``member_states.py`` the rules
 for a member's state, ``outbox.py`` the news that rides along. Gossip decides nothing about placement or leadership
 (``docs/membership.md``). Sources: SWIM (Das, Gupta, Motivala, 2002); Lifeguard (Dadgar, Phillips, Currey, 2018).
@@ -13,20 +13,20 @@ from membership.dissemination import Dissemination
 from membership.events import (
     ExchangeFailed,
     Input,
+    LeaveCompleted,
     LeaveRequested,
-    Left,
     MessagesReceived,
     MetadataChanged,
-    Ready,
     RecordsReceived,
     SeedsResolved,
-    Tick,
+    SwimReady,
+    SwimTick,
 )
 from membership.local_health import LocalHealth
 from membership.member_states import LocalMember, MemberStates, view
 from membership.members import Member, Members, MemberView
 from membership.metadata import NodeMetadata, encode_metadata
-from membership.outbox import Outbox
+from membership.outbox import GossipOutbox
 from membership.packets import (
     Ack,
     Address,
@@ -83,7 +83,7 @@ class Swim:
         self.news = Dissemination()
         self.health = LocalHealth(profile.local_health_max, enabled=profile.lifeguard)
         self._timers = Timers()
-        self._outbox = Outbox(profile, self.members, self.news, metadata.name)
+        self._outbox = GossipOutbox(profile, self.members, self.news, metadata.name)
         parts = (self.health, self._timers, self._outbox)
         self._states = MemberStates(profile, self._local, self.members, self.news, *parts)
         self._probing = Probing(profile, self._local, self.members, *parts, self._states)
@@ -125,16 +125,16 @@ class Swim:
             rows.append(MemberRecord(member.state, said))
         return rows
 
-    def handle(self, now: float, event: Input) -> Ready:
-        """Take one event; return what should happen. Timers fire on ``Tick`` alone, so that packets that wait in a
+    def handle(self, now: float, event: Input) -> SwimReady:
+        """Take one event; return what should happen. Timers fire on ``SwimTick`` alone, so that packets that wait in a
         socket buffer are heard before anybody is judged for their absence."""
         if self._local.silent:
-            return Ready()
+            return SwimReady()
         self._notice_pause(now)
         match event:
             case MessagesReceived():
                 self._messages_received(now, event)
-            case Tick():
+            case SwimTick():
                 self._fire_timers(now)
             case RecordsReceived():
                 self._records_received(now, event)
@@ -150,7 +150,7 @@ class Swim:
                 self._leave(now)
         return self._ready(now)
 
-    def _ready(self, now: float) -> Ready:
+    def _ready(self, now: float) -> SwimReady:
         if self.news and not self._local.silent and ("gossip", 0) not in self._timers:
             self._timers.set(("gossip", 0), now + self._jitter(self._profile.gossip_interval_s))
         return self._outbox.flush(self._timers.next_deadline)
@@ -243,7 +243,7 @@ class Swim:
         if self._local.leaving and (told or now >= self._leave_by):
             self._local.silent = True
             self._timers.clear()
-            self._outbox.tell(Left())
+            self._outbox.tell(LeaveCompleted())
         elif self.news and self.members.live:
             self._timers.set(("gossip", 0), now + self._profile.gossip_interval_s)
 

@@ -15,16 +15,16 @@ __all__ = [
     "Accepted",
     "ClientBounds",
     "ClientState",
+    "ConnectRefused",
     "Event",
     "MustClose",
     "OpenPublish",
     "PublishAnswered",
-    "Received",
-    "Refused",
+    "PublishReceived",
     "RequestAnswered",
+    "ServerDisconnect",
     "StateChange",
     "Timer",
-    "ToldToLeave",
 ]
 
 
@@ -105,14 +105,14 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ConnectRefused:
     """CONNACK carried an error; MustClose follows."""
 
     connack: Connack
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class PublishReceived:
     """A PUBLISH arrived. The caller stores it, and then calls ``acknowledge``."""
 
     packet: Publish
@@ -135,7 +135,7 @@ class RequestAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldToLeave:
+class ServerDisconnect:
     """The broker sent DISCONNECT; it closes next."""
 
     packet: Disconnect
@@ -153,4 +153,6 @@ class MustClose:
     detail: str = field(default="", compare=False)
 
 
-Event: TypeAlias = Accepted | Refused | Received | PublishAnswered | RequestAnswered | ToldToLeave | MustClose
+Event: TypeAlias = (
+    Accepted | ConnectRefused | PublishReceived | PublishAnswered | RequestAnswered | ServerDisconnect | MustClose
+)

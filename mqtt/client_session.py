@@ -29,16 +29,16 @@ from mqtt.client_events import (
     Accepted,
     ClientBounds,
     ClientState,
+    ConnectRefused,
     Event,
     MustClose,
     OpenPublish,
     PublishAnswered,
-    Received,
-    Refused,
+    PublishReceived,
     RequestAnswered,
+    ServerDisconnect,
     StateChange,
     Timer,
-    ToldToLeave,
 )
 from mqtt.client_inbound import ClientInbound
 from mqtt.client_outbound import ClientOutbound
@@ -68,16 +68,16 @@ __all__ = [
     "ClientBounds",
     "ClientSession",
     "ClientState",
+    "ConnectRefused",
     "Event",
     "MustClose",
     "OpenPublish",
     "PublishAnswered",
-    "Received",
-    "Refused",
+    "PublishReceived",
     "RequestAnswered",
+    "ServerDisconnect",
     "StateChange",
     "Timer",
-    "ToldToLeave",
 ]
 
 PINGS_PER_SILENCE = 3
@@ -317,7 +317,7 @@ class ClientSession:
             case Publish():
                 message, answers = self._in.receive(packet)
                 self._answer(answers)
-                return None if message is None else Received(message)
+                return None if message is None else PublishReceived(message)
             case Pubrel():
                 known = self._in.release(packet.packet_identifier)
                 if known:
@@ -329,7 +329,7 @@ class ClientSession:
                 token = self._requests.pop(packet.packet_identifier, None)
                 return None if token is None else RequestAnswered(token, packet)
             case Disconnect():
-                return ToldToLeave(packet)
+                return ServerDisconnect(packet)
             case Pingresp():
                 pass  # ``handle`` has noted that the broker was heard
             case _:
@@ -343,7 +343,7 @@ class ClientSession:
         if packet.reason_code:
             self.state = ClientState.REFUSED
             self._break("refused")
-            return Refused(packet)
+            return ConnectRefused(packet)
         forgotten = () if packet.session_present else self.forget()
         properties = packet.properties
         window = self._bounds.window

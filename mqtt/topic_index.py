@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from mqtt.errors import LocalProtocolError
 
-__all__ = ["Page", "TopicIndex"]
+__all__ = ["MatchPage", "TopicIndex"]
 
 Value = TypeVar("Value")
 
@@ -20,7 +20,7 @@ CHUNK_MAX = 1024  # keys in one piece of the sorted list; an insertion moves at 
 PAGE_VISITS = 1024  # topics looked at in one step: at most a few milliseconds
 
 
-class Page(NamedTuple, Generic[Value]):
+class MatchPage(NamedTuple, Generic[Value]):
     """Result of one step of a match."""
 
     found: list[tuple[str, Value]]  # topic, value
@@ -108,7 +108,7 @@ class TopicIndex(Generic[Value]):
         names = [key.replace("\0", "/") for key in found]
         return names, names[-1] if len(names) == count else None
 
-    def page(self, topic_filter: str, *, after: str | None = None, visits_max: int = PAGE_VISITS) -> Page[Value]:
+    def page(self, topic_filter: str, *, after: str | None = None, visits_max: int = PAGE_VISITS) -> MatchPage[Value]:
         """Return what ``match`` finds while looking at no more than ``visits_max`` topics, 1 or more.
 
         Pages bound the time of one step, which the number of results does not: ``+/+/x`` may look far for little.
@@ -124,11 +124,11 @@ class TopicIndex(Generic[Value]):
             if at == len(self._chunks[position]):
                 position, at = position + 1, 0
                 if position == len(self._chunks) or not self._chunks[position]:
-                    return Page(found, None, visits)
+                    return MatchPage(found, None, visits)
             key = self._chunks[position][at]
             jump = _next_key(wanted, key)
             if jump is None:
-                return Page(found, None, visits + 1)
+                return MatchPage(found, None, visits + 1)
             if jump == key:
                 found.append((key.replace("\0", "/"), self._values[key]))
             if len(jump) <= len(key) and key.startswith(jump):
@@ -136,7 +136,7 @@ class TopicIndex(Generic[Value]):
             else:
                 position = bisect_right(self._lows, jump) - 1
                 at = bisect_left(self._chunks[position], jump)
-        return Page(found, key.replace("\0", "/"), visits_max)
+        return MatchPage(found, key.replace("\0", "/"), visits_max)
 
 
 def _first_key(wanted: list[str]) -> str:

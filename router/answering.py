@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 from access.operators.verbs import Refusal, operator_of, speaker
-from router.looks.operators import Operators
+from router.looks.operators import RouterOperators
 from router.map.commands import Command
-from router.map.proposals import Asker
+from router.map.proposals import ProposalOrigin
 from router.operators.for_nodes import ForNodes
 from router.operators.node_orders import NodeOrders
-from router.operators.queries import NOT_READY, AboutPolicy, Change, RouterView, decide, refused
+from router.operators.queries import NOT_READY, PolicyQuery, ProposedChange, RouterView, decide, refused
 from router.policy.forgetting import refusal_to_forget
-from router.policy.policy_desk import Leads, PolicyDesk
+from router.policy.policy_desk import LeaderCheck, PolicyService
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Query
 from wire.messages.operators import Admin, AdminReply
 
 __all__ = ["Answering"]
@@ -35,9 +35,9 @@ class Answering:
     def __init__(
         self,
         view: RouterView,
-        policy: PolicyDesk,
+        policy: PolicyService,
         orders: NodeOrders,
-        propose: Callable[[Command, Asker], None],
+        propose: Callable[[Command, ProposalOrigin], None],
         tell: Callable[[str, Control], None],
         count: Callable[[str], None],
         utc: Callable[[], float],
@@ -49,12 +49,12 @@ class Answering:
         self._tell = tell
         self._count = count
         self._for_process: list[tuple[str, Admin]] = []
-        self.desk = Operators(view.node, lambda: view.shards, lambda: view.machine.map, tell, utc)
+        self.desk = RouterOperators(view.node, lambda: view.shards, lambda: view.machine.map, tell, utc)
 
-    def ask(self, node: str, peer: PeerKey | None, question: Admin | Look) -> None:
+    def ask(self, node: str, peer: PeerKey | None, question: Admin | Query) -> None:
         """Take a question; ``peer`` is the link that it came over."""
         view = self._view
-        if isinstance(question, Look):
+        if isinstance(question, Query):
             self.desk.take(view.now, node, peer, question)
             return
         try:
@@ -65,15 +65,15 @@ class Answering:
             decision = refused(question, view.node, refusal)
         if isinstance(decision, AdminReply):
             self._tell(node, decision)
-        elif isinstance(decision, Change):
+        elif isinstance(decision, ProposedChange):
             self._change(node, question, decision.command)
         elif isinstance(decision, ForNodes):
             nodes, subject = decision.nodes, decision.subject
             by = speaker(question, operator_of(peer))
             assert by is not None  # judged
             self._orders.pass_on(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
-        elif isinstance(decision, AboutPolicy):
-            leads = Leads(view.leads, view.node, view.leader)
+        elif isinstance(decision, PolicyQuery):
+            leads = LeaderCheck(view.leads, view.node, view.leader)
             self._policy.ask(view.now, node, question, decision.arguments, leads)
         else:
             self._for_process.append((node, question))
@@ -84,7 +84,7 @@ class Answering:
         if too_early:
             self._tell(node, AdminReply(question.request, False, None, too_early, NOT_READY))
         else:
-            self._propose(command, Asker(node, question.request, question))
+            self._propose(command, ProposalOrigin(node, question.request, question))
 
     def take_for_process(self) -> list[tuple[str, Admin]]:
         """Return (who asked, what) that the process around the core answers."""

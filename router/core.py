@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from conf.events import say
-from membership.node_gossip import Believed
+from membership.node_gossip import BelievedState
 from router.answering import Answering
-from router.events import Applied, Event, OrderDone, ProposalFailed, Ready, RoleChanged, RoundEnded
+from router.events import Applied, Event, OrderDone, ProposalFailed, RoleChanged, RoundEnded, RouterReady
 from router.frame_gate import FrameGate
 from router.heartbeats import Heartbeats
 from router.map.commands import Bootstrap, Command, DeclareDead, PlaceShards, StopNodes
@@ -25,20 +25,20 @@ from router.map.rebalance_run import RebalanceRunner
 from router.map.registrations import Registrations
 from router.map.stop_requests import StopRequests
 from router.operators.node_orders import NodeOrders, Orders
-from router.operators.ring_verbs import Due
-from router.outbox import Outbox
+from router.operators.ring_verbs import PendingMoves
+from router.outbox import RouterOutbox
 from router.placement.reachability import Reachability
 from router.placement.successor import Successor
 from router.policy import router_snapshot
 from router.policy.log_entry import read_entry
-from router.policy.policy_desk import PolicyDesk, PolicyQuestion
+from router.policy.policy_desk import PolicyQuestion, PolicyService
 from router.policy.pruning import Pruning
 from router.proposing import Proposing
 from router.relaying import Relaying
 from router.routes.owned_shards import OwnedShards
 from router.routes.shard import RouteShard
-from router.routes.shard_work import Judge, ShardMessage
-from router.settings import RouterSettings
+from router.routes.shard_work import BatchValidator, ShardMessage
+from router.settings import RouterLimits
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER
 from wire.links.refusals import Refusals
@@ -46,17 +46,17 @@ from wire.links.roster import Roster
 from wire.messages.cluster_map import MapDelta, NodeEntry
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Query
 from wire.messages.message import name_of
 from wire.messages.nodes import (
-    Drain,
+    DrainNode,
     FollowMap,
     Heartbeat,
     Leave,
-    Refused,
-    Register,
+    RegisterRequest,
     Relay,
     RequestChange,
+    RequestRefused,
 )
 from wire.messages.operators import Admin
 from wire.node.events import FrameArrived, LinkDown, LinkUp
@@ -78,11 +78,11 @@ class RouterCore:
     def __init__(
         self,
         entry: NodeEntry,
-        settings: RouterSettings,
+        settings: RouterLimits,
         *,
         ended_incarnation: int = 0,
         group: Group = None,
-        believes: Callable[[], dict[str, Believed]] = dict,
+        believes: Callable[[], dict[str, BelievedState]] = dict,
         utc: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Set up.
@@ -105,7 +105,7 @@ class RouterCore:
         )  # fmt: skip
         refusals = Refusals(self.count)
         self._gate = FrameGate(self.count, refusals, Roster(lambda: self.machine.map, group, at_router=True))
-        self._outbox = Outbox(self.node, self.count)
+        self._outbox = RouterOutbox(self.node, self.count)
         self.tell = self._outbox.tell
         self._relaying = Relaying(self.tell, self.count)
         self._owned = OwnedShards(self.node, settings.cached_topics_max, self.tell, self.count, refusals)
@@ -117,7 +117,7 @@ class RouterCore:
         self._proposing = Proposing(self.machine, lambda: self.policy.epoch, self.tell, self._refuse, self.count)
         self.propose = self._proposing.propose
         pruning = Pruning(utc, settings.prune_late_s)
-        self.policy = PolicyDesk(
+        self.policy = PolicyService(
             self.tell, self._outbox.send, self._proposing.give, self.count, utc, settings.map_page_bytes, pruning
         )
         self._heartbeats = Heartbeats(self.node, self.leases, self.policy, self.tell, settings.lease_s, self.count)
@@ -138,12 +138,12 @@ class RouterCore:
         self._stops = StopRequests()
         self._successor = Successor()
         self.rebalancer = RebalanceRunner(self.machine, self.leases, self.propose)
-        self._due = Due()
+        self._due = PendingMoves()
         self._late_storage = LateStorage(self.machine, self.leases, self.propose)
 
     # --- the one entry
 
-    def handle(self, now: float, events: Sequence[Event]) -> Ready:
+    def handle(self, now: float, events: Sequence[Event]) -> RouterReady:
         """Take the events of one turn."""
         self._now = now
         for event in events:
@@ -171,16 +171,16 @@ class RouterCore:
             self._control_of(peer, message)
         if self._owned.has_work and not _only_raft(events):
             leased = self.holder.has_lease(now) if self.machine.map.lease_s else True
-            self._owned.turn(Judge(now, self.machine.map, leased))
+            self._owned.turn(BatchValidator(now, self.machine.map, leased))
         if self._changed or now >= self._next_time or not events or self.stop.begun:
             self._time(now)  # also what a Suspected asks for: leases and links are looked at, by their own rules
         self.looks.turn(now)
         return self._ready()
 
-    def _ready(self) -> Ready:
+    def _ready(self) -> RouterReady:
         self._owned.send()
         late = self._take_own()
-        ready = Ready(
+        ready = RouterReady(
             self._proposing.take(),
             self._rounds,
             self._outbox.take_sends(),
@@ -305,7 +305,7 @@ class RouterCore:
             self._bootstrapping = False
 
     def _refuse(self, peer: str, request: int, code: str, detail: str) -> None:
-        self.tell(peer, Refused(request, code, detail, self.leader))
+        self.tell(peer, RequestRefused(request, code, detail, self.leader))
 
     # --- Raft
 
@@ -419,15 +419,15 @@ class RouterCore:
                 self._heartbeats.arrived(self._now, node, message)
             else:
                 self._heartbeats.refer(node, message, self.leader)
-        elif isinstance(message, Register | RequestChange) and not self.leads:
+        elif isinstance(message, RegisterRequest | RequestChange) and not self.leads:
             self._refuse(node, message.request, "not_leader", "this router does not lead")
-        elif isinstance(message, Register):
+        elif isinstance(message, RegisterRequest):
             self._register(node, message)
         elif isinstance(message, FollowMap):
             self._follow(node, peer, message)
         elif isinstance(message, RequestChange):
             self._request_change(node, message)
-        elif isinstance(message, Drain | Leave):
+        elif isinstance(message, DrainNode | Leave):
             self._stop(node, peer, message)
         elif isinstance(message, PolicyQuestion):
             if peer is not None:
@@ -435,7 +435,7 @@ class RouterCore:
         elif isinstance(message, Relay):
             if not self._relaying.take(peer, message, self.machine.map):
                 self._gate.condemn(self._now, cast(PeerKey, peer), name_of(message), TIER)
-        elif isinstance(message, Admin | Look):
+        elif isinstance(message, Admin | Query):
             self._answering.ask(node, peer, message)
         elif isinstance(message, Orders):
             self._orders.take(node, message)
@@ -448,7 +448,7 @@ class RouterCore:
             return
         self._heartbeats.confirmed(self._now, event.context, self.machine.map)
 
-    def _register(self, node: str, message: Register) -> None:
+    def _register(self, node: str, message: RegisterRequest) -> None:
         former = self.machine.map.nodes.get(node)
         if former is not None and former.incarnation <= message.ended_incarnation:
             self.policy.waits.proved((node, former.incarnation))
@@ -476,7 +476,7 @@ class RouterCore:
         if refusal is not None:
             self._refuse(node, message.request, "invalid", refusal)
 
-    def _stop(self, node: str, peer: PeerKey | None, message: Drain | Leave) -> None:
+    def _stop(self, node: str, peer: PeerKey | None, message: DrainNode | Leave) -> None:
         """An incarnation stops, or is over: that of the link, and no other."""
         if not self.leads:
             self._refuse(node, 0, "not_leader", "this router does not lead")
@@ -484,7 +484,7 @@ class RouterCore:
         incarnation = peer.incarnation if peer is not None else self.holder.entry.incarnation
         if not self.machine.map.is_alive(node, incarnation):
             self.count("stops_of_others")
-        elif isinstance(message, Drain):
+        elif isinstance(message, DrainNode):
             self._stops.ask(self._now, node, incarnation)
         elif self.leases.leaves((node, incarnation)):
             self.policy.waits.proved((node, incarnation))

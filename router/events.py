@@ -7,7 +7,7 @@ from router.map.commands import Command
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
 from wire.messages.orders import NodeOrdered, OrderNode
-from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 
 __all__ = [
     "Applied",
@@ -15,9 +15,9 @@ __all__ = [
     "OrderDone",
     "Proposal",
     "ProposalFailed",
-    "Ready",
     "RoleChanged",
     "RoundEnded",
+    "RouterReady",
     "Suspected",
 ]
 
@@ -78,7 +78,7 @@ Event = (
     | ProposalFailed
     | RoleChanged
     | RoundEnded
-    | Tick
+    | NodeTick
 )
 
 
@@ -92,7 +92,7 @@ class Proposal:
 
 
 @dataclass(slots=True)
-class Ready:
+class RouterReady:
     """Work for the shell: propose, start quorum rounds, send."""
 
     proposals: list[Proposal] = field(default_factory=list)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from router.map.contradictions import Contradictions
 from router.map.leases import LeaseTable
-from router.policy.policy_desk import PolicyDesk
+from router.policy.policy_desk import PolicyService
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control
 from wire.messages.nodes import Heartbeat, HeartbeatReply
@@ -35,7 +35,7 @@ class Heartbeats:
         self,
         node: str,
         leases: LeaseTable,
-        policy: PolicyDesk,
+        policy: PolicyService,
         tell: Callable[[str, Control], None],
         lease_s: float,
         count: Callable[[str], None],

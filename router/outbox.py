@@ -10,12 +10,12 @@ from wire.messages.control import Control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.operators import AdminReply
 
-__all__ = ["Outbox"]
+__all__ = ["RouterOutbox"]
 
 TOO_LARGE = 1  # exit code of a question whose answer fits no frame
 
 
-class Outbox:
+class RouterOutbox:
     """Messages of one node on their way out: to itself, and to others as frames."""
 
     def __init__(self, node: str, count: Callable[[str], None]) -> None:

@@ -13,8 +13,8 @@ from conf.events import say
 from router.events import Proposal
 from router.map.command_bounds import COMMAND_BYTES_MAX, out_of_range
 from router.map.commands import Command, PlacePartitions, RegisterNode, encode_command, is_readable
-from router.map.machine import MapMachine, Outcome
-from router.map.proposals import Asker, Proposals, Proposed
+from router.map.machine import CommandResult, MapMachine
+from router.map.proposals import OpenProposal, ProposalOrigin, Proposals
 from router.operators.queries import not_committed, reply_to
 from wire.messages.control import Control
 from wire.messages.message import name_of
@@ -53,7 +53,7 @@ class Proposing:
         self._new: list[Proposal] = []
 
     def propose(
-        self, command: Command, asker: Asker | None = None, changes: tuple[tuple[str, RequestChange], ...] = ()
+        self, command: Command, asker: ProposalOrigin | None = None, changes: tuple[tuple[str, RequestChange], ...] = ()
     ) -> None:
         """Give a command to Raft, unless it is refused; its asker is answered then, or when its fate is known.
 
@@ -64,12 +64,14 @@ class Proposing:
             asker: Node that waits for it.
             changes: Requests of storage nodes that it joins; each is answered when the command is committed.
         """
-        outcome = self._machine.suppose(command) if asker else Outcome(refusal=out_of_range(command, self._machine.map))
+        outcome = (
+            self._machine.suppose(command) if asker else CommandResult(refusal=out_of_range(command, self._machine.map))
+        )
         data = encode_command(command) if not outcome.refusal else b""
         if len(data) > COMMAND_BYTES_MAX:
-            outcome = Outcome(refusal=f"{name_of(command)} of {len(data)} bytes: a log entry holds less")
+            outcome = CommandResult(refusal=f"{name_of(command)} of {len(data)} bytes: a log entry holds less")
         elif data and not is_readable(data):
-            outcome = Outcome(refusal=f"{name_of(command)} with a part that is out of range")
+            outcome = CommandResult(refusal=f"{name_of(command)} with a part that is out of range")
         if outcome.refusal:
             self._count("commands_refused")
             if asker is None:
@@ -79,11 +81,11 @@ class Proposing:
             return
         self._give(self._under_way.add(command, data, asker, changes))
 
-    def give(self, command: PolicyCommand, data: bytes, asker: Asker | None) -> None:
+    def give(self, command: PolicyCommand, data: bytes, asker: ProposalOrigin | None) -> None:
         """Give Raft a command about the policy, which was judged already."""
         self._give(self._under_way.add(command, data, asker))
 
-    def _give(self, proposed: Proposed) -> None:
+    def _give(self, proposed: OpenProposal) -> None:
         self._new.append(Proposal(proposed.number, proposed.command, proposed.data))
 
     def take(self) -> list[Proposal]:
@@ -91,18 +93,18 @@ class Proposing:
         new, self._new = self._new, []
         return new
 
-    def take_committed(self, data: bytes) -> Proposed | None:
+    def take_committed(self, data: bytes) -> OpenProposal | None:
         """Return the proposal of ours that was committed as these bytes, None if it was another router's."""
         return self._under_way.committed(data)
 
-    def committed(self, proposed: Proposed, command: Command, outcome: Outcome) -> None:
+    def committed(self, proposed: OpenProposal, command: Command, outcome: CommandResult) -> None:
         """Answer those who wait for a command that was committed and that the machine has applied."""
         for node, change in proposed.changes:
             self._answer_change(node, change, command)
         if proposed.asker is not None:
             self._answer(proposed.asker, command, outcome)
 
-    def failed(self, number: int, leader_hint: str) -> Proposed | None:
+    def failed(self, number: int, leader_hint: str) -> OpenProposal | None:
         """Answer those who wait for a command that failed; return it, None if it was committed meanwhile."""
         proposed = self._under_way.failed(number)
         if proposed is None:
@@ -117,7 +119,7 @@ class Proposing:
             self._refuse(asker.node, asker.request, code, "not committed")
         return proposed
 
-    def _answer(self, asker: Asker, command: Command, outcome: Outcome) -> None:
+    def _answer(self, asker: ProposalOrigin, command: Command, outcome: CommandResult) -> None:
         """Tell the node that asked for a command what became of it."""
         if asker.question is not None:
             self._tell(asker.node, reply_to(asker.question, outcome, self._machine))

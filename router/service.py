@@ -20,18 +20,28 @@ from conf.events import say
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore
-from router.events import Applied, Event, OrderDone, Proposal, ProposalFailed, Ready, RoleChanged, RoundEnded, Suspected
+from router.events import (
+    Applied,
+    Event,
+    OrderDone,
+    Proposal,
+    ProposalFailed,
+    RoleChanged,
+    RoundEnded,
+    RouterReady,
+    Suspected,
+)
 from router.looks.consensus import consensus_source
 from router.operators.group_verbs import GroupVerbs
 from router.policy.router_snapshot import snapshot_fault
-from router.raft.events import ChangeMembership, RaftConfig, Role
+from router.raft.events import ChangeMembership, RaftConfig, RaftRole
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Entry, Message, encode_message
+from router.raft.messages import LogEntry, RaftMessage, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
 from router.router_metrics import register_router_metrics
-from router.settings import RouterSettings
-from router.turn_events import TurnEvents
+from router.settings import RouterLimits
+from router.turn_events import RouterEventQueue
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
@@ -41,7 +51,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, PeerKey
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
-from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 from wire.node.known_cluster import KnownCluster
 from wire.node.node_looks import show_process
 from wire.node.ordered import Ordered
@@ -105,7 +115,7 @@ class RouterService:
             early=process.turns.note,
             give_way=process.give_way,
         )
-        self._events = TurnEvents(self._hub)
+        self._events = RouterEventQueue(self._hub)
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_ROUTER, self._audit, self._hub.whence)
         self._said_ready = False
@@ -132,7 +142,7 @@ class RouterService:
                 self._hub.set_seeds(node.seeds)  # the running group; it learns of us by our link
             self.core = core = RouterCore(
                 self._process.entry(bound),
-                RouterSettings(node.cluster, **shared_values(settings, RouterSettings), cluster_id=token_hex(16)),
+                RouterLimits(node.cluster, **shared_values(settings, RouterLimits), cluster_id=token_hex(16)),
                 ended_incarnation=self._process.folder.ended_incarnation,
                 group=lambda: self._raft.configuration.peers(),
                 believes=self._gossip.believes,
@@ -247,15 +257,15 @@ class RouterService:
         self._connected.discard(peer.node)
         self._push(LinkDown(peer))
 
-    def _on_role(self, role: Role, leader: str | None) -> None:
+    def _on_role(self, role: RaftRole, leader: str | None) -> None:
         say(logger, "raft.role", role=role.value, leader=leader or "unknown")
-        self._push(RoleChanged(role is Role.LEADER, leader or ""))
+        self._push(RoleChanged(role is RaftRole.LEADER, leader or ""))
 
-    def _send_raft(self, node: str, message: Message) -> None:
+    def _send_raft(self, node: str, message: RaftMessage) -> None:
         if node in self._connected:  # Raft repeats what matters; a queue of old messages helps nobody
             self._hub.send(node, FrameKind.RAFT, encode_message(message))
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: LogEntry) -> None:
         # At once, not through the queue: a snapshot taken after this entry must contain it.
         self._carry_out(self.core.handle(boot_time(), [Applied(entry.data)]))
         self._turn_soon()
@@ -298,7 +308,7 @@ class RouterService:
     def _turn(self) -> None:
         events = self._events.take(self.core.is_behind)
         self._process.give_way()
-        ready = self.core.handle(boot_time(), events or [Tick()])
+        ready = self.core.handle(boot_time(), events or [NodeTick()])
         self._process.give_way()
         self._carry_out(ready)
         self._say_what_is_missing()
@@ -322,7 +332,7 @@ class RouterService:
         except Unavailable as error:
             say(logger, "raft.leadership_stays", peer=successor, why=error)
 
-    def _carry_out(self, ready: Ready) -> None:
+    def _carry_out(self, ready: RouterReady) -> None:
         self._deadline = ready.next_deadline
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
         if ready.transfer:

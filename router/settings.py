@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from conf.router_settings import RouterSettings as OperatorSettings
+from conf.router_settings import RouterLimits as OperatorSettings
 from router.map.commands import Bootstrap
 from wire.messages.ranges import MAP_PAGE_BYTES
 
-__all__ = ["RouterSettings"]
+__all__ = ["RouterLimits"]
 
 DEFAULT = OperatorSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class RouterSettings:
+class RouterLimits:
     """Bounds of the core; the operator's model is conf/router_settings.py."""
 
     cluster: str = "stratamq"

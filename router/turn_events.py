@@ -10,15 +10,15 @@ from collections.abc import Callable
 from router.events import Event
 from wire.messages.hello import TIER_EDGE, TIER_GATEWAY, TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE
 from wire.node.events import FrameArrived
-from wire.node.lanes import Lanes, LinkReading
+from wire.node.lanes import FairQueue, LinkReading
 
-__all__ = ["TurnEvents"]
+__all__ = ["RouterEventQueue"]
 
 TURN_BYTES = 32 * 1024  # of frames, one at least: to decode so much takes half a millisecond
 EVENT_BYTES = 128  # that an event weighs beside its payload: 256 events a turn at most
 
 
-class TurnEvents(Lanes):
+class RouterEventQueue(FairQueue):
     """Events of all peers.
 
     Args:

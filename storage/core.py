@@ -9,8 +9,8 @@ joins. The core orders a turn: events, map, timers, slices, then one operation f
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from storage.hosting.early_requests import EarlyRequests
-from storage.hosting.figures import Figures
+from storage.hosting.early_requests import PendingUntilMap
+from storage.hosting.figures import StorageMetrics
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.map_changes import MapChanges
 from storage.hosting.partition_timers import SWEEP_S, PartitionTimers
@@ -19,19 +19,19 @@ from storage.hosting.partitions import Partitions
 from storage.hosting.placements import Placements
 from storage.hosting.retained_scans import RetainedScans
 from storage.hosting.route_reports import REPORT_ROOM_BYTES, RouteReports
-from storage.hosting.settling import ADVANCE_STEPS, Settling
-from storage.hosting.turn import Turn
+from storage.hosting.settling import ADVANCE_STEPS, PartitionActivation
+from storage.hosting.turn import Iteration
 from storage.hosting.waiting import Waiting, WaitingAck, WaitingMessage, WaitingRequest
 from storage.hosting.write_batches import WriteBatches
 from storage.incoming.connects import Connects
 from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
 from storage.incoming.frames import Frames
-from storage.incoming.publishing import Publishing
+from storage.incoming.publishing import StoragePublishing
 from storage.incoming.requests import Requests
-from storage.looks.operators import Operators
+from storage.looks.operators import StorageOperators
 from storage.looks.sources import storage_sources
-from storage.ready import BatchSynced, Event, Ready
+from storage.ready import BatchSynced, Event, StorageReady
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Reads
 from storage.state.settings import PartitionSettings
@@ -41,12 +41,12 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.messages.replication import encode_replica_message
 from wire.messages.retained import RetainedNone
-from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import OrderlyStop
 from wire.node.unreached import Unreached
 
-__all__ = ["BatchSynced", "FrameArrived", "LinkDown", "LinkUp", "Ready", "StorageCore", "Tick"]
+__all__ = ["BatchSynced", "FrameArrived", "LinkDown", "LinkUp", "NodeTick", "StorageCore", "StorageReady"]
 
 SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
 SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every turn
@@ -73,7 +73,7 @@ class StorageCore:
         room: Callable[[str], int] = lambda _: REPORT_ROOM_BYTES,
     ) -> None:
         self.node = entry.node
-        self._turn = turn = Turn(now)
+        self._turn = turn = Iteration(now)
         self.lease = lease = LeaseHolder(
             entry, turn.tell, self._map_moved, whole=whole, ended_incarnation=ended_incarnation,
             count=turn.count, cluster_id=cluster_id,
@@ -82,20 +82,20 @@ class StorageCore:
         self._batches = WriteBatches()
         self.crowded_until = 0.0  # windows of subscribers are full, or were lately
         self.placements = Placements(entry.node, settings, store, self._batches.overlay, lambda: lease.map, ledger)
-        self.figures = Figures(self.placements.hosted, self.placements.left_counts)
-        self._early = EarlyRequests()
-        self._settling = Settling()
+        self.figures = StorageMetrics(self.placements.hosted, self.placements.left_counts)
+        self._early = PendingUntilMap()
+        self._settling = PartitionActivation()
         self._partitions = Partitions(self.placements, turn, self._batches, self._settling, self._take_up_early)
         self._scans = RetainedScans(self._partitions.is_hosted, partial(self._partitions.touch, changed=False))
         self._work = PartitionWork(self._partitions.is_hosted, self._partitions.touch, self._take_up)
         self._reports = RouteReports(self.placements.hosted, lambda: lease.map, room)
         dead = DeadSenders(turn, lambda: lease.map)
-        self._publishing = Publishing(turn, lease, self._partitions, self._early, dead)
+        self._publishing = StoragePublishing(turn, lease, self._partitions, self._early, dead)
         self._requests = Requests(turn, lease, self._partitions, self._early, self._scans)
         self._connects = Connects(turn, lease, self._partitions, self._requests)
         shown = storage_sources(self.node, self.placements, lambda: lease.map, self.served_ms, self.event_counts)
         desk, journal = self.placements.tracing.desk, self.placements.journal
-        self.operators = Operators(self.node, turn, shown, desk, journal, lambda: lease.map.epoch)
+        self.operators = StorageOperators(self.node, turn, shown, desk, journal, lambda: lease.map.epoch)
         self._control = ControlMessages(
             turn, lease, self._partitions, self._early, self._requests, self._reports, self.operators
         )
@@ -167,7 +167,7 @@ class StorageCore:
 
     # --- the one entry
 
-    def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
+    def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> StorageReady:
         """Take the events of one turn; if it ``goes_on``, nothing of it is done or said before the rest is here."""
         begun, ends = self._goes_on, self._ends
         calm = not begun and self._begin(now) and not events
@@ -180,7 +180,7 @@ class StorageCore:
         self._ends = self._publishing.unfinished and (ends or not goes_on)
         self._goes_on = self._publishing.unfinished or (goes_on and not ends)
         if self._goes_on:
-            return Ready(next_deadline=now, left=left, goes_on=True)
+            return StorageReady(next_deadline=now, left=left, goes_on=True)
         if self.is_short(now):
             return self._ready(now, left, short=True)
         if now >= self._next_look:
@@ -190,9 +190,9 @@ class StorageCore:
         self.figures.turn(now)
         self.lease.beat(now)
         if calm and self._rests(now):
-            return Ready(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
+            return StorageReady(next_deadline=self._deadline(now), ended=self._over, stopped=self.stop.ended)
         self._advance()
-        self._go_on(idle=all(isinstance(event, Tick) for event in events))
+        self._go_on(idle=all(isinstance(event, NodeTick) for event in events))
         if len(self._reports):
             self._turn.sends.extend(self._reports.send(now, loading=self.loading))
         self.operators.turn(now)
@@ -373,9 +373,9 @@ class StorageCore:
 
     # --- the end of a turn
 
-    def _ready(self, now: float, left: list[Event], *, short: bool) -> Ready:
+    def _ready(self, now: float, left: list[Event], *, short: bool) -> StorageReady:
         turn, batches = self._turn, self._batches
-        ready = Ready(left=left)
+        ready = StorageReady(left=left)
         fenced = turn.fenced
         if not short:
             ready.ended, ready.stopped = self._over, self.stop.ended

@@ -7,21 +7,23 @@ it asks for is carried out before the next one begins. Decision: docs/adr/0205-g
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from storage.ready import Event, Ready
-from storage.turn_events import TurnEvents
+from storage.ready import Event, StorageReady
+from storage.turn_events import StorageEventQueue
 
-__all__ = ["Taker", "take_goes"]
+__all__ = ["QuantumRunner", "take_goes"]
 
 
-class Taker(Protocol):
+class QuantumRunner(Protocol):
     """The core, as this module uses it."""
 
-    def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
+    def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> StorageReady:
         """Take events; ``goes_on``: more have come."""
         ...
 
 
-def take_goes(core: Taker, events: TurnEvents, clock: Callable[[], float], others_at: float, *, own: bool) -> Ready:
+def take_goes(
+    core: QuantumRunner, events: StorageEventQueue, clock: Callable[[], float], others_at: float, *, own: bool
+) -> StorageReady:
     """Take what waits, until the turn is over or others have theirs; return the work of the last go.
 
     Args:

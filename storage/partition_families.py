@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Mapping
 
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics
-from storage.hosting.figures import Figures
-from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition, Told
+from storage.hosting.figures import StorageMetrics
+from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition, PartitionMetrics
 from storage.looks.copies import lag_ops
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.state.timers import EndSession
 
 __all__ = ["expose_partitions"]
@@ -31,7 +31,7 @@ class _Found:
         self.fullest = 0.0
         self.fills = Histogram(FILL_BOUNDS)
 
-    def add(self, told: Told, sign: int) -> None:
+    def add(self, told: PartitionMetrics, sign: int) -> None:
         """Add a partition, or take away what was added of it."""
         tally = told.tally
         if told.sessions:
@@ -60,12 +60,12 @@ class _Walk:
         figures: Of those whose primary it is.
     """
 
-    def __init__(self, shown: Shown, figures: Figures) -> None:
+    def __init__(self, shown: QueryRows, figures: StorageMetrics) -> None:
         self._shown = shown
         self._figures = figures
         self._keys: dict[int, tuple[str, ...]] = {}  # labels, made once
         self._found = _Found()  # sums over what is told
-        self._told: dict[int, Told] = {}  # by partition
+        self._told: dict[int, PartitionMetrics] = {}  # by partition
         self._queues: set[int] = set()  # partitions of which something is queued
 
     def steps(self) -> Generator[None, None, _Found]:
@@ -93,7 +93,7 @@ class _Walk:
         self._add_queues()
         return self._found
 
-    def _put(self, number: int, told: Told | None) -> None:
+    def _put(self, number: int, told: PartitionMetrics | None) -> None:
         """Have a partition counted as it is told, None for one that has left."""
         before = self._told.pop(number, None)
         if before is not None:
@@ -120,7 +120,7 @@ class _Walk:
                 found.fills.counts = [one + more for one, more in zip(found.fills.counts, tally.fills, strict=True)]
                 found.fills.total += tally.fill_sum
 
-    def _tell(self, hosted: HostedPartition) -> Told:
+    def _tell(self, hosted: HostedPartition) -> PartitionMetrics:
         """Return what is shown of a partition; it is kept while nothing happens to it."""
         partition, tally = hosted.partition, hosted.tally
         key = self._keys.get(partition.number)
@@ -128,7 +128,7 @@ class _Walk:
             key = self._keys[partition.number] = (str(partition.number),)
         lag = lag_ops(hosted)
         ending = sum(isinstance(one, EndSession) for one in partition.work) if partition.work else 0
-        told = Told(
+        told = PartitionMetrics(
             key,
             hosted.serving,
             float(partition.epoch),
@@ -146,7 +146,11 @@ class _Walk:
 
 
 def expose_partitions(
-    metrics: Metrics, shown: Shown, figures: Figures, event_counts: Callable[[], Mapping[str, int]], budget_bytes: int
+    metrics: Metrics,
+    shown: QueryRows,
+    figures: StorageMetrics,
+    event_counts: Callable[[], Mapping[str, int]],
+    budget_bytes: int,
 ) -> None:
     """Show what a node's partitions hold.
 

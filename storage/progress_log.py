@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from conf.events import say
-from storage.hosting.figures import Figures
+from storage.hosting.figures import StorageMetrics
 from storage.hosting.placements import Placements
 from wire.node.lease_holder import LeaseHolder
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
@@ -37,7 +37,7 @@ class ProgressLog:
         self,
         lease: LeaseHolder,
         placements: Placements,
-        figures: Figures,
+        figures: StorageMetrics,
         seeds: Sequence[str],
         fault: Callable[[], str],
     ) -> None:

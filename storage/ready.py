@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from storage.state.partition import Output
 from wire.messages.hello import PeerKey
 from wire.messages.orders import OrderNode
-from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 
-__all__ = ["BatchSynced", "Event", "Ready"]
+__all__ = ["BatchSynced", "Event", "StorageReady"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,11 @@ class BatchSynced:
     batch: int
 
 
-Event = FrameArrived | LinkUp | LinkDown | BatchSynced | Tick
+Event = FrameArrived | LinkUp | LinkDown | BatchSynced | NodeTick
 
 
 @dataclass(slots=True)
-class Ready:
+class StorageReady:
     """Work for the shell: commit and sync the writes as batch ``commit``; send now what ``sends`` holds."""
 
     batch: int = 0  # its number; 0: nothing to write

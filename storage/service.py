@@ -22,30 +22,30 @@ from conf.events import say
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
 from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
-from storage.export.export_desk import ExportDesk
+from storage.export.export_desk import Exporter
 from storage.goes import take_goes
 from storage.hosting.live_copies import LiveCopies
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.partition_families import expose_partitions
 from storage.progress_log import ProgressLog
-from storage.ready import BatchSynced, Event, Ready
+from storage.ready import BatchSynced, Event, StorageReady
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
-from storage.store.aside_stores import AsideStores
+from storage.store.aside_stores import QuarantinedStores
 from storage.store.created_marker import CreatedMarker
 from storage.store.errors import (
     StoreDamaged,
     StoreError,
     StoreFull,
-    StoreShort,
+    StoreIncomplete,
     damage_in,
 )
 from storage.store.group_committer import GroupCommitter
 from storage.store.log_syncs import LogSyncs
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from storage.store.put_aside import quarantine
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.turn_events import COPIES_MAX, TurnEvents
+from storage.turn_events import COPIES_MAX, StorageEventQueue
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
 from wire.links.roster import Roster
@@ -53,7 +53,7 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Query
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
 from wire.node.node_looks import show_process
@@ -129,7 +129,7 @@ class StorageService:
             give_way=process.give_way,
             roster=Roster(lambda: self._cluster_map),
         )
-        self._events = TurnEvents(self._hub)
+        self._events = StorageEventQueue(self._hub)
         self._frames_lost: set[str] = set()  # nodes that frames did not reach, until the core knows
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
@@ -140,29 +140,29 @@ class StorageService:
         self._created = CreatedMarker(self._process.folder.path)
         self._path = self._process.folder.path / "store"
 
-    def _open_store(self) -> LoggedStore:
+    def _open_store(self) -> WalStore:
         """Open or create the store.
 
         ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
         nor in later incarnations before the map has heard of that.
 
         Raises:
-            StoreDamaged, StoreShort: It is to be put aside.
+            StoreDamaged, StoreIncomplete: It is to be put aside.
         """
         if not self._path.exists():
             self._created.write()
         try:
             store = self._connect()
-        except (StoreShort, StoreDamaged):
+        except (StoreIncomplete, StoreDamaged):
             raise
         except StoreError as error:
             raise UserError(str(error)) from error
         self._whole = not self._created.stands
         return store
 
-    def _connect(self) -> LoggedStore:
+    def _connect(self) -> WalStore:
         node, settings = self._config.node, self._config.storage
-        return LoggedStore.open(
+        return WalStore.open(
             self._path,
             node.cluster,
             node.id,
@@ -263,15 +263,15 @@ class StorageService:
                 say(logger, "store.not_closed", why=error)
             self._ledger.close(_wall_ms())
 
-    def _make_desk(self, nursery: trio.Nursery) -> ExportDesk:
+    def _make_desk(self, nursery: trio.Nursery) -> Exporter:
         core = self.core
 
         def count_aside(stores: int) -> None:
             core.lease.stores_aside = stores
 
         copies = LiveCopies(core.node, core.placements, lambda: core.map, core.served_ms)
-        aside = AsideStores(self._path)
-        return ExportDesk(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_aside)
+        aside = QuarantinedStores(self._path)
+        return Exporter(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_aside)
 
     def _export_dir(self) -> Path:
         """Return where exports may be written: as set, else beside the store."""
@@ -292,7 +292,7 @@ class StorageService:
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         if peer.tier == TIER_OPERATOR:
             question = decode_control(payload)
-            if isinstance(question, Look):
+            if isinstance(question, Query):
                 self._push(FrameArrived(peer, kind, payload))
                 return
             if not isinstance(question, Admin):
@@ -381,7 +381,7 @@ class StorageService:
             self._over, self._serves, self._process.restart = True, False, not ready.stopped
             self._wake.set()
 
-    def _take_some(self) -> Ready:
+    def _take_some(self) -> StorageReady:
         """Take events for about a millisecond: of a turn that goes on, as many parts as that lasts."""
         own = self._committer.congested
         ready = take_goes(self.core, self._events, boot_time, boot_time() + OTHERS_EVERY_S, own=own)
@@ -419,7 +419,7 @@ class StorageService:
             say(logger, "store.has_room")
         self.core.full = full
 
-    def _carry_out(self, ready: Ready) -> None:
+    def _carry_out(self, ready: StorageReady) -> None:
         self._process.give_way()
         self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
         self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
@@ -459,7 +459,7 @@ class StorageService:
             "Copies that are made anew here.",
             lambda: float(core.placements.catching_up()[0]),
         )
-        shown = Shown(core.node, core.placements.hosted, lambda: core.map, core.served_ms, _wall_ms)
+        shown = QueryRows(core.node, core.placements.hosted, lambda: core.map, core.served_ms, _wall_ms)
         budget_bytes = self._config.storage.retained_bytes_max
         expose_partitions(metrics, shown, core.figures, core.event_counts, budget_bytes)
         metrics.show(

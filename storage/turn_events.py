@@ -14,9 +14,9 @@ from wire.messages.control import count_of_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.node.events import FrameArrived, LinkDown, LinkUp
-from wire.node.lanes import Lanes, LinkReading
+from wire.node.lanes import FairQueue, LinkReading
 
-__all__ = ["TurnEvents"]
+__all__ = ["StorageEventQueue"]
 
 WEIGHT_MAX = 2_000  # microseconds, about, of what is taken in one go
 TURN_WEIGHT = 9_000  # beyond it the core's turn ends: what it writes and says takes a third of that
@@ -35,7 +35,7 @@ RECORDS = {
 }
 
 
-class TurnEvents(Lanes):
+class StorageEventQueue(FairQueue):
     """Events of all peers.
 
     Args:

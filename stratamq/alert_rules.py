@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from admin.alarms import ALARMS, Alarm
+from admin.alarms import ALARMS, Alert
 
 __all__ = ["alarm_table", "alert_rules"]
 
@@ -21,7 +21,7 @@ def alert_rules() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rule(alarm: Alarm) -> Iterator[str]:
+def _rule(alarm: Alert) -> Iterator[str]:
     yield f"      - alert: {alarm.name}"
     yield f"        expr: {json.dumps(alarm.expression)}"
     if alarm.for_s:

@@ -2,7 +2,7 @@
 
 import logging
 
-from conf.events import EVENTS, OTHER, Event, fields_of
+from conf.events import EVENTS, OTHER, LogEvent, fields_of
 
 __all__ = ["event_page"]
 
@@ -29,7 +29,7 @@ def event_page() -> str:
     return HEAD.format(other=OTHER) + "".join(rows)
 
 
-def _row(name: str, event: Event) -> str:
+def _row(name: str, event: LogEvent) -> str:
     level = logging.getLevelName(event.level).lower()
     return f"| `{name}` | {level} | {_cell(event.sentence)} | {_values(event.sentence)} |\n"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gateways.bridges.topic_lines import parse_topic_line
 from stratamq.toml_text import toml_literal
 
-__all__ = ["Imported", "import_mosquitto"]
+__all__ = ["ImportedBridges", "import_mosquitto"]
 
 IGNORED = {
     "try_private": "the bridge introduces itself as one wherever the protocol has it",
@@ -33,21 +33,21 @@ class _Section:
 
 
 @dataclass
-class Imported:
+class ImportedBridges:
     """Outcome for a file: TOML, and notes on what could not be converted, with their lines."""
 
     toml: str = ""
     notes: list[str] = field(default_factory=list)
 
 
-def import_mosquitto(text: str, cluster: str) -> Imported:
+def import_mosquitto(text: str, cluster: str) -> ImportedBridges:
     """Convert the ``connection`` sections of a file.
 
     Args:
         text: Of mosquitto.conf.
         cluster: Address of an edge; Mosquitto's local side is the broker itself.
     """
-    found, sections = Imported(), list[_Section]()
+    found, sections = ImportedBridges(), list[_Section]()
     for number, line in enumerate(text.splitlines(), 1):
         option, _, value = line.strip().partition(" ")
         value = value.strip()

@@ -18,7 +18,7 @@ import pytest
 from tests.golden.formats import FORMATS
 from tests.rooms import ROOMS
 from wire.messages import batches
-from wire.messages.hello import Hello
+from wire.messages.hello import LinkHello
 
 ROOT = Path(__file__).resolve().parent.parent
 CODEC = "wire/messages/batches.py"  # it packs and unpacks field by field: that is no use of what they say
@@ -140,7 +140,7 @@ def kinds() -> dict[str, type[msgspec.Struct]]:
     """Return by name the classes of all wire messages, commands, maps and stored records, and what they are made of."""
     found: dict[str, type[msgspec.Struct]] = {}
     waiting: list[Any] = [codec.kind for form in FORMATS.values() for codec in form.codecs.values()]
-    waiting += [Hello, *BINARY]
+    waiting += [LinkHello, *BINARY]
     while waiting:
         one = waiting.pop()
         if not (isinstance(one, type) and issubclass(one, msgspec.Struct)):

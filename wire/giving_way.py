@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import trio
 
-__all__ = ["GiveWay", "GiveWayBeforeSteps", "stay"]
+__all__ = ["GiveWay", "YieldBeforeSteps", "stay"]
 
 GiveWay: TypeAlias = Callable[[], object]
 
@@ -22,7 +22,7 @@ def stay() -> None:
     """Give way to nobody."""
 
 
-class GiveWayBeforeSteps(trio.abc.Instrument):
+class YieldBeforeSteps(trio.abc.Instrument):
     """Gives way before each step of a task."""
 
     def __init__(self, give_way: GiveWay) -> None:

@@ -20,9 +20,9 @@ from access.identity.principal import (
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
+    TimePoint,
     name_fault,
 )
 from mqtt.reasons import ReasonCode
@@ -155,7 +155,7 @@ class CertificateStep:
         self._kind = kind
         self._use = use
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Allow the client that the certificate names, until it expires; that it is valid was TLS's business."""
         del moment
         facts = credentials.certificate
@@ -185,7 +185,7 @@ class CertificateStep:
             )
         )
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Fail: the step asks for no job."""
         del credentials, job, result, moment
         return Failed("certificate: a result that nobody asked for")

@@ -17,15 +17,15 @@ from access.identity.principal import (
     GATEWAY,
     GATEWAY_USER,
     Allow,
+    AuthenticationStep,
     CertificateFacts,
     Credentials,
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
-    Step,
+    TimePoint,
     Wait,
     name_fault,
 )
@@ -37,11 +37,11 @@ __all__ = [
     "Bans",
     "Chain",
     "ChainRules",
+    "LoginPending",
+    "LoginRefused",
     "Outcome",
-    "Refused",
     "Revocations",
     "Ticket",
-    "Waiting",
 ]
 
 WAITS_MAX = 8  # of one CONNECT; SCRAM needs one, the cluster's users two
@@ -104,7 +104,7 @@ class Admitted(NamedTuple):
     principal: Principal
 
 
-class Refused(NamedTuple):
+class LoginRefused(NamedTuple):
     """The client is refused; the reason is for logs and counters, never for the client."""
 
     code: ReasonCode
@@ -112,14 +112,14 @@ class Refused(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class LoginPending:
     """The shell does the job and resumes with the ticket, before the time for CONNECT is over."""
 
     ticket: Ticket
     job: Job = field(repr=False)
 
 
-Outcome: TypeAlias = Admitted | Refused | Waiting
+Outcome: TypeAlias = Admitted | LoginRefused | LoginPending
 
 
 class Chain:
@@ -134,7 +134,7 @@ class Chain:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[AuthenticationStep],
         rules: ChainRules,
         revocations: Revocations | None = None,
         bans: Bans | None = None,
@@ -151,7 +151,7 @@ class Chain:
         """Whether each client without certificate and method is let in as nobody in particular, but for bans."""
         return not self._steps and self._rules.allow_anonymous and not self._rules.client_id_form
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Outcome:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Outcome:
         """Judge the credentials of a CONNECT."""
         early = self._early(credentials, moment)
         if early is not None:
@@ -160,11 +160,11 @@ class Chain:
             return self._admit_gateway(credentials, credentials.certificate, moment)
         return self._run(credentials, 0, moment, 0)
 
-    def resume(self, ticket: Ticket, result: object, moment: Moment) -> Outcome:
+    def resume(self, ticket: Ticket, result: object, moment: TimePoint) -> Outcome:
         """Go on with the result of the job that the chain waited for.
 
         Args:
-            ticket: Of ``Waiting``.
+            ticket: Of ``LoginPending``.
             result: As the job's type names it; any other object counts as a failure.
             moment: Now.
         """
@@ -182,12 +182,12 @@ class Chain:
         outcome = self._outcome(credentials, ticket.step, answer, moment, ticket.waits)
         return outcome if outcome is not None else self._run(credentials, ticket.step + 1, moment, ticket.waits)
 
-    def look_again(self, credentials: Credentials, principal: Principal, moment: Moment) -> Refused | None:
+    def look_again(self, credentials: Credentials, principal: Principal, moment: TimePoint) -> LoginRefused | None:
         """Return why a client that was let in is refused by now, None if it is not; steps are not asked."""
         early = self._early(credentials, moment)
         return early if early is not None else self._banned(credentials, principal, moment)
 
-    def _early(self, credentials: Credentials, moment: Moment) -> Refused | None:
+    def _early(self, credentials: Credentials, moment: TimePoint) -> LoginRefused | None:
         """Return the refusal that no step can change."""
         try:
             if self._bans is not None and self._bans.is_banned(credentials, None, moment.utc):
@@ -213,7 +213,7 @@ class Chain:
             return "of a node or an operator"
         return self._revocations.refusal(facts.issuer, facts.serial, utc) if self._revocations is not None else ""
 
-    def _run(self, credentials: Credentials, first: int, moment: Moment, waits: int) -> Outcome:
+    def _run(self, credentials: Credentials, first: int, moment: TimePoint, waits: int) -> Outcome:
         for index in range(first, len(self._steps)):
             step = self._steps[index]
             try:
@@ -226,7 +226,7 @@ class Chain:
         return self._end(credentials, moment)
 
     def _outcome(
-        self, credentials: Credentials, index: int, answer: object, moment: Moment, waits: int
+        self, credentials: Credentials, index: int, answer: object, moment: TimePoint, waits: int
     ) -> Outcome | None:
         """Return what an answer means for the client; None if the next step is asked."""
         step = self._steps[index]
@@ -239,11 +239,11 @@ class Chain:
             code = answer.code if answer.code >= ReasonCode.UNSPECIFIED_ERROR else ReasonCode.NOT_AUTHORIZED
             return self._refused(code, answer.reason)
         if isinstance(answer, Wait) and waits < WAITS_MAX:
-            return Waiting(Ticket(credentials, index, answer.job, waits + 1, self), answer.job)
+            return LoginPending(Ticket(credentials, index, answer.job, waits + 1, self), answer.job)
         text = answer.text if isinstance(answer, Failed) else f"{step.name}: no answer of a step"
         return self._refused(ReasonCode.SERVER_UNAVAILABLE, text)
 
-    def _end(self, credentials: Credentials, moment: Moment) -> Outcome:
+    def _end(self, credentials: Credentials, moment: TimePoint) -> Outcome:
         """Judge a client that no step knew."""
         if self._gave_something(credentials):
             return self._refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown to all")
@@ -261,7 +261,7 @@ class Chain:
             return False
         return credentials.password is not None or bool(credentials.method)
 
-    def _admit(self, credentials: Credentials, principal: Principal, moment: Moment) -> Outcome:
+    def _admit(self, credentials: Credentials, principal: Principal, moment: TimePoint) -> Outcome:
         facts = credentials.certificate
         if facts is not None and not principal.serial:  # let in by another step: still judged again with its list
             ends = [end for end in (principal.expires_at_utc, facts.expires_at_utc) if end is not None]
@@ -284,7 +284,7 @@ class Chain:
         self.outcomes["admitted"] += 1
         return Admitted(principal)
 
-    def _admit_gateway(self, credentials: Credentials, facts: CertificateFacts, moment: Moment) -> Outcome:
+    def _admit_gateway(self, credentials: Credentials, facts: CertificateFacts, moment: TimePoint) -> Outcome:
         """Let a gateway in by its certificate; no step is asked, and its client IDs have no form."""
         principal = Principal(
             GATEWAY_USER + facts.gateway,
@@ -301,7 +301,7 @@ class Chain:
         self.outcomes["admitted"] += 1
         return Admitted(principal)
 
-    def _banned(self, credentials: Credentials, principal: Principal, moment: Moment) -> Refused | None:
+    def _banned(self, credentials: Credentials, principal: Principal, moment: TimePoint) -> LoginRefused | None:
         try:
             if self._bans is not None and self._bans.is_banned(credentials, principal, moment.utc):
                 return self._refused(ReasonCode.BANNED, "banned")
@@ -311,9 +311,9 @@ class Chain:
             return self._refused(ReasonCode.SERVER_UNAVAILABLE, f"bans: {type(error).__name__}")
         return None
 
-    def _refused(self, code: ReasonCode, reason: str) -> Refused:
+    def _refused(self, code: ReasonCode, reason: str) -> LoginRefused:
         self.outcomes[f"refused 0x{code:02X}"] += 1
-        return Refused(code, reason)
+        return LoginRefused(code, reason)
 
 
 def _has_form(form: str, principal: Principal) -> bool:

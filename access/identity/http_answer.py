@@ -22,9 +22,9 @@ from access.identity.principal import (
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
+    TimePoint,
     Wait,
     name_fault,
     no_acl,
@@ -34,7 +34,7 @@ from access.rules.rules import Tier
 from access.rules.who import NOTHING
 from mqtt.reasons import ReasonCode
 
-__all__ = ["HttpAnswer", "HttpJob", "HttpReply", "HttpStep", "cache_s", "read_answer", "request_body"]
+__all__ = ["HttpJob", "HttpReply", "HttpStep", "HttpVerdict", "cache_s", "read_answer", "request_body"]
 
 ANSWER_BYTES_MAX = 65_536
 ANSWER_DEPTH_MAX = 8
@@ -69,7 +69,7 @@ class HttpReply:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpVerdict:
     """An answer as the server meant it; ``acl`` is raw, None if there is none."""
 
     result: str
@@ -106,14 +106,14 @@ def _only(values: tuple[str, ...]) -> str:
     return values[0] if len(values) == 1 else ""
 
 
-def read_answer(reply: HttpReply) -> HttpAnswer:
+def read_answer(reply: HttpReply) -> HttpVerdict:
     """Return the answer of a reply.
 
     Raises:
         ValueError: It is none: a status but 200 and 204, another type of content, or a name or type that is not known.
     """
     if reply.status == 204 and not reply.body:
-        return HttpAnswer("allow")
+        return HttpVerdict("allow")
     if reply.status != 200:
         raise ValueError(f"status {reply.status:d}")
     if reply.content_type.partition(";")[0].strip().lower() != "application/json":
@@ -137,7 +137,7 @@ def read_answer(reply: HttpReply) -> HttpAnswer:
     if "acl" in answer and not isinstance(answer["acl"], list | dict):
         raise ValueError("acl that is no list or map of rules")
     attributes = read_attributes(answer["client_attrs"]) if "client_attrs" in answer else NOTHING
-    return HttpAnswer(result, is_superuser, attributes, answer.get("acl"), expires_at_utc)
+    return HttpVerdict(result, is_superuser, attributes, answer.get("acl"), expires_at_utc)
 
 
 def cache_s(reply: HttpReply) -> int:
@@ -172,7 +172,7 @@ class HttpStep:
         self._superuser_roles = (superuser_role,) if superuser_role else ()
         self._read_acl = read_acl
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Ask about a client with a user name."""
         del moment
         if credentials.user is None or credentials.method:
@@ -185,7 +185,7 @@ class HttpStep:
             )
         return Wait(HttpJob(body, hmac.digest(self._secret, body, "sha256")))
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Judge by the reply."""
         if not isinstance(job, HttpJob) or not isinstance(result, HttpReply) or credentials.user is None:
             return Failed("http: no reply")

@@ -16,7 +16,7 @@ from cryptography.x509 import ocsp
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from access.identity.certificates import issuer_digest
-from access.identity.principal import Answer, CertificateFacts, Credentials, Deny, Failed, Job, Moment, Pass, Wait
+from access.identity.principal import Answer, CertificateFacts, Credentials, Deny, Failed, Job, Pass, TimePoint, Wait
 from mqtt.reasons import ReasonCode
 
 __all__ = ["OcspJob", "OcspMode", "OcspReply", "OcspStep"]
@@ -74,7 +74,7 @@ class OcspStep:
             self._authorities.setdefault(issuer_digest(each.subject), []).append(each)
         self._cached: OrderedDict[tuple[str, str], tuple[bool, float]] = OrderedDict()
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Judge by the cached answer, or ask."""
         facts = credentials.certificate
         if facts is None or self._mode == OcspMode.OFF:
@@ -98,7 +98,7 @@ class OcspStep:
         )
         return Wait(OcspJob(builder.build().public_bytes(serialization.Encoding.DER), facts.issuer, facts.serial))
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Judge by the responder's answer and keep it until its next update."""
         facts = credentials.certificate
         issuer = self._issuer(facts) if facts is not None else None

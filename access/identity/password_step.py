@@ -30,9 +30,9 @@ from access.identity.principal import (
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
+    TimePoint,
     Wait,
     name_fault,
 )
@@ -40,7 +40,7 @@ from mqtt.reasons import ReasonCode
 
 __all__ = [
     "USER_NAME_MAX",
-    "AskUser",
+    "FetchUser",
     "FileUsers",
     "KnownLogins",
     "PasswordStep",
@@ -93,7 +93,7 @@ class UserRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class AskUser:
+class FetchUser:
     """Ask any router for a user; the result is a ``UserFound``, or any other object if no router answered."""
 
     user: str
@@ -108,10 +108,10 @@ class UserFound:
     record: UserRecord | None
 
 
-class Users(Protocol):
+class UserSource(Protocol):
     """Source of users."""
 
-    def find(self, name: str) -> UserRecord | AskUser | None:
+    def find(self, name: str) -> UserRecord | FetchUser | None:
         """Return a user's record, None for an unknown name, or the question to ask."""
 
     def decoy(self, name: str) -> PasswordRecord:
@@ -149,9 +149,9 @@ class RouterUsers:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def find(self, name: str) -> AskUser | None:
+    def find(self, name: str) -> FetchUser | None:
         """Return the question for a name; one that is too long is nobody's, and no question may carry it."""
-        return AskUser(name) if len(name) <= USER_NAME_MAX else None
+        return FetchUser(name) if len(name) <= USER_NAME_MAX else None
 
     def decoy(self, name: str) -> PasswordRecord:
         """Return a record as the cluster makes them."""
@@ -219,17 +219,17 @@ class PasswordStep:
     name = "password"
     methods: tuple[str, ...] = ()
 
-    def __init__(self, users: Users, known: KnownLogins, behind: Users | None = None) -> None:
+    def __init__(self, users: UserSource, known: KnownLogins, behind: UserSource | None = None) -> None:
         self._users = users
         self._known = known
         self._behind = behind
 
-    def replace(self, users: Users) -> None:
+    def replace(self, users: UserSource) -> None:
         """Take users that were read anew; hashes that run are judged by the new ones."""
         self._users = users
         self._known.clear()
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Look the user up; ask for a hash unless this login was good a moment ago."""
         user = credentials.user
         if user is None or credentials.password is None or credentials.method:
@@ -237,15 +237,15 @@ class PasswordStep:
         if name_fault(user):  # no user has such a name; it may not even be Unicode
             return self._hash(credentials, "?", None, moment)
         found = self._users.find(user)
-        return Wait(found) if isinstance(found, AskUser) else self._hash(credentials, user, found, moment)
+        return Wait(found) if isinstance(found, FetchUser) else self._hash(credentials, user, found, moment)
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Judge by the hash, or go on with the user whom the routers found."""
-        if isinstance(job, _Vain):  # whatever the routers say of a name that is none of theirs
+        if isinstance(job, _DummyUser):  # whatever the routers say of a name that is none of theirs
             return self._hash_in_vain(credentials, job.user)
-        if isinstance(job, _HashedInVain):
+        if isinstance(job, _DummyHash):
             return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
-        if isinstance(job, AskUser):
+        if isinstance(job, FetchUser):
             if not isinstance(result, UserFound) or result.user != job.user:
                 return Failed("password: no router told the user")
             return self._hash(credentials, job.user, result.record, moment)
@@ -256,7 +256,7 @@ class PasswordStep:
         if not result or job.user != credentials.user or job.password != credentials.password:
             return self._wrong(credentials, job.user)
         found = self._users.find(job.user)
-        current = job.found if isinstance(found, AskUser) else found
+        current = job.found if isinstance(found, FetchUser) else found
         if current is None or current.password != job.record:
             return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password was changed meanwhile")
         self._known.remember(self._known.key(job.user, job.password, current), moment.now)
@@ -265,16 +265,16 @@ class PasswordStep:
     def _wrong(self, credentials: Credentials, user: str) -> Answer:
         """Refuse a wrong password when an unknown name would be refused."""
         found = self._behind.find(user) if self._behind is not None else None
-        if isinstance(found, AskUser):
-            return Wait(_Vain(user))
+        if isinstance(found, FetchUser):
+            return Wait(_DummyUser(user))
         return self._hash_in_vain(credentials, user)
 
     def _hash_in_vain(self, credentials: Credentials, user: str) -> Answer:
         if self._behind is None:
             return Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password")
-        return Wait(_HashedInVain(user, self._behind.decoy(user), credentials.password or b"", False))
+        return Wait(_DummyHash(user, self._behind.decoy(user), credentials.password or b"", False))
 
-    def _hash(self, credentials: Credentials, user: str, found: UserRecord | None, moment: Moment) -> Answer:
+    def _hash(self, credentials: Credentials, user: str, found: UserRecord | None, moment: TimePoint) -> Answer:
         """Ask for a hash, or allow a login that was good a moment ago.
 
         Known and unknown names go the same way up to the answer: beside a weak record's 70 us, each step would show.
@@ -304,10 +304,10 @@ class _Asked(HashJob):
 
 
 @dataclass(frozen=True, slots=True)
-class _Vain(AskUser):
+class _DummyUser(FetchUser):
     """The question about a user of the file whose password was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class _HashedInVain(HashJob):
+class _DummyHash(HashJob):
     """The hash behind it."""

@@ -20,15 +20,15 @@ __all__ = [
     "AclReader",
     "Allow",
     "Answer",
+    "AuthenticationStep",
     "CertificateFacts",
     "Credentials",
     "Deny",
     "Failed",
     "Job",
-    "Moment",
     "Pass",
     "Principal",
-    "Step",
+    "TimePoint",
     "Wait",
     "name_fault",
     "no_acl",
@@ -42,7 +42,7 @@ UTC_MAX = 253_402_300_799.0  # the last second of the year 9999
 AclReader: TypeAlias = Callable[[object], tuple[Tier, ...]]  # ``access.rules.claims.read_acl``, or ``no_acl``
 
 
-class Moment(NamedTuple):
+class TimePoint(NamedTuple):
     """One moment on both clocks.
 
     Attributes:
@@ -199,7 +199,7 @@ class Failed:
 Answer: TypeAlias = Allow | Deny | Pass | Wait | Failed
 
 
-class Step(Protocol):
+class AuthenticationStep(Protocol):
     """One authenticator of a chain."""
 
     @property
@@ -210,10 +210,10 @@ class Step(Protocol):
     def methods(self) -> tuple[str, ...]:
         """Authentication methods of MQTT 5 that it runs."""
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Judge the credentials."""
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Judge with the result of the job that this step asked for; any object may come as result."""
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from access.files import AccessFileError, read_access_file, text_lines
 
-__all__ = ["Answer", "Scram", "ScramUser", "load_users", "make_verifier", "read_verifier", "saslprep", "user_line"]
+__all__ = ["Scram", "ScramAnswer", "ScramUser", "load_users", "make_verifier", "read_verifier", "saslprep", "user_line"]
 
 NAME = "SCRAM-SHA-256"
 ITERATIONS = 4096  # the least that RFC 7677 allows; a line may have more
@@ -47,7 +47,7 @@ class ScramUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScramAnswer:
     """Answer of an exchange to one message of the client; ``Said`` of ``scram_step``."""
 
     data: bytes = b""
@@ -56,7 +56,7 @@ class Answer:
     asks: str = ""
 
 
-REFUSED = Answer(refused=True)
+REFUSED = ScramAnswer(refused=True)
 
 
 def saslprep(text: str) -> str:
@@ -243,7 +243,7 @@ class ScramExchange:
         self._user: ScramUser | None = None
         self._known = False
 
-    def receive(self, data: bytes) -> Answer:
+    def receive(self, data: bytes) -> ScramAnswer:
         """Take a message of the client."""
         if len(data) > MESSAGE_BYTES_MAX:
             return REFUSED
@@ -253,7 +253,7 @@ class ScramExchange:
         except (ValueError, binascii.Error):
             return REFUSED
 
-    def _first(self, message: str) -> Answer:
+    def _first(self, message: str) -> ScramAnswer:
         binding, authorized_as, bare = message.split(",", 2)
         if binding not in ("n", "y") or authorized_as:
             return REFUSED  # "p": demands a channel binding, which we never offered; no acting for others
@@ -269,9 +269,9 @@ class ScramExchange:
         self._nonce = nonce[2:] + self._nonce
         if not self._asks:
             return self._challenge(None)
-        return Answer(asks=self._name) if self._name else REFUSED
+        return ScramAnswer(asks=self._name) if self._name else REFUSED
 
-    def told(self, verifier: str) -> Answer:
+    def told(self, verifier: str) -> ScramAnswer:
         """Go on with the verifier of the name that was asked for; "" if nobody has it."""
         try:
             told = read_verifier(verifier)
@@ -279,13 +279,13 @@ class ScramExchange:
             told = None
         return self._challenge(told)
 
-    def _challenge(self, told: ScramUser | None) -> Answer:
+    def _challenge(self, told: ScramUser | None) -> ScramAnswer:
         self._user, self._known = self._lookup(self._name, told)
         salt = base64.b64encode(self._user.salt).decode()
         self._server_first = f"r={self._nonce},s={salt},i={self._user.iterations}"
-        return Answer(self._server_first.encode())
+        return ScramAnswer(self._server_first.encode())
 
-    def _final(self, message: str) -> Answer:
+    def _final(self, message: str) -> ScramAnswer:
         user, self._user = self._user, None  # nothing may follow
         assert user is not None
         without_proof, _, proof = message.rpartition(",p=")
@@ -303,4 +303,4 @@ class ScramExchange:
         verifier = base64.b64encode(_hmac(user.server_key, signed))
         if not (right and self._known):
             return REFUSED
-        return Answer(b"v=" + verifier, self._name)
+        return ScramAnswer(b"v=" + verifier, self._name)

@@ -9,7 +9,7 @@ when the proof is right, because the client may take its time: the proof counts 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from access.identity.password_step import USER_NAME_MAX, AskUser, UserFound, UserRecord
+from access.identity.password_step import USER_NAME_MAX, FetchUser, UserFound, UserRecord
 from access.identity.principal import (
     Allow,
     Answer,
@@ -17,9 +17,9 @@ from access.identity.principal import (
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
+    TimePoint,
     Wait,
     name_fault,
 )
@@ -28,7 +28,7 @@ from mqtt.reasons import ReasonCode
 __all__ = ["Challenge", "ClientData", "ScramStep"]
 
 
-class Said(Protocol):
+class ScramReply(Protocol):
     """An answer of an exchange."""
 
     @property
@@ -48,13 +48,13 @@ class Said(Protocol):
         """The name whose verifier the exchange wants to be told; empty for none."""
 
 
-class Exchange(Protocol):
+class ScramLogin(Protocol):
     """One exchange with one client."""
 
-    def receive(self, data: bytes) -> Said:
+    def receive(self, data: bytes) -> ScramReply:
         """Take the client's message and answer."""
 
-    def told(self, verifier: str) -> Said:
+    def told(self, verifier: str) -> ScramReply:
         """Go on with the verifier of the name that was asked for; "" if nobody has it."""
 
 
@@ -65,7 +65,7 @@ class Method(Protocol):
     def name(self) -> str:
         """As CONNECT and AUTH have it."""
 
-    def begin(self) -> Exchange:
+    def begin(self) -> ScramLogin:
         """Start an exchange."""
 
     def has(self, name: str) -> bool:
@@ -77,7 +77,7 @@ class Challenge:
     """Send the data in an AUTH; the result is a ``ClientData``, the client's next AUTH."""
 
     data: bytes
-    exchange: Exchange = field(repr=False, compare=False)
+    exchange: ScramLogin = field(repr=False, compare=False)
     kind: str = field(default="challenge", init=False)
 
 
@@ -89,14 +89,14 @@ class _Challenge(Challenge):
 
 
 @dataclass(frozen=True, slots=True)
-class _Before(AskUser):
+class _Before(FetchUser):
     """The question before the challenge."""
 
-    exchange: Exchange = field(kw_only=True, repr=False, compare=False)
+    exchange: ScramLogin = field(kw_only=True, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _After(AskUser):
+class _After(FetchUser):
     """The question when the proof is right: the user as it was before, and the last message for the client."""
 
     before: UserRecord = field(kw_only=True, repr=False, compare=False)
@@ -125,7 +125,7 @@ class ScramStep:
         self._allow_plain = allow_plain
         self.methods: tuple[str, ...] = (method.name,)
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Start the exchange with the data of CONNECT."""
         del moment
         if credentials.method != self._method.name:
@@ -140,10 +140,10 @@ class ScramStep:
             return self._go_on(credentials, exchange, exchange.told(""))
         return Wait(_Before(said.asks, exchange=exchange))
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Take the client's next message, or the routers' answer."""
         del moment
-        if isinstance(job, AskUser):
+        if isinstance(job, FetchUser):
             if not isinstance(result, UserFound) or result.user != job.user:
                 return Failed("scram: no router told the user")
             if isinstance(job, _After):
@@ -165,7 +165,7 @@ class ScramStep:
         return Allow(user.principal(job.user, self.name, credentials.client_id, job.data))
 
     def _go_on(
-        self, credentials: Credentials, exchange: Exchange, said: Said, user: UserRecord | None = None
+        self, credentials: Credentials, exchange: ScramLogin, said: ScramReply, user: UserRecord | None = None
     ) -> Answer:
         if said.refused:
             return Deny(ReasonCode.NOT_AUTHORIZED, "SCRAM exchange failed")

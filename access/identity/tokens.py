@@ -21,9 +21,9 @@ from access.identity.principal import (
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
+    TimePoint,
     Wait,
     name_fault,
     no_acl,
@@ -32,7 +32,7 @@ from access.identity.strict_json import is_number, read_json
 from access.rules.who import NOTHING
 from mqtt.reasons import ReasonCode
 
-__all__ = ["METHOD", "TokenStep", "WrongToken", "read_header", "verified_claims"]
+__all__ = ["METHOD", "InvalidToken", "TokenStep", "read_header", "verified_claims"]
 
 METHOD = "JWT"
 TOKEN_ID_BYTES_MAX = 256  # as the policy has it
@@ -64,7 +64,7 @@ VERIFIERS = {name: jwt.PyJWS([name]) for name in ALGORITHMS}  # each knows one a
 COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)\.([A-Za-z0-9_-]*)")
 
 
-class WrongToken(Exception):
+class InvalidToken(Exception):
     """A token that is refused; the text quotes nothing of it."""
 
     def __init__(self, text: str, code: ReasonCode = ReasonCode.BAD_USER_NAME_OR_PASSWORD) -> None:
@@ -84,30 +84,30 @@ def read_header(token: bytes) -> TokenHeader | None:
     """Return the header of a token, None for bytes that are no token, such as a password.
 
     Raises:
-        WrongToken: It is a token, and one that is never accepted.
+        InvalidToken: It is a token, and one that is never accepted.
     """
     found = COMPACT.fullmatch(token)
     if found is None:
         return None
     if len(token) > TOKEN_BYTES_MAX:
         if token.startswith(BRACE):
-            raise WrongToken(f"a token of {len(token)} bytes")
+            raise InvalidToken(f"a token of {len(token)} bytes")
         return None
     try:
         header = read_json(_decoded(found[1]), TOKEN_BYTES_MAX, HEADER_DEPTH_MAX)
     except ValueError:
         if token.startswith(BRACE):
-            raise WrongToken("a header that is unreadable") from None
+            raise InvalidToken("a header that is unreadable") from None
         return None
     if not isinstance(header, dict) or "alg" not in header:
         return None
     algorithm, kid = header["alg"], header.get("kid", "")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-        raise WrongToken("an algorithm that is not accepted")
+        raise InvalidToken("an algorithm that is not accepted")
     if not isinstance(kid, str) or len(kid) > KID_CHARACTERS_MAX:
-        raise WrongToken("a kid that is no name")
+        raise InvalidToken("a kid that is no name")
     if "crit" in header or "b64" in header:
-        raise WrongToken("a header with critical parts")
+        raise InvalidToken("a header with critical parts")
     return TokenHeader(algorithm, kid)
 
 
@@ -119,20 +119,20 @@ def verified_claims(token: bytes, header: TokenHeader, key: TokenKey) -> dict[st
     """Return the claims of a token that the key signed; their content is not judged.
 
     Raises:
-        WrongToken: The signature is not the key's, or the claims are no map within bounds.
+        InvalidToken: The signature is not the key's, or the claims are no map within bounds.
     """
     if header.algorithm not in key.algorithms:
-        raise WrongToken("an algorithm that its key has not")
+        raise InvalidToken("an algorithm that its key has not")
     try:
         payload = VERIFIERS[header.algorithm].decode_complete(token, key.key, [header.algorithm])["payload"]
     except Exception:  # of the library, or of those below it
-        raise WrongToken("a signature that is not its key's") from None
+        raise InvalidToken("a signature that is not its key's") from None
     try:
         claims = read_json(payload, TOKEN_BYTES_MAX, CLAIMS_DEPTH_MAX)
     except ValueError as error:
-        raise WrongToken(f"claims: {error}") from None
+        raise InvalidToken(f"claims: {error}") from None
     if not isinstance(claims, dict) or len(claims) > CLAIMS_MAX:
-        raise WrongToken(f"claims that are no map of at most {CLAIMS_MAX}")
+        raise InvalidToken(f"claims that are no map of at most {CLAIMS_MAX}")
     return claims
 
 
@@ -164,18 +164,18 @@ class TokenStep:
         self._user_claim = user_claim
         self._read_acl = read_acl
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         """Judge the token, or ask for new keys if its key is not known."""
         return self._judge(credentials, moment, may_fetch=True)
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         """Judge again by the keys that a fetch brought, or left as they were."""
         del result
         if not isinstance(job, FetchKeys):
             return Failed("token: a result that nobody asked for")
         return self._judge(credentials, moment, may_fetch=False)
 
-    def _judge(self, credentials: Credentials, moment: Moment, may_fetch: bool) -> Answer:
+    def _judge(self, credentials: Credentials, moment: TimePoint, may_fetch: bool) -> Answer:
         if credentials.method not in ("", METHOD):
             return Pass()
         token = credentials.data if credentials.method else credentials.password
@@ -187,7 +187,7 @@ class TokenStep:
             if key is None:
                 return self._no_key(moment.now, may_fetch)
             return self._allow(credentials, verified_claims(token, header, key), moment.utc)
-        except WrongToken as error:
+        except InvalidToken as error:
             return Deny(error.code, f"token with {error}")
 
     def _no_token(self, credentials: Credentials) -> Answer:
@@ -206,24 +206,24 @@ class TokenStep:
     def _allow(self, credentials: Credentials, claims: dict[str, object], utc: float) -> Answer:
         expires = _time(claims, "exp")
         if expires is None:
-            raise WrongToken("no exp")
+            raise InvalidToken("no exp")
         if not utc < expires + LEEWAY_S:
-            raise WrongToken("an exp that has passed", ReasonCode.NOT_AUTHORIZED)
+            raise InvalidToken("an exp that has passed", ReasonCode.NOT_AUTHORIZED)
         for name in ("nbf", "iat"):
             if not (_time(claims, name) or 0) <= utc + LEEWAY_S:
-                raise WrongToken(f"an {name} of the future", ReasonCode.NOT_AUTHORIZED)
+                raise InvalidToken(f"an {name} of the future", ReasonCode.NOT_AUTHORIZED)
         if self._issuer and claims.get("iss") != self._issuer:
-            raise WrongToken("another issuer", ReasonCode.NOT_AUTHORIZED)
+            raise InvalidToken("another issuer", ReasonCode.NOT_AUTHORIZED)
         if not _is_for(claims.get("aud"), self._audience):
-            raise WrongToken("another audience", ReasonCode.NOT_AUTHORIZED)
+            raise InvalidToken("another audience", ReasonCode.NOT_AUTHORIZED)
         user = claims.get(self._user_claim)
         if not isinstance(user, str) or name_fault(user):
-            raise WrongToken(f"no plain name as {self._user_claim}", ReasonCode.NOT_AUTHORIZED)
+            raise InvalidToken(f"no plain name as {self._user_claim}", ReasonCode.NOT_AUTHORIZED)
         try:
             tiers = self._read_acl(claims["acl"]) if "acl" in claims else ()
             attributes = read_attributes(claims["client_attrs"]) if "client_attrs" in claims else NOTHING
         except ValueError as error:
-            raise WrongToken(f"rights that are none: {error}", ReasonCode.NOT_AUTHORIZED) from None
+            raise InvalidToken(f"rights that are none: {error}", ReasonCode.NOT_AUTHORIZED) from None
         return Allow(
             Principal(
                 user,
@@ -242,7 +242,7 @@ def _time(claims: dict[str, object], name: str) -> float | None:
         return None
     value = claims[name]
     if not is_number(value) or not 0 <= value <= UTC_MAX:
-        raise WrongToken(f"an {name} that is no time")
+        raise InvalidToken(f"an {name} that is no time")
     return float(value)
 
 
@@ -252,7 +252,7 @@ def _token_id(claims: dict[str, object]) -> str:
         return ""
     name = claims["jti"]
     if not isinstance(name, str) or name_fault(name) or len(name.encode()) > TOKEN_ID_BYTES_MAX:
-        raise WrongToken(f"a jti that is no plain name of at most {TOKEN_ID_BYTES_MAX} bytes")
+        raise InvalidToken(f"a jti that is no plain name of at most {TOKEN_ID_BYTES_MAX} bytes")
     return name
 
 

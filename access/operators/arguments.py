@@ -17,22 +17,21 @@ from wire.messages.ranges import ListenerName, NodeName, SomeNode
 
 __all__ = [
     "SECONDS_MAX",
-    "AboutGroup",
-    "AboutListener",
-    "AboutRole",
-    "AboutUser",
     "BanAdd",
     "BanDelete",
     "Digest",
     "DrainClients",
+    "GroupArguments",
     "GroupPut",
     "Kick",
     "List",
+    "ListenerArguments",
     "MsgSend",
     "PolicyStatus",
-    "Reload",
+    "ReloadArguments",
     "RetainedClear",
-    "Revoke",
+    "RevokeArguments",
+    "RoleArguments",
     "RolePut",
     "RuleText",
     "Seconds",
@@ -43,8 +42,9 @@ __all__ = [
     "TokenRole",
     "TraceStart",
     "TraceStop",
-    "Unrevoke",
+    "UnrevokeArguments",
     "UserAdd",
+    "UserArguments",
     "UserChange",
     "UserPassword",
 ]
@@ -98,7 +98,7 @@ class List(_Arguments):
     count: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 
-class AboutUser(_Arguments):
+class UserArguments(_Arguments):
     """``user show | disable | enable | delete``."""
 
     user: Name
@@ -153,7 +153,7 @@ class RolePut(_Arguments):
     dry_run: bool = False
 
 
-class AboutRole(_Arguments):
+class RoleArguments(_Arguments):
     """``role show | delete``."""
 
     role: Name
@@ -169,7 +169,7 @@ class GroupPut(_Arguments):
     dry_run: bool = False
 
 
-class AboutGroup(_Arguments):
+class GroupArguments(_Arguments):
     """``group show | delete``."""
 
     group: Name
@@ -194,7 +194,7 @@ class BanDelete(_Arguments):
     dry_run: bool = False
 
 
-class Revoke(_Arguments):
+class RevokeArguments(_Arguments):
     """``revoke``: a certificate's serial number (hexadecimal, with its issuer), or the ``jti`` of a token."""
 
     kind: Literal["serial", "token"]
@@ -205,7 +205,7 @@ class Revoke(_Arguments):
     dry_run: bool = False
 
 
-class Unrevoke(_Arguments):
+class UnrevokeArguments(_Arguments):
     """``unrevoke``."""
 
     kind: Literal["serial", "token"]
@@ -251,7 +251,7 @@ class Kick(_Arguments):
     dry_run: bool = False
 
 
-class AboutSession(_Arguments):
+class SessionArguments(_Arguments):
     """``session delete``, ``session expire``, ``queue purge``."""
 
     client_id: Subject
@@ -307,7 +307,7 @@ class TraceStop(_Arguments):
     dry_run: bool = False
 
 
-class AboutListener(_Arguments):
+class ListenerArguments(_Arguments):
     """``listener pause | resume``: of one edge, or of all that have a listener of that name."""
 
     listener: ListenerName
@@ -315,7 +315,7 @@ class AboutListener(_Arguments):
     dry_run: bool = False
 
 
-class Reload(_Arguments):
+class ReloadArguments(_Arguments):
     """``reload``: one node, or all."""
 
     node: SomeNode = ""

@@ -22,9 +22,9 @@ __all__ = [
     "GENESIS",
     "LINE_BYTES_MAX",
     "AuditRecord",
+    "ChainCheck",
     "Head",
     "Scalar",
-    "Verdict",
     "head_of",
     "make_line",
     "tail",
@@ -69,7 +69,7 @@ class Head(msgspec.Struct, frozen=True):
 GENESIS = Head(0, "0" * SUM_HEX)
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ChainCheck(msgspec.Struct, frozen=True):
     """Result of a check: lines that were whole, the end of the chain, and the first break, if there is one."""
 
     lines: int
@@ -104,7 +104,7 @@ def head_of(line: bytes) -> Head:
     return _read(line)[0]
 
 
-def verify(lines: Iterable[bytes], after: Head | None = None) -> Verdict:
+def verify(lines: Iterable[bytes], after: Head | None = None) -> ChainCheck:
     """Check the lines of one file, each with its end of line; stops at the first break. Never raises.
 
     Args:
@@ -121,9 +121,9 @@ def verify(lines: Iterable[bytes], after: Head | None = None) -> Verdict:
             if found.sequence != head.sequence + 1:
                 raise ValueError(f"has number {found.sequence}, expected {head.sequence + 1}")
         except ValueError as error:
-            return Verdict(number - 1, head or GENESIS, began, number, str(error))
+            return ChainCheck(number - 1, head or GENESIS, began, number, str(error))
         head, began = found, began or found.sequence
-    return Verdict(number, head or GENESIS, began)
+    return ChainCheck(number, head or GENESIS, began)
 
 
 def tail(lines: Iterable[bytes], count: int) -> list[bytes]:

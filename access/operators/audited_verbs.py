@@ -26,7 +26,7 @@ from access.operators.verbs import Operator, Refusal, audit_arguments, judge, op
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply
 
-__all__ = ["AuditedVerbs", "LinesOut"]
+__all__ = ["AuditLineSink", "AuditedVerbs"]
 
 FAILED = 1
 PARTIAL = 3
@@ -35,7 +35,7 @@ OPEN_MAX = 4_096  # verbs whose reply is awaited; and as many that read, of whic
 Key = tuple[str, int]  # node that asks, number of its question
 
 
-class LinesOut(Protocol):
+class AuditLineSink(Protocol):
     """The audit of a node, as verbs use it."""
 
     def refusal(self) -> str:
@@ -72,7 +72,7 @@ class AuditedVerbs:
         whence: Returns (address, serial number of the certificate) of an operator's link.
     """
 
-    def __init__(self, tier: str, audit: LinesOut, whence: Callable[[str], tuple[str, str]]) -> None:
+    def __init__(self, tier: str, audit: AuditLineSink, whence: Callable[[str], tuple[str, str]]) -> None:
         self._tier = tier
         self._audit = audit
         self._whence = whence

@@ -12,23 +12,23 @@ from msgspec import Meta, Struct
 from wire.messages.ranges import NodeName, SomeNode
 
 __all__ = [
-    "AboutNode",
-    "AboutRouter",
-    "AsideRemove",
-    "Change",
-    "Copies",
-    "Delegation",
-    "Explain",
+    "CopiesArguments",
+    "DelegateArguments",
+    "ExplainArguments",
     "Export",
     "ExportStatus",
     "InstallKey",
-    "Lost",
+    "LossArguments",
+    "MapChangeArguments",
     "NamedKey",
-    "Nothing",
-    "PlanFor",
+    "NoArguments",
+    "NodeArguments",
+    "PlanArguments",
+    "QuarantineRemoveArguments",
     "Rebalance",
     "Recover",
-    "Transfer",
+    "RouterArguments",
+    "TransferArguments",
     "Undelegate",
 ]
 
@@ -49,43 +49,43 @@ class _Arguments(Struct, forbid_unknown_fields=True):
     """Arguments of one verb."""
 
 
-class Nothing(_Arguments):
+class NoArguments(_Arguments):
     """A verb that takes no argument."""
 
 
-class Change(_Arguments):
+class MapChangeArguments(_Arguments):
     """A verb that changes the map."""
 
     dry_run: bool = False
 
 
-class AboutNode(_Arguments):
+class NodeArguments(_Arguments):
     """A verb that changes something about one node."""
 
     node: NodeName
     dry_run: bool = False
 
 
-class AboutRouter(_Arguments):
+class RouterArguments(_Arguments):
     """A step of the routers' group; it has no trial run."""
 
     node: NodeName
 
 
-class Explain(_Arguments):
+class ExplainArguments(_Arguments):
     """``ring explain``."""
 
     name: Name
 
 
-class PlanFor(_Arguments):
+class PlanArguments(_Arguments):
     """``ring plan``: as if these nodes were added or emptied."""
 
     add: NodeNames = []
     drain: NodeNames = []
 
 
-class Lost(_Arguments):
+class LossArguments(_Arguments):
     """``ring lost``."""
 
     partition: PartitionText
@@ -99,7 +99,7 @@ class Recover(_Arguments):
     dry_run: bool = False
 
 
-class Delegation(_Arguments):
+class DelegateArguments(_Arguments):
     """``ring delegate``."""
 
     prefix: Name
@@ -123,7 +123,7 @@ class Rebalance(_Arguments):
     dry_run: bool = False
 
 
-class Transfer(_Arguments):
+class TransferArguments(_Arguments):
     """``cluster transfer``: to this router, or to any."""
 
     node: SomeNode = ""
@@ -160,13 +160,13 @@ class ExportStatus(_Arguments):
     after: Count | None = None  # also return finished partitions, from this one on
 
 
-class Copies(_Arguments):
+class CopiesArguments(_Arguments):
     """``store copies``."""
 
     partitions: Partitions
 
 
-class AsideRemove(_Arguments):
+class QuarantineRemoveArguments(_Arguments):
     """``store aside remove``: one store, by its name in ``store aside``."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:+-]{0,127}$")]

@@ -19,8 +19,8 @@ __all__ = [
     "ROLES",
     "VERBS",
     "Operator",
+    "OperatorRole",
     "Refusal",
-    "Role",
     "Verb",
     "arguments_of",
     "audit_arguments",
@@ -34,7 +34,7 @@ __all__ = [
 SCHEME = "stratamq://"
 
 
-class Role(enum.IntEnum):
+class OperatorRole(enum.IntEnum):
     """Roles of operators, by power."""
 
     VIEWER = 1  # reads
@@ -42,13 +42,13 @@ class Role(enum.IntEnum):
     ADMIN = 3  # changes users, roles, keys and members, gives data up, reads the audit
 
 
-ROLES = dict(zip(OPERATOR_ROLES, Role, strict=True))
+ROLES = dict(zip(OPERATOR_ROLES, OperatorRole, strict=True))
 
 
 class Operator(msgspec.Struct, frozen=True):
     """An operator as its certificate says."""
 
-    role: Role
+    role: OperatorRole
     name: str
 
 
@@ -56,7 +56,7 @@ class Verb(msgspec.Struct, frozen=True):
     """One row: who answers, what it takes, and whether it leaves anything changed."""
 
     tier: str
-    role: Role
+    role: OperatorRole
     changes: bool
     arguments: type[msgspec.Struct]
 
@@ -65,89 +65,91 @@ class Refusal(Exception):
     """A question that is not carried out; the text is one line for the operator."""
 
 
-def _row(role: Role, arguments: type[msgspec.Struct], changes: bool = True, tier: str = TIER_ROUTER) -> Verb:
+def _row(role: OperatorRole, arguments: type[msgspec.Struct], changes: bool = True, tier: str = TIER_ROUTER) -> Verb:
     return Verb(tier, role, changes, arguments)
 
 
-def _reads(arguments: type[msgspec.Struct], role: Role = Role.VIEWER, tier: str = TIER_ROUTER) -> Verb:
+def _reads(arguments: type[msgspec.Struct], role: OperatorRole = OperatorRole.VIEWER, tier: str = TIER_ROUTER) -> Verb:
     return Verb(tier, role, False, arguments)
 
 
 VERBS: dict[str, Verb] = {
-    "cluster status": _reads(older.Nothing),
-    "cluster forget": _row(Role.ADMIN, older.AboutNode),
-    "cluster join": _row(Role.ADMIN, older.AboutRouter),
-    "cluster leave": _row(Role.ADMIN, older.AboutRouter),
-    "cluster transfer": _row(Role.OPERATOR, older.Transfer),
-    "node list": _reads(older.Nothing),
-    "node drain": _row(Role.OPERATOR, older.AboutNode),
-    "node undrain": _row(Role.OPERATOR, older.AboutNode),
-    "ring show": _reads(older.Nothing),
-    "ring explain": _reads(older.Explain),
-    "ring export": _reads(older.Nothing),
-    "ring plan": _reads(older.PlanFor),
-    "ring status": _reads(older.Nothing),
-    "ring verify": _reads(older.Nothing),
-    "ring lost": _reads(older.Lost),
-    "ring recover": _row(Role.ADMIN, older.Recover),
-    "ring add": _row(Role.OPERATOR, older.AboutNode),
-    "ring drain": _row(Role.OPERATOR, older.AboutNode),
-    "ring remove": _row(Role.OPERATOR, older.AboutNode),
-    "ring rebalance": _row(Role.OPERATOR, older.Rebalance),
-    "ring pause": _row(Role.OPERATOR, older.Change),
-    "ring resume": _row(Role.OPERATOR, older.Change),
-    "ring abort": _row(Role.OPERATOR, older.Change),
-    "ring delegate": _row(Role.ADMIN, older.Delegation),
-    "ring undelegate": _row(Role.ADMIN, older.Undelegate),
-    "membership list": _reads(older.Nothing),
-    "membership keys list": _reads(older.Nothing),
-    "membership keys install": _row(Role.ADMIN, older.InstallKey),
-    "membership keys use": _row(Role.ADMIN, older.NamedKey),
-    "membership keys remove": _row(Role.ADMIN, older.NamedKey),
-    "store export": _row(Role.OPERATOR, older.Export, tier=TIER_STORAGE),
+    "cluster status": _reads(older.NoArguments),
+    "cluster forget": _row(OperatorRole.ADMIN, older.NodeArguments),
+    "cluster join": _row(OperatorRole.ADMIN, older.RouterArguments),
+    "cluster leave": _row(OperatorRole.ADMIN, older.RouterArguments),
+    "cluster transfer": _row(OperatorRole.OPERATOR, older.TransferArguments),
+    "node list": _reads(older.NoArguments),
+    "node drain": _row(OperatorRole.OPERATOR, older.NodeArguments),
+    "node undrain": _row(OperatorRole.OPERATOR, older.NodeArguments),
+    "ring show": _reads(older.NoArguments),
+    "ring explain": _reads(older.ExplainArguments),
+    "ring export": _reads(older.NoArguments),
+    "ring plan": _reads(older.PlanArguments),
+    "ring status": _reads(older.NoArguments),
+    "ring verify": _reads(older.NoArguments),
+    "ring lost": _reads(older.LossArguments),
+    "ring recover": _row(OperatorRole.ADMIN, older.Recover),
+    "ring add": _row(OperatorRole.OPERATOR, older.NodeArguments),
+    "ring drain": _row(OperatorRole.OPERATOR, older.NodeArguments),
+    "ring remove": _row(OperatorRole.OPERATOR, older.NodeArguments),
+    "ring rebalance": _row(OperatorRole.OPERATOR, older.Rebalance),
+    "ring pause": _row(OperatorRole.OPERATOR, older.MapChangeArguments),
+    "ring resume": _row(OperatorRole.OPERATOR, older.MapChangeArguments),
+    "ring abort": _row(OperatorRole.OPERATOR, older.MapChangeArguments),
+    "ring delegate": _row(OperatorRole.ADMIN, older.DelegateArguments),
+    "ring undelegate": _row(OperatorRole.ADMIN, older.Undelegate),
+    "membership list": _reads(older.NoArguments),
+    "membership keys list": _reads(older.NoArguments),
+    "membership keys install": _row(OperatorRole.ADMIN, older.InstallKey),
+    "membership keys use": _row(OperatorRole.ADMIN, older.NamedKey),
+    "membership keys remove": _row(OperatorRole.ADMIN, older.NamedKey),
+    "store export": _row(OperatorRole.OPERATOR, older.Export, tier=TIER_STORAGE),
     "store export status": _reads(older.ExportStatus, tier=TIER_STORAGE),
-    "store export cancel": _row(Role.OPERATOR, older.Nothing, tier=TIER_STORAGE),
-    "store copies": _reads(older.Copies, tier=TIER_STORAGE),
-    "store aside": _reads(older.Nothing, tier=TIER_STORAGE),
-    "store aside remove": _row(Role.ADMIN, older.AsideRemove, tier=TIER_STORAGE),  # no copy is left of it
+    "store export cancel": _row(OperatorRole.OPERATOR, older.NoArguments, tier=TIER_STORAGE),
+    "store copies": _reads(older.CopiesArguments, tier=TIER_STORAGE),
+    "store aside": _reads(older.NoArguments, tier=TIER_STORAGE),
+    "store aside remove": _row(
+        OperatorRole.ADMIN, older.QuarantineRemoveArguments, tier=TIER_STORAGE
+    ),  # no copy is left of it
     "user list": _reads(our.List),
-    "user show": _reads(our.AboutUser),
-    "user add": _row(Role.ADMIN, our.UserAdd),
-    "user change": _row(Role.ADMIN, our.UserChange),
-    "user password": _row(Role.ADMIN, our.UserPassword),
-    "user disable": _row(Role.ADMIN, our.AboutUser),
-    "user enable": _row(Role.ADMIN, our.AboutUser),
-    "user delete": _row(Role.ADMIN, our.AboutUser),
+    "user show": _reads(our.UserArguments),
+    "user add": _row(OperatorRole.ADMIN, our.UserAdd),
+    "user change": _row(OperatorRole.ADMIN, our.UserChange),
+    "user password": _row(OperatorRole.ADMIN, our.UserPassword),
+    "user disable": _row(OperatorRole.ADMIN, our.UserArguments),
+    "user enable": _row(OperatorRole.ADMIN, our.UserArguments),
+    "user delete": _row(OperatorRole.ADMIN, our.UserArguments),
     "role list": _reads(our.List),
-    "role show": _reads(our.AboutRole),
-    "role put": _row(Role.ADMIN, our.RolePut),
-    "role delete": _row(Role.ADMIN, our.AboutRole),
+    "role show": _reads(our.RoleArguments),
+    "role put": _row(OperatorRole.ADMIN, our.RolePut),
+    "role delete": _row(OperatorRole.ADMIN, our.RoleArguments),
     "group list": _reads(our.List),
-    "group show": _reads(our.AboutGroup),
-    "group put": _row(Role.ADMIN, our.GroupPut),
-    "group delete": _row(Role.ADMIN, our.AboutGroup),
+    "group show": _reads(our.GroupArguments),
+    "group put": _row(OperatorRole.ADMIN, our.GroupPut),
+    "group delete": _row(OperatorRole.ADMIN, our.GroupArguments),
     "ban list": _reads(our.List),
-    "ban add": _row(Role.OPERATOR, our.BanAdd),
-    "ban del": _row(Role.OPERATOR, our.BanDelete),
-    "revoke": _row(Role.OPERATOR, our.Revoke),
-    "unrevoke": _row(Role.ADMIN, our.Unrevoke),
+    "ban add": _row(OperatorRole.OPERATOR, our.BanAdd),
+    "ban del": _row(OperatorRole.OPERATOR, our.BanDelete),
+    "revoke": _row(OperatorRole.OPERATOR, our.RevokeArguments),
+    "unrevoke": _row(OperatorRole.ADMIN, our.UnrevokeArguments),
     "token list": _reads(our.List),
-    "token create": _row(Role.ADMIN, our.TokenCreate),
-    "token revoke": _row(Role.ADMIN, our.TokenRevoke),
-    "token check": _reads(our.TokenCheck, Role.ADMIN),
+    "token create": _row(OperatorRole.ADMIN, our.TokenCreate),
+    "token revoke": _row(OperatorRole.ADMIN, our.TokenRevoke),
+    "token check": _reads(our.TokenCheck, OperatorRole.ADMIN),
     "policy status": _reads(our.PolicyStatus),
-    "client kick": _row(Role.OPERATOR, our.Kick),
-    "msg send": _row(Role.OPERATOR, our.MsgSend),
-    "retained clear": _row(Role.ADMIN, our.RetainedClear),
-    "queue purge": _row(Role.ADMIN, our.AboutSession),
-    "session delete": _row(Role.ADMIN, our.AboutSession),
-    "session expire": _row(Role.ADMIN, our.AboutSession),
-    "listener pause": _row(Role.OPERATOR, our.AboutListener),
-    "listener resume": _row(Role.OPERATOR, our.AboutListener),
-    "client drain": _row(Role.OPERATOR, our.DrainClients),
-    "trace start": _row(Role.OPERATOR, our.TraceStart),
-    "trace stop": _row(Role.OPERATOR, our.TraceStop),
-    "reload": _row(Role.OPERATOR, our.Reload),
+    "client kick": _row(OperatorRole.OPERATOR, our.Kick),
+    "msg send": _row(OperatorRole.OPERATOR, our.MsgSend),
+    "retained clear": _row(OperatorRole.ADMIN, our.RetainedClear),
+    "queue purge": _row(OperatorRole.ADMIN, our.SessionArguments),
+    "session delete": _row(OperatorRole.ADMIN, our.SessionArguments),
+    "session expire": _row(OperatorRole.ADMIN, our.SessionArguments),
+    "listener pause": _row(OperatorRole.OPERATOR, our.ListenerArguments),
+    "listener resume": _row(OperatorRole.OPERATOR, our.ListenerArguments),
+    "client drain": _row(OperatorRole.OPERATOR, our.DrainClients),
+    "trace start": _row(OperatorRole.OPERATOR, our.TraceStart),
+    "trace stop": _row(OperatorRole.OPERATOR, our.TraceStop),
+    "reload": _row(OperatorRole.OPERATOR, our.ReloadArguments),
 }
 
 # Arguments that the audit may show. One that is not named here is left out: records, verifiers and keys, and what a
@@ -218,7 +220,7 @@ def operator_of(peer: PeerKey | None) -> Operator | None:
     what a viewer may.
     """
     if peer is not None and peer.tier == TIER_GATEWAY:
-        return Operator(Role.VIEWER, peer.node)
+        return Operator(OperatorRole.VIEWER, peer.node)
     if peer is None or peer.tier != TIER_OPERATOR:
         return None
     role, colon, rest = peer.node.partition(":")
@@ -232,7 +234,7 @@ def speaker(question: Admin, operator: Operator | None) -> Operator | None:
     """Return whom a question speaks for: a service names another one, whose role never exceeds its own."""
     if operator is None or not (question.actor or question.role):
         return operator
-    role = min(operator.role, ROLES.get(question.role, Role.VIEWER)) if question.role else operator.role
+    role = min(operator.role, ROLES.get(question.role, OperatorRole.VIEWER)) if question.role else operator.role
     name = f"{question.actor} by {operator.name}" if question.actor else operator.name
     return Operator(role, name)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from access.limits.bans import Ban, normal_value
 from access.policy import commands as c
-from access.policy.records import Revoked, Rule, Token
+from access.policy.records import Revoked, RuleRecord, Token
 from access.policy.role_tiers import role_fault
 from conf.addresses import parse_network
 
@@ -187,7 +187,7 @@ RANGES: dict[type[c.PolicyCommand], Callable[[Any], str]] = {
 # --- parts
 
 
-def _rule(rule: Rule) -> str:
+def _rule(rule: RuleRecord) -> str:
     if not 1 <= rule.actions <= ACTIONS_MAX or not 0 <= rule.qos_max <= 2:
         return "a rule names actions of 1 to 63 and a QoS of 0 to 2"
     too_long = _text("the filter of a rule", rule.filter, FILTER_BYTES_MAX)

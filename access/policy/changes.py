@@ -10,7 +10,7 @@ import msgspec
 
 from access.policy import bounds
 from access.policy import commands as c
-from access.policy.records import Ban, Group, Revoked, Role, Standing, Token, User
+from access.policy.records import Ban, Revoked, RoleRecord, Token, User, UserEntitlements, UserGroup
 from access.policy.tables import (
     R,
     Table,
@@ -22,18 +22,18 @@ from access.policy.tables import (
     users_table,
 )
 
-__all__ = ["Changes", "Tables"]
+__all__ = ["PolicyChanges", "Tables"]
 
 
-class Changes:
+class PolicyChanges:
     """Records that one command changes; None instead of a record: it goes."""
 
     def __init__(self, epoch: int, tables: "Tables") -> None:
         self.epoch = epoch  # of the policy, if the command is carried out
         self.tables = tables
         self.users: dict[str, User | None] = {}
-        self.groups: dict[str, Group | None] = {}
-        self.roles: dict[str, Role | None] = {}
+        self.groups: dict[str, UserGroup | None] = {}
+        self.roles: dict[str, RoleRecord | None] = {}
         self.bans: dict[str, Ban | None] = {}
         self.revoked: dict[str, Revoked | None] = {}
         self.tokens: dict[str, Token | None] = {}
@@ -42,7 +42,7 @@ class Changes:
         self.takes_roles: list[str] = []
         self.takes_bans: list[str] = []
         self.takes_revoked: list[str] = []
-        self.changed_users: dict[str, Standing] = {}
+        self.changed_users: dict[str, UserEntitlements] = {}
 
     @property
     def changed(self) -> bool:
@@ -65,8 +65,8 @@ class Tables:
 
     def __init__(self) -> None:
         self.users: Table[User] = users_table()
-        self.groups: Table[Group] = groups_table()
-        self.roles: Table[Role] = roles_table()
+        self.groups: Table[UserGroup] = groups_table()
+        self.roles: Table[RoleRecord] = roles_table()
         self.bans: Table[Ban] = bans_table(with_ends=True)
         self.revoked: Table[Revoked] = revoked_table(with_ends=True)
         self.tokens: Table[Token] = tokens_table()  # of the routers alone: no node lets an operator in by one
@@ -82,7 +82,7 @@ class Tables:
         """Return the bytes of what every node holds."""
         return self.groups.octets + self.roles.octets + self.bans.octets + self.revoked.octets
 
-    def put(self, changes: Changes) -> None:
+    def put(self, changes: PolicyChanges) -> None:
         """Put the changes of a command in place."""
         for name, user in changes.users.items():
             self._count(self.users.get(name), -1)
@@ -97,7 +97,7 @@ class Tables:
         _put(self.revoked, changes.revoked)
         _put(self.tokens, changes.tokens)
 
-    def too_large(self, changes: Changes | None = None) -> str:
+    def too_large(self, changes: PolicyChanges | None = None) -> str:
         """Return why the policy has no room for changes, "" if it has; a command that adds no byte always has."""
         users = view = 0
         if changes is not None:
@@ -120,7 +120,7 @@ class Tables:
         yield from (c.Revoke(revoked) for revoked in self.revoked.records())
         yield from (c.AddToken(token) for token in self.tokens.records())
 
-    def _count(self, record: User | Group | None, by: int) -> None:
+    def _count(self, record: User | UserGroup | None, by: int) -> None:
         if record is None:
             return
         self.role_uses.update(dict.fromkeys(record.roles, by))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from access.policy.records import Ban, Revoked, Rule, Token
+from access.policy.records import Ban, Revoked, RuleRecord, Token
 from wire.decoding import Payload, Unreadable, strictly
 
 __all__ = [
@@ -87,7 +87,7 @@ class PutRole(_Command, tag="PutRole"):
     """A new role, or other rules and limits for one."""
 
     name: str
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RuleRecord, ...] = ()
     priority: int = 0
     limits: dict[str, int] = {}
 

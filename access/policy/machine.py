@@ -12,23 +12,23 @@ import msgspec
 
 from access.policy import bounds
 from access.policy.bounds import out_of_range
-from access.policy.changes import Changes, Tables
+from access.policy.changes import PolicyChanges, Tables
 from access.policy.commands import PolicyCommand, PolicyOrder, SimpleCommand
 from access.policy.records import User
 from access.policy.rules import RULES
-from access.policy.step import PolicyStep, Takes, digest_behind
+from access.policy.step import PolicyStep, StepOutcome, digest_behind
 from conf.events import say
 from wire.decoding import Payload, strictly
 from wire.messages.ranges import Digest
 
-__all__ = ["ORDERS_MAX", "OrderOutcome", "PolicyMachine", "PolicyOutcome"]
+__all__ = ["ORDERS_MAX", "PolicyMachine", "PolicyOrderOutcome", "PolicyOutcome"]
 
 logger = logging.getLogger(__name__)
 
 ORDERS_MAX = 1_000  # whose outcomes are known: a command line repeats an order for seconds
 
 
-class OrderOutcome(msgspec.Struct, frozen=True, array_like=True):
+class PolicyOrderOutcome(msgspec.Struct, frozen=True, array_like=True):
     """Outcome of an operator's order; ``epoch`` is the policy's behind it."""
 
     refusal: str
@@ -40,7 +40,7 @@ class PolicyOutcome(msgspec.Struct, frozen=True):
 
     step: PolicyStep | None = None
     refusal: str = ""
-    order: OrderOutcome | None = None  # of an order: how it ended when it came first
+    order: PolicyOrderOutcome | None = None  # of an order: how it ended when it came first
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -52,7 +52,7 @@ class _State(msgspec.Struct, array_like=True):
     roles: list[msgspec.Raw]
     bans: list[msgspec.Raw]
     revoked: list[msgspec.Raw]
-    orders: dict[str, OrderOutcome]
+    orders: dict[str, PolicyOrderOutcome]
     tokens: list[msgspec.Raw] = []  # the snapshots of before had none
     digest: Digest = b""
 
@@ -60,7 +60,7 @@ class _State(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_State)
 
 
-def _read(data: Payload) -> tuple[int, bytes, Tables, dict[str, OrderOutcome]]:
+def _read(data: Payload) -> tuple[int, bytes, Tables, dict[str, PolicyOrderOutcome]]:
     state = _decoder.decode(data)
     tables = Tables()
     tables.users.load(state.users)
@@ -94,7 +94,7 @@ class PolicyMachine:
     def __init__(self) -> None:
         self.epoch, self.digest = 0, b""
         self._tables = Tables()
-        self._orders: dict[str, OrderOutcome] = {}  # oldest first
+        self._orders: dict[str, PolicyOrderOutcome] = {}  # oldest first
 
     @property
     def tables(self) -> Tables:
@@ -163,7 +163,7 @@ class PolicyMachine:
         if known is not None:
             return known
         outcome = self._carry_out(command.command)
-        first = OrderOutcome(outcome.refusal, self.epoch)
+        first = PolicyOrderOutcome(outcome.refusal, self.epoch)
         self._orders[command.identifier] = first
         while len(self._orders) > ORDERS_MAX:
             del self._orders[next(iter(self._orders))]
@@ -198,7 +198,7 @@ class PolicyMachine:
             self.epoch, self.digest = changes.epoch, digest_behind(outcome.step)
         return outcome
 
-    def _judged(self, command: SimpleCommand) -> tuple[PolicyOutcome, Changes | None]:
+    def _judged(self, command: SimpleCommand) -> tuple[PolicyOutcome, PolicyChanges | None]:
         """Return a command's outcome and its changes, all of it made and nothing of it done."""
         try:
             return self._judge(command)
@@ -208,11 +208,11 @@ class PolicyMachine:
             say(logger, "policy.command_failed", command=type(command).__name__, exc_info=True)
             return PolicyOutcome(refusal=_cannot(command, error)), None
 
-    def _judge(self, command: SimpleCommand) -> tuple[PolicyOutcome, Changes | None]:
+    def _judge(self, command: SimpleCommand) -> tuple[PolicyOutcome, PolicyChanges | None]:
         refusal = out_of_range(command)
         if refusal:
             return PolicyOutcome(refusal=refusal), None
-        changes = Changes(self.epoch + 1, self._tables)
+        changes = PolicyChanges(self.epoch + 1, self._tables)
         refusal = RULES[type(command)](changes, command) or self._tables.too_large(changes)
         if refusal or not changes.changed:
             return PolicyOutcome(refusal=refusal), None
@@ -233,8 +233,8 @@ def _cannot(command: PolicyCommand, error: Exception) -> str:
     return f"{type(command).__struct_config__.tag} cannot be carried out: {type(error).__name__}"
 
 
-def _step(changes: Changes, before: bytes) -> PolicyStep:
-    takes = Takes(
+def _step(changes: PolicyChanges, before: bytes) -> PolicyStep:
+    takes = StepOutcome(
         tuple(changes.takes_users),
         tuple(changes.takes_groups),
         tuple(changes.takes_roles),

@@ -15,7 +15,7 @@ from access.policy.step import PolicyStep
 from access.policy.view import PolicyView, ViewReading
 from wire.messages.ranges import MAP_PAGE_BYTES
 
-__all__ = ["STEPS_MAX", "VIEW_PAGES_BYTES_MAX", "PolicyPage", "PolicyReader", "PolicyShelf"]
+__all__ = ["STEPS_MAX", "VIEW_PAGES_BYTES_MAX", "PolicyPage", "PolicyPages", "PolicyReader"]
 
 VIEW_PAGES_BYTES_MAX = 64 * 1024 * 1024  # access/policy/bounds.py keeps every view below it
 ENCODED_MAX = 4  # epochs of which some node may still be reading pages
@@ -33,7 +33,7 @@ class PolicyPage(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class PolicyShelf:
+class PolicyPages:
     """A router's side: the encodings from which pages are cut."""
 
     def __init__(self, page_bytes: int = MAP_PAGE_BYTES) -> None:

@@ -16,16 +16,16 @@ from access.limits.bans import Ban
 __all__ = [
     "Ban",
     "Epoch",
-    "Group",
     "Limits",
     "Name",
     "Names",
     "Revoked",
-    "Role",
-    "Rule",
-    "Standing",
+    "RoleRecord",
+    "RuleRecord",
     "Token",
     "User",
+    "UserEntitlements",
+    "UserGroup",
     "ban_key",
     "revoked_key",
 ]
@@ -53,7 +53,7 @@ class User(Struct, frozen=True, array_like=True, omit_defaults=True):
     since: Epoch = 0
 
 
-class Standing(Struct, frozen=True, array_like=True, omit_defaults=True):
+class UserEntitlements(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Roles, groups and limits of a user: a step tells them to the nodes whose clients are of that user."""
 
     made: Epoch
@@ -62,7 +62,7 @@ class Standing(Struct, frozen=True, array_like=True, omit_defaults=True):
     limits: Limits = {}
 
 
-class Group(Struct, frozen=True, array_like=True, omit_defaults=True):
+class UserGroup(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Roles and limits that users have together."""
 
     name: Name
@@ -70,7 +70,7 @@ class Group(Struct, frozen=True, array_like=True, omit_defaults=True):
     limits: Limits = {}
 
 
-class Rule(Struct, frozen=True, array_like=True, omit_defaults=True):
+class RuleRecord(Struct, frozen=True, array_like=True, omit_defaults=True):
     """One rule as it was given; the room of the rules reads ``filter``, which may have placeholders."""
 
     allow: bool
@@ -81,11 +81,11 @@ class Rule(Struct, frozen=True, array_like=True, omit_defaults=True):
     network: Annotated[str, Meta(max_length=64)] = ""
 
 
-class Role(Struct, frozen=True, array_like=True):
+class RoleRecord(Struct, frozen=True, array_like=True):
     """Rules and limits under a name. Of all roles that a client has, those of a higher priority decide first."""
 
     name: Name
-    rules: Annotated[tuple[Rule, ...], Meta(max_length=1_024)] = ()
+    rules: Annotated[tuple[RuleRecord, ...], Meta(max_length=1_024)] = ()
     priority: Annotated[int, Meta(ge=-1_000, le=1_000)] = 0
     limits: Limits = {}
 

@@ -6,7 +6,7 @@ make is always one that can be compiled: ``role_fault`` judges it before.
 
 from collections.abc import Iterable, Sequence
 
-from access.policy.records import Role, Rule
+from access.policy.records import RoleRecord, RuleRecord
 from access.rules import rules
 from access.rules.rules import Action, Tier
 
@@ -15,19 +15,19 @@ __all__ = ["role_fault", "tiers_of"]
 SHARE = int(Action.SHARE)
 
 
-def tiers_of(roles: Iterable[Role]) -> tuple[Tier, ...]:
+def tiers_of(roles: Iterable[RoleRecord]) -> tuple[Tier, ...]:
     """Return the tiers of some roles together, the highest priority first; roles of one priority decide together.
 
     Raises:
         ValueError: A rule is none: the policy never holds one.
     """
-    by_priority: dict[int, list[rules.Rule]] = {}
+    by_priority: dict[int, list[rules.AccessRule]] = {}
     for role in roles:
         by_priority.setdefault(role.priority, []).extend(map(_compiled, role.rules))
     return tuple(tuple(by_priority[priority]) for priority in sorted(by_priority, reverse=True))
 
 
-def role_fault(given: Sequence[Rule]) -> str:
+def role_fault(given: Sequence[RuleRecord]) -> str:
     """Return why the rules of a role cannot be carried out, "" if they can; the text quotes nothing of them."""
     for number, rule in enumerate(given):
         try:
@@ -41,7 +41,7 @@ def role_fault(given: Sequence[Rule]) -> str:
     return ""
 
 
-def _compiled(rule: Rule) -> rules.Rule:
+def _compiled(rule: RuleRecord) -> rules.AccessRule:
     if rule.actions & SHARE and (rule.actions != SHARE or "/" in rule.filter or "#" in rule.filter):
         raise ValueError("a rule about groups names one group, or + for every group, and nothing else")
     return rules.make_rule(rule.allow, Action(rule.actions), rule.filter, rule.qos_max, rule.listener, rule.network)

@@ -1,7 +1,7 @@
 """The rule of each command: which records it changes, what it takes away, or why it is refused.
 
-A rule reads the policy as it is and writes into ``Changes``; the machine puts those in place when the whole command is
-judged, so a refused command leaves no trace. Source: docs/adr/0034.
+A rule reads the policy as it is and writes into ``PolicyChanges``; the machine puts those in place when the whole
+command is judged, so a refused command leaves no trace. Source: docs/adr/0034.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ import msgspec
 
 from access.policy import bounds
 from access.policy import commands as c
-from access.policy.changes import Changes
-from access.policy.records import Group, Role, Standing, User, ban_key, revoked_key
+from access.policy.changes import PolicyChanges
+from access.policy.records import RoleRecord, User, UserEntitlements, UserGroup, ban_key, revoked_key
 from access.policy.step import RECORDS_MAX
 
 __all__ = ["RULES"]
 
 
-def _add_user(changes: Changes, command: c.AddUser) -> str:
+def _add_user(changes: PolicyChanges, command: c.AddUser) -> str:
     users = changes.tables.users
     if command.name in users:
         return f"user {command.name!r} is there already: `user change` or `user password` change it"
@@ -38,11 +38,11 @@ def _add_user(changes: Changes, command: c.AddUser) -> str:
     return changes.lacking(command.roles, command.groups)
 
 
-def _user(changes: Changes, name: str) -> User | str:
+def _user(changes: PolicyChanges, name: str) -> User | str:
     return changes.tables.users.get(name) or f"no user {name!r}"
 
 
-def _set_user(changes: Changes, before: User, *, ends: bool = False, **fields: Any) -> User | None:
+def _set_user(changes: PolicyChanges, before: User, *, ends: bool = False, **fields: Any) -> User | None:
     """Set fields of a user and return it, None without a difference; ``ends``: connections of before do not stay."""
     if all(getattr(before, name) == value for name, value in fields.items()):
         return None
@@ -54,18 +54,18 @@ def _set_user(changes: Changes, before: User, *, ends: bool = False, **fields: A
     return after
 
 
-def _change_user(changes: Changes, command: c.ChangeUser) -> str:
+def _change_user(changes: PolicyChanges, command: c.ChangeUser) -> str:
     user = _user(changes, command.name)
     if isinstance(user, str):
         return user
     given = {name: getattr(command, name) for name in ("roles", "groups", "limits")}
     after = _set_user(changes, user, **{name: value for name, value in given.items() if value is not None})
     if after is not None:
-        changes.changed_users[after.name] = Standing(after.made, after.roles, after.groups, after.limits)
+        changes.changed_users[after.name] = UserEntitlements(after.made, after.roles, after.groups, after.limits)
     return changes.lacking(command.roles or (), command.groups or ())
 
 
-def _set_password(changes: Changes, command: c.SetPassword) -> str:
+def _set_password(changes: PolicyChanges, command: c.SetPassword) -> str:
     user = _user(changes, command.name)
     if isinstance(user, str):
         return user
@@ -73,7 +73,7 @@ def _set_password(changes: Changes, command: c.SetPassword) -> str:
     return ""
 
 
-def _set_disabled(changes: Changes, command: c.SetDisabled) -> str:
+def _set_disabled(changes: PolicyChanges, command: c.SetDisabled) -> str:
     user = _user(changes, command.name)
     if isinstance(user, str):
         return user
@@ -81,7 +81,7 @@ def _set_disabled(changes: Changes, command: c.SetDisabled) -> str:
     return ""
 
 
-def _delete_user(changes: Changes, command: c.DeleteUser) -> str:
+def _delete_user(changes: PolicyChanges, command: c.DeleteUser) -> str:
     if command.name not in changes.tables.users:
         return f"no user {command.name!r}"
     changes.users[command.name] = None
@@ -89,9 +89,9 @@ def _delete_user(changes: Changes, command: c.DeleteUser) -> str:
     return ""
 
 
-def _put_role(changes: Changes, command: c.PutRole) -> str:
+def _put_role(changes: PolicyChanges, command: c.PutRole) -> str:
     roles = changes.tables.roles
-    before, after = roles.get(command.name), Role(command.name, command.rules, command.priority, command.limits)
+    before, after = roles.get(command.name), RoleRecord(command.name, command.rules, command.priority, command.limits)
     if before is None and len(roles) >= bounds.ROLES_MAX:
         return f"the policy holds {bounds.ROLES_MAX} roles: delete one first"
     if before != after:
@@ -100,7 +100,7 @@ def _put_role(changes: Changes, command: c.PutRole) -> str:
     return ""
 
 
-def _delete_role(changes: Changes, command: c.DeleteRole) -> str:
+def _delete_role(changes: PolicyChanges, command: c.DeleteRole) -> str:
     if command.name not in changes.tables.roles:
         return f"no role {command.name!r}"
     uses = changes.tables.role_uses[command.name]
@@ -111,9 +111,9 @@ def _delete_role(changes: Changes, command: c.DeleteRole) -> str:
     return ""
 
 
-def _put_group(changes: Changes, command: c.PutGroup) -> str:
+def _put_group(changes: PolicyChanges, command: c.PutGroup) -> str:
     groups = changes.tables.groups
-    before, after = groups.get(command.name), Group(command.name, command.roles, command.limits)
+    before, after = groups.get(command.name), UserGroup(command.name, command.roles, command.limits)
     if before is None and len(groups) >= bounds.GROUPS_MAX:
         return f"the policy holds {bounds.GROUPS_MAX} groups: delete one first"
     if before != after:
@@ -122,7 +122,7 @@ def _put_group(changes: Changes, command: c.PutGroup) -> str:
     return changes.lacking(command.roles)
 
 
-def _delete_group(changes: Changes, command: c.DeleteGroup) -> str:
+def _delete_group(changes: PolicyChanges, command: c.DeleteGroup) -> str:
     if command.name not in changes.tables.groups:
         return f"no group {command.name!r}"
     uses = changes.tables.group_uses[command.name]
@@ -133,7 +133,7 @@ def _delete_group(changes: Changes, command: c.DeleteGroup) -> str:
     return ""
 
 
-def _add_ban(changes: Changes, command: c.AddBan) -> str:
+def _add_ban(changes: PolicyChanges, command: c.AddBan) -> str:
     bans = changes.tables.bans
     key = ban_key(command.ban.kind, command.ban.value)
     if key not in bans and len(bans) >= bounds.BANS_MAX:
@@ -144,7 +144,7 @@ def _add_ban(changes: Changes, command: c.AddBan) -> str:
     return ""
 
 
-def _delete_ban(changes: Changes, command: c.DeleteBan) -> str:
+def _delete_ban(changes: PolicyChanges, command: c.DeleteBan) -> str:
     key = ban_key(command.kind, command.value)
     if key not in changes.tables.bans:
         return f"{command.kind} {command.value!r} is not banned"
@@ -152,7 +152,7 @@ def _delete_ban(changes: Changes, command: c.DeleteBan) -> str:
     return ""
 
 
-def _revoke(changes: Changes, command: c.Revoke) -> str:
+def _revoke(changes: PolicyChanges, command: c.Revoke) -> str:
     revoked = changes.tables.revoked
     entry = command.revoked
     key = revoked_key(entry.kind, entry.issuer, entry.value)
@@ -164,7 +164,7 @@ def _revoke(changes: Changes, command: c.Revoke) -> str:
     return ""
 
 
-def _unrevoke(changes: Changes, command: c.Unrevoke) -> str:
+def _unrevoke(changes: PolicyChanges, command: c.Unrevoke) -> str:
     key = revoked_key(command.kind, command.issuer, command.value)
     if key not in changes.tables.revoked:
         return f"{command.kind} {command.value!r} is not revoked"
@@ -172,7 +172,7 @@ def _unrevoke(changes: Changes, command: c.Unrevoke) -> str:
     return ""
 
 
-def _add_token(changes: Changes, command: c.AddToken) -> str:
+def _add_token(changes: PolicyChanges, command: c.AddToken) -> str:
     tokens = changes.tables.tokens
     token = command.token
     if token.name in tokens:
@@ -183,14 +183,14 @@ def _add_token(changes: Changes, command: c.AddToken) -> str:
     return ""
 
 
-def _delete_token(changes: Changes, command: c.DeleteToken) -> str:
+def _delete_token(changes: PolicyChanges, command: c.DeleteToken) -> str:
     if command.name not in changes.tables.tokens:
         return f"no token {command.name!r}: `stratamq token list` names them"
     changes.tokens[command.name] = None
     return ""
 
 
-def _prune(changes: Changes, command: c.Prune) -> str:
+def _prune(changes: PolicyChanges, command: c.Prune) -> str:
     tables, by_utc = changes.tables, command.now_utc
     changes.bans.update(dict.fromkeys(tables.bans.ended(by_utc, RECORDS_MAX)))
     room = RECORDS_MAX - len(changes.bans)
@@ -200,7 +200,7 @@ def _prune(changes: Changes, command: c.Prune) -> str:
     return ""
 
 
-RULES: dict[type[c.PolicyCommand], Callable[[Changes, Any], str]] = {
+RULES: dict[type[c.PolicyCommand], Callable[[PolicyChanges, Any], str]] = {
     c.AddUser: _add_user,
     c.ChangeUser: _change_user,
     c.SetPassword: _set_password,

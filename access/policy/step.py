@@ -10,19 +10,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from access.policy.records import Ban, Epoch, Group, Name, Revoked, Role, Standing
+from access.policy.records import Ban, Epoch, Name, Revoked, RoleRecord, UserEntitlements, UserGroup
 from wire.decoding import strictly
 from wire.messages.digests import digest_of
 from wire.messages.ranges import Digest
 
-__all__ = ["RECORDS_MAX", "PolicyStep", "Takes", "decode_step", "digest_behind", "encode_step"]
+__all__ = ["RECORDS_MAX", "PolicyStep", "StepOutcome", "decode_step", "digest_behind", "encode_step"]
 
 RECORDS_MAX = 64  # of a step: ``Prune`` removes as many at a time, so a step fits a page
 
 Key = Annotated[str, Meta(max_length=2_048)]
 
 
-class Takes(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class StepOutcome(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """Names of what lost a right, or may have: a role may hold a deny, so each change of an existing one counts.
 
     Attributes:
@@ -35,7 +35,7 @@ class Takes(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     roles: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
     bans: Annotated[tuple[Key, ...], Meta(max_length=RECORDS_MAX)] = ()
     revoked: Annotated[tuple[Key, ...], Meta(max_length=RECORDS_MAX)] = ()
-    changed: Annotated[dict[Name, Standing], Meta(max_length=RECORDS_MAX)] = {}
+    changed: Annotated[dict[Name, UserEntitlements], Meta(max_length=RECORDS_MAX)] = {}
 
     def __bool__(self) -> bool:
         return bool(self.users or self.groups or self.roles or self.bans or self.revoked or self.changed)
@@ -46,11 +46,11 @@ class PolicyStep(msgspec.Struct, frozen=True, array_like=True):
 
     epoch: Epoch
     users: Annotated[tuple[Name, ...], Meta(max_length=RECORDS_MAX)] = ()
-    groups: Annotated[dict[Name, Group | None], Meta(max_length=RECORDS_MAX)] = {}
-    roles: Annotated[dict[Name, Role | None], Meta(max_length=RECORDS_MAX)] = {}
+    groups: Annotated[dict[Name, UserGroup | None], Meta(max_length=RECORDS_MAX)] = {}
+    roles: Annotated[dict[Name, RoleRecord | None], Meta(max_length=RECORDS_MAX)] = {}
     bans: Annotated[dict[Key, Ban | None], Meta(max_length=RECORDS_MAX)] = {}
     revoked: Annotated[dict[Key, Revoked | None], Meta(max_length=RECORDS_MAX)] = {}
-    takes: Takes = Takes()
+    takes: StepOutcome = StepOutcome()
     before: Digest = b""  # of the policy that it changes (``wire/messages/digests.py``)
 
 

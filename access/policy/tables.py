@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from access.policy.records import Ban, Group, Revoked, Role, Token, User, ban_key, revoked_key
+from access.policy.records import Ban, Revoked, RoleRecord, Token, User, UserGroup, ban_key, revoked_key
 from wire.decoding import Payload
 
 __all__ = ["R", "Table", "bans_table", "groups_table", "revoked_table", "roles_table", "tokens_table", "users_table"]
@@ -149,14 +149,14 @@ def users_table() -> Table[User]:
     return Table(msgspec.msgpack.Decoder(User).decode, lambda user: user.name)
 
 
-def groups_table() -> Table[Group]:
+def groups_table() -> Table[UserGroup]:
     """Return an empty table of groups."""
-    return Table(msgspec.msgpack.Decoder(Group).decode, lambda group: group.name)
+    return Table(msgspec.msgpack.Decoder(UserGroup).decode, lambda group: group.name)
 
 
-def roles_table() -> Table[Role]:
+def roles_table() -> Table[RoleRecord]:
     """Return an empty table of roles."""
-    return Table(msgspec.msgpack.Decoder(Role).decode, lambda role: role.name)
+    return Table(msgspec.msgpack.Decoder(RoleRecord).decode, lambda role: role.name)
 
 
 def bans_table(*, with_ends: bool = False) -> Table[Ban]:

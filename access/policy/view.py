@@ -11,7 +11,7 @@ import msgspec
 from access.limits.bans import Ban, BanTable, normal_value
 from access.limits.strictest import strictest
 from access.policy.changes import Tables
-from access.policy.records import Group, Limits, Revoked, Role, Standing, User, ban_key, revoked_key
+from access.policy.records import Limits, Revoked, RoleRecord, User, UserEntitlements, UserGroup, ban_key, revoked_key
 from access.policy.role_tiers import tiers_of
 from access.policy.step import PolicyStep, digest_behind
 from access.policy.tables import Table, bans_table, groups_table, revoked_table, roles_table
@@ -40,13 +40,13 @@ class PolicyView:
     def __init__(self) -> None:
         self.epoch, self.digest = 0, b""
         self.bans = BanTable()
-        self._groups: Table[Group] = groups_table()
-        self._roles: Table[Role] = roles_table()
+        self._groups: Table[UserGroup] = groups_table()
+        self._roles: Table[RoleRecord] = roles_table()
         self._revoked: Table[Revoked] = revoked_table()
         self._sharing: set[str] = set()  # roles with rules about groups of subscribers
         self.role_limits: dict[str, Limits] = {}  # of the roles that have some
 
-    def role(self, name: str) -> Role | None:
+    def role(self, name: str) -> RoleRecord | None:
         """Return a role, None if there is none: it gives no right."""
         return self._roles.get(name)
 
@@ -59,7 +59,7 @@ class PolicyView:
         """Whether any role names groups of subscribers: then no client joins one without the right."""
         return bool(self._sharing)
 
-    def group(self, name: str) -> Group | None:
+    def group(self, name: str) -> UserGroup | None:
         """Return a group, None if there is none."""
         return self._groups.get(name)
 
@@ -100,7 +100,7 @@ class PolicyView:
             self._revoked.remove(key) if revoked is None else self._revoked.put(revoked)
         self.epoch, self.digest = step.epoch, digest_behind(step)
 
-    def _note(self, name: str, role: Role | None) -> None:
+    def _note(self, name: str, role: RoleRecord | None) -> None:
         """Keep at hand what is asked of all roles together."""
         self.role_limits.pop(name, None)
         self._sharing.discard(name)
@@ -172,19 +172,19 @@ class ViewReading:
             raise Unreadable(f"unreadable policy view: {plain_text(str(error) or type(error).__name__)}") from None
 
 
-def roles_of(user: User | Standing, view: PolicyView) -> tuple[str, ...]:
+def roles_of(user: User | UserEntitlements, view: PolicyView) -> tuple[str, ...]:
     """Return the roles of a user, those of its groups behind its own."""
     groups = [group for name in user.groups if (group := view.group(name)) is not None]
     return tuple(dict.fromkeys((*user.roles, *(role for group in groups for role in group.roles))))
 
 
-def limits_of(user: User | Standing, view: PolicyView) -> Mapping[str, int]:
+def limits_of(user: User | UserEntitlements, view: PolicyView) -> Mapping[str, int]:
     """Return the limits of a user: the strictest of its own and of its groups'."""
     groups = [group for name in user.groups if (group := view.group(name)) is not None]
     return strictest(user.limits, *(group.limits for group in groups)) if groups else user.limits
 
 
-def _check(name: str, role: Role) -> None:
+def _check(name: str, role: RoleRecord) -> None:
     """Refuse a role whose rules nobody can judge by: found at a login, it would end the node.
 
     Raises:

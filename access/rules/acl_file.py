@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from access.files import AccessFileError, read_access_file, text_lines
-from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, Rule, Tier, check_cost, make_rule
+from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, AccessRule, Tier, check_cost, make_rule
 
 __all__ = ["AclFile", "parse_acl_file", "read_acl_file"]
 
@@ -94,10 +94,10 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._anonymous: list[Rule] = []
-        self._users: dict[str, list[Rule]] = {}
+        self._anonymous: list[AccessRule] = []
+        self._users: dict[str, list[AccessRule]] = {}
         self._began: dict[str, int] = {}  # user -> number of its line
-        self._patterns: list[Rule] = []
+        self._patterns: list[AccessRule] = []
         self._section = self._anonymous
         self._rules = 0
 
@@ -146,7 +146,7 @@ class _Reader:
         self._section = self._users[user] = []
 
 
-def _rule(rest: str, pattern: bool) -> Rule:
+def _rule(rest: str, pattern: bool) -> AccessRule:
     if not rest:
         raise ValueError("has no topic")
     word, space, topic = rest.partition(" ")

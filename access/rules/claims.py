@@ -7,7 +7,7 @@ whole: ``eq`` and regular expressions are refused, and ``retain: true`` gives RE
 
 from collections.abc import Mapping
 
-from access.rules.rules import PUBLISHING, SUBSCRIBING, Action, Rule, Tier, check_cost, make_rule
+from access.rules.rules import PUBLISHING, SUBSCRIBING, AccessRule, Action, Tier, check_cost, make_rule
 
 __all__ = ["RULES_MAX", "read_acl"]
 
@@ -30,7 +30,7 @@ def read_acl(acl: object) -> tuple[Tier, ...]:
         rules = _older(acl)
     else:
         raise ValueError("acl is neither a list nor a table")
-    tiers: list[list[Rule]] = []
+    tiers: list[list[AccessRule]] = []
     for rule in rules:
         if not tiers or tiers[-1][0].allow != rule.allow:
             tiers.append([])
@@ -41,7 +41,7 @@ def read_acl(acl: object) -> tuple[Tier, ...]:
     return done
 
 
-def _older(acl: Mapping[object, object]) -> list[Rule]:
+def _older(acl: Mapping[object, object]) -> list[AccessRule]:
     if acl.keys() - OLDER.keys():
         raise ValueError("acl has a word that is none of pub, sub and all")
     named = [(word, topic) for word, actions in OLDER.items() for topic in _texts(acl.get(word, []), word)]
@@ -49,9 +49,9 @@ def _older(acl: Mapping[object, object]) -> list[Rule]:
     return [_rule(True, OLDER[word], topic, EVERY_QOS) for word, topic in named]
 
 
-def _list(acl: list[object]) -> list[Rule]:
+def _list(acl: list[object]) -> list[AccessRule]:
     _check_count(len(acl))
-    rules: list[Rule] = []
+    rules: list[AccessRule] = []
     count = 0
     for number, item in enumerate(acl, 1):
         try:
@@ -64,7 +64,7 @@ def _list(acl: list[object]) -> list[Rule]:
     return rules
 
 
-def _item(item: object) -> tuple[int, list[Rule]]:
+def _item(item: object) -> tuple[int, list[AccessRule]]:
     """Return how many filters an item has, and its rules."""
     if not isinstance(item, dict):
         raise ValueError("is no table")
@@ -87,7 +87,7 @@ def _item(item: object) -> tuple[int, list[Rule]]:
     return len(topics), [rule for topic in topics for rule in _rules(allow, actions, topic, qos, network)]
 
 
-def _rules(allow: bool, actions: Action, topic: str, qos: frozenset[int], network: str) -> list[Rule]:
+def _rules(allow: bool, actions: Action, topic: str, qos: frozenset[int], network: str) -> list[AccessRule]:
     """Return the rules of one topic; only a whole range of QoS is one rule.
 
     The QoS of a subscription is the one that is asked for: deliveries go by RECEIVE at any QoS, and a deny of some QoS
@@ -105,7 +105,7 @@ def _rules(allow: bool, actions: Action, topic: str, qos: frozenset[int], networ
     return rules
 
 
-def _rule(allow: bool, actions: Action, topic: str, qos: frozenset[int], network: str = "") -> Rule:
+def _rule(allow: bool, actions: Action, topic: str, qos: frozenset[int], network: str = "") -> AccessRule:
     if topic.startswith("eq "):
         raise ValueError("a topic begins with eq, which is not offered")
     return make_rule(allow, actions, topic, max(qos), network=network, qos_min=min(qos))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from access.rules.rules import Action, Grant, Policy, Tier, Who
+from access.rules.rules import Action, CompiledRules, Grant, Subject, Tier
 
 __all__ = ["NO_NUMBER", "ConnectionRights", "RightsClass", "RightsClasses", "RightsKey", "RouteRights"]
 
@@ -51,7 +51,7 @@ class RightsClass:
         self.key = key
         self.number = number  # of its bits on routes, NO_NUMBER if it has none
         self.connections = 0
-        self._policy = Policy(())
+        self._policy = CompiledRules(())
         self._policy_epoch: int | None = None
         self._rules: tuple[tuple[Tier, ...], bool] | None = None
         self._changed_at = classes.steps
@@ -67,14 +67,14 @@ class RightsClass:
         return self._classes.steps
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> CompiledRules:
         """The rules of now, compiled at the first use after a change."""
         if self._policy_epoch != self._classes.steps:
             rules = self._classes.rules_of(self.key)
             if rules != self._rules:
                 if self._rules is not None:  # else nothing was decided by others
                     self._changed_at = self._classes.steps
-                self._policy, self._rules = Policy(*rules), rules
+                self._policy, self._rules = CompiledRules(*rules), rules
             self._policy_epoch = self._classes.steps
         return self._policy
 
@@ -199,7 +199,7 @@ class ConnectionRights:
     def __init__(
         self,
         rights_class: RightsClass,
-        who: Who,
+        who: Subject,
         principal: object = None,
         former: "ConnectionRights | None" = None,
     ) -> None:

@@ -16,15 +16,15 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from access.files import AccessFileError, read_access_file
-from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, Action, Rule, Tier, check_cost, make_rule
+from access.rules.rules import ALL_ACTIONS, PUBLISHING, SUBSCRIBING, AccessRule, Action, Tier, check_cost, make_rule
 from conf.limit_names import LIMIT_BELOW, LIMIT_NAMES
 from conf.toml_lines import TomlLines
 
 __all__ = [
-    "GroupWords",
+    "GroupEntry",
+    "RoleEntry",
     "RoleTable",
-    "RoleWords",
-    "UserWords",
+    "UserEntry",
     "make_role_table",
     "parse_role_table",
     "read_role_table",
@@ -56,7 +56,7 @@ class _Words(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class RoleWords(_Words):
+class RoleEntry(_Words):
     """The words of one role.
 
     Attributes:
@@ -90,13 +90,13 @@ class RoleWords(_Words):
     limits: dict[LimitName, Annotated[int, Field(ge=0, lt=LIMIT_BELOW)]] = {}
 
 
-class GroupWords(_Words):
+class GroupEntry(_Words):
     """The words of a group of users."""
 
     roles: Names = []
 
 
-class UserWords(_Words):
+class UserEntry(_Words):
     """The words of one user."""
 
     roles: Names = []
@@ -104,9 +104,9 @@ class UserWords(_Words):
 
 
 class _TableWords(_Words):
-    roles: dict[Name, RoleWords] = {}
-    groups: dict[Name, GroupWords] = {}
-    users: dict[Name, UserWords] = {}
+    roles: dict[Name, RoleEntry] = {}
+    groups: dict[Name, GroupEntry] = {}
+    users: dict[Name, UserEntry] = {}
 
 
 class RoleTable:
@@ -144,7 +144,7 @@ class RoleTable:
 
     def tiers(self, roles: Iterable[str]) -> tuple[Tier, ...]:
         """Return the tiers of some roles together, the highest priority first; an unknown role has no rules."""
-        by_priority: dict[int, list[Rule]] = {}
+        by_priority: dict[int, list[AccessRule]] = {}
         for role in roles:
             if role in self._tiers:
                 priority, tier = self._tiers[role]
@@ -201,7 +201,7 @@ def make_role_table(table: Mapping[str, object]) -> RoleTable:
     for kind, named in (("groups", words.groups), ("users", words.users)):
         for name, entry in named.items():
             _check_names((kind, name, "roles"), entry.roles, words.roles)
-            if isinstance(entry, UserWords):
+            if isinstance(entry, UserEntry):
                 _check_names((kind, name, "groups"), entry.groups, words.groups)
     tiers = {}
     count = 0
@@ -217,7 +217,7 @@ def make_role_table(table: Mapping[str, object]) -> RoleTable:
 Row: TypeAlias = tuple[str, list[str], bool, Action, int]  # word, filters, whether they allow, actions, highest QoS
 
 
-def rows_of(role: RoleWords) -> list[Row]:
+def rows_of(role: RoleEntry) -> list[Row]:
     """Return what a role's words mean, as rules without their conditions."""
     publishing = PUBLISHING
     if not role.retain:
@@ -240,7 +240,7 @@ def rows_of(role: RoleWords) -> list[Row]:
     ]
 
 
-def _tier(name: str, role: RoleWords) -> Tier:
+def _tier(name: str, role: RoleEntry) -> Tier:
     rules = []
     for word, texts, allow, actions, qos_max in rows_of(role):
         for number, text in enumerate(texts):
@@ -271,7 +271,7 @@ def _mistake(error: ValidationError) -> _Mistake:
     loc = tuple(detail["loc"])
     if detail["type"] != "extra_forbidden":
         return _Mistake(loc, detail["msg"])
-    models: dict[str, type[BaseModel]] = {"roles": RoleWords, "groups": GroupWords, "users": UserWords}
+    models: dict[str, type[BaseModel]] = {"roles": RoleEntry, "groups": GroupEntry, "users": UserEntry}
     model = models[str(loc[0])] if len(loc) > 2 else _TableWords
     return _Mistake(loc, f"unknown word{_suggestion(str(loc[-1]), model.model_fields)}")
 

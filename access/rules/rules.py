@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from access.rules.filters import LEVELS_MAX, FilterTree, covers, overlaps
-from access.rules.who import Placeholder, Who, parse_levels
+from access.rules.who import Placeholder, Subject, parse_levels
 from mqtt.errors import MqttError
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared, validate_topic_filter
@@ -23,13 +23,13 @@ __all__ = [
     "ALL_ACTIONS",
     "PUBLISHING",
     "SUBSCRIBING",
+    "AccessRule",
     "Action",
+    "CompiledRules",
     "Grant",
     "Placeholder",
-    "Policy",
-    "Rule",
+    "Subject",
     "Tier",
-    "Who",
     "check_cost",
     "make_rule",
 ]
@@ -66,7 +66,7 @@ class Grant(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """One allow or deny.
 
     Attributes:
@@ -94,7 +94,7 @@ class Rule:
         return bool(self.network) or any(name in ("common_name", "attribute") for name in names)
 
 
-Tier: TypeAlias = tuple[Rule, ...]
+Tier: TypeAlias = tuple[AccessRule, ...]
 
 
 def make_rule(
@@ -106,7 +106,7 @@ def make_rule(
     network: str = "",
     qos_min: int = 0,
     placeholders: bool = True,
-) -> Rule:
+) -> AccessRule:
     """Return a rule whose filter and network are checked.
 
     Args:
@@ -127,7 +127,7 @@ def make_rule(
         except ValueError:
             raise ValueError("no network; write an address and its bits, such as 10.1.0.0/16") from None
     levels: tuple[str | Placeholder, ...] = parse_levels(text) if placeholders else tuple(text.split("/"))
-    return Rule(allow, actions, levels, qos_max, listener, network, qos_min)
+    return AccessRule(allow, actions, levels, qos_max, listener, network, qos_min)
 
 
 def check_cost(tier: Tier) -> None:
@@ -141,7 +141,7 @@ def check_cost(tier: Tier) -> None:
         raise ValueError(f"one decision by these rules may touch {visits} nodes, more than {VISITS_MAX}; use fewer +")
 
 
-class Policy:
+class CompiledRules:
     """Tiers of rules, compiled: decisions for all clients that have them."""
 
     __slots__ = ("_asked", "_cacheable", "_grants", "_groups_named", "_names", "_tiers", "asks_connection", "by_qos")
@@ -170,11 +170,11 @@ class Policy:
         self.asks_connection = any(rule.asks_connection for tier in tiers for rule in tier)
         self._grants: dict[tuple[str, int], Grant] = {}
 
-    def decide(self, action: Action, topic: str, who: Who, qos: int = 0) -> bool:
+    def decide(self, action: Action, topic: str, who: Subject, qos: int = 0) -> bool:
         """Return True if a client may do one action with a topic name, or, for SHARE, with a group's name."""
         return self.decided(action, topic, who, qos) is True
 
-    def decided(self, action: Action, topic: str, who: Who, qos: int = 0) -> bool | None:
+    def decided(self, action: Action, topic: str, who: Subject, qos: int = 0) -> bool | None:
         """Return the decision of the first tier that decides, None if none does."""
         if "+" in topic or "#" in topic or not topic:
             return False
@@ -201,11 +201,11 @@ class Policy:
                 return verdict
         return False
 
-    def has_levels(self, who: Who) -> bool:
+    def has_levels(self, who: Subject) -> bool:
         """Return True if each name of a client that a deny has as a placeholder is a literal level."""
         return not self._names or all(placeholder.value(who, first) is not None for placeholder, first in self._names)
 
-    def grant(self, topic_filter: str, who: Who, qos: int = 0) -> Grant:
+    def grant(self, topic_filter: str, who: Subject, qos: int = 0) -> Grant:
         """Return how much of a filter, with or without ``$share``, a client may subscribe to and receive.
 
         GRANTED never lets pass a topic that ``decide`` refuses; PARTIAL may turn out to be nothing.
@@ -234,7 +234,7 @@ class Policy:
             self._grants[key] = grant
         return grant
 
-    def _grant(self, action: Action, topic_filter: str, who: Who, qos: int) -> Grant:
+    def _grant(self, action: Action, topic_filter: str, who: Subject, qos: int) -> Grant:
         levels = topic_filter.split("/")
         wanted = int(action)
         denied = possible = False
@@ -258,7 +258,7 @@ class _Entry:
 
     __slots__ = ("actions", "allow", "common", "everywhere", "form", "levels", "qos_max", "qos_min", "rule", "without")
 
-    def __init__(self, rule: Rule, without: int | None = None) -> None:
+    def __init__(self, rule: AccessRule, without: int | None = None) -> None:
         self.allow = rule.allow
         self.actions = int(rule.actions)
         self.qos_min, self.qos_max = rule.qos_min, rule.qos_max
@@ -274,7 +274,7 @@ class _Entry:
         self.everywhere = not (rule.listener or rule.network)
         self.common = self.everywhere and not self.levels
 
-    def resolved(self, who: Who) -> tuple[str, ...] | None:
+    def resolved(self, who: Subject) -> tuple[str, ...] | None:
         """Return the levels of the filter for a client, None if the rule does not apply to it."""
         if not self._is_for(who):
             return None
@@ -290,7 +290,7 @@ class _Entry:
                 form[at] = value
         return tuple(form)
 
-    def applies(self, levels: list[str], who: Who) -> bool:
+    def applies(self, levels: list[str], who: Subject) -> bool:
         """Return True if the rule applies to a topic that its form matches."""
         for at, placeholder in self.levels:
             if at == self.without:
@@ -300,7 +300,7 @@ class _Entry:
                 return False
         return self.everywhere or self._is_for(who)
 
-    def _is_for(self, who: Who) -> bool:
+    def _is_for(self, who: Subject) -> bool:
         """Return True if the conditions beside the filter hold; of an unknown client each deny's do."""
         listener, network = self.rule.listener, self.rule.network
         if listener and listener != who.listener and (self.allow or who.listener):
@@ -338,7 +338,7 @@ class _CompiledTier:
         """Denies of subscriptions and deliveries."""
         return self._both()[0]
 
-    def decide(self, wanted: int, topic: str, who: Who, qos: int) -> bool | None:
+    def decide(self, wanted: int, topic: str, who: Subject, qos: int) -> bool | None:
         """Return the decision, None if no rule of this tier matches."""
         allowed = None
         levels: list[str] | None = None
@@ -370,7 +370,7 @@ class _CompiledTier:
                     allowed = True
         return allowed, personal
 
-    def covering(self, wanted: int, topic_filter: str, levels: list[str], who: Who, qos: int) -> bool | None:
+    def covering(self, wanted: int, topic_filter: str, levels: list[str], who: Subject, qos: int) -> bool | None:
         """Return False if a deny covers a filter, else True if an allow does, else None."""
         found = None
         # In a match the wildcards of the filter are levels like others, so all that cover it are found, and some more.
@@ -384,7 +384,7 @@ class _CompiledTier:
             return False
         return found
 
-    def reaches(self, tree: FilterTree[_Entry], wanted: int, levels: list[str], who: Who, qos: int) -> bool:
+    def reaches(self, tree: FilterTree[_Entry], wanted: int, levels: list[str], who: Subject, qos: int) -> bool:
         """Return True if a rule of a tree has a topic in common with a filter."""
         for entry in tree.overlapping(levels):
             form = _form(entry, wanted, who, qos)
@@ -392,7 +392,7 @@ class _CompiledTier:
                 return True
         return False
 
-    def _denied_by_name(self, wanted: int, who: Who, qos: int) -> bool:
+    def _denied_by_name(self, wanted: int, who: Subject, qos: int) -> bool:
         return any(_form(entry, wanted, who, qos) is not None for entry in self._leading)
 
     def _both(self) -> tuple[FilterTree[_Entry], FilterTree[_Entry]]:
@@ -405,7 +405,7 @@ class _CompiledTier:
         return self._trees
 
 
-def _entries(rule: Rule) -> Iterable[_Entry]:
+def _entries(rule: AccessRule) -> Iterable[_Entry]:
     yield _Entry(rule)
     if not rule.allow:
         for at, level in enumerate(rule.levels):
@@ -413,7 +413,7 @@ def _entries(rule: Rule) -> Iterable[_Entry]:
                 yield _Entry(rule, at)
 
 
-def _form(entry: _Entry, wanted: int, who: Who, qos: int) -> tuple[str, ...] | None:
+def _form(entry: _Entry, wanted: int, who: Subject, qos: int) -> tuple[str, ...] | None:
     """Return the levels of an entry's filter for a client and an action, None if the rule does not apply."""
     if not entry.actions & wanted or not entry.qos_min <= qos <= entry.qos_max:
         return None

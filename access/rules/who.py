@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-__all__ = ["NOTHING", "Placeholder", "Who", "parse_levels"]
+__all__ = ["NOTHING", "Placeholder", "Subject", "parse_levels"]
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 WORDS = {
@@ -25,7 +25,7 @@ SIGNS = re.compile("[+#/\0]")
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class Subject:
     """One client as rules see it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Placeholder:
     name: str
     key: str = ""
 
-    def text(self, who: Who) -> str:
+    def text(self, who: Subject) -> str:
         """Return the name as it is, empty if the client has none; it may be no literal level."""
         if self.name == "client_id":
             return who.client_id
@@ -68,7 +68,7 @@ class Placeholder:
         text: object = who.attributes.get(self.key)
         return text if isinstance(text, str) else ""
 
-    def value(self, who: Who, first: bool = False) -> str | None:
+    def value(self, who: Subject, first: bool = False) -> str | None:
         """Return the literal level, or None if the name is no single literal level.
 
         Args:
@@ -80,7 +80,7 @@ class Placeholder:
             return None
         return text
 
-    def is_level(self, level: str, who: Who) -> bool:
+    def is_level(self, level: str, who: Subject) -> bool:
         """Return True if a level of a topic name is this placeholder's value.
 
         A level of a topic has neither wildcards nor "/", so of the signs that make a name no literal level only NUL is

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["BYTES_MAX", "Part", "write_archive"]
+__all__ = ["BYTES_MAX", "ArchiveFile", "write_archive"]
 
 BYTES_MAX = 64 * 1024 * 1024  # of the archive
 ROOM = 1024 * 1024  # for the manifest, headers and what compression may add
 HEADER = 1024  # of one file in the archive
 
 
-class Part(NamedTuple):
+class ArchiveFile(NamedTuple):
     """One file of the archive: lines, or one document."""
 
     name: str
@@ -28,7 +28,9 @@ class Part(NamedTuple):
     is_document: bool = False
 
 
-def write_archive(path: Path, parts: Sequence[Part], about: Mapping[str, Any], bytes_max: int = BYTES_MAX) -> int:
+def write_archive(
+    path: Path, parts: Sequence[ArchiveFile], about: Mapping[str, Any], bytes_max: int = BYTES_MAX
+) -> int:
     """Write an archive for its owner alone, whole or not at all; return its size.
 
     Args:
@@ -75,13 +77,13 @@ def _write(file: Any, files: Mapping[str, bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _encoded(part: Part) -> deque[bytes]:
+def _encoded(part: ArchiveFile) -> deque[bytes]:
     if part.is_document:
         return deque([json.dumps(part.lines[0], indent=2, default=str).encode() + b"\n"])
     return deque(json.dumps(line, default=str).encode() + b"\n" for line in part.lines)
 
 
-def _fit(parts: Sequence[Part], texts: dict[str, deque[bytes]], room: int) -> dict[str, int]:
+def _fit(parts: Sequence[ArchiveFile], texts: dict[str, deque[bytes]], room: int) -> dict[str, int]:
     """Take the oldest lines of what may lose some, of the largest file first, until all fits; return how many."""
     sizes = {name: sum(map(len, lines)) for name, lines in texts.items()}
     over = sum(sizes.values()) + HEADER * len(texts) - room

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from admin.alarms import Sight
-from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, Finding, Said, judged
+from admin.alarms import ClusterView
+from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, DoctorFinding, Said, judged
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
-from wire.messages.look_rows_nodes import SeenDrop, SeenReplica, SeenStats
+from wire.messages.look_rows_nodes import DropRow, ReplicaRow, StatsRow
 
-__all__ = ["CHECKS", "Examined", "is_filling", "judge"]
+__all__ = ["CHECKS", "ExaminedCluster", "is_filling", "judge"]
 
 DAY_S = 86_400.0
 CLOCKS_MS = 250
@@ -29,24 +29,24 @@ TURNS = "stratamq_turn_longest_seconds"
 LOOPBACK = ("127.", "::1", "[::1]", "localhost")
 
 
-class Examined(NamedTuple):
+class ExaminedCluster(NamedTuple):
     """The findings of a doctor's questions."""
 
-    sight: Sight
-    later: Mapping[str, SeenStats] = {}  # by node, ``later_s`` after the first look
+    sight: ClusterView
+    later: Mapping[str, StatsRow] = {}  # by node, ``later_s`` after the first look
     later_s: float = 0.0
     status: Mapping[str, Any] = {}  # what a router answers to `cluster status`
-    replicas: Sequence[SeenReplica] = ()
-    drops: Sequence[SeenDrop] = ()
+    replicas: Sequence[ReplicaRow] = ()
+    drops: Sequence[DropRow] = ()
     settings: Mapping[str, Mapping[str, str]] = {}  # node -> name -> value
 
 
-def judge(examined: Examined) -> list[Finding]:
+def judge(examined: ExaminedCluster) -> list[DoctorFinding]:
     """Return what every check finds."""
     return [finding for check in CHECKS for finding in judged(check, examined)]
 
 
-def _reach(seen: Examined) -> Said:
+def _reach(seen: ExaminedCluster) -> Said:
     for node in seen.sight.silent:
         yield FAIL, node, "is in the map as alive and does not answer"
     for row in seen.status.get("nodes", ()):
@@ -62,7 +62,7 @@ def _reach(seen: Examined) -> Said:
             yield FAIL, node, "is not ready: " + ", ".join(row.why_not_ready or ["it does not say why"])
 
 
-def _leader(seen: Examined) -> Said:
+def _leader(seen: ExaminedCluster) -> Said:
     if not seen.sight.leader:
         yield FAIL, "routers", "none leads"
     routers = len(seen.sight.map.live(TIER_ROUTER))
@@ -70,7 +70,7 @@ def _leader(seen: Examined) -> Said:
         yield WARN, "routers", f"{routers} are alive: as many may be lost as with {routers - 1}"
 
 
-def _primaries(seen: Examined) -> Said:
+def _primaries(seen: ExaminedCluster) -> Said:
     numbers = [number for number, entry in enumerate(seen.sight.map.partitions) if not entry.primary]
     if numbers:
         yield FAIL, "partitions", f"{len(numbers)} of {len(seen.sight.map.partitions)} have no primary"
@@ -79,7 +79,7 @@ def _primaries(seen: Examined) -> Said:
         yield FAIL, "shards", f"{len(shards)} of {len(seen.sight.map.shards)} have no owner"
 
 
-def _copies(seen: Examined) -> Said:
+def _copies(seen: ExaminedCluster) -> Said:
     cluster_map = seen.sight.map
     short = sum(
         bool(entry.primary) and len(cluster_map.live_in_sync(entry)) < cluster_map.replicas
@@ -97,7 +97,7 @@ def _copies(seen: Examined) -> Said:
         yield WARN, "zones", f"{len(zones)} zones cannot hold {cluster_map.replicas} copies apart"
 
 
-def _skew(seen: Examined) -> Said:
+def _skew(seen: ExaminedCluster) -> Said:
     cluster_map = seen.sight.map
     nodes = {entry.node: entry.weight or 1 for entry in cluster_map.live(TIER_STORAGE) if not entry.admin_state}
     whole = sum(nodes.values())
@@ -108,7 +108,7 @@ def _skew(seen: Examined) -> Said:
             yield WARN, node, f"serves {primaries[node]} partitions, {share:.1f} by its weight"
 
 
-def _leases(seen: Examined) -> Said:
+def _leases(seen: ExaminedCluster) -> Said:
     whole = seen.sight.map.lease_s
     for node, row in seen.sight.stats.items():
         if row.lease_left_s is not None and row.lease_left_s < whole / 2:
@@ -116,7 +116,7 @@ def _leases(seen: Examined) -> Said:
             yield state, node, f"its lease has {row.lease_left_s:.2f} s left of {whole:g}"
 
 
-def _certificates(seen: Examined) -> Said:
+def _certificates(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         for key, end in (row.gauges or {}).items():
             days = (end - seen.sight.now_ms / 1000) / DAY_S
@@ -126,19 +126,19 @@ def _certificates(seen: Examined) -> Said:
                 yield FAIL if days < 7 else WARN, node, f"{name} {said}"
 
 
-def _clocks(seen: Examined) -> Said:
+def _clocks(seen: ExaminedCluster) -> Said:
     for node, offset in seen.sight.offsets_ms.items():
         if abs(offset) >= CLOCKS_MS:
             yield WARN, node, f"its clock is {offset:+.0f} ms from this host's"
 
 
-def _releases(seen: Examined) -> Said:
+def _releases(seen: ExaminedCluster) -> Said:
     found = Counter(row.version for row in seen.sight.stats.values() if row.version)
     if len(found) > 1:
         yield WARN, "nodes", ", ".join(f"{count} run {version}" for version, count in sorted(found.items()))
 
 
-def _open_files(seen: Examined) -> Said:
+def _open_files(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         if row.open_files_max is None:
             continue
@@ -149,13 +149,13 @@ def _open_files(seen: Examined) -> Said:
             yield FAIL, node, f"has {row.open_files} of {row.open_files_max} files open"
 
 
-def _core_dumps(seen: Examined) -> Said:
+def _core_dumps(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         if (row.gauges or {}).get(CORE_DUMPS):
             yield WARN, node, "a crash would leave its memory on a disk: keys, passwords, payloads"
 
 
-def _disks(seen: Examined) -> Said:
+def _disks(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         if row.disk_free_bytes is None or not row.disk_bytes:
             continue
@@ -185,7 +185,7 @@ def _floor(settings: Mapping[str, str], disk_bytes: int) -> float:
         return 0.0
 
 
-def is_filling(before: SeenStats, after: SeenStats | None, over_s: float) -> bool:
+def is_filling(before: StatsRow, after: StatsRow | None, over_s: float) -> bool:
     """Return whether a disk would be full within hours if it went on as between two looks."""
     if after is None or before.disk_free_bytes is None or after.disk_free_bytes is None or not over_s:
         return False
@@ -193,14 +193,14 @@ def is_filling(before: SeenStats, after: SeenStats | None, over_s: float) -> boo
     return grown > GROWTH_MIN_BYTES and after.disk_free_bytes * over_s < DISK_HOURS_WARN * 3600 * grown
 
 
-def _syncs(seen: Examined) -> Said:
+def _syncs(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         value = (row.gauges or {}).get(SYNCS, 0.0)
         if value > SYNC_WARN_S:
             yield WARN, node, f"99 % of its syncs take up to {value * 1000:.0f} ms"
 
 
-def _loops(seen: Examined) -> Said:
+def _loops(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         value = (row.gauges or {}).get(TURNS, 0.0)
         if value >= LOOP_WARN_S:
@@ -208,14 +208,14 @@ def _loops(seen: Examined) -> Said:
             yield state, node, f"its longest turn of the last minute took {value:.2f} s: everything waited for it"
 
 
-def _drops(seen: Examined) -> Said:
+def _drops(seen: ExaminedCluster) -> Said:
     for row in seen.drops:
         ago_ms = seen.sight.now_ms - (row.last_at_ms or 0)
         if row.count and ago_ms <= DROPS_MS:
             yield WARN, row.node or "", f"{row.reason}: {row.count} since it began, the last {ago_ms // 60_000} min ago"
 
 
-def _damage(seen: Examined) -> Said:
+def _damage(seen: ExaminedCluster) -> Said:
     aside = seen.status.get("stores_aside")
     if aside is None:
         yield SKIPPED, "", "no leader says how many stores were put aside"
@@ -223,7 +223,7 @@ def _damage(seen: Examined) -> Said:
         yield WARN, "storage", f"{aside} damaged stores were put aside and are kept"
 
 
-def _anonymous(seen: Examined) -> Said:
+def _anonymous(seen: ExaminedCluster) -> Said:
     if not seen.settings:
         yield SKIPPED, "", "no node tells its settings"
     for node, settings in seen.settings.items():
@@ -236,7 +236,7 @@ def _anonymous(seen: Examined) -> Said:
                 yield WARN, node, f"{table} lets anybody in without a name, bound to {bound}"
 
 
-def _queues(seen: Examined) -> Said:
+def _queues(seen: ExaminedCluster) -> Said:
     for node, row in seen.sight.stats.items():
         if (row.queue_oldest_s or 0.0) >= 600:
             yield WARN, node, f"the oldest queued message waits for {row.queue_oldest_s:.0f} s"
@@ -245,13 +245,13 @@ def _queues(seen: Examined) -> Said:
                 yield WARN, node, f"its fullest queue is filled to {value:.0%} {key}".rstrip()
 
 
-def _named(row: SeenStats, name: str) -> Iterator[tuple[str, float]]:
+def _named(row: StatsRow, name: str) -> Iterator[tuple[str, float]]:
     for key, value in (row.gauges or {}).items():
         if key.partition("{")[0] == name:
             yield key.removeprefix(name), value
 
 
-def _edges(seen: Examined) -> Said:
+def _edges(seen: ExaminedCluster) -> Said:
     if not seen.sight.map.live(TIER_EDGE):
         yield WARN, "edges", "none is alive: no client can connect"
 

@@ -6,29 +6,29 @@ from typing import Any, NamedTuple
 
 import trio
 
-from admin.alarms import Sight
-from admin.doctor.cluster import Examined, is_filling
-from admin.gather import Missing
-from admin.queries import Cluster, Listed, Wanted, walk
+from admin.alarms import ClusterView
+from admin.doctor.cluster import ExaminedCluster, is_filling
+from admin.gather import MissingRows
+from admin.queries import Cluster, ListQuery, ListResult, walk
 from wire.messages.look_kinds import LOOK_KINDS
-from wire.messages.look_rows_nodes import SeenRaft, SeenStats
+from wire.messages.look_rows_nodes import RaftRow, StatsRow
 
-__all__ = ["Answers", "asked", "examine"]
+__all__ = ["CollectedRows", "asked", "examine"]
 
 ROWS_MAX = 50_000  # of one kind
 SURE_S = 20.0  # over which a disk that seems to fill is looked at: a second's burst is no growth
 KINDS = ("raft", "replicas", "drops", "config")
 
 
-class Answers(NamedTuple):
+class CollectedRows(NamedTuple):
     """Answers of the nodes: for the checks, and as rows by kind for whoever keeps them."""
 
-    examined: Examined
+    examined: ExaminedCluster
     rows: Mapping[str, tuple[tuple[str, Any], ...]]
-    partial: tuple[Missing, ...]
+    partial: tuple[MissingRows, ...]
 
 
-async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -> Answers:
+async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -> CollectedRows:
     """Ask every node.
 
     Args:
@@ -37,14 +37,14 @@ async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -
         apart_s: Between the two looks at figures, longer where a disk seems to fill; 0: one look.
     """
     sent_ms = time.time() * 1000
-    first = await walk(cluster, "stats", Wanted(limit=ROWS_MAX))
+    first = await walk(cluster, "stats", ListQuery(limit=ROWS_MAX))
     took_ms = time.time() * 1000 - sent_ms
     began, later_s = trio.current_time(), 0.0
-    found: dict[str, Listed] = {"stats": first}
+    found: dict[str, ListResult] = {"stats": first}
     nodes = [node for node, _ in first.rows]
     for kind in KINDS:
         found[kind] = await asked(cluster, kind, nodes, ROWS_MAX)
-    later: dict[str, SeenStats] = {}
+    later: dict[str, StatsRow] = {}
     if apart_s:
         for over_s in dict.fromkeys((apart_s, max(apart_s, SURE_S))):  # once more where a disk seems to fill
             await trio.sleep_until(began + over_s)
@@ -53,7 +53,7 @@ async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -
             if not any(is_filling(row, later.get(node), later_s) for node, row in first.rows):
                 break
     partial = tuple(
-        dict.fromkeys(Missing(missing.node, missing.why) for listed in found.values() for missing in listed.partial)
+        dict.fromkeys(MissingRows(missing.node, missing.why) for listed in found.values() for missing in listed.partial)
     )
     sight = _sight(cluster, first, found["raft"].rows, sent_ms, took_ms)
     settings: dict[str, dict[str, str]] = {}
@@ -61,24 +61,24 @@ async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -
         settings.setdefault(node, {})[row.name or ""] = row.value or ""
     replicas = [row for _, row in found["replicas"].rows]
     drops = [row for _, row in found["drops"].rows]
-    examined = Examined(sight, later, later_s, status, replicas, drops, settings)
-    return Answers(examined, {kind: listed.rows for kind, listed in found.items()}, partial)
+    examined = ExaminedCluster(sight, later, later_s, status, replicas, drops, settings)
+    return CollectedRows(examined, {kind: listed.rows for kind, listed in found.items()}, partial)
 
 
-async def asked(cluster: Cluster, kind: str, nodes: Sequence[str], limit: int) -> Listed:
+async def asked(cluster: Cluster, kind: str, nodes: Sequence[str], limit: int) -> ListResult:
     """Ask those of some nodes that have such rows: a silent one is not waited for once more."""
     tiers = LOOK_KINDS[kind].tiers
     those = [node for node in nodes if node in cluster.map.nodes and cluster.map.nodes[node].tier in tiers]
-    return await walk(cluster, kind, Wanted(nodes=those, limit=limit)) if those else Listed(())
+    return await walk(cluster, kind, ListQuery(nodes=those, limit=limit)) if those else ListResult(())
 
 
 def _sight(
-    cluster: Cluster, first: Listed, routers: tuple[tuple[str, SeenRaft], ...], sent_ms: float, took_ms: float
-) -> Sight:
-    stats: dict[str, SeenStats] = dict(first.rows)
+    cluster: Cluster, first: ListResult, routers: tuple[tuple[str, RaftRow], ...], sent_ms: float, took_ms: float
+) -> ClusterView:
+    stats: dict[str, StatsRow] = dict(first.rows)
     alive = [entry.node for entry in cluster.map.nodes.values() if entry.alive]
     offsets = {node: row.at_ms - sent_ms - took_ms / 2 for node, row in stats.items() if row.at_ms is not None}
     certain = {node: offset for node, offset in offsets.items() if abs(offset) > took_ms / 2}
     leader = next((row.leader for _, row in routers if row.leader), "")
     silent = [node for node in alive if node not in stats]
-    return Sight(int(sent_ms + took_ms), cluster.map, stats, silent, leader, certain)
+    return ClusterView(int(sent_ms + took_ms), cluster.map, stats, silent, leader, certain)

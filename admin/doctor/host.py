@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, Finding, Said, judged
+from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, DoctorFinding, Said, judged
 from conf.errors import UserError
 
-__all__ = ["CHECKS", "ROOMS", "Host", "judge"]
+__all__ = ["CHECKS", "ROOMS", "HostReader", "judge"]
 
 ROOMS = ("access", "admin", "conf", "edge", "gateways", "jobs", "membership", "mqtt", "router", "storage", "wire")
 DAY_S = 86_400.0
@@ -25,7 +25,7 @@ OPEN_FILES_WARN = 4_096
 MEMORY_WARN = 0.9
 
 
-class Host(NamedTuple):
+class HostReader(NamedTuple):
     """This host: what is read there, and how."""
 
     data: Path  # folder of `up`, of `init` or of one node
@@ -37,14 +37,14 @@ class Host(NamedTuple):
     settings: Mapping[str, Mapping[str, str]] = {}  # of running nodes: node -> name -> value
 
 
-def judge(host: Host) -> list[Finding]:
+def judge(host: HostReader) -> list[DoctorFinding]:
     """Return what every check finds."""
     if not host.now:
         host = host._replace(now=time.time())
     return [finding for check in CHECKS for finding in judged(check, host)]
 
 
-def _configuration(host: Host) -> Said:
+def _configuration(host: HostReader) -> Said:
     if host.check_config is None:
         yield SKIPPED, "", "name --tier and --config to have a file read; nodes that run have judged theirs"
         return
@@ -55,7 +55,7 @@ def _configuration(host: Host) -> Said:
             yield FAIL, "", line
 
 
-def _files(host: Host) -> Said:
+def _files(host: HostReader) -> Said:
     if not host.data.is_dir():
         yield SKIPPED, str(host.data), "is no folder here"
         return
@@ -86,7 +86,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 continue  # a store deletes files while it works
 
 
-def _certificates(host: Host) -> Said:
+def _certificates(host: HostReader) -> Said:
     folder = host.data / "tls" if (host.data / "tls").is_dir() else host.data
     paths = sorted(folder.glob("*.pem")) if folder.is_dir() else []
     if not paths:
@@ -115,7 +115,7 @@ def _end_of(path: Path) -> float | None:
     return min(ends, default=None)
 
 
-def _gossip_keys(host: Host) -> Said:
+def _gossip_keys(host: HostReader) -> Said:
     named = {settings.get("membership.key_file", "") for settings in host.settings.values()} - {"", "None"}
     paths = [path for path in map(Path, sorted(named)) if path.is_file()]
     paths = paths or [path for folder in (host.data, host.data / "tls") for path in sorted(folder.glob("gossip.key*"))]
@@ -127,7 +127,7 @@ def _gossip_keys(host: Host) -> Said:
             yield WARN, str(path), f"was written {days:.0f} days ago"
 
 
-def _packages(host: Host) -> Said:
+def _packages(host: HostReader) -> Said:
     """Find modules of others under our rooms' names: whichever stands first on the path is imported."""
     ours = Path(__file__).resolve().parent.parent.parent
     for room in ROOMS:
@@ -147,7 +147,7 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _kernel(host: Host) -> Said:
+def _kernel(host: HostReader) -> Said:
     pages = _read(host.sys / "kernel/mm/transparent_hugepage/enabled")
     if pages is not None and "[always]" in pages:
         yield WARN, "transparent huge pages", "always: memory of nodes grows, and their turns wait for it"
@@ -159,7 +159,7 @@ def _kernel(host: Host) -> Said:
         yield WARN, "memory", f"{int(memory) / int(bound):.0%} of the container's limit are used"
 
 
-def _limit(_: Host) -> Said:
+def _limit(_: HostReader) -> Said:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < OPEN_FILES_WARN:
         yield WARN, "", f"a process that is started here may open {soft} files (hard limit {hard})"

@@ -6,14 +6,14 @@ docs/settings.md.
 
 from collections.abc import Iterator, Sequence
 
-from admin.explain.story import Step, Story
+from admin.explain.story import Explanation, ExplanationStep
 from admin.explain.words import clock, count, number, since, span
-from admin.gather import Missing
+from admin.gather import MissingRows
 from admin.queries import ClientView
 from conf.drop_reasons import REASONS
-from wire.messages.look_rows_clients import SeenClientNow, SeenSessionNow, SeenSubscription
-from wire.messages.look_rows_nodes import SeenJournal
-from wire.messages.look_rows_topics import SeenMatch
+from wire.messages.look_rows_clients import ClientDetail, SessionDetail, SubscriptionListRow
+from wire.messages.look_rows_nodes import JournalRow
+from wire.messages.look_rows_topics import MatchRow
 
 __all__ = ["client_story"]
 
@@ -44,14 +44,14 @@ SETTING_OF = {  # of a reason whose sentence does not name it
 def client_story(
     view: ClientView,
     now_ms: int,
-    subscriptions: Sequence[SeenSubscription],
+    subscriptions: Sequence[SubscriptionListRow],
     *,
     topic: str = "",
-    matches: Sequence[SeenMatch] = (),
-    journal: Sequence[SeenJournal] = (),
-    partial: Sequence[Missing] = (),
+    matches: Sequence[MatchRow] = (),
+    journal: Sequence[JournalRow] = (),
+    partial: Sequence[MissingRows] = (),
     copies: Sequence[str] = (),
-) -> Story:
+) -> Explanation:
     """Tell why nothing reaches a client.
 
     Args:
@@ -79,16 +79,18 @@ def client_story(
         else f"why does nothing reach {view.client_id!r}?"
     )
     nothing = "nothing that was asked keeps messages from it"
-    return Story(question, steps, steps[0] if steps else None, had, lacked, nothing)
+    return Explanation(question, steps, steps[0] if steps else None, had, lacked, nothing)
 
 
-def _placed(view: ClientView, now_ms: int, journal: Sequence[SeenJournal], copies: Sequence[str]) -> Iterator[Step]:
+def _placed(
+    view: ClientView, now_ms: int, journal: Sequence[JournalRow], copies: Sequence[str]
+) -> Iterator[ExplanationStep]:
     """Unknown, absent, or of a partition that nobody serves."""
     if not view.primary:
         there = count(len(copies), "copy", "copies")
         where = f"; {there} in sync at {', '.join(copies)}: start one of them" if copies else "; no copy is in sync"
         why = f"partition {view.partition} has no primary: no node holds its session and its queue now{where}"
-        yield Step("", "no_primary", f"{why} (router.replicas, router.lease_s)")
+        yield ExplanationStep("", "no_primary", f"{why} (router.replicas, router.lease_s)")
         return
     session, silent = view.session, {missing.node for missing in view.partial}
     if session is None:
@@ -100,20 +102,20 @@ def _placed(view: ClientView, now_ms: int, journal: Sequence[SeenJournal], copie
         yield _absent(view.primary, session, now_ms)
     if session.acknowledges is False:
         in_sync = count(session.in_sync or 0, "copy", "copies")
-        yield Step(
+        yield ExplanationStep(
             view.primary,
             "copies",
             f"partition {view.partition} acknowledges nothing: {in_sync} in sync (router.min_in_sync)",
         )
 
 
-def _unknown(view: ClientView) -> Step:
+def _unknown(view: ClientView) -> ExplanationStep:
     why = f"the primary of partition {view.partition} knows no session and no connection of this client ID"
     kept = "a session is kept for its Session Expiry Interval (at most edge.session_expiry_max_s)"
-    return Step(view.primary, "unknown", f"{why}; {kept}")
+    return ExplanationStep(view.primary, "unknown", f"{why}; {kept}")
 
 
-def _ended(journal: Sequence[SeenJournal], now_ms: int) -> Iterator[Step]:
+def _ended(journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
     """Yield how the session of a client that nobody knows ended, and how its last CONNECT was refused."""
     for event, text in (
         ("session_end", "its session ended"),
@@ -126,25 +128,25 @@ def _ended(journal: Sequence[SeenJournal], now_ms: int) -> Iterator[Step]:
             of = f": {entry.reason}" if entry.reason else ""
             more = f" ({entry.detail})" if entry.detail else ""
             why = f"{text}{_at(entry, now_ms)}{of}{more}"
-            yield Step(entry.node or "", event, why, entry.at_ms)
+            yield ExplanationStep(entry.node or "", event, why, entry.at_ms)
 
 
-def _newest(journal: Sequence[SeenJournal], event: str) -> SeenJournal | None:
+def _newest(journal: Sequence[JournalRow], event: str) -> JournalRow | None:
     found = (entry for entry in journal if entry.event == event)
     return max(found, key=lambda entry: entry.at_ms or 0, default=None)
 
 
-def _at(entry: SeenJournal, now_ms: int) -> str:
+def _at(entry: JournalRow, now_ms: int) -> str:
     return f" at {clock(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
 
 
-def _absent(primary: str, session: SeenSessionNow, now_ms: int) -> Step:
+def _absent(primary: str, session: SessionDetail, now_ms: int) -> ExplanationStep:
     queued, away_s, most = session.queued or 0, session.away_since_s, session.queue_max
     away = since(now_ms - int(away_s * 1000), now_ms) if away_s is not None else ""
     waits = "waits" if queued == 1 else "wait"
     oldest = f", the oldest for {span(session.oldest_s)}" if session.oldest_s is not None else ""
     room = f" of at most {number(most)} (storage.queue_messages_max)" if most else " (storage.queue_messages_max)"
-    return Step(
+    return ExplanationStep(
         primary,
         "absent",
         f"it is not connected{away}; {count(queued, 'message')}{room} {waits} in its queue{oldest}"
@@ -161,7 +163,7 @@ def _expires(seconds: int | None) -> str:
     return f"; its session expires in {span(seconds)}, at most edge.session_expiry_max_s"
 
 
-def _kept(view: ClientView, now_ms: int) -> Iterator[Step]:
+def _kept(view: ClientView, now_ms: int) -> Iterator[ExplanationStep]:
     """Yield what keeps messages from a client that is connected."""
     connection, session = view.connection, view.session
     if connection is not None:
@@ -170,20 +172,20 @@ def _kept(view: ClientView, now_ms: int) -> Iterator[Step]:
     yield from _reads(view, connection, session)
     if session is not None and session.behind_commit:
         why = "its queue waits for the commit of an operation at the copies of its partition (router.min_in_sync)"
-        yield Step(view.primary, "commit", why)
+        yield ExplanationStep(view.primary, "commit", why)
     if session is not None and session.opening:
-        yield Step(view.primary, "opening", "a CONNECT of it waits for the end of the connection before it")
+        yield ExplanationStep(view.primary, "opening", "a CONNECT of it waits for the end of the connection before it")
 
 
-def _edge_keeps(edge: str, connection: SeenClientNow, now_ms: int) -> Iterator[Step]:
+def _edge_keeps(edge: str, connection: ClientDetail, now_ms: int) -> Iterator[ExplanationStep]:
     if connection.fenced:
         ago = f" for {span(connection.fenced_s)}" if connection.fenced_s is not None else ""
         why = f"{edge} has had no lease{ago} (router.lease_s): it delivers nothing until a router renews it"
-        yield Step(edge, "fenced", why)
+        yield ExplanationStep(edge, "fenced", why)
     unsent, bound = connection.unsent_bytes or 0, connection.unsent_bytes_max or 0
     if connection.unsent_since_ms or connection.lagging or (bound and unsent > bound):
         drops = ", and QoS 0 towards it is dropped (edge.lagging_after_ms)" if connection.lagging else ""
-        yield Step(
+        yield ExplanationStep(
             edge,
             "socket",
             f"its socket does not take bytes{since(connection.unsent_since_ms, now_ms)}: {number(unsent)} bytes are "
@@ -194,8 +196,8 @@ def _edge_keeps(edge: str, connection: SeenClientNow, now_ms: int) -> Iterator[S
 
 
 def _window(
-    view: ClientView, connection: SeenClientNow | None, session: SeenSessionNow | None, now_ms: int
-) -> Iterator[Step]:
+    view: ClientView, connection: ClientDetail | None, session: SessionDetail | None, now_ms: int
+) -> Iterator[ExplanationStep]:
     """A full window, and whose bound it is: of a durable session its partition keeps it, of another one its edge."""
     if connection is None:
         return
@@ -217,7 +219,7 @@ def _window(
     oldest = f"; the oldest is packet {packet}" + (f" of topic {topic!r}" if topic else "") if packet else ""
     setting = "receive_maximum" if connection.receive_maximum == 1 else "window"
     age = f", the first for {span(waiting_s)}" if waiting_s else ""
-    yield Step(
+    yield ExplanationStep(
         view.edge,
         setting,
         f"its window is full{since(full_since, now_ms)}: {number(out)} of {number(window)} messages of QoS 1 and 2 are "
@@ -228,7 +230,7 @@ def _window(
     )
 
 
-def _bound(connection: SeenClientNow, window: int, *, durable: bool) -> str:
+def _bound(connection: ClientDetail, window: int, *, durable: bool) -> str:
     """Return what bounds a window: the client's Receive Maximum, or the setting where that is smaller."""
     setting = "storage.outbound_window_max" if durable else "edge.outbound_window_max"
     told = connection.receive_maximum
@@ -237,7 +239,9 @@ def _bound(connection: SeenClientNow, window: int, *, durable: bool) -> str:
     return f"{setting}; its Receive Maximum is {number(told)}"
 
 
-def _reads(view: ClientView, connection: SeenClientNow | None, session: SeenSessionNow | None) -> Iterator[Step]:
+def _reads(
+    view: ClientView, connection: ClientDetail | None, session: SessionDetail | None
+) -> Iterator[ExplanationStep]:
     """Retained messages that are read for a new subscription: live ones wait for them."""
     of_edge = connection.retained_reads or 0 if connection is not None else 0
     of_session = session.retained_reads or 0 if session is not None else 0
@@ -249,7 +253,7 @@ def _reads(view: ClientView, connection: SeenClientNow | None, session: SeenSess
         held = (session.queued or 0) - (session.out or 0) if session is not None else 0
         left_s, setting = (session.retained_left_s if session is not None else None), "the hold of stored sessions"
     left = f", for {span(left_s)} more at most ({setting})" if left_s is not None else f" ({setting} is over)"
-    yield Step(
+    yield ExplanationStep(
         view.edge if of_edge else view.primary,
         "retained",
         f"{count(of_edge + of_session, 'read')} of retained messages under way: {count(held, 'live message')} "
@@ -258,23 +262,23 @@ def _reads(view: ClientView, connection: SeenClientNow | None, session: SeenSess
 
 
 def _unmatched(
-    view: ClientView, subscriptions: Sequence[SeenSubscription], topic: str, matches: Sequence[SeenMatch]
-) -> Iterator[Step]:
+    view: ClientView, subscriptions: Sequence[SubscriptionListRow], topic: str, matches: Sequence[MatchRow]
+) -> Iterator[ExplanationStep]:
     node = view.edge or view.primary
     if not topic:
         if not subscriptions and node not in {missing.node for missing in view.partial}:
-            yield Step(node, "no_subscription", "it has no subscription")
+            yield ExplanationStep(node, "no_subscription", "it has no subscription")
         return
     takes = [match for match in matches if not match.why]
     if takes and all(match.no_local for match in takes):
         why = f"its filter {takes[0].filter!r} has No Local: what it publishes itself does not come to it"
-        yield Step(node, "no_local", why)
+        yield ExplanationStep(node, "no_local", why)
     if takes:
         return
     misses = [match for match in matches if match.why and match.why != "level"]
     for match in misses:
         why = WORDS_OF_MISS.get(match.why or "", match.why or "")
-        yield Step(node, match.why or "miss", f"its filter {match.filter!r} meets {topic!r}, but {why}")
+        yield ExplanationStep(node, match.why or "miss", f"its filter {match.filter!r} meets {topic!r}, but {why}")
     if not misses:
         near = [one.filter for one in subscriptions if _is_near(one.filter or "", topic)]
         hint = f"; {near[0]!r} misses it by one level" if near else ""
@@ -284,7 +288,7 @@ def _unmatched(
             if all_of_them == 1
             else f"none of its {all_of_them} subscriptions meets"
         )
-        yield Step(node, "no_subscription", f"{which} {topic!r}{hint}")
+        yield ExplanationStep(node, "no_subscription", f"{which} {topic!r}{hint}")
 
 
 def _is_near(topic_filter: str, topic: str) -> bool:
@@ -295,7 +299,7 @@ def _is_near(topic_filter: str, topic: str) -> bool:
     return wrong + abs(len(parts) - len(levels)) == 1
 
 
-def _dropped(view: ClientView, journal: Sequence[SeenJournal], now_ms: int) -> Iterator[Step]:
+def _dropped(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
     """Yield how many messages were dropped and why, then the drops that journals name."""
     drops = [entry for entry in journal if entry.event == "drop"]
     for node, dropped, where in (
@@ -305,10 +309,10 @@ def _dropped(view: ClientView, journal: Sequence[SeenJournal], now_ms: int) -> I
         if dropped:
             because = _because([entry for entry in drops if entry.node == node], now_ms)
             why = f"{where} dropped {count(dropped, 'message')}{because}"
-            yield Step(node, "dropped", why, facts={"dropped": dropped})
+            yield ExplanationStep(node, "dropped", why, facts={"dropped": dropped})
     for entry in drops:
         of = f" of {entry.topic!r}" if entry.topic else ""
-        yield Step(
+        yield ExplanationStep(
             entry.node or "",
             "drop",
             f"a message{of} was dropped{_at(entry, now_ms)}: {entry.reason}, {_meaning(entry.reason or '')}",
@@ -317,7 +321,7 @@ def _dropped(view: ClientView, journal: Sequence[SeenJournal], now_ms: int) -> I
         )
 
 
-def _because(drops: Sequence[SeenJournal], now_ms: int) -> str:
+def _because(drops: Sequence[JournalRow], now_ms: int) -> str:
     """Return the reasons that a node's journal has, the newest first, and when the last one was."""
     if not drops:
         return "; its node's journal does not reach back to them"
@@ -332,10 +336,10 @@ def _meaning(reason: str) -> str:
     return REASONS.get(reason, "a reason that this release does not know") + (f" ({setting})" if setting else "")
 
 
-def _taken_over(view: ClientView, journal: Sequence[SeenJournal], now_ms: int) -> Iterator[Step]:
+def _taken_over(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
     """Yield the newest takeover: what an earlier connection acknowledged never comes again."""
     found = _newest(journal, "takeover")
     if view.connection is None or found is None:
         return
     why = f"a newer connection took over{_at(found, now_ms)}: what the earlier one acknowledged does not come again"
-    yield Step(found.node or "", "takeover", why, found.at_ms)
+    yield ExplanationStep(found.node or "", "takeover", why, found.at_ms)

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from admin.explain.story import Step
+from admin.explain.story import ExplanationStep
 from admin.explain.words import clock, count
-from admin.gather import Missing
+from admin.gather import MissingRows
 from wire.looks.origins import parse_origin, session_text
 from wire.sstable.ledger import LEDGER_SUFFIXES, origin_text
 
-__all__ = ["NoLedger", "Recorded", "read_ledgers"]
+__all__ = ["LedgerRecord", "NoLedger", "read_ledgers"]
 
 Entry = tuple[int, int]  # session, session_seq
 NOT_READ = (KeyError, IndexError, TypeError, ValueError, AttributeError, zlib.error)  # of JSON that is no record
@@ -30,12 +30,12 @@ class NoLedger(Exception):
     """A file has lines that are no records, or the origin is none: one line that names it."""
 
 
-class Recorded(NamedTuple):
+class LedgerRecord(NamedTuple):
     """Steps with their place in the way of a message, and which files there were."""
 
-    steps: list[tuple[str, Step]]  # stage
+    steps: list[tuple[str, ExplanationStep]]  # stage
     had: str
-    lacked: tuple[Missing, ...] = ()
+    lacked: tuple[MissingRows, ...] = ()
 
 
 class _Taken(NamedTuple):
@@ -62,7 +62,7 @@ class _Found:
         return all(operation <= end for later, end in self.began.get(partition, ()) if later > epoch)
 
 
-def read_ledgers(folder: Path, origin: str) -> Recorded:
+def read_ledgers(folder: Path, origin: str) -> LedgerRecord:
     """Return what the ledgers below a folder have of a message.
 
     Raises:
@@ -71,7 +71,7 @@ def read_ledgers(folder: Path, origin: str) -> Recorded:
     """
     files = sorted(path for path in folder.rglob("*") if path.name.endswith(LEDGER_SUFFIXES))
     if not files:
-        return Recorded([], "", (Missing("ledgers", f"no ledger is in {folder}"),))
+        return LedgerRecord([], "", (MissingRows("ledgers", f"no ledger is in {folder}"),))
     try:
         numbers = parse_origin(origin)
     except ValueError:
@@ -88,7 +88,7 @@ def read_ledgers(folder: Path, origin: str) -> Recorded:
             steps += _left(path, entries, found)
     unique = list(dict.fromkeys((stage, step.node, step.why) for stage, step in steps))
     first = {(stage, step.node, step.why): (stage, step) for stage, step in reversed(steps)}
-    return Recorded([first[key] for key in unique], f"{count(len(files), 'ledger file')} in {folder}")
+    return LedgerRecord([first[key] for key in unique], f"{count(len(files), 'ledger file')} in {folder}")
 
 
 @contextlib.contextmanager
@@ -146,30 +146,33 @@ def _is_of(text: str, origin: tuple[int, int, int]) -> bool:
     return text == whole or text.startswith((f"{whole}@", f"{whole}$"))
 
 
-def _acknowledged(found: _Found) -> Iterator[tuple[str, Step]]:
+def _acknowledged(found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
     for edge, row in found.acked:
         qos, at_ms, partitions = row[3], row[4], row[6:]
         where = f" for partitions {', '.join(map(str, sorted(partitions)))}" if partitions else " for no partition"
         why = f"its ledger: received at {clock(at_ms)} with QoS {qos}, and acknowledged to its publisher{where}"
-        yield "acknowledged", Step(edge, "acknowledged", why, at_ms, {"qos": qos, "partitions": list(partitions)})
+        yield (
+            "acknowledged",
+            ExplanationStep(edge, "acknowledged", why, at_ms, {"qos": qos, "partitions": list(partitions)}),
+        )
 
 
-def _queued(taken: list[_Taken]) -> Iterator[tuple[str, Step]]:
+def _queued(taken: list[_Taken]) -> Iterator[tuple[str, ExplanationStep]]:
     for node, partition, operation, _, entries in taken:
         into = ", ".join(f"{session_text(session)} as entry {seq}" for session, seq in entries) or "no session"
         why = f"its ledger: committed in partition {partition} as operation {operation}, queued for {into}"
         facts = {"partition": partition, "operation": operation}
-        yield "committed", Step(node, "committed", why, facts=facts)
+        yield "committed", ExplanationStep(node, "committed", why, facts=facts)
 
 
-def _never(found: _Found) -> Iterator[tuple[str, Step]]:
+def _never(found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
     for node, row in found.never:
         if found.holds(row.get("p", -1), row.get("pe", 0), row.get("op", 0)):
             why = f"its ledger: not queued for {session_text(row.get('s', 0))}: {row.get('r', '')}"
-            yield "dropped", Step(node, "dropped", why, row.get("t"))
+            yield "dropped", ExplanationStep(node, "dropped", why, row.get("t"))
 
 
-def _left(path: Path, entries: set[Entry], found: _Found) -> Iterator[tuple[str, Step]]:
+def _left(path: Path, entries: set[Entry], found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
     """Yield how entries left their queues."""
     node = path.parent.name
     sessions = {session for session, _ in entries}
@@ -188,19 +191,21 @@ def _left(path: Path, entries: set[Entry], found: _Found) -> Iterator[tuple[str,
 
 def _delivered(
     node: str, operation: dict[str, Any], entries: set[Entry], at_ms: int | None
-) -> Iterator[tuple[str, Step]]:
+) -> Iterator[tuple[str, ExplanationStep]]:
     for session, first, last in operation.get("d", ()):
         for of, seq in sorted(entries):
             if of == session and first <= seq <= last:
                 why = f"its ledger: the client of {session_text(session)} acknowledged entry {seq}"
-                yield "acked", Step(node, "acked", f"{why} (operation {operation['op']})", at_ms)
+                yield "acked", ExplanationStep(node, "acked", f"{why} (operation {operation['op']})", at_ms)
 
 
-def _gone(node: str, row: dict[str, Any], entries: set[Entry], sessions: set[int]) -> Iterator[tuple[str, Step]]:
+def _gone(
+    node: str, row: dict[str, Any], entries: set[Entry], sessions: set[int]
+) -> Iterator[tuple[str, ExplanationStep]]:
     event, session, seq = row.get("e"), row.get("s", 0), row.get("n", 0)
     if event in ("dropped", "expired") and (session, seq) in entries:
         why = f"its ledger: entry {seq} of {session_text(session)} was {event}: {row.get('r', '')}"
-        yield str(event), Step(node, str(event), why, row.get("t"))
+        yield str(event), ExplanationStep(node, str(event), why, row.get("t"))
     elif event == "ended" and session in sessions:
         why = f"its ledger: {session_text(session)} ended: {row.get('r', '')}"
-        yield "dropped", Step(node, "ended", why, row.get("t"))
+        yield "dropped", ExplanationStep(node, "ended", why, row.get("t"))

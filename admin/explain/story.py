@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from admin.gather import Missing
+from admin.gather import MissingRows
 
-__all__ = ["Step", "Story"]
+__all__ = ["Explanation", "ExplanationStep"]
 
 
-class Step(NamedTuple):
+class ExplanationStep(NamedTuple):
     """One thing that a node holds or did."""
 
     node: str  # "": none, the map or all
@@ -18,14 +18,14 @@ class Step(NamedTuple):
     facts: Mapping[str, object] = {}
 
 
-class Story(NamedTuple):
+class Explanation(NamedTuple):
     """An answer: ``cause`` is the step that decides, None where nothing is wrong."""
 
     question: str
-    steps: Sequence[Step]
-    cause: Step | None
+    steps: Sequence[ExplanationStep]
+    cause: ExplanationStep | None
     had: Sequence[str]
-    lacked: Sequence[Missing]
+    lacked: Sequence[MissingRows]
     summary: str = ""  # where nothing is wrong
 
     @property

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 from admin.explain.client import WORDS_OF_MISS
-from admin.explain.story import Step, Story
+from admin.explain.story import Explanation, ExplanationStep
 from admin.explain.words import count
-from admin.gather import Missing
+from admin.gather import MissingRows
 from admin.queries import TopicView
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.look_rows_topics import SeenMatch, SeenResolve
+from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow
 
 __all__ = ["is_full", "topic_story"]
 
 
-def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = "", qos: int = 1) -> Story:
+def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = "", qos: int = 1) -> Explanation:
     """Tell who gets a topic.
 
     Args:
@@ -30,7 +30,7 @@ def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = ""
     steps += [*receivers, *groups, *members, *misses]
     cause = None
     if not receivers and not groups:
-        nobody = Step(view.owner, "nobody", f"nobody gets {view.topic!r}: no subscription meets it")
+        nobody = ExplanationStep(view.owner, "nobody", f"nobody gets {view.topic!r}: no subscription meets it")
         cause = next((step for step in misses if step.what != "level"), nobody)
         steps += [nobody] if cause is nobody else []
     if not view.owner:
@@ -41,28 +41,34 @@ def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = ""
         had.append(f"subscriptions at {', '.join(answered)} now")
     by = f" of {publisher!r}" if publisher else ""
     takers = count(len(receivers), "subscription") + (f" and {count(len(groups), 'shared group')}" if groups else "")
-    return Story(f"who gets {view.topic!r} at QoS {qos}{by}?", steps, cause, had, _lacked(view), f"{takers} take it")
+    return Explanation(
+        f"who gets {view.topic!r} at QoS {qos}{by}?", steps, cause, had, _lacked(view), f"{takers} take it"
+    )
 
 
-def _lacked(view: TopicView) -> tuple[Missing, ...]:
+def _lacked(view: TopicView) -> tuple[MissingRows, ...]:
     return tuple(dict.fromkeys(view.partial))
 
 
-def _shard(view: TopicView) -> Iterator[Step]:
+def _shard(view: TopicView) -> Iterator[ExplanationStep]:
     found = view.resolved
     if not view.owner:
-        yield Step("", "shard", f"shard {view.shard} has no owner: new topics of it wait until a router takes it")
+        yield ExplanationStep(
+            "", "shard", f"shard {view.shard} has no owner: new topics of it wait until a router takes it"
+        )
         return
     if found is None:
         return
     key = f" (route key {found.route_key!r})" if found.route_key else ""
     pinned = ", pinned by a delegated prefix" if found.pinned else ""
     missing = f"; it waits for the routes of {', '.join(found.missing)}" if found.missing else ""
-    yield Step(view.owner, "shard", f"shard {view.shard}{key} is owned by {view.owner}{pinned}: {found.state}{missing}")
-    yield Step(view.owner, "cached", _cached(found))
+    yield ExplanationStep(
+        view.owner, "shard", f"shard {view.shard}{key} is owned by {view.owner}{pinned}: {found.state}{missing}"
+    )
+    yield ExplanationStep(view.owner, "cached", _cached(found))
 
 
-def _cached(found: SeenResolve) -> str:
+def _cached(found: ResolvedRouteRow) -> str:
     cached = found.cached_at or []
     text = f"edges that hold its answer: {', '.join(cached) or 'none'}"
     if found.invalidating:
@@ -70,14 +76,14 @@ def _cached(found: SeenResolve) -> str:
     return text
 
 
-def _receivers(view: TopicView, qos: int) -> Iterator[Step]:
+def _receivers(view: TopicView, qos: int) -> Iterator[ExplanationStep]:
     for node, match in view.matches:
         if match.why or match.share or match.client_id is None:
             continue
-        yield Step(node, "receiver", _takes(node, match, qos), facts=_facts(match, qos))
+        yield ExplanationStep(node, "receiver", _takes(node, match, qos), facts=_facts(match, qos))
 
 
-def _takes(node: str, match: SeenMatch, qos: int) -> str:
+def _takes(node: str, match: MatchRow, qos: int) -> str:
     """Return how a receiver gets a message: by which filter, at which QoS, where, and behind what."""
     granted, effective = match.qos or 0, _effective(match, qos)
     lowered = f", lowered from {qos}" if effective < qos else f" of {granted} granted" if granted != effective else ""
@@ -89,11 +95,11 @@ def _takes(node: str, match: SeenMatch, qos: int) -> str:
     return f"{how}, in {where}{waits}{away}{full}{_options(match)}"
 
 
-def _effective(match: SeenMatch, qos: int) -> int:
+def _effective(match: MatchRow, qos: int) -> int:
     return match.effective_qos if match.effective_qos is not None else min(match.qos or 0, qos)
 
 
-def _facts(match: SeenMatch, qos: int) -> dict[str, object]:
+def _facts(match: MatchRow, qos: int) -> dict[str, object]:
     """Return what a program reads of a receiver."""
     return {
         "client_id": match.client_id,
@@ -108,12 +114,12 @@ def _facts(match: SeenMatch, qos: int) -> dict[str, object]:
     }
 
 
-def is_full(match: SeenMatch) -> bool:
+def is_full(match: MatchRow) -> bool:
     """Return whether a receiver gets nothing more of QoS 1 and 2 before it acknowledges something."""
     return bool(match.window) and match.inflight is not None and match.inflight >= (match.window or 0)
 
 
-def _options(match: SeenMatch) -> str:
+def _options(match: MatchRow) -> str:
     words = [
         *(["No Local"] if match.no_local else []),
         *(["Retain As Published"] if match.retain_as_published else []),
@@ -123,7 +129,7 @@ def _options(match: SeenMatch) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def _groups(view: TopicView) -> Iterator[Step]:
+def _groups(view: TopicView) -> Iterator[ExplanationStep]:
     for (share, topic_filter), members in _shared(view).items():
         takes = [(node, member) for node, member in members if not member.why]
         turns = [f"{member.client_id!r} {_place_of(node, member)}" for node, member in takes if member.turn]
@@ -134,7 +140,7 @@ def _groups(view: TopicView) -> Iterator[Step]:
             whose = (
                 f"the edge that takes the message goes round the places, in each it is the turn of {', '.join(turns)}"
             )
-        yield Step(
+        yield ExplanationStep(
             "",
             "group",
             f"one member of group {share!r} on {topic_filter!r}: {len(takes)} of {len(members)} take it, {whose}",
@@ -142,39 +148,43 @@ def _groups(view: TopicView) -> Iterator[Step]:
         )
 
 
-def _shared(view: TopicView) -> dict[tuple[str, str], list[tuple[str, SeenMatch]]]:
+def _shared(view: TopicView) -> dict[tuple[str, str], list[tuple[str, MatchRow]]]:
     """Return members with the node of each, by group and filter."""
-    groups: dict[tuple[str, str], list[tuple[str, SeenMatch]]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, MatchRow]]] = {}
     for node, match in view.matches:
         if match.share and match.client_id is not None:
             groups.setdefault((match.share, match.filter or ""), []).append((node, match))
     return dict(sorted(groups.items()))
 
 
-def _place_of(node: str, match: SeenMatch) -> str:
+def _place_of(node: str, match: MatchRow) -> str:
     return f"in partition {match.partition}" if match.durable else f"at {node}"
 
 
-def _members(view: TopicView, qos: int) -> Iterator[Step]:
+def _members(view: TopicView, qos: int) -> Iterator[ExplanationStep]:
     """Yield how each member of a shared group that may take it would get it."""
     for (share, _), members in _shared(view).items():
         for node, match in members:
             if not match.why:
                 turn = ", whose turn it is there" if match.turn else ""
                 why = f"a member of group {share!r}{turn}: {_takes(node, match, qos)}"
-                yield Step(node, "member", why, facts={"share": share, "turn": match.turn, **_facts(match, qos)})
+                yield ExplanationStep(
+                    node, "member", why, facts={"share": share, "turn": match.turn, **_facts(match, qos)}
+                )
 
 
-def _misses(view: TopicView) -> Iterator[Step]:
+def _misses(view: TopicView) -> Iterator[ExplanationStep]:
     for node, match in view.matches:
         if not match.why:
             continue
         why = WORDS_OF_MISS.get(match.why, match.why)
         if match.client_id is None:
-            yield Step(node, match.why, f"{match.filter!r} does not meet it: {why}", facts={"filter": match.filter})
+            yield ExplanationStep(
+                node, match.why, f"{match.filter!r} does not meet it: {why}", facts={"filter": match.filter}
+            )
             continue
         detail = f" ({match.detail})" if match.detail else ""
-        yield Step(
+        yield ExplanationStep(
             node,
             match.why,
             f"{match.client_id!r} does not get it by {match.filter!r}: {why}{detail}",
@@ -182,11 +192,11 @@ def _misses(view: TopicView) -> Iterator[Step]:
         )
 
 
-def _unserved(view: TopicView, cluster_map: ClusterMap) -> Iterator[Step]:
+def _unserved(view: TopicView, cluster_map: ClusterMap) -> Iterator[ExplanationStep]:
     """Partitions that the route names and nobody serves."""
     for number in view.resolved.partitions or () if view.resolved is not None else ():
         if not cluster_map.partitions[number].primary:
-            yield Step(
+            yield ExplanationStep(
                 "",
                 "no_primary",
                 f"partition {number} has subscribers and no primary: its edge keeps QoS 1 and 2 until it has one",

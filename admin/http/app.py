@@ -21,7 +21,7 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from access.operators.audit_chain import AuditRecord
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin.http.bodies import BODY_BYTES_MAX, validate_body
 from admin.http.callers import PROGRAM, SAFE_METHODS, Caller, Callers, is_foreign
 from admin.http.callers import Request as Asking
@@ -137,8 +137,8 @@ def _guard(
             caller = await find(connection)
             connection.scope["state"][ADMIT](caller.key)
             _refuse_foreign(connection)
-            if not isinstance(wanted, Role) or caller.role < wanted:
-                name = wanted.name.lower() if isinstance(wanted, Role) else "of nobody"
+            if not isinstance(wanted, OperatorRole) or caller.role < wanted:
+                name = wanted.name.lower() if isinstance(wanted, OperatorRole) else "of nobody"
                 text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
                 raise Problem(403, "forbidden", text, "ask with another token")
         except Problem as problem:
@@ -212,14 +212,16 @@ def _login_handlers(
                 return None
             raise
 
-    @post(f"{BASE}/logout", opt={"role": Role.VIEWER}, status_code=204, summary="Log out", operation_id="logout")
+    @post(
+        f"{BASE}/logout", opt={"role": OperatorRole.VIEWER}, status_code=204, summary="Log out", operation_id="logout"
+    )
     async def log_out(request: Request[Any, Any, Any]) -> Response[None]:
         callers.log_out(request.headers.get("cookie", ""))
         response = Response(None, status_code=204)
         response.delete_cookie(callers.cookie)
         return response
 
-    @get(f"{BASE}/me", opt={"role": Role.VIEWER}, summary="Who asks", operation_id="me")
+    @get(f"{BASE}/me", opt={"role": OperatorRole.VIEWER}, summary="Who asks", operation_id="me")
     async def me(request: Request[Any, Any, Any]) -> Me:
         return as_me(request.state.caller)
 

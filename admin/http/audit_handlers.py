@@ -5,7 +5,7 @@ from pathlib import Path
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin.audits import AuditPage, read_reports
 from admin.http.problems import Problem
 from admin.told_rows import told_rows
@@ -18,7 +18,7 @@ def audit_handlers(folder: Path | None) -> list[HTTPRouteHandler]:
 
     @get(
         "/audits",
-        opt={"role": Role.VIEWER},
+        opt={"role": OperatorRole.VIEWER},
         summary="Reports of audits: was anything lost?",
         operation_id="audits",
         sync_to_thread=True,

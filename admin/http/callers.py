@@ -12,8 +12,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple, Protocol
 
 from access.operators.tokens import digest_of
-from access.operators.verbs import ROLES, Role
-from admin.http.logins import Login, Logins, is_genuine
+from access.operators.verbs import ROLES, OperatorRole
+from admin.http.logins import BrowserSessions, Login, is_genuine
 from admin.http.problems import Problem, of_reply
 from conf.errors import ExitCode
 
@@ -30,7 +30,7 @@ class Caller(NamedTuple):
     """The one that asks."""
 
     name: str
-    role: Role
+    role: OperatorRole
     way: str  # "token", "browser" or "certificate"
     forgery: str = ""  # of a browser: what X-CSRF has to be
 
@@ -70,7 +70,7 @@ class Callers:
 
     def __init__(
         self,
-        logins: Logins,
+        logins: BrowserSessions,
         check_token: CheckToken,
         now: Callable[[], float],
         utc: Callable[[], float],
@@ -115,7 +115,7 @@ class Callers:
             return self._logins.open(now, caller.name, caller.role, digest_of(token))
         if not code or not self._logins.take_code(now, code):
             raise self._failure(address)
-        return self._logins.open(now, "one-time code", Role.ADMIN, "")
+        return self._logins.open(now, "one-time code", OperatorRole.ADMIN, "")
 
     def log_out(self, cookies: str) -> None:
         """End a browser's login."""

@@ -19,17 +19,17 @@ from admin.found import nothing_found
 from admin.http.callers import Caller
 from admin.http.live_cluster import LiveCluster
 from admin.http.problems import Problem, of_reply
-from admin.http.replays import Answer, Replays
+from admin.http.replays import Replays, StoredResponse
 from admin.operations import begun_by
 from conf.errors import ExitCode
 from wire.messages.operators import AdminReply
 
-__all__ = ["Changes", "Wish"]
+__all__ = ["CommandRequest", "CommandRequests"]
 
 OPERATIONS = "/api/v1/operations"
 
 
-class Wish(NamedTuple):
+class CommandRequest(NamedTuple):
     """A verb that somebody wants carried out, or only tried."""
 
     caller: Caller
@@ -54,7 +54,7 @@ class Wish(NamedTuple):
         if_match: str,
         *,
         node: str = "",
-    ) -> "Wish":
+    ) -> "CommandRequest":
         """Return the wish of a request, whose caller is known."""
         return cls(
             request.state.caller,
@@ -69,7 +69,7 @@ class Wish(NamedTuple):
         )
 
 
-class Changes:
+class CommandRequests:
     """The verbs of the cluster as requests.
 
     Args:
@@ -84,7 +84,7 @@ class Changes:
         self._now = now
         self._replays = Replays()
 
-    async def carry(self, wish: Wish) -> Response[Any]:
+    async def carry(self, wish: CommandRequest) -> Response[Any]:
         """Carry out one verb, and return the answer.
 
         Raises:
@@ -102,7 +102,7 @@ class Changes:
             msgspec.Raw(answer.body), status_code=answer.status, headers=headers, media_type="application/json"
         )
 
-    async def _once(self, wish: Wish, key: str) -> Answer:
+    async def _once(self, wish: CommandRequest, key: str) -> StoredResponse:
         name = f"{wish.caller.way} {wish.caller.name}"
         said = msgspec.json.encode([wish.verb, wish.node, wish.arguments, wish.if_match], order="deterministic")
         known = self._replays.begin(self._now(), name, key, hashlib.sha256(said).hexdigest())
@@ -115,16 +115,16 @@ class Changes:
             self._replays.end(name, key, answer)
         return _with_secret(wish, answer)
 
-    async def _change(self, wish: Wish) -> Answer:
+    async def _change(self, wish: CommandRequest) -> StoredResponse:
         row = VERBS[wish.verb]
         arguments = {**await self._matched(wish), **wish.made}
         if wish.dry_run:
             if "dry_run" not in row.arguments.__struct_fields__:
                 would = {"dry_run": True, "would": wish.verb, "arguments": _shown(wish.verb, arguments)}
-                return Answer(200, msgspec.json.encode(would))
+                return StoredResponse(200, msgspec.json.encode(would))
             reply = await self._ask(wish, {**arguments, "dry_run": True})
             _check_found(wish, arguments, reply)
-            return Answer(200, msgspec.json.encode(reply.result))
+            return StoredResponse(200, msgspec.json.encode(reply.result))
         refusal = self._audit.refusal()
         if refusal:
             raise Problem(503, "no_room", refusal, "make room for the audit log", 5.0)
@@ -140,9 +140,9 @@ class Changes:
         if work:
             result = {**result, "operation": work}
         location = f"{OPERATIONS}/{quote(work, safe='')}" if work else ""
-        return Answer(202 if work or not reply.ok else 200, msgspec.json.encode(result), location)
+        return StoredResponse(202 if work or not reply.ok else 200, msgspec.json.encode(result), location)
 
-    async def _matched(self, wish: Wish) -> dict[str, Any]:
+    async def _matched(self, wish: CommandRequest) -> dict[str, Any]:
         """Return arguments; with If-Match they hold for one map alone."""
         if not wish.if_match:
             return wish.arguments
@@ -157,19 +157,19 @@ class Changes:
             raise Problem(412, "map_moved", f"the map has epoch {epoch}, not {text}", "look again, then decide")
         return wish.arguments
 
-    async def _ask(self, wish: Wish, arguments: dict[str, Any]) -> AdminReply:
+    async def _ask(self, wish: CommandRequest, arguments: dict[str, Any]) -> AdminReply:
         reply = await self._asked(wish, arguments)
         if not reply.ok:
             raise of_reply(reply.error, reply.exit_code, changes=False)
         return reply
 
-    async def _asked(self, wish: Wish, arguments: dict[str, Any]) -> AdminReply:
+    async def _asked(self, wish: CommandRequest, arguments: dict[str, Any]) -> AdminReply:
         name, role = wish.caller.name, wish.caller.role.name.lower()
         if wish.node:
             return await self._cluster.order(wish.node, wish.verb, arguments, name, role)
         return await self._cluster.ask(wish.verb, arguments, name, role)
 
-    async def _note(self, wish: Wish, arguments: dict[str, Any], reply: AdminReply) -> None:
+    async def _note(self, wish: CommandRequest, arguments: dict[str, Any], reply: AdminReply) -> None:
         """Write the line of a change, and wait until it is on the disk."""
         partial, caller = reply.exit_code == ExitCode.PARTIAL, wish.caller
         shown = _shown(wish.verb, arguments)
@@ -199,7 +199,7 @@ class Changes:
             raise Problem(500, "not_audited", text, "make room for the audit log")
 
 
-def _check_found(wish: Wish, arguments: Mapping[str, Any], reply: AdminReply) -> None:
+def _check_found(wish: CommandRequest, arguments: Mapping[str, Any], reply: AdminReply) -> None:
     """Refuse an order that found nothing: it is done at each node, and nobody had what it names.
 
     Raises:
@@ -215,9 +215,9 @@ def _shown(verb: str, arguments: dict[str, Any]) -> dict[str, str | int | float 
     return audit_arguments(msgspec.convert(arguments, VERBS[verb].arguments))
 
 
-def _with_secret(wish: Wish, answer: Answer) -> Answer:
+def _with_secret(wish: CommandRequest, answer: StoredResponse) -> StoredResponse:
     """Return the first answer to a change, with what is told once."""
     if not wish.told or wish.dry_run:
         return answer
     told = msgspec.json.encode({**msgspec.json.decode(answer.body), **wish.told})
-    return Answer(answer.status, told, answer.location)
+    return StoredResponse(answer.status, told, answer.location)

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import StatsRow
 
-__all__ = ["CERTIFICATES", "POINTS_MAX", "Figures", "History", "figures_of", "finite"]
+__all__ = ["CERTIFICATES", "POINTS_MAX", "ClusterMetrics", "MetricHistory", "figures_of", "finite"]
 
 POINTS_MAX = 720  # an hour, one each 5 s
 PREFIX = "stratamq_"  # of each family on a node's page
@@ -25,7 +25,7 @@ CERTIFICATES = PREFIX + "tls_cert_not_after_seconds"
 DROPS = PREFIX + "messages_dropped_total{"
 
 
-class Figures(msgspec.Struct):
+class ClusterMetrics(msgspec.Struct):
     """The cluster at one moment. None: no node says."""
 
     at_ms: int = 0
@@ -41,14 +41,14 @@ class Figures(msgspec.Struct):
     tls_not_after_ms: int | None = None
 
 
-def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: bool) -> Figures:
+def figures_of(now_ms: int, rows: Iterable[StatsRow], nodes: int, copies_met: bool) -> ClusterMetrics:
     """Return the figures of the nodes together, without rates."""
     known = list(rows)
     gauges = [sums(row.gauges or {}, PRESENT) for row in known]
     oldest = [row.queue_oldest_s for row in known if row.queue_oldest_s is not None]
     disks = [row.disk_free_bytes for row in known if row.disk_free_bytes is not None]
     ends = [end for row in known if (end := _ends_ms(row))]
-    return Figures(
+    return ClusterMetrics(
         at_ms=now_ms,
         nodes=nodes,
         nodes_ready=sum(bool(row.ready) for row in known),
@@ -61,7 +61,7 @@ def figures_of(now_ms: int, rows: Iterable[SeenStats], nodes: int, copies_met: b
     )
 
 
-def finite(row: SeenStats) -> SeenStats:
+def finite(row: StatsRow) -> StatsRow:
     """Return figures without those that are no number: one node's must not end the sums of all."""
     for name in ("counters", "gauges"):
         series = getattr(row, name) or {}
@@ -70,7 +70,7 @@ def finite(row: SeenStats) -> SeenStats:
     return row
 
 
-def _ends_ms(row: SeenStats) -> int:
+def _ends_ms(row: StatsRow) -> int:
     """Return when the first certificate of a node ends, 0 if it has none."""
     ends = [value for key, value in (row.gauges or {}).items() if key.startswith(CERTIFICATES)]
     return int(min(ends, default=0.0) * 1000)
@@ -93,7 +93,7 @@ def total(families: Mapping[str, float], names: Iterable[str]) -> float:
     return sum(families.get(PREFIX + name, 0.0) for name in names)
 
 
-def drops_of(rows: Iterable[SeenStats]) -> dict[str, int]:
+def drops_of(rows: Iterable[StatsRow]) -> dict[str, int]:
     """Return dropped messages by reason, of all nodes since each began."""
     found: dict[str, int] = {}
     for row in rows:
@@ -104,7 +104,7 @@ def drops_of(rows: Iterable[SeenStats]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-class History:
+class MetricHistory:
     """The last hour of the cluster.
 
     Attributes:
@@ -112,11 +112,11 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._points: deque[Figures] = deque(maxlen=POINTS_MAX)
+        self._points: deque[ClusterMetrics] = deque(maxlen=POINTS_MAX)
         self.rates: dict[str, tuple[float, float]] = {}
         self._before: dict[tuple[str, int], tuple[int, float, float]] = {}  # node, incarnation -> at, in, out
 
-    def take(self, figures: Figures, rows: Iterable[SeenStats]) -> Figures:
+    def take(self, figures: ClusterMetrics, rows: Iterable[StatsRow]) -> ClusterMetrics:
         """Take one look, and return its figures with rates."""
         seen: dict[tuple[str, int], tuple[int, float, float]] = {}
         self.rates = {}
@@ -135,7 +135,7 @@ class History:
         self._before = seen
         return figures
 
-    def keep(self, figures: Figures) -> None:
+    def keep(self, figures: ClusterMetrics) -> None:
         """Keep a point of the hour."""
         self._points.append(figures)
 

@@ -25,12 +25,21 @@ import trio
 
 from admin.http.caller_places import CallerPlaces
 from admin.http.problems import Problem
-from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admission import POOLS, AdmissionPool, AdmissionSlot, KnownAddresses
 from conf.admitted import NotAdmitted, place_for
 from conf.events import say
 from conf.served_hosts import ServedHosts, host_text, is_for
 
-__all__ = ["ADMIT", "SECURITY_HEADERS", "SLASH", "STREAMS_MAX", "WAITS_MAX", "Gate", "Stay", "path_of"]
+__all__ = [
+    "ADMIT",
+    "SECURITY_HEADERS",
+    "SLASH",
+    "STREAMS_MAX",
+    "WAITS_MAX",
+    "RequestAdmission",
+    "RequestSlot",
+    "path_of",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +91,7 @@ def path_of(raw: bytes | None, decoded: str) -> str:
     return "/".join(part.replace(SLASH, "\ufffd").replace("/", SLASH) for part in parts)
 
 
-class Stay(enum.Enum):
+class RequestSlot(enum.Enum):
     """How long a request stays."""
 
     SHORT = "until it is answered"
@@ -90,7 +99,7 @@ class Stay(enum.Enum):
     STREAM = "until its page is closed"
 
 
-class Gate:
+class RequestAdmission:
     """An ASGI application around another one.
 
     Args:
@@ -111,7 +120,7 @@ class Gate:
         self,
         application: Application,
         requests_max: int,
-        stay_of: Callable[[str, bytes], Stay] = lambda *_: Stay.SHORT,
+        stay_of: Callable[[str, bytes], RequestSlot] = lambda *_: RequestSlot.SHORT,
         known: KnownAddresses | None = None,
         authenticated: Callable[[tuple[str, int]], None] = lambda _: None,
         hosts: Callable[[], ServedHosts | None] = lambda: None,
@@ -119,9 +128,9 @@ class Gate:
         self._application = application
         self._hosts = hosts
         self._places = {
-            Stay.SHORT: CallerPlaces(requests_max),
-            Stay.WAIT: CallerPlaces(WAITS_MAX),
-            Stay.STREAM: CallerPlaces(STREAMS_MAX),
+            RequestSlot.SHORT: CallerPlaces(requests_max),
+            RequestSlot.WAIT: CallerPlaces(WAITS_MAX),
+            RequestSlot.STREAM: CallerPlaces(STREAMS_MAX),
         }
         self._stay_of = stay_of
         self._authenticated = authenticated
@@ -152,18 +161,18 @@ class Gate:
             self.refused += 1
             await answer.refuse(503, BUSY)
 
-    async def _serve(self, scope: Scope, answer: "_Answer", place: Place[trio.CancelScope]) -> None:
+    async def _serve(self, scope: Scope, answer: "_Answer", place: AdmissionSlot[trio.CancelScope]) -> None:
         stay = self._stay_of(scope["path"], scope.get("query_string", b""))
         with trio.move_on_after(BODY_S) as bound:
             await answer.body.read_ahead()
         if not bound.cancelled_caught:
             place.heard()
-            with trio.move_on_after(math.inf if stay is Stay.STREAM else REQUEST_S) as bound:
+            with trio.move_on_after(math.inf if stay is RequestSlot.STREAM else REQUEST_S) as bound:
                 await self._application(scope, answer.body.receive, answer.send)
         if bound.cancelled_caught:
             await answer.refuse(408, LATE)
 
-    def _admit(self, scope: Scope, place: Place[trio.CancelScope], held: ExitStack, caller: str) -> None:
+    def _admit(self, scope: Scope, place: AdmissionSlot[trio.CancelScope], held: ExitStack, caller: str) -> None:
         """Exchange the place of a request without a caller for one of its caller's.
 
         Raises:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from access.limits.buckets import Buckets
 from access.operators.tokens import digest_of
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from conf.addresses import address_key
 
-__all__ = ["CODE_S", "Login", "Logins", "is_genuine"]
+__all__ = ["CODE_S", "BrowserSessions", "Login", "is_genuine"]
 
 CODE_S = 600.0  # a code in a terminal is used at once, or not at all
 CODES_MAX = 16
@@ -34,14 +34,14 @@ class Login:
     """
 
     name: str
-    role: Role
+    role: OperatorRole
     digest: str
     forgery: str
     opened: float
     seen: float = field(default=0.0)
 
 
-class Logins:
+class BrowserSessions:
     """The browsers of one process.
 
     Args:
@@ -86,7 +86,7 @@ class Logins:
         self._failed.take(address_key(address), now)
         self._failed_all.take("", now)
 
-    def open(self, now: float, name: str, role: Role, digest: str) -> tuple[str, Login]:
+    def open(self, now: float, name: str, role: OperatorRole, digest: str) -> tuple[str, Login]:
         """Return the cookie of a new login, and the login."""
         cookie = self._make_secret()
         while len(self._logins) >= self._sessions_max:

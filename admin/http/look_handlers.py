@@ -12,11 +12,11 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from access.operators.verbs import ROLES, Role
-from admin.gather import NODE_S, Question
+from access.operators.verbs import ROLES, OperatorRole
+from admin.gather import NODE_S, QueryTemplate
 from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf
-from admin.one_look import OneLook, one_look
+from admin.one_look import SingleQuery, one_look
 from wire.decoding import strictly
 from wire.messages.look_kinds import LOOK_KINDS
 from wire.messages.looks import WAIT_MS_MAX
@@ -44,7 +44,7 @@ _conditions = strictly(msgspec.json.Decoder(dict[str, str]).decode, "object")
 def look_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     """Return the handler of the map, and one for each kind of look."""
 
-    @get("/map", opt={"role": Role.VIEWER}, summary="The whole map, for programs", operation_id="map")
+    @get("/map", opt={"role": OperatorRole.VIEWER}, summary="The whole map, for programs", operation_id="map")
     async def tell_map(request: Request[Any, Any, Any]) -> Response[msgspec.Raw]:
         cluster = await cluster_of(request.state.caller, NODE_S)
         return Response(msgspec.Raw(msgspec.json.encode(cluster.map)), media_type="application/json")
@@ -70,14 +70,14 @@ def _handler(what: str, cluster_of: ClusterOf) -> HTTPRouteHandler:
         columns: Columns = "",
         where: Where = "{}",
         wait_ms: Wait = 0,
-    ) -> OneLook:
+    ) -> SingleQuery:
         try:
             conditions = _conditions(where.encode())
         except ValueError as error:
             raise Problem(400, "bad_request", f"where: {error}") from None
         cluster = await cluster_of(request.state.caller, NODE_S)
         names = [name for name in columns.split(",") if name]
-        question = Question(what, conditions, names, cluster.actor, cluster.role, wait_ms)
+        question = QueryTemplate(what, conditions, names, cluster.actor, cluster.role, wait_ms)
         return one_look(await cluster.links.look(node, question, after, limit, NODE_S + wait_ms / 1_000))
 
     return look

@@ -11,17 +11,17 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin import queries
 from admin.http.figures import sums, total
-from admin.http.partial import Partial
+from admin.http.partial import PartialResult
 from admin.http.row_handlers import ClusterOf, refused
-from admin.http.watching import Watching
+from admin.http.watching import OverviewPoller
 from conf.errors import UserError
-from wire.messages.look_rows_clients import SeenListener
-from wire.messages.look_rows_nodes import SeenSlow, SeenStats
+from wire.messages.look_rows_clients import ListenerRow
+from wire.messages.look_rows_nodes import SlowSubscriberRow, StatsRow
 
-__all__ = ["Door", "door_of", "mosquitto_handlers", "tree_of"]
+__all__ = ["ListenerPage", "door_of", "mosquitto_handlers", "tree_of"]
 
 PREFIX = "$SYS/broker/"
 PROTOCOLS = {"ws": "websockets"}
@@ -29,7 +29,7 @@ ROWS_MAX = 1_000
 LOOK_S = 5.0
 
 
-class Door(msgspec.Struct, omit_defaults=True):
+class ListenerPage(msgspec.Struct, omit_defaults=True):
     """A listener; one at a path of this host has no port."""
 
     protocol: str
@@ -40,16 +40,16 @@ class Door(msgspec.Struct, omit_defaults=True):
     path: str | None = None
 
 
-class Doors(msgspec.Struct):
+class ListenerPages(msgspec.Struct):
     """Listeners of all edges, one after the other."""
 
-    listeners: list[Door]
+    listeners: list[ListenerPage]
 
 
-def door_of(row: SeenListener) -> Door:
+def door_of(row: ListenerRow) -> ListenerPage:
     """Return a listener in Mosquitto's words."""
     kind, bind = row.kind or "", row.bind or ""
-    door = Door(PROTOCOLS.get(kind, kind), bool(row.tls), bool(row.client_certificates), bool(row.anonymous))
+    door = ListenerPage(PROTOCOLS.get(kind, kind), bool(row.tls), bool(row.client_certificates), bool(row.anonymous))
     port = bind.rpartition(":")[2]
     if port.isdecimal():
         door.port = int(port)
@@ -58,7 +58,9 @@ def door_of(row: SeenListener) -> Door:
     return door
 
 
-def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int, unsent: Sequence[SeenSlow]) -> dict[str, int]:
+def tree_of(
+    rows: Iterable[StatsRow], now_ms: int, clients_max: int, unsent: Sequence[SlowSubscriberRow]
+) -> dict[str, int]:
     """Return Mosquitto's topics with the figures of all nodes together.
 
     Args:
@@ -98,7 +100,7 @@ def tree_of(rows: Iterable[SeenStats], now_ms: int, clients_max: int, unsent: Se
     return {PREFIX + name: value for name, value in found.items()}
 
 
-def _sum(rows: Iterable[SeenStats], name: str, *labels: str) -> int:
+def _sum(rows: Iterable[StatsRow], name: str, *labels: str) -> int:
     """Return the sum of a family over nodes, of those rows alone that have one of the labels."""
     found = 0.0
     for row in rows:
@@ -108,35 +110,40 @@ def _sum(rows: Iterable[SeenStats], name: str, *labels: str) -> int:
     return int(found)
 
 
-def mosquitto_handlers(cluster_of: ClusterOf, watching: Watching) -> list[HTTPRouteHandler]:
+def mosquitto_handlers(cluster_of: ClusterOf, watching: OverviewPoller) -> list[HTTPRouteHandler]:
     """Return the handlers."""
 
-    async def _listed(request: Request[Any, Any, Any], what: str, wanted: queries.Wanted) -> queries.Listed:
+    async def _listed(request: Request[Any, Any, Any], what: str, wanted: queries.ListQuery) -> queries.ListResult:
         cluster = await cluster_of(request.state.caller, LOOK_S)
         try:
             return await queries.walk(cluster, what, wanted)
         except UserError as error:
             raise refused(error) from None
 
-    @get("/systree", opt={"role": Role.VIEWER}, summary="Figures by Mosquitto's topics", operation_id="systree")
+    @get("/systree", opt={"role": OperatorRole.VIEWER}, summary="Figures by Mosquitto's topics", operation_id="systree")
     async def tell_tree(request: Request[Any, Any, Any]) -> Response[dict[str, int]]:
         overview = await watching.fresh()
-        unsent = await _listed(request, "slow", queries.Wanted({"by": "unsent"}, limit=ROWS_MAX, best="value"))
+        unsent = await _listed(request, "slow", queries.ListQuery({"by": "unsent"}, limit=ROWS_MAX, best="value"))
         waiting = [row for _, row in unsent.rows if row.value]
         tree = tree_of(watching.stats, overview.figures.at_ms, watching.clients_max, waiting)
-        partial = dict.fromkeys([*overview.partial, *(Partial(*missing) for missing in unsent.partial)])
+        partial = dict.fromkeys([*overview.partial, *(PartialResult(*missing) for missing in unsent.partial)])
         return Response(tree, headers=_partial(partial))
 
-    @get("/listeners", opt={"role": Role.VIEWER}, summary="Listeners in Mosquitto's words", operation_id="listeners")
-    async def tell_listeners(request: Request[Any, Any, Any]) -> Response[Doors]:
-        listed = await _listed(request, "listeners", queries.Wanted(limit=ROWS_MAX))
+    @get(
+        "/listeners",
+        opt={"role": OperatorRole.VIEWER},
+        summary="Listeners in Mosquitto's words",
+        operation_id="listeners",
+    )
+    async def tell_listeners(request: Request[Any, Any, Any]) -> Response[ListenerPages]:
+        listed = await _listed(request, "listeners", queries.ListQuery(limit=ROWS_MAX))
         doors = [door_of(row) for _, row in listed.rows]
-        return Response(Doors(doors), headers=_partial([Partial(*missing) for missing in listed.partial]))
+        return Response(ListenerPages(doors), headers=_partial([PartialResult(*missing) for missing in listed.partial]))
 
     return [tell_tree, tell_listeners]
 
 
-def _partial(partial: Iterable[Partial]) -> dict[str, str]:
+def _partial(partial: Iterable[PartialResult]) -> dict[str, str]:
     """Return the header that names nodes without an answer; a form of Mosquitto's has no place for them."""
     named = ", ".join(missing.node for missing in partial)
-    return {"Partial": named} if named else {}
+    return {"PartialResult": named} if named else {}

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from admin.http.partial import Partial
-from admin.operations import Operation
+from admin.http.partial import PartialResult
+from admin.operations import RunningCommand
 
 __all__ = ["OperationPage", "OperationRow"]
 
@@ -23,9 +23,9 @@ class OperationRow(msgspec.Struct):
     cancel: str
     detail: str
 
-    def operation(self) -> Operation:
+    def operation(self) -> RunningCommand:
         """Return it as the query layer has it."""
-        return Operation(**msgspec.structs.asdict(self))
+        return RunningCommand(**msgspec.structs.asdict(self))
 
 
 class OperationPage(msgspec.Struct):
@@ -33,4 +33,4 @@ class OperationPage(msgspec.Struct):
 
     rows: list[OperationRow]
     complete: bool = True
-    partial: list[Partial] = []
+    partial: list[PartialResult] = []

@@ -9,15 +9,15 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
-from access.operators.verbs import Role
-from admin.alarms import Active, Ended
-from admin.http.figures import Figures
-from admin.http.partial import Partial
+from access.operators.verbs import OperatorRole
+from admin.alarms import ActiveAlert, ClearedAlert
+from admin.http.figures import ClusterMetrics
+from admin.http.partial import PartialResult
 from admin.http.problems import Problem
-from admin.http.watching import Watching
+from admin.http.watching import OverviewPoller
 from admin.told_rows import told, told_rows, told_type
 
-__all__ = ["AlarmList", "overview_handlers"]
+__all__ = ["AlertList", "overview_handlers"]
 
 Judge = Callable[[], Awaitable[Any]]  # raises Problem where the caller is not known any more
 
@@ -28,55 +28,60 @@ OVERVIEW_PARTS = ("drops", "history", "complete", "partial", "beat")
 UNKNOWN = (401, 403)  # statuses that end one
 
 
-class AlarmList(msgspec.Struct):
+class AlertList(msgspec.Struct):
     """Alarms that stand, and those that stood since the service began."""
 
-    active: list[told_type(Active)]  # type: ignore[valid-type]  # made of the row
-    past: list[told_type(Ended)]  # type: ignore[valid-type]
+    active: list[told_type(ActiveAlert)]  # type: ignore[valid-type]  # made of the row
+    past: list[told_type(ClearedAlert)]  # type: ignore[valid-type]
 
 
-class ToldOverview(msgspec.Struct):
+class ApiOverview(msgspec.Struct):
     """The first page, its moments as text; ``at`` of the history is in seconds, for charts."""
 
-    figures: told_type(Figures)  # type: ignore[valid-type]
-    alarms: list[told_type(Active)]  # type: ignore[valid-type]
+    figures: told_type(ClusterMetrics)  # type: ignore[valid-type]
+    alarms: list[told_type(ActiveAlert)]  # type: ignore[valid-type]
     drops: dict[str, int]
     history: dict[str, list[Any]]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
     beat: int
 
 
-class Discovered(msgspec.Struct):
+class DiscoveryResult(msgspec.Struct):
     """One entry of Prometheus' HTTP discovery."""
 
     targets: list[str]
     labels: dict[str, str]
 
 
-def overview_handlers(watching: Watching) -> list[HTTPRouteHandler]:
+def overview_handlers(watching: OverviewPoller) -> list[HTTPRouteHandler]:
     """Return the handlers."""
 
-    @get("/overview", opt={"role": Role.VIEWER}, summary="Figures, alarms and the last hour", operation_id="overview")
-    async def overview() -> ToldOverview:
+    @get(
+        "/overview",
+        opt={"role": OperatorRole.VIEWER},
+        summary="Figures, alarms and the last hour",
+        operation_id="overview",
+    )
+    async def overview() -> ApiOverview:
         found = await watching.fresh()
         parts = {name: getattr(found, name) for name in OVERVIEW_PARTS}
-        return ToldOverview(told(found.figures), told_rows(found.alarms), **parts)
+        return ApiOverview(told(found.figures), told_rows(found.alarms), **parts)
 
-    @get("/alarms", opt={"role": Role.VIEWER}, summary="Alarms of now, and past ones", operation_id="alarms")
-    async def alarms() -> AlarmList:
+    @get("/alarms", opt={"role": OperatorRole.VIEWER}, summary="Alarms of now, and past ones", operation_id="alarms")
+    async def alarms() -> AlertList:
         await watching.fresh()
-        return AlarmList(told_rows(watching.alarms.active), told_rows(watching.alarms.past))
+        return AlertList(told_rows(watching.alarms.active), told_rows(watching.alarms.past))
 
-    @get("/sd", opt={"role": Role.VIEWER}, summary="Prometheus' HTTP discovery", operation_id="discovery")
-    async def discover() -> list[Discovered]:
+    @get("/sd", opt={"role": OperatorRole.VIEWER}, summary="Prometheus' HTTP discovery", operation_id="discovery")
+    async def discover() -> list[DiscoveryResult]:
         await watching.fresh()
         return [
-            Discovered([address], {"node": node, "tier": tier, "zone": zone})
+            DiscoveryResult([address], {"node": node, "tier": tier, "zone": zone})
             for node, tier, zone, address in watching.pages
         ]
 
-    @get("/live", opt={"role": Role.VIEWER}, include_in_schema=False)
+    @get("/live", opt={"role": OperatorRole.VIEWER}, include_in_schema=False)
     async def live(request: Request[Any, Any, Any]) -> Response[Any]:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return Stream(_beats(watching, request.state.judge), media_type="text/event-stream", headers=headers)
@@ -84,7 +89,7 @@ def overview_handlers(watching: Watching) -> list[HTTPRouteHandler]:
     return [overview, alarms, discover, live]
 
 
-async def _beats(watching: Watching, judge: Judge) -> AsyncIterator[bytes]:
+async def _beats(watching: OverviewPoller, judge: Judge) -> AsyncIterator[bytes]:
     """Yield an event for each look at the cluster, a comment where none comes; end with the caller's name or role."""
     began = judged = trio.current_time()
     async with watching.looking():
@@ -110,7 +115,7 @@ async def _is_known(judge: Judge) -> bool:
     return True
 
 
-def _event(watching: Watching) -> bytes:
+def _event(watching: OverviewPoller) -> bytes:
     overview = watching.overview
     figures = overview.figures
     said = {

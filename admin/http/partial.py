@@ -2,10 +2,10 @@
 
 import msgspec
 
-__all__ = ["Partial"]
+__all__ = ["PartialResult"]
 
 
-class Partial(msgspec.Struct):
+class PartialResult(msgspec.Struct):
     """A node whose rows are not all there."""
 
     node: str

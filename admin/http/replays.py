@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from admin.http.problems import Problem
 
-__all__ = ["Answer", "Replays"]
+__all__ = ["Replays", "StoredResponse"]
 
 KEPT_S = 600.0
 KEYS_MAX = 16_384
@@ -19,7 +19,7 @@ KEY_CHARACTERS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredResponse:
     """An answer that was given."""
 
     status: int
@@ -31,7 +31,7 @@ class Answer:
 class _Known:
     digest: str
     until: float
-    answer: Answer | None = None  # None: the first one is under way
+    answer: StoredResponse | None = None  # None: the first one is under way
 
 
 class Replays:
@@ -44,7 +44,7 @@ class Replays:
     def __len__(self) -> int:
         return len(self._known)
 
-    def begin(self, now: float, caller: str, key: str, digest: str) -> Answer | None:
+    def begin(self, now: float, caller: str, key: str, digest: str) -> StoredResponse | None:
         """Return the answer of before; None: carry the request out, then call ``end``.
 
         Raises:
@@ -69,7 +69,7 @@ class Replays:
             raise Problem(409, "under_way", "the first request with this Idempotency-Key is under way", "", 1.0)
         return known.answer
 
-    def end(self, caller: str, key: str, answer: Answer | None) -> None:
+    def end(self, caller: str, key: str, answer: StoredResponse | None) -> None:
         """Keep an answer; None: nothing was done, so the key is free again."""
         known = self._known.get((caller, key))
         if known is None:

@@ -17,9 +17,9 @@ from litestar.params import Parameter
 from access.operators.verbs import ROLES
 from admin import queries
 from admin.http.callers import Caller
-from admin.http.partial import Partial
+from admin.http.partial import PartialResult
 from admin.http.problems import Problem
-from admin.http.row_paths import LISTS, Listing
+from admin.http.row_paths import LISTS, ListPath
 from admin.moments import is_time, plain_name
 from admin.told_rows import told, told_type
 from conf.errors import ExitCode, UserError
@@ -45,21 +45,21 @@ def page_type(what: str) -> type[msgspec.Struct]:
         ("rows", list[row]),
         ("cursor", str, ""),
         ("complete", bool, True),
-        ("partial", list[Partial], msgspec.field(default_factory=list)),
+        ("partial", list[PartialResult], msgspec.field(default_factory=list)),
         ("restarted", list[str], msgspec.field(default_factory=list)),
         ("total_about", int, 0),
     ]
     return msgspec.defstruct(f"{row.__name__}Page", fields)
 
 
-def rows_of_page(page: type[msgspec.Struct], listed: queries.Listed, columns: Sequence[str] = ()) -> msgspec.Struct:
+def rows_of_page(page: type[msgspec.Struct], listed: queries.ListResult, columns: Sequence[str] = ()) -> msgspec.Struct:
     """Return a page as it is answered; a row that does not name its node gets it, if that is a column to be shown."""
     rows = []
     for node, row in listed.rows:
         if (not columns or "node" in columns) and "node" in row.__struct_fields__ and row.node is None:
             row.node = node
         rows.append(told(row))
-    partial = [Partial(*missing) for missing in listed.partial]
+    partial = [PartialResult(*missing) for missing in listed.partial]
     return page(rows, listed.cursor, not partial, partial, list(listed.restarted), listed.total_about)
 
 
@@ -79,7 +79,7 @@ def row_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     return [_handler(listing, cluster_of) for listing in LISTS]
 
 
-def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
+def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
     kind = LOOK_KINDS[listing.what]
     page = page_type(listing.what)
     fields = {plain_name(name): name for name in columns_of(listing.what)}  # by the names that rows are told by
@@ -90,7 +90,7 @@ def _handler(listing: Listing, cluster_of: ClusterOf) -> HTTPRouteHandler:
         caller: Caller = request.state.caller
         cluster = await cluster_of(caller, given["timeout"])
         where = {name: given[f"is_{name}"] for name in names if given.get(f"is_{name}")}
-        wanted = queries.Wanted(
+        wanted = queries.ListQuery(
             where=where,
             nodes=_split(given["node"]),
             limit=given["limit"],

@@ -5,10 +5,10 @@ Imports no HTTP: the command line takes its calls from here.
 
 from typing import NamedTuple
 
-__all__ = ["LISTS", "Listing", "path_of"]
+__all__ = ["LISTS", "ListPath", "path_of"]
 
 
-class Listing(NamedTuple):
+class ListPath(NamedTuple):
     """``GET path``: rows of a kind; ``best`` is the column whose greatest values are wanted, "" for a walk."""
 
     path: str
@@ -18,22 +18,22 @@ class Listing(NamedTuple):
 
 
 LISTS = (
-    Listing("/clients", "clients", "Connections of clients"),
-    Listing("/sessions", "sessions", "Sessions at their partitions' primaries"),
-    Listing("/subscriptions", "subscriptions", "Subscriptions of sessions"),
-    Listing("/shares", "shares", "Shared groups"),
-    Listing("/retained", "retained", "Retained messages"),
-    Listing("/routes", "routes", "Cached topics at edges, filters at routers"),
-    Listing("/partitions", "replicas", "Copies of partitions"),
-    Listing("/raft", "raft", "Consensus as each router knows it"),
-    Listing("/slow", "slow", "Clients that do not follow", best="value"),
-    Listing("/drops", "drops", "Dropped messages by reason", best="count"),
-    Listing("/journal", "journal", "Refusals, drops, takeovers, ends of sessions", best="at_ms"),
-    Listing("/logs", "log", "Lines of the nodes' logs", best="at_ms"),
-    Listing("/config", "config", "Settings of nodes"),
-    Listing("/edge-listeners", "listeners", "Listeners of edges"),
-    Listing("/stats", "stats", "Figures of nodes"),
-    Listing("/traces", "traces", "Traces that run or ended"),
+    ListPath("/clients", "clients", "Connections of clients"),
+    ListPath("/sessions", "sessions", "Sessions at their partitions' primaries"),
+    ListPath("/subscriptions", "subscriptions", "Subscriptions of sessions"),
+    ListPath("/shares", "shares", "Shared groups"),
+    ListPath("/retained", "retained", "Retained messages"),
+    ListPath("/routes", "routes", "Cached topics at edges, filters at routers"),
+    ListPath("/partitions", "replicas", "Copies of partitions"),
+    ListPath("/raft", "raft", "Consensus as each router knows it"),
+    ListPath("/slow", "slow", "Clients that do not follow", best="value"),
+    ListPath("/drops", "drops", "Dropped messages by reason", best="count"),
+    ListPath("/journal", "journal", "Refusals, drops, takeovers, ends of sessions", best="at_ms"),
+    ListPath("/logs", "log", "Lines of the nodes' logs", best="at_ms"),
+    ListPath("/config", "config", "Settings of nodes"),
+    ListPath("/edge-listeners", "listeners", "Listeners of edges"),
+    ListPath("/stats", "stats", "Figures of nodes"),
+    ListPath("/traces", "traces", "Traces that run or ended"),
 )
 
 

@@ -16,16 +16,16 @@ from litestar import Router
 
 from access.identity.peer_lists import read_peer_lists
 from access.operators.audit_service import AuditService
-from admin.alarms import Active, Ended
+from admin.alarms import ActiveAlert, ClearedAlert
 from admin.http.app import BASE, make_application
 from admin.http.audit_handlers import audit_handlers
 from admin.http.callers import Caller, Callers, token_answer
-from admin.http.changes import Changes
+from admin.http.changes import CommandRequests
 from admin.http.files import file_handlers, read_files
-from admin.http.gate import Gate, Stay
+from admin.http.gate import RequestAdmission, RequestSlot
 from admin.http.https_certificate import HttpsCertificate
 from admin.http.live_cluster import LiveCluster
-from admin.http.logins import Logins
+from admin.http.logins import BrowserSessions
 from admin.http.look_handlers import look_handlers, waits
 from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.operation_handlers import operation_handlers
@@ -37,7 +37,7 @@ from admin.http.story_handlers import story_handlers
 from admin.http.token_handlers import token_handlers
 from admin.http.trace_handlers import trace_handlers
 from admin.http.verb_handlers import verb_handlers
-from admin.http.watching import Watching
+from admin.http.watching import OverviewPoller
 from admin.links import open_links
 from admin.otlp import CollectorUrl, open_sender, register_sender
 from admin.trace_export import TraceExport
@@ -82,7 +82,7 @@ class AdminService:
         self._settings = config.admin
         settings = config.admin
         self._audit = AuditService(config.node, process.folder.path)
-        self._logins = Logins(
+        self._logins = BrowserSessions(
             settings.session_s, settings.idle_s, settings.sessions_max, lambda: secrets.token_urlsafe(32)
         )
         self._https = HttpsCertificate(config)
@@ -106,11 +106,11 @@ class AdminService:
             cluster = LiveCluster(links, node.seeds)
             if not settings.is_loopback and settings.client_ca is None:
                 await self._somebody_can_log_in(cluster)
-            watching = Watching(cluster, settings.history, _tell)
+            watching = OverviewPoller(cluster, settings.history, _tell)
             known = KnownAddresses()
             connections = HttpConnections(AdmissionPool(POOLS["admin_connections"], known.knows))
             application = self._application(cluster, watching)
-            gate = Gate(
+            gate = RequestAdmission(
                 application,
                 settings.requests_max,
                 _stay_of,
@@ -133,7 +133,7 @@ class AdminService:
                 await self._process.stopping.wait()
             nursery.cancel_scope.cancel()
 
-    def _application(self, cluster: LiveCluster, watching: Watching) -> Any:
+    def _application(self, cluster: LiveCluster, watching: OverviewPoller) -> Any:
         async def check_token(digest: str) -> dict[str, Any] | None:
             reply = await cluster.ask("token check", {"digest": digest})
             return token_answer(reply.ok, reply.result, reply.error, reply.exit_code)
@@ -148,7 +148,7 @@ class AdminService:
             return reply.result
 
         callers = Callers(self._logins, check_token, boot_time, time.time, self._is_https)
-        changes = Changes(cluster, self._audit, boot_time)
+        changes = CommandRequests(cluster, self._audit, boot_time)
         handlers = [
             *verb_handlers(changes.carry),
             *row_handlers(cluster_of),
@@ -232,7 +232,7 @@ class AdminService:
             "`stratamq token create NAME` makes a token, or set admin.client_ca"
         )
 
-    async def _serve(self, gate: Gate, listener: socket.socket, connections: HttpConnections) -> None:
+    async def _serve(self, gate: RequestAdmission, listener: socket.socket, connections: HttpConnections) -> None:
         # Behind ``plain_server``, which decides what of anycorn is imported.
         from anycorn.app_wrappers import ASGIWrapper
         from anycorn.tcp_server import TCPServer
@@ -255,7 +255,7 @@ class AdminService:
             addresses["login"] = f"{address}#?code={self._logins.make_code(boot_time())}"
         self._process.ready(addresses)
 
-    def _register(self, gate: Gate, watching: Watching, connections: HttpConnections) -> None:
+    def _register(self, gate: RequestAdmission, watching: OverviewPoller, connections: HttpConnections) -> None:
         metrics = self._process.metrics
         metrics.pool("admin_connections", lambda: connections.pool.counts)
         metrics.pool("admin_requests", lambda: gate.pending.counts)
@@ -283,10 +283,10 @@ class _ServerConfig(SERVER.Config):  # type: ignore[misc,name-defined]
         self.websocket_max_message_size = 1
 
 
-def _stay_of(path: str, query: bytes) -> Stay:
+def _stay_of(path: str, query: bytes) -> RequestSlot:
     if path == f"{BASE}/live":
-        return Stay.STREAM
-    return Stay.WAIT if waits(path, query) else Stay.SHORT
+        return RequestSlot.STREAM
+    return RequestSlot.WAIT if waits(path, query) else RequestSlot.SHORT
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -303,7 +303,7 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _tell(began: list[Active], ended: list[Ended]) -> None:
+def _tell(began: list[ActiveAlert], ended: list[ClearedAlert]) -> None:
     """Write alarms into the log."""
     for alarm in began:
         say(logger, "alarm.began", alarm=alarm.name, sentence=alarm.sentence, do=alarm.do)

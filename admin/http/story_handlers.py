@@ -9,21 +9,21 @@ from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin import queries, stories
 from admin.explain.message import check_origin
-from admin.explain.story import Step, Story
-from admin.http.partial import Partial
+from admin.explain.story import Explanation, ExplanationStep
+from admin.http.partial import PartialResult
 from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf, refused
 from admin.told_rows import Moment, moment_of_ms, told, told_rows, told_type
 from conf.errors import UserError
 from wire.messages.look_rows_clients import (
-    SeenClientNow,
-    SeenInflight,
-    SeenQueued,
-    SeenSessionNow,
-    SeenSubscription,
+    ClientDetail,
+    InFlightRow,
+    QueuedMessageRow,
+    SessionDetail,
+    SubscriptionListRow,
 )
 
 __all__ = ["story_handlers"]
@@ -44,13 +44,13 @@ class ClientNow(msgspec.Struct):
     partition: int
     primary: str
     edge: str
-    session: told_type(SeenSessionNow) | None  # type: ignore[valid-type]  # made of the row
-    connection: told_type(SeenClientNow) | None  # type: ignore[valid-type]
+    session: told_type(SessionDetail) | None  # type: ignore[valid-type]  # made of the row
+    connection: told_type(ClientDetail) | None  # type: ignore[valid-type]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
 
 
-class ToldStep(msgspec.Struct):
+class ApiExplanationStep(msgspec.Struct):
     """A step of an explanation."""
 
     at: Moment | None
@@ -60,7 +60,7 @@ class ToldStep(msgspec.Struct):
     facts: dict[str, Any]
 
 
-class ToldStory(msgspec.Struct):
+class ApiExplanation(msgspec.Struct):
     """An explanation: its steps in order, the one that decides, its sources, and who was asked in vain.
 
     ``verdict`` is the deciding sentence, also where nothing is wrong and so no step decides.
@@ -68,56 +68,56 @@ class ToldStory(msgspec.Struct):
 
     question: str
     verdict: str
-    cause: ToldStep | None
-    steps: list[ToldStep]
+    cause: ApiExplanationStep | None
+    steps: list[ApiExplanationStep]
     had: list[str]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
 
 
-class Subscribed(msgspec.Struct):
+class SubscriptionList(msgspec.Struct):
     """Subscriptions of one client."""
 
-    rows: list[told_type(SeenSubscription)]  # type: ignore[valid-type]
+    rows: list[told_type(SubscriptionListRow)]  # type: ignore[valid-type]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
 
 
-class Queued(msgspec.Struct):
+class QueuedMessages(msgspec.Struct):
     """The first entries of a session's queue."""
 
-    rows: list[told_type(SeenQueued)]  # type: ignore[valid-type]
+    rows: list[told_type(QueuedMessageRow)]  # type: ignore[valid-type]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
 
 
-class UnderWay(msgspec.Struct):
+class InFlightMessages(msgspec.Struct):
     """Messages under way to a client, or from it."""
 
-    rows: list[told_type(SeenInflight)]  # type: ignore[valid-type]
+    rows: list[told_type(InFlightRow)]  # type: ignore[valid-type]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
 
 
-def _lacks(missing: Any) -> tuple[bool, list[Partial]]:
+def _lacks(missing: Any) -> tuple[bool, list[PartialResult]]:
     """Return whether nobody lacks, and who does."""
-    partial = [Partial(*one) for one in dict.fromkeys(missing)]
+    partial = [PartialResult(*one) for one in dict.fromkeys(missing)]
     return not partial, partial
 
 
-def _told(story: Story) -> ToldStory:
+def _told(story: Explanation) -> ApiExplanation:
     cause = _step(story.cause) if story.cause is not None else None
     steps = [_step(step) for step in story.steps]
-    return ToldStory(story.question, story.verdict, cause, steps, list(story.had), *_lacks(story.lacked))
+    return ApiExplanation(story.question, story.verdict, cause, steps, list(story.had), *_lacks(story.lacked))
 
 
-def _step(step: Step) -> ToldStep:
-    return ToldStep(moment_of_ms(step.at_ms), step.node, step.what, step.why, dict(step.facts))
+def _step(step: ExplanationStep) -> ApiExplanationStep:
+    return ApiExplanationStep(moment_of_ms(step.at_ms), step.node, step.what, step.why, dict(step.facts))
 
 
 def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     """Return the handlers."""
-    viewer = {"role": Role.VIEWER}
+    viewer = {"role": OperatorRole.VIEWER}
 
     async def asked(request: Request[Any, Any, Any]) -> queries.Cluster:
         cluster: queries.Cluster = await cluster_of(request.state.caller, TOTAL_S)
@@ -138,41 +138,41 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     @get(
         "/clients/{client_id:str}/explain", opt=viewer, summary="Why nothing reaches it", operation_id="explain_client"
     )
-    async def explain(request: Request[Any, Any, Any], client_id: Name, topic: Name = "") -> ToldStory:
+    async def explain(request: Request[Any, Any, Any], client_id: Name, topic: Name = "") -> ApiExplanation:
         now_ms = int(time.time() * 1000)
         return _told(await _heard(stories.client_explained(await asked(request), client_id, now_ms, topic)))
 
     @get("/clients/{client_id:str}/subscriptions", opt=viewer, summary="Its subscriptions", operation_id="subscribed")
-    async def subscribed(request: Request[Any, Any, Any], client_id: Name) -> Subscribed:
+    async def subscribed(request: Request[Any, Any, Any], client_id: Name) -> SubscriptionList:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.subscriptions(cluster, view)
-        return Subscribed(told_rows(rows), *_lacks((*view.partial, *missing)))
+        return SubscriptionList(told_rows(rows), *_lacks((*view.partial, *missing)))
 
     @get("/clients/{client_id:str}/inflight", opt=viewer, summary="Messages under way", operation_id="under_way")
-    async def under_way(request: Request[Any, Any, Any], client_id: Name) -> UnderWay:
+    async def under_way(request: Request[Any, Any, Any], client_id: Name) -> InFlightMessages:
         cluster, view = await found(request, client_id)
-        rows: list[SeenInflight] = []
+        rows: list[InFlightRow] = []
         missing = [*view.partial]
         for node in view.asked:
             more, silent = await queries.place(cluster, node, "inflight", {"client_id": client_id}, queries.PLACE_ROWS)
             rows += more
             missing += silent
-        return UnderWay(told_rows(rows), *_lacks(missing))
+        return InFlightMessages(told_rows(rows), *_lacks(missing))
 
     @get("/sessions/{client_id:str}/queue", opt=viewer, summary="First entries of its queue", operation_id="queue")
     async def queue(
         request: Request[Any, Any, Any], client_id: Name, limit: Limit = 100, payload: Payload = "none"
-    ) -> Queued:
+    ) -> QueuedMessages:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.queue(cluster, view, limit, "" if payload == "none" else payload)
-        return Queued(told_rows(rows), *_lacks((*view.partial, *missing)))
+        return QueuedMessages(told_rows(rows), *_lacks((*view.partial, *missing)))
 
     return [show, explain, subscribed, under_way, queue, *_explaining(asked)]
 
 
 def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Cluster]]) -> list[HTTPRouteHandler]:
     """Return the handlers about a topic and a message."""
-    viewer = {"role": Role.VIEWER}
+    viewer = {"role": OperatorRole.VIEWER}
 
     @get("/topics/explain", opt=viewer, summary="Who gets a topic, and why", operation_id="explain_topic")
     async def explain_topic(
@@ -180,7 +180,7 @@ def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Clus
         topic: Topic,
         publisher: Annotated[str, Parameter(query="from", max_length=65_535)] = "",
         qos: Annotated[int, Parameter(ge=0, le=2)] = 1,
-    ) -> ToldStory:
+    ) -> ApiExplanation:
         _, story = await _heard(stories.topic_explained(await asked(request), topic, publisher=publisher, qos=qos))
         return _told(story)
 
@@ -193,7 +193,7 @@ def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Clus
         session: Name = "",
         seq: Annotated[int, Parameter(ge=0, lt=1 << 62)] = 0,
         topic: Name = "",
-    ) -> ToldStory:
+    ) -> ApiExplanation:
         try:
             checked = check_origin(origin) if origin else ""
         except UserError as error:

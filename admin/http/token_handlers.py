@@ -13,8 +13,8 @@ from litestar.params import Body, Parameter
 
 from access.operators.arguments import Digest, Seconds, TokenName, TokenRole
 from access.operators.tokens import digest_of, new_token
-from access.operators.verbs import Role
-from admin.http.changes import Wish
+from access.operators.verbs import OperatorRole
+from admin.http.changes import CommandRequest
 from admin.http.verb_handlers import Carry
 
 __all__ = ["token_handlers"]
@@ -34,7 +34,7 @@ def token_handlers(carry: Carry) -> list[HTTPRouteHandler]:
 
     @post(
         "/tokens",
-        opt={"role": Role.ADMIN, "verb": "token create"},
+        opt={"role": OperatorRole.ADMIN, "verb": "token create"},
         status_code=200,
         summary="Make a token, which is told this once",
         description="The verb `token create` of the command line; wants the role admin.",
@@ -46,7 +46,7 @@ def token_handlers(carry: Carry) -> list[HTTPRouteHandler]:
         dry_run: Annotated[bool, Parameter(query="dry_run", description="Only say what would change.")] = False,
     ) -> Response[dict[str, Any]]:
         given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
-        wish = Wish.of(request, "token create", given, dry_run, "")
+        wish = CommandRequest.of(request, "token create", given, dry_run, "")
         if data.digest is None:
             token = new_token()
             wish = wish._replace(made={"digest": digest_of(token)}, told={"token": token})

@@ -7,14 +7,14 @@ from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin import traces
-from admin.http.partial import Partial
+from admin.http.partial import PartialResult
 from admin.http.row_handlers import ClusterOf, refused
 from admin.moments import iso_us
 from admin.told_rows import Moment, told_type
 from conf.errors import UserError
-from wire.messages.look_rows_nodes import SeenTraceEvent
+from wire.messages.look_rows_nodes import TraceEventRow
 
 __all__ = ["trace_handlers"]
 
@@ -23,7 +23,7 @@ Name = Annotated[str, Parameter(min_length=1, max_length=64, description="Of the
 Limit = Annotated[int, Parameter(ge=1, le=10_000, description="Rows: the last ones.")]
 
 
-class Told(msgspec.Struct, kw_only=True):
+class ApiTraceEvent(msgspec.Struct, kw_only=True):
     """An event, its time by this service's clock, and by how much that may be wrong."""
 
     at: Moment
@@ -32,7 +32,7 @@ class Told(msgspec.Struct, kw_only=True):
 
 
 OWN = ("at_us", "node", "carried")  # columns that are told otherwise, or not at all
-ToldEvent: Any = told_type(SeenTraceEvent, OWN, (Told,))
+ToldEvent: Any = told_type(TraceEventRow, OWN, (ApiTraceEvent,))
 
 
 class Events(msgspec.Struct):
@@ -40,7 +40,7 @@ class Events(msgspec.Struct):
 
     rows: list[ToldEvent]
     complete: bool
-    partial: list[Partial]
+    partial: list[PartialResult]
 
 
 def trace_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
@@ -48,7 +48,7 @@ def trace_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
 
     @get(
         "/traces/{trace:str}",
-        opt={"role": Role.OPERATOR},
+        opt={"role": OperatorRole.OPERATOR},
         summary="Events of a trace, ordered by cause",
         operation_id="list_trace",
     )
@@ -60,12 +60,12 @@ def trace_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
             raise refused(error) from None
         clocks = await traces.clocks_of(cluster, [node for node, _ in found.rows])
         rows = [_row(one) for one in traces.in_order(found.rows, clocks)[-limit:]]
-        return Events(rows, not found.missing, [Partial(*one) for one in found.missing])
+        return Events(rows, not found.missing, [PartialResult(*one) for one in found.missing])
 
     return [events]
 
 
-def _row(told: traces.Told) -> Any:
-    names = [name for name in SeenTraceEvent.__struct_fields__ if name not in OWN]
+def _row(told: traces.NodeTraceEvent) -> Any:
+    names = [name for name in TraceEventRow.__struct_fields__ if name not in OWN]
     known = {name: getattr(told.event, name) for name in names}
     return ToldEvent(at=iso_us(told.at_us), error_us=told.error_us, node=told.node, **known)

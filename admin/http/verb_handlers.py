@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter
 
 from access.operators.verbs import VERBS
-from admin.http.changes import Wish
+from admin.http.changes import CommandRequest
 from admin.http.problems import Problem
 from admin.http.verb_paths import BODIES, PATHS, VerbPath, at_node, own_fields
 from wire.messages.ranges import NodeName
@@ -23,7 +23,7 @@ OWN = ("token create",)  # has a handler of its own
 NONE = inspect.Parameter.empty
 CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
-Carry = Callable[[Wish], Awaitable[Response[Any]]]
+Carry = Callable[[CommandRequest], Awaitable[Response[Any]]]
 
 
 def verb_handlers(carry: Carry) -> list[HTTPRouteHandler]:
@@ -45,7 +45,7 @@ def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
             values |= msgspec.structs.asdict(data)
         node = str(values.pop("node")) if at_node(row) else ""
         arguments = _checked(row, values)
-        return await carry(Wish.of(request, row.verb, arguments, dry_run, if_match, node=node))
+        return await carry(CommandRequest.of(request, row.verb, arguments, dry_run, if_match, node=node))
 
     parameters: dict[str, tuple[Any, Any]] = {"request": (Request[Any, Any, Any], NONE)}
     types = {field.name: field.type for field in msgspec.structs.fields(verb.arguments)}

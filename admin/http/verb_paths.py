@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from access.operators.verbs import VERBS
-from admin.api import Call
+from admin.api import ApiCall
 
 __all__ = ["BODIES", "PATHS", "VerbPath", "at_node", "call_of", "own_fields"]
 
@@ -119,7 +119,7 @@ def at_node(row: VerbPath) -> bool:
     return "{node}" in row.path and "node" not in VERBS[row.verb].arguments.__struct_fields__
 
 
-def call_of(verb: str, arguments: Mapping[str, Any]) -> Call | None:
+def call_of(verb: str, arguments: Mapping[str, Any]) -> ApiCall | None:
     """Return the request that asks for a verb, None where the API has no path of it."""
     row = next((row for row in PATHS if row.verb == verb), None)
     if row is None:
@@ -128,11 +128,11 @@ def call_of(verb: str, arguments: Mapping[str, Any]) -> Call | None:
     own = {field.name: arguments[field.name] for field in own_fields(row) if field.name in arguments}
     query = [("dry_run", "true")] if arguments.get("dry_run") else []
     if row.method in BODIES:
-        return Call(row.method, path, query, own if own_fields(row) else None)
+        return ApiCall(row.method, path, query, own if own_fields(row) else None)
     for name, value in own.items():
         values = value if isinstance(value, list | tuple) else [value]
         query += [(name, _text(one)) for one in values if one is not None]
-    return Call(row.method, path, query)
+    return ApiCall(row.method, path, query)
 
 
 def _text(value: Any) -> str:

@@ -13,17 +13,17 @@ import msgspec
 import trio
 
 from admin import queries
-from admin.alarms import GROWING, Active, Alarms, Ended, Sight
+from admin.alarms import GROWING, ActiveAlert, Alerts, ClearedAlert, ClusterView
 from admin.growth import Growth
-from admin.http.figures import Figures, History, drops_of, figures_of, finite
+from admin.http.figures import ClusterMetrics, MetricHistory, drops_of, figures_of, finite
 from admin.http.live_cluster import LiveCluster
-from admin.http.partial import Partial
+from admin.http.partial import PartialResult
 from admin.http.problems import Problem
 from conf.errors import UserError
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import StatsRow
 
-__all__ = ["MetricsPage", "Overview", "Watching", "pages_of"]
+__all__ = ["MetricsPage", "Overview", "OverviewPoller", "pages_of"]
 
 LOOKED_S = 1.0
 HISTORY_S = 5.0
@@ -35,12 +35,12 @@ LAST_LOOK_S = 3.0  # a page that asked so lately is being looked at
 class Overview(msgspec.Struct):
     """The first page."""
 
-    figures: Figures
-    alarms: list[Active]
+    figures: ClusterMetrics
+    alarms: list[ActiveAlert]
     drops: dict[str, int]
     history: dict[str, list[Any]]
     complete: bool = True
-    partial: list[Partial] = []
+    partial: list[PartialResult] = []
     beat: int = 0
 
 
@@ -54,7 +54,7 @@ class MetricsPage(NamedTuple):
 
 
 def pages_of(
-    before: Iterable[MetricsPage], cluster_map: ClusterMap, stats: Mapping[str, SeenStats]
+    before: Iterable[MetricsPage], cluster_map: ClusterMap, stats: Mapping[str, StatsRow]
 ) -> list[MetricsPage]:
     """Return the pages of all nodes of the map; of a node that does not answer, where it was last.
 
@@ -67,7 +67,7 @@ def pages_of(
     return [pages[node] for node in sorted(pages)]
 
 
-class Watching:
+class OverviewPoller:
     """The latest figures, alarms and history of the cluster.
 
     Args:
@@ -77,18 +77,18 @@ class Watching:
     """
 
     def __init__(
-        self, cluster: LiveCluster, keeps_history: bool, tell: Callable[[list[Active], list[Ended]], None]
+        self, cluster: LiveCluster, keeps_history: bool, tell: Callable[[list[ActiveAlert], list[ClearedAlert]], None]
     ) -> None:
         self._cluster = cluster
         self._keeps_history = keeps_history
         self._tell = tell
-        self.alarms = Alarms()
-        self.history = History()
+        self.alarms = Alerts()
+        self.history = MetricHistory()
         self._growth = Growth(GROWING)
-        self._figures = Figures()
+        self._figures = ClusterMetrics()
         self._drops: dict[str, int] = {}
-        self._partial: list[Partial] = []
-        self.stats: list[SeenStats] = []
+        self._partial: list[PartialResult] = []
+        self.stats: list[StatsRow] = []
         self.clients_max = 0  # the most clients that were seen at once
         self.beat = 0
         self.pages: list[MetricsPage] = []
@@ -161,10 +161,10 @@ class Watching:
     async def _look(self) -> None:
         cluster = await self._cluster.for_queries("viewer", LOOK_S)
         before = time.time()
-        listed = await queries.walk(cluster, "stats", queries.Wanted(limit=1_000))
+        listed = await queries.walk(cluster, "stats", queries.ListQuery(limit=1_000))
         now_ms = int(time.time() * 1000)
         stats = {node: finite(row) for node, row in listed.rows}
-        rows: list[SeenStats] = [*stats.values()]
+        rows: list[StatsRow] = [*stats.values()]
         cluster_map = cluster.map
         live = [entry.node for entry in cluster_map.nodes.values() if entry.alive]
         middle_ms = (before * 1000 + now_ms) / 2
@@ -175,20 +175,20 @@ class Watching:
         copies_met = placed and not cluster_map.under_replicated()
         leader = next((node for node, row in stats.items() if (row.gauges or {}).get(LEADS)), "")
         if not leader:  # it may lead and not have answered: others name it
-            routers = await queries.walk(cluster, "raft", queries.Wanted(limit=16))
+            routers = await queries.walk(cluster, "raft", queries.ListQuery(limit=16))
             leader = next((row.leader for _, row in routers.rows if row.leader), "")
         figures = figures_of(now_ms, rows, len(live), copies_met)
         self._figures = self.history.take(figures, rows)
         self._drops = drops_of(rows)
         self.stats, self.clients_max = rows, max(self.clients_max, figures.connections)
-        self._partial = [Partial(*missing) for missing in listed.partial]
+        self._partial = [PartialResult(*missing) for missing in listed.partial]
         self.pages = pages_of(self.pages, cluster_map, stats)
         silent = [node for node in live if node not in stats]
         grown = self._growth.take(now_ms, stats)
-        sight = Sight(now_ms, cluster_map, stats, silent, leader, offsets, grown)
+        sight = ClusterView(now_ms, cluster_map, stats, silent, leader, offsets, grown)
         self._found(sight)
 
-    def _found(self, sight: Sight) -> None:
+    def _found(self, sight: ClusterView) -> None:
         began, ended = self.alarms.look(sight)
         if began or ended:
             self._tell(began, ended)
@@ -199,7 +199,7 @@ class Watching:
         self._beat()
 
     def _failed(self, why: str) -> None:
-        self._partial = [Partial("routers", why)]
+        self._partial = [PartialResult("routers", why)]
         self._beat()
 
     def _beat(self) -> None:

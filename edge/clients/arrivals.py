@@ -21,11 +21,11 @@ from conf.addresses import address_key
 from conf.admission import POOLS, AdmissionPool, KnownAddresses
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import Conduct
+from edge.clients.conduct import AbuseLimits
 from edge.hot.options import ConnOptions
-from edge.hot.state import CLIENT, Conn
-from edge.listeners.intake import WAITS, Seat
-from edge.listeners.listeners import Listener, has_received, is_gone, peer_of
+from edge.hot.state import CLIENT, LoopConnection
+from edge.listeners.intake import WAITS, ConnectionSlot
+from edge.listeners.listeners import EdgeListener, has_received, is_gone, peer_of
 from edge.listeners.proxied_socket import ProxiedSocket
 from edge.node.node import NS, EdgeNode
 
@@ -39,10 +39,10 @@ CROWDED, NO_PLACE = "connections_refused", "refused_unauthenticated"
 class ArrivalSockets(Protocol):
     """Attaching and closing of connections."""
 
-    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
+    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> LoopConnection:
         """Take a connected socket."""
 
-    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+    def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
         """Close a connection."""
 
 
@@ -52,7 +52,7 @@ class AcceptLoop(Protocol):
     def rest(self, fd: int) -> None:
         """Accept no more on a listener until the next sweep."""
 
-    def read_on(self, conn: Conn) -> None:
+    def read_on(self, conn: LoopConnection) -> None:
         """Read the first bytes of a connection that waited."""
 
     def share(self, fd: int) -> None:
@@ -64,7 +64,7 @@ class _Newcomer:
 
     __slots__ = ("address", "client", "fd", "listener", "port", "shared", "waited_s")
 
-    def __init__(self, listener: Listener, fd: int, address: str, port: int, waited_s: float, shared: bool) -> None:
+    def __init__(self, listener: EdgeListener, fd: int, address: str, port: int, waited_s: float, shared: bool) -> None:
         self.listener, self.fd, self.address, self.port = listener, fd, address, port
         self.waited_s, self.shared = waited_s, shared
         self.client: Client | None = None  # behind a PROXY header
@@ -94,8 +94,8 @@ class Arrivals:
         hot: ArrivalSockets,
         loop: AcceptLoop,
         clients: Clients,
-        conduct: Conduct,
-        listening: Sequence[Listener],
+        conduct: AbuseLimits,
+        listening: Sequence[EdgeListener],
         clock: Callable[[], float],
         places_max: int = POOLS["edge_clients"].places_max,
     ) -> None:
@@ -104,10 +104,10 @@ class Arrivals:
         self.known = KnownAddresses()
         bounds = POOLS["edge_clients"]
         bounds = bounds._replace(places_max=min(bounds.places_max, places_max))
-        self.pool: AdmissionPool[Seat] = AdmissionPool(bounds, self._knows, _has_sent)
+        self.pool: AdmissionPool[ConnectionSlot] = AdmissionPool(bounds, self._knows, _has_sent)
 
     def accept(
-        self, listener: Listener, fd: int, address: str, port: int, waited_s: float = 0.0, shared: bool = False
+        self, listener: EdgeListener, fd: int, address: str, port: int, waited_s: float = 0.0, shared: bool = False
     ) -> bool:
         """Take a client's connection, or close it.
 
@@ -157,7 +157,7 @@ class Arrivals:
 
     # --- one connection
 
-    def _judge(self, newcomer: _Newcomer) -> tuple[str, Seat | None]:
+    def _judge(self, newcomer: _Newcomer) -> tuple[str, ConnectionSlot | None]:
         """Return ("", its seat), (name of the counter of the refusal, None) or (WAITS, None)."""
         intake, address, now = newcomer.listener.intake, newcomer.address, self._node.now
         refusal = self._conduct.refusal(intake, address, secure=newcomer.listener.context is not None)
@@ -181,7 +181,7 @@ class Arrivals:
             self._end(closed, FULL)
         return WAITS, None
 
-    def _seat(self, newcomer: _Newcomer) -> tuple[str, Seat | None]:
+    def _seat(self, newcomer: _Newcomer) -> tuple[str, ConnectionSlot | None]:
         """Give a connection its seat, and a place among those that have not authenticated."""
         seat = newcomer.listener.intake.enter(newcomer.address)
         crowded = newcomer.client is None and self._is_crowded()
@@ -215,7 +215,7 @@ class Arrivals:
             client.first_bytes.judged("", seat)
             self._loop.read_on(client.conn)
 
-    def _attach(self, newcomer: _Newcomer, seat: Seat | None) -> bool:
+    def _attach(self, newcomer: _Newcomer, seat: ConnectionSlot | None) -> bool:
         """Attach a connection; without a seat it gets one behind its PROXY header."""
         listener, limits = newcomer.listener, self._node.limits
         first_bytes: ProxiedSocket | None = None
@@ -243,7 +243,7 @@ class Arrivals:
             self._loop.share(newcomer.fd)
         return True
 
-    def _named(self, newcomer: _Newcomer, named: str) -> tuple[str, Seat | None]:
+    def _named(self, newcomer: _Newcomer, named: str) -> tuple[str, ConnectionSlot | None]:
         """Judge a client by the address that its PROXY header names."""
         newcomer.address = named or peer_of(newcomer.fd)
         return self._judge(newcomer)
@@ -273,5 +273,5 @@ class Arrivals:
         return not address or self.known.knows(address, now)
 
 
-def _has_sent(seat: Seat) -> bool:
+def _has_sent(seat: ConnectionSlot) -> bool:
     return seat.conn is not None and has_received(seat.conn.fd)

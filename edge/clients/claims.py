@@ -7,7 +7,7 @@ has polled, answers of its former primaries to CONNECTs count no more.
 from collections.abc import Iterator
 
 from edge.clients.clients import Clients
-from edge.clients.phase import Phase
+from edge.clients.phase import ClientPhase
 from edge.node.node import EdgeNode
 from wire.messages.sessions import Claim, Claims, PollClaims, SessionOpened
 
@@ -35,7 +35,7 @@ class ClaimsPolls:
             Claim(client.client_id, client.number, client.owner_epoch, client.session, client.owner, client.owner_made)
             for client in self._clients.at_partition(poll.partition)
             # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
-            if client.phase in (Phase.OPEN, Phase.OPENING)
+            if client.phase in (ClientPhase.OPEN, ClientPhase.OPENING)
         ]
         for piece in claims_in_pieces(poll, claims):
             if not self._node.tell(node, piece):

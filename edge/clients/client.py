@@ -1,25 +1,25 @@
 """One client connection as the edge core knows it: who it is, what it asked for, where its session lives.
 
-The hot loop has its own record (``Conn``); this one is ``Conn.context`` and holds what is needed once per connection or
-per SUBSCRIBE, never per message.
+The hot loop has its own record (``LoopConnection``); this one is ``LoopConnection.context`` and holds what is needed
+once per connection or per SUBSCRIBE, never per message.
 """
 
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge.clients.phase import WAYS, Phase
+from edge.clients.phase import WAYS, ClientPhase
 from edge.hot.options import StreamFilter
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.login.auth_packets import Authentication
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Connect
-from wire.messages.sessions import OpenSession, Subscription
+from wire.messages.sessions import OpenSession, SessionSubscription
 
 if TYPE_CHECKING:
     from access.identity.principal import Principal
     from access.rules.rights import ConnectionRights
-    from edge.listeners.intake import Seat
+    from edge.listeners.intake import ConnectionSlot
     from edge.listeners.proxied_socket import ProxiedSocket
     from edge.rights.bounds import Bounds
 
@@ -29,15 +29,15 @@ __all__ = ["Client"]
 class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     """One client connection."""
 
-    conn: Conn
+    conn: LoopConnection
     policy: ListenerPolicy
     stream_filter: StreamFilter | None = None
     first_bytes: "ProxiedSocket | None" = None
     number: int = 0  # of the connection
     address: tuple[str, int] | None = None  # what a PROXY header said
-    seat: "Seat | None" = None  # its place at the listener; None: not taken yet, or a loop without sockets
+    seat: "ConnectionSlot | None" = None  # its place at the listener; None: not taken yet, or a loop without sockets
     port: int = 0  # at the other end of its socket, 0: not known
-    phase: str = Phase.NEW
+    phase: str = ClientPhase.NEW
     is_new: bool = True  # it has not sent CONNECT
     connect: Connect | None = None
     authentication: Authentication | None = None  # if CONNECT named a method
@@ -69,7 +69,7 @@ class Client(msgspec.Struct, eq=False):  # made for each connection, and in C
     holds: set[str] = set()  # filters whose live copies wait for the retained ones
     partial: set[str] = set()  # filters that were granted in part: each delivery by them is judged
     judge_pushes: bool = False  # each push is judged: a filter is partial, or a step took rights
-    subscriptions: dict[str, Subscription] = {}  # ephemeral sessions only; durable ones' stand in storage
+    subscriptions: dict[str, SessionSubscription] = {}  # ephemeral sessions only; durable ones' stand in storage
 
     def __post_init__(self) -> None:
         """Take the connection's number."""

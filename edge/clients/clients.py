@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from conf.events import say
 from edge.clients.client import Client
 from edge.clients.lifecycle import Lifecycle
-from edge.clients.phase import Phase
-from edge.hot.state import Conn
+from edge.clients.phase import ClientPhase
+from edge.hot.state import LoopConnection
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientEnds
 from mqtt.codec import encode_packet
 from mqtt.packets import Connack, Disconnect
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import ALLOWED_REASON_CODES, PacketType, ReasonCode, connect_return_code
-from wire.messages.sessions import SessionOpened, Subscription
+from wire.messages.sessions import SessionOpened, SessionSubscription
 
 __all__ = ["Clients"]
 
@@ -99,7 +99,7 @@ class Clients:
         """Count one that ended."""
         self.doors[client.policy.name, client.version] -= 1
 
-    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Filters are no connections."""
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ class Clients:
             data = encode_packet(Connack(False, code, {}), client.version) if code is not None else b""
         self.end(client, data)
 
-    def error(self, conn: Conn, reason_code: int) -> None:
+    def error(self, conn: LoopConnection, reason_code: int) -> None:
         """End a connection that broke the protocol, or a bound, as its phase demands."""
         self._node.wake()
         client = conn.context
@@ -170,11 +170,14 @@ class Clients:
             self._loop.close(conn, linger=False)
             return
         self.count_end(f"{int(reason_code):#04x}", client, self._bound_of(client, reason_code))
-        if client.phase == Phase.NEW and reason_code == ReasonCode.UNSPECIFIED_ERROR:
+        if client.phase == ClientPhase.NEW and reason_code == ReasonCode.UNSPECIFIED_ERROR:
             self._node.count("late_connects")
-        if client.phase not in (Phase.NEW, Phase.OPENING, Phase.AUTHENTICATING):
+        if client.phase not in (ClientPhase.NEW, ClientPhase.OPENING, ClientPhase.AUTHENTICATING):
             self.disconnect(client, reason_code)
-        elif client.phase == Phase.NEW or reason_code in (ReasonCode.UNSPECIFIED_ERROR, ReasonCode.KEEP_ALIVE_TIMEOUT):
+        elif client.phase == ClientPhase.NEW or reason_code in (
+            ReasonCode.UNSPECIFIED_ERROR,
+            ReasonCode.KEEP_ALIVE_TIMEOUT,
+        ):
             self.end(client)
         else:
             self.refuse(client, reason_code)
@@ -199,13 +202,13 @@ class Clients:
             return
         self._node.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
 
-    def cut(self, conn: Conn) -> None:
+    def cut(self, conn: LoopConnection) -> None:
         """End a connection for which too much is held."""
         client = conn.context
         last = b""
         if isinstance(client, Client):
             client.end_code = int(ReasonCode.QUOTA_EXCEEDED)
-        if isinstance(client, Client) and client.phase == Phase.OPEN and client.version == 5:
+        if isinstance(client, Client) and client.phase == ClientPhase.OPEN and client.version == 5:
             last = encode_packet(Disconnect(ReasonCode.QUOTA_EXCEEDED, {}), 5)
         self.count_end("memory", client if isinstance(client, Client) else None)
         self._loop.cut(conn, last)
@@ -213,7 +216,7 @@ class Clients:
     def close_all(self, reason_code: int) -> None:
         """Close every client: the node is drained, or begins a new incarnation."""
         for client in self.all():
-            if client.phase == Phase.OPEN:
+            if client.phase == ClientPhase.OPEN:
                 self.disconnect(client, reason_code)
             elif not client.leaves_at:  # to close that one would say that its DISCONNECT was accepted
                 self.end(client)
@@ -223,7 +226,7 @@ class Clients:
         last = encode_packet(Disconnect(reason_code, {}), 5)
         for client in self.all():
             client.end_code = reason_code
-            told = client.phase == Phase.OPEN and client.version == 5
+            told = client.phase == ClientPhase.OPEN and client.version == 5
             self._loop.cut(client.conn, last if told else b"")
 
     def _bound_of(self, client: Client, reason_code: int) -> str:

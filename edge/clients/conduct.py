@@ -25,18 +25,18 @@ from access.limits.takeovers import Takeovers
 from conf.addresses import TrustedNetworks
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.state import Conn
-from edge.listeners.intake import Intake
+from edge.hot.state import LoopConnection
+from edge.listeners.intake import AdmissionControl
 from edge.login.refusal_records import refusal_record
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
 
-__all__ = ["Conduct"]
+__all__ = ["AbuseLimits"]
 
 WILLS_BURST_S = 2.0  # a primary hands a will over again each second: its repeats find what a second brought
 
 
-class Conduct:
+class AbuseLimits:
     """The conduct of one edge's clients.
 
     Args:
@@ -79,7 +79,7 @@ class Conduct:
 
     # --- new connections
 
-    def refusal(self, intake: Intake, address: str, *, secure: bool) -> str:
+    def refusal(self, intake: AdmissionControl, address: str, *, secure: bool) -> str:
         """Return "", or the name of the counter that refuses a new connection before a byte is read.
 
         Args:
@@ -142,7 +142,7 @@ class Conduct:
             self._of_users.setdefault(client.owner, Counter())[client.client_id] += 1
             client.counted_as = client.owner
 
-    def sent(self, conn: Conn, octets: int) -> None:
+    def sent(self, conn: LoopConnection, octets: int) -> None:
         """Count bytes that a metered client has sent; with more than was left it is ended."""
         client = conn.context
         if not isinstance(client, Client):

@@ -13,13 +13,13 @@ from mqtt.properties import PropertyId
 from mqtt.publisher_properties import ASKS, VOUCHED_FILTER
 from mqtt.reasons import ReasonCode
 
-__all__ = ["Connacks"]
+__all__ = ["ConnackBuilder"]
 
 PLAIN_MAX = 64  # CONNACKs kept
 PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
 
 
-class Connacks:
+class ConnackBuilder:
     """Encodes the CONNACKs that accept, as this edge's limits demand."""
 
     def __init__(self, node: EdgeNode) -> None:

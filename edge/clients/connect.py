@@ -13,18 +13,18 @@ from functools import partial
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import Conduct
-from edge.clients.connack import Connacks
+from edge.clients.conduct import AbuseLimits
+from edge.clients.connack import ConnackBuilder
 from edge.clients.connect_turns import ConnectTurns
-from edge.clients.leaving import GAP_GROWTH_MAX, Leaving
+from edge.clients.leaving import GAP_GROWTH_MAX, Disconnecting
 from edge.clients.left_will import will_of
 from edge.clients.memory_guard import MemoryGuard
-from edge.clients.phase import Phase
+from edge.clients.phase import ClientPhase
 from edge.clients.rebounding import filter_gap_ns
 from edge.clients.session_rate import SessionRate, payers
 from edge.cluster.partition_requests import PartitionRequests
 from edge.hot.options import SessionOptions
-from edge.login.logins import Logins
+from edge.login.logins import ClientLogins
 from edge.login.refusal_records import refusal_record
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
@@ -89,10 +89,10 @@ class Connecting:
         loop: SessionIO,
         clients: Clients,
         requests: PartitionRequests,
-        leaving: Leaving,
-        logins: Logins,
+        leaving: Disconnecting,
+        logins: ClientLogins,
         memory: MemoryGuard,
-        conduct: Conduct,
+        conduct: AbuseLimits,
         rights: ClientRights,
         peer_of: Callable[[int], str],
         new_client_id: Callable[[], str] | None = None,
@@ -108,7 +108,7 @@ class Connecting:
         self._conduct = conduct
         self._rights = rights
         self._peer_of = peer_of
-        self._connacks = Connacks(node)
+        self._connacks = ConnackBuilder(node)
         self._new_client_id = new_client_id or (lambda: "auto-" + secrets.token_hex(10))
         self._waiting: list[Client] = []  # for a lease, or until claim_at
         self._claim_at = 0.0
@@ -155,9 +155,9 @@ class Connecting:
         if reason_code:
             self._clients.refuse(client, reason_code)
             return
-        client.enter(Phase.AUTHENTICATING)
+        client.enter(ClientPhase.AUTHENTICATING)
         self._logins.begin(client, self._let_in)
-        if client.phase != Phase.OPENING:
+        if client.phase != ClientPhase.OPENING:
             self._node.wake()
 
     # --- answers of logins
@@ -175,20 +175,20 @@ class Connecting:
         """Refuse a client, or end one that has its CONNACK; of a session that waits for it the will is discarded."""
         if guessed:
             self._conduct.login_failed(client)
-        if client.phase == Phase.OPEN:
+        if client.phase == ClientPhase.OPEN:
             self._clients.drop(client, CODES_OF_ENDS.get(code, code))
             return
-        if client.phase == Phase.OPENING and client.owner_epoch:
+        if client.phase == ClientPhase.OPENING and client.owner_epoch:
             self._leaving.report(client, clean=True)
         self._clients.refuse(client, code)
 
     def expired(self, client: Client) -> None:
         """End a client whose token or other proof is over."""
         self._node.count("refused_login_expired")
-        if client.phase == Phase.OPEN:
+        if client.phase == ClientPhase.OPEN:
             self._clients.count_end("expired", client)
             self._clients.disconnect(client, ReasonCode.NOT_AUTHORIZED)
-        elif client.phase in (Phase.AUTHENTICATING, Phase.OPENING):
+        elif client.phase in (ClientPhase.AUTHENTICATING, ClientPhase.OPENING):
             self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
 
     def renewed(self, client: Client) -> None:
@@ -256,7 +256,7 @@ class Connecting:
             self._clients.count_end("connack_too_large", client)
             self._clients.end(client)
             return
-        client.enter(Phase.OPENING)
+        client.enter(ClientPhase.OPENING)
         self._waiting.append(client)
         self.claim_waiting(self._node.now)
 
@@ -392,7 +392,7 @@ class Connecting:
             self._clients.refuse(client, answer.reason_code)
             return
         self._opened(client, answer)
-        if client.phase != Phase.OPEN or client.session:
+        if client.phase != ClientPhase.OPEN or client.session:
             self._node.wake()
 
     def _opened(self, client: Client, answer: SessionOpened) -> None:
@@ -407,7 +407,7 @@ class Connecting:
             return
         packet = client.connect
         assert packet is not None
-        client.enter(Phase.OPEN)
+        client.enter(ClientPhase.OPEN)
         client.opened_at, client.clean_start = self._node.now, packet.clean_start
         limits, properties, bounds = self._node.limits, packet.properties, client.known_bounds
         keep_alive_s, told_keep_alive = self._connacks.keep_alive(bounds, packet)
@@ -467,9 +467,9 @@ class Connecting:
 
     def ended(self, client: Client) -> None:
         """Note that a connection is gone, whatever it waited for."""
-        if client.phase == Phase.OPENING and client in self._waiting:
+        if client.phase == ClientPhase.OPENING and client in self._waiting:
             self._waiting.remove(client)
-        if client.phase == Phase.OPENING and client.owner_epoch:
+        if client.phase == ClientPhase.OPENING and client.owner_epoch:
             self._leaving.report(client, clean=True)  # it was judged once more, and has no CONNACK
         if client.opening is not None:
             client.opening.withdrawn = True  # should it be asked again, of another primary

@@ -6,7 +6,7 @@ lease, not from when this node noticed it. Rules: docs/protocol.md section 2, do
 """
 
 from edge.clients.clients import Clients
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import LeaseGate
 from mqtt.reasons import ReasonCode
@@ -32,11 +32,11 @@ class Fence:
         self._node = node
         self._loop = loop
         self._clients = clients
-        self._waiting: list[Conn] = []
+        self._waiting: list[LoopConnection] = []
         self._had_lease = False
         self._closes_at = NEVER
 
-    def wait(self, conn: Conn) -> None:
+    def wait(self, conn: LoopConnection) -> None:
         """Keep a connection parked, which published without a lease, until there is one."""
         self._waiting.append(conn)
 

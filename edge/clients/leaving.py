@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import Conduct
-from edge.clients.phase import Phase
+from edge.clients.conduct import AbuseLimits
+from edge.clients.phase import ClientPhase
 from edge.cluster.partition_requests import PartitionRequests
 from edge.login.refusal_records import ended_record
 from edge.node.node import EdgeNode
@@ -22,7 +22,7 @@ from wire.decoding import Unreadable
 from wire.messages.orders import NodeOrdered, OrderNode, read_kick
 from wire.messages.sessions import CloseSession, KickSession, SessionClosed, SessionKicked
 
-__all__ = ["GAP_GROWTH_MAX", "Leaving"]
+__all__ = ["GAP_GROWTH_MAX", "Disconnecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 LEAVE_S = 10.0  # a client that said DISCONNECT is kept so long, at most, until its will is surely discarded
@@ -42,7 +42,7 @@ class _Report:
             self.clients.leave(self.client)
 
 
-class Leaving:
+class Disconnecting:
     """Ends the sessions of one edge's connections.
 
     Args:
@@ -54,7 +54,7 @@ class Leaving:
         report_at: When the reports that wait for company are due.
     """
 
-    def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests, conduct: Conduct) -> None:
+    def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests, conduct: AbuseLimits) -> None:
         self.report_at = float("inf")
         self._node = node
         self._clients = clients
@@ -100,9 +100,9 @@ class Leaving:
 
     def ended(self, client: Client) -> None:
         """Note that a connection is gone without DISCONNECT, or after one that was reported."""
-        if client.phase == Phase.OPEN:
+        if client.phase == ClientPhase.OPEN:
             self._report_end(client)
-        client.enter(Phase.ENDED)
+        client.enter(ClientPhase.ENDED)
 
     def tick(self, now: float) -> None:
         """Close what said DISCONNECT long ago: its partition has no primary."""
@@ -121,7 +121,7 @@ class Leaving:
 
         Whoever connects with that client ID meanwhile takes the claim over from a connection that is gone.
         """
-        client.enter(Phase.ENDED)
+        client.enter(ClientPhase.ENDED)
         if client.session or client.has_will or not self._node.limits.claim_gap_s:
             self.report(client, clean=client.clean, expiry_s=expiry_s)
             return
@@ -137,7 +137,7 @@ class Leaving:
             clean: It said DISCONNECT 0x00.
             expiry_s: The session expiry that it said with it, in seconds; -1: none.
         """
-        client.enter(Phase.ENDED)
+        client.enter(ClientPhase.ENDED)
         request = CloseSession(
             self._requests.next_number(), client.partition, 0, client.client_id, client.owner_epoch, clean, expiry_s
         )
@@ -151,7 +151,7 @@ class Leaving:
         clean = False
         if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
             clean = client.clean
-            client.enter(Phase.ENDED)
+            client.enter(ClientPhase.ENDED)
             if not client.leaves_at:  # the answer to its report says whether it left in time
                 self._clients.count_end("taken_over", client)
                 self._conduct.taken_over(client.client_id)
@@ -166,7 +166,7 @@ class Leaving:
             return NodeOrdered(order.request, error=str(error)[:200])
         client_id, ended = kick.client_id, 0
         for client in self._clients.at_partition(self._node.map.partition_for(client_id)):
-            if client.client_id != client_id or client.phase != Phase.OPEN:
+            if client.client_id != client_id or client.phase != ClientPhase.OPEN:
                 continue
             ended += 1
             if not order.dry_run:

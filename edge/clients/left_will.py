@@ -7,14 +7,14 @@ Decision: docs/adr/0209-wills-carry-their-clients-place.md.
 from edge.clients.client import Client
 from mqtt.properties import PropertyId
 from mqtt.properties import encode_properties as encode_block
-from wire.messages.wills import ADDRESS_CHARS_MAX, Will
+from wire.messages.wills import ADDRESS_CHARS_MAX, SessionWill
 
 __all__ = ["will_of"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 
 
-def will_of(client: Client) -> Will | None:
+def will_of(client: Client) -> SessionWill | None:
     """Return the will of a client that was let in, None for none."""
     packet, bounds = client.connect, client.known_bounds
     will = packet.will if packet is not None else None
@@ -24,7 +24,7 @@ def will_of(client: Client) -> Will | None:
     delay_s = int(properties.pop(PropertyId.WILL_DELAY_INTERVAL, 0))  # type: ignore[call-overload]
     expiry_s = int(properties.pop(PropertyId.MESSAGE_EXPIRY_INTERVAL, NO_EXPIRY_INTERVAL))  # type: ignore[call-overload]
     block = _without_length(encode_block(properties)) if properties else b""
-    return Will(
+    return SessionWill(
         will.topic_name,
         will.payload,
         will.qos,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edge.clients.client import Client
-from wire.messages.sessions import SessionOpened, Subscription
+from wire.messages.sessions import SessionOpened, SessionSubscription
 
 __all__ = ["Lifecycle", "Observer"]
 
@@ -21,7 +21,7 @@ class Observer(Protocol):
     def disconnected(self, client: Client) -> None:
         """Note that the socket of an open client is gone."""
 
-    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Note filters that SUBACK grants."""
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ class Lifecycle:
         for observer in self._observers:
             observer.disconnected(client)
 
-    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """A client has SUBACK."""
         for observer in self._observers if taken else ():
             observer.subscribed(client, taken)

@@ -7,7 +7,7 @@ sum a thousand clients within their own bounds are a gigabyte, and the kernel en
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.node.ports import HeldBytes
 
 __all__ = ["MemoryGuard", "available_bytes"]
@@ -28,7 +28,7 @@ class MemoryGuard:
         cut: Ends a client's connection; called with the largest holders first.
     """
 
-    def __init__(self, loop: HeldBytes, bytes_max: int, cut: Callable[[Conn], None]) -> None:
+    def __init__(self, loop: HeldBytes, bytes_max: int, cut: Callable[[LoopConnection], None]) -> None:
         self._loop = loop
         self._cut = cut
         self.bound(bytes_max)

@@ -26,10 +26,10 @@ A connection that ends in OPENING may have its claim carried out later: the answ
 an end (``Connecting.opened``). No phase follows ENDED for all that.
 """
 
-__all__ = ["WAYS", "Phase"]
+__all__ = ["WAYS", "ClientPhase"]
 
 
-class Phase:
+class ClientPhase:
     """Names of the phases."""
 
     NEW = "new"
@@ -40,9 +40,9 @@ class Phase:
 
 
 WAYS: dict[str, tuple[str, ...]] = {
-    Phase.NEW: (Phase.AUTHENTICATING, Phase.ENDED),
-    Phase.AUTHENTICATING: (Phase.OPENING, Phase.ENDED),
-    Phase.OPENING: (Phase.OPEN, Phase.ENDED),
-    Phase.OPEN: (Phase.ENDED,),
-    Phase.ENDED: (Phase.ENDED,),
+    ClientPhase.NEW: (ClientPhase.AUTHENTICATING, ClientPhase.ENDED),
+    ClientPhase.AUTHENTICATING: (ClientPhase.OPENING, ClientPhase.ENDED),
+    ClientPhase.OPENING: (ClientPhase.OPEN, ClientPhase.ENDED),
+    ClientPhase.OPEN: (ClientPhase.ENDED,),
+    ClientPhase.ENDED: (ClientPhase.ENDED,),
 }

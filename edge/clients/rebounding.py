@@ -7,18 +7,18 @@ may now have gets no further one. Decision: docs/adr/0070-limits-follow-a-connec
 from collections.abc import Mapping
 
 from edge.clients.client import Client
-from edge.clients.conduct import Conduct
+from edge.clients.conduct import AbuseLimits
 from edge.node.limits import ListenerPolicy
 from edge.node.ports import RightsIO
 from edge.rights.bounds import with_told
 from edge.rights.client_rights import ClientRights
 
-__all__ = ["Rebounding", "filter_gap_ns"]
+__all__ = ["LimitUpdater", "filter_gap_ns"]
 
 NS = 1_000_000_000
 
 
-class Rebounding:
+class LimitUpdater:
     """Puts the limits of now into force.
 
     Args:
@@ -27,7 +27,7 @@ class Rebounding:
         conduct: Counts the clients and the bytes of users.
     """
 
-    def __init__(self, loop: RightsIO, rights: ClientRights, conduct: Conduct) -> None:
+    def __init__(self, loop: RightsIO, rights: ClientRights, conduct: AbuseLimits) -> None:
         self._loop = loop
         self._rights = rights
         self._conduct = conduct

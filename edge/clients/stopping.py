@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.leaving import Leaving
-from edge.clients.phase import Phase
+from edge.clients.leaving import Disconnecting
+from edge.clients.phase import ClientPhase
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
-from edge.node.ports import Ending
+from edge.node.ports import ConnectionEnd
 from mqtt.reasons import ReasonCode
 from wire.node.orderly_stop import OrderlyStop
 
@@ -42,10 +42,10 @@ class Stopping:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Ending,
+        loop: ConnectionEnd,
         clients: Clients,
         requests: PartitionRequests,
-        leaving: Leaving,
+        leaving: Disconnecting,
         ended: Callable[[], None],
     ) -> None:
         self._node = node
@@ -91,14 +91,14 @@ class Stopping:
             return True
         if client.leaves_at:  # to close it would say that its DISCONNECT was accepted
             return late
-        if client.phase == Phase.OPEN:
+        if client.phase == ClientPhase.OPEN:
             if self._loop.owes(client.conn) and not late:
                 return False
             clients.count_end(f"{int(ReasonCode.SERVER_SHUTTING_DOWN):#04x}")
             clients.disconnect(client, ReasonCode.SERVER_SHUTTING_DOWN)
-        elif client.phase == Phase.OPENING and not late:
+        elif client.phase == ClientPhase.OPENING and not late:
             return False
-        elif client.phase in (Phase.OPENING, Phase.AUTHENTICATING):
+        elif client.phase in (ClientPhase.OPENING, ClientPhase.AUTHENTICATING):
             clients.refuse(client, ReasonCode.SERVER_UNAVAILABLE)
         else:
             clients.end(client)

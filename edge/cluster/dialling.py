@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from edge.cluster.peer_table import PeerTable
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from wire.links.redial import backoff_s
 from wire.links.roster import is_router
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER
 
-__all__ = ["Dial", "Dialling"]
+__all__ = ["DialTarget", "LinkDialer"]
 
 
-class Dial(NamedTuple):
+class DialTarget(NamedTuple):
     """An order to connect."""
 
     name: str  # of the node, or the seed's address
@@ -32,7 +32,7 @@ class Dial(NamedTuple):
         return "" if self.name == self.address else self.name
 
 
-class Dialling:
+class LinkDialer:
     """Nodes that an edge dials.
 
     Args:
@@ -49,10 +49,10 @@ class Dialling:
         self._map = cluster_map
         self._seeds = seeds
         self._rng = rng
-        self._under_way: dict[str, Conn | None] = {}  # by name; None: not connected yet
+        self._under_way: dict[str, LoopConnection | None] = {}  # by name; None: not connected yet
         self._failures: dict[str, int] = {}  # dials since the node was last linked
 
-    def due(self) -> list[Dial]:
+    def due(self) -> list[DialTarget]:
         """Return whom to dial now; each is under way until ``connected`` and the connection's end, or ``failed``."""
         dials = []
         for name, (tier, address) in self._wanted().items():
@@ -61,10 +61,10 @@ class Dialling:
                 self._under_way[name] = None
                 failures = self._failures.get(name, 0)
                 self._failures[name] = failures + 1
-                dials.append(Dial(name, tier, address, backoff_s(failures, self._rng) if failures else 0.0))
+                dials.append(DialTarget(name, tier, address, backoff_s(failures, self._rng) if failures else 0.0))
         return dials
 
-    def connected(self, name: str, conn: Conn) -> None:
+    def connected(self, name: str, conn: LoopConnection) -> None:
         """Take the connection of a dial; whether it becomes a link is seen by its end."""
         self._under_way[name] = conn
 

@@ -23,8 +23,8 @@ from wire.messages.sessions import (
     OpenSession,
     RecordInbound,
     ReleaseInbound,
+    SessionSubscription,
     SubscribeSession,
-    Subscription,
     UnsubscribeSession,
 )
 
@@ -221,7 +221,7 @@ class SessionRequests:
         """Forget a QoS 2 packet identifier."""
         return ReleaseInbound(*self._leading(), packet_identifier)
 
-    def subscribe(self, subscriptions: list[Subscription], read: int) -> SubscribeSession:
+    def subscribe(self, subscriptions: list[SessionSubscription], read: int) -> SubscribeSession:
         """Add subscriptions, which belong to the retained read that ``read`` names; 0: this request names it."""
         return SubscribeSession(*self._leading(), subscriptions, read=read or self._number)
 

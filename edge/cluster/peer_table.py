@@ -9,9 +9,18 @@ from collections.abc import Callable
 
 from conf.events import say
 from edge.cluster.pending_links import PendingLinks
-from edge.hot.state import Conn, Peer
+from edge.hot.state import LoopConnection, LoopPeer
 from edge.node.ports import LinkIO
-from wire.links.admission import Told, admit, check_certificate, check_hello, check_member, check_room, expect, resume
+from wire.links.admission import (
+    HelloResume,
+    admit,
+    check_certificate,
+    check_hello,
+    check_member,
+    check_room,
+    expect,
+    resume,
+)
 from wire.links.allowed import link_tiers
 from wire.links.roster import Roster
 from wire.links.silence import SPEAK_S, Silence, speak_s_of
@@ -29,7 +38,7 @@ from wire.messages.hello import (
     encode_hello,
 )
 
-__all__ = ["Dialled", "PeerTable"]
+__all__ = ["DialedPeer", "PeerTable"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +46,12 @@ PEERS_MAX = 1024  # incarnations of nodes that came by themselves; those that th
 HEEDED_MAX, SPEAKING_MAX = 100, 10  # links looked at, and spoken on, in one go: some 100 us
 
 
-class Dialled:
-    """``Conn.context`` of a link that this edge opened; None in its place: the other side did."""
+class DialedPeer:
+    """``LoopConnection.context`` of a link that this edge opened; None in its place: the other side did."""
 
     __slots__ = ("is_judged", "node", "tier", "told")
 
-    def __init__(self, node: str, tier: str, told: Told) -> None:
+    def __init__(self, node: str, tier: str, told: HelloResume) -> None:
         self.node = node  # "" for a seed: HELLO tells
         self.tier = tier
         self.told = told  # by our HELLO
@@ -70,10 +79,10 @@ class PeerTable:
         self,
         loop: LinkIO,
         identity: NodeIdentity,
-        certify: Callable[[Conn], tuple[str, str, str] | None],
+        certify: Callable[[LoopConnection], tuple[str, str, str] | None],
         retired: Callable[[PeerKey], None],
         count: Callable[[str], None] = lambda _: None,
-        has_received: Callable[[Conn], bool] = lambda _: True,
+        has_received: Callable[[LoopConnection], bool] = lambda _: True,
     ) -> None:
         self.identity = identity
         self.other_cluster = ""
@@ -83,7 +92,7 @@ class PeerTable:
         self._retired = retired
         self._map = ClusterMap("")  # as this edge follows it
         self._roster = Roster(lambda: self._map)
-        self._peers: dict[str, tuple[PeerKey, Peer]] = {}
+        self._peers: dict[str, tuple[PeerKey, LoopPeer]] = {}
         self._named: set[str] = set()  # in the map
         self._silence: dict[str, Silence] = {}
         self._unheeded: list[str] = []  # nodes whose links this sweep has not looked at
@@ -92,12 +101,12 @@ class PeerTable:
         self.router_fault = ""
         self.pending = PendingLinks(has_received)
 
-    def get(self, node: str) -> Peer | None:
+    def get(self, node: str) -> LoopPeer | None:
         """Return the peer of a node, connected or not."""
         known = self._peers.get(node)
         return None if known is None else known[1]
 
-    def key(self, peer: Peer) -> PeerKey:
+    def key(self, peer: LoopPeer) -> PeerKey:
         """Return whose peer it is."""
         key = peer.key
         assert isinstance(key, PeerKey)
@@ -107,7 +116,7 @@ class PeerTable:
         """Return the peers whose link stands, by name."""
         return [self._peers[node][0] for node in sorted(self._peers) if self._peers[node][1].conn is not None]
 
-    def connections(self) -> list[Conn]:
+    def connections(self) -> list[LoopConnection]:
         """Return the connections of the links that stand."""
         return [peer.conn for _, peer in self._peers.values() if peer.conn is not None]
 
@@ -127,13 +136,13 @@ class PeerTable:
                 wanted[name] = (entry.tier, entry.address)
         return wanted
 
-    def hello_for(self, node: str, tier: str) -> tuple[Dialled, bytes]:
+    def hello_for(self, node: str, tier: str) -> tuple[DialedPeer, bytes]:
         """Return what a link that we open is owned by, and the HELLO to write on it first."""
         known = self._peers.get(node)
-        told = Told(known[0].incarnation, known[1].link.taken) if known is not None else Told()
-        return Dialled(node, tier, told), encode_hello(self.identity, *told)
+        told = HelloResume(known[0].incarnation, known[1].link.taken) if known is not None else HelloResume()
+        return DialedPeer(node, tier, told), encode_hello(self.identity, *told)
 
-    def secured(self, conn: Conn) -> None:
+    def secured(self, conn: LoopConnection) -> None:
         """Judge a certificate, before anything is read; the connection is closed if it has no business here."""
         try:
             certified = self._certify(conn)
@@ -142,41 +151,41 @@ class PeerTable:
         except LinkError as error:
             self._refuse(conn, "certificate", error)
 
-    def _refuse(self, conn: Conn, reason: str, error: LinkError, answer: bytes = b"") -> None:
+    def _refuse(self, conn: LoopConnection, reason: str, error: LinkError, answer: bytes = b"") -> None:
         say(logger, "link.refused", why=error)
         self._not_linked(conn, str(error))
         self._count(f"links_refused_{reason}")
         self._loop.close(conn, answer, linger=False)
 
-    def dropped(self, conn: Conn) -> None:
+    def dropped(self, conn: LoopConnection) -> None:
         """Note that a connection ended that was no client's; perhaps a router closed it before its HELLO."""
         self.pending.ended(conn)
-        if isinstance(conn.context, Dialled) and not conn.context.is_judged:
+        if isinstance(conn.context, DialedPeer) and not conn.context.is_judged:
             self._not_linked(conn, "it ended before HELLO: a certificate was refused, here or there")
 
-    def _not_linked(self, conn: Conn, why: str) -> None:
-        if isinstance(conn.context, Dialled) and conn.context.tier == TIER_ROUTER:
+    def _not_linked(self, conn: LoopConnection, why: str) -> None:
+        if isinstance(conn.context, DialedPeer) and conn.context.tier == TIER_ROUTER:
             conn.context.is_judged, self.router_fault = True, why
 
-    def condemn(self, peer: Peer, why: str) -> None:
+    def condemn(self, peer: LoopPeer, why: str) -> None:
         """Take no other connection of an incarnation that broke the protocol."""
         key = self.key(peer)
         if key.tier != TIER_OPERATOR:  # whose every command has a name and an incarnation of its own
             self._condemned[key.node] = key.incarnation, why
         self._count("links_refused_condemned")
 
-    def hello(self, conn: Conn, payload: bytes) -> PeerKey | None:
+    def hello(self, conn: LoopConnection, payload: bytes) -> PeerKey | None:
         """Judge a HELLO and join the connection to its peer; None if it was refused and closed."""
         try:
             hello = decode_hello(payload)
             key = check_hello(self.identity, hello, self._certify(conn))
-            dialled = conn.context if isinstance(conn.context, Dialled) else None
+            dialled = conn.context if isinstance(conn.context, DialedPeer) else None
             if dialled is not None:
                 expect(key, dialled.tier, dialled.node)
             check_member(self.identity, key, self._roster, dialled=dialled is not None)
             self._admit(key, dialled=dialled is not None)
             peer = self._peer_of(key)
-            told = dialled.told if dialled is not None else Told(key.incarnation, peer.link.taken)
+            told = dialled.told if dialled is not None else HelloResume(key.incarnation, peer.link.taken)
             if dialled is not None:
                 dialled.is_judged = True
             else:
@@ -186,9 +195,9 @@ class PeerTable:
             if hello.cluster_id and not self.identity.cluster_id:
                 self._cluster_ids[key.node] = hello.cluster_id
         except LinkError as error:
-            if isinstance(error, OtherCluster) and isinstance(conn.context, Dialled) and not conn.context.node:
+            if isinstance(error, OtherCluster) and isinstance(conn.context, DialedPeer) and not conn.context.node:
                 self.other_cluster = str(error)
-            answer = isinstance(error, OtherVersion | OtherCluster) and not isinstance(conn.context, Dialled)
+            answer = isinstance(error, OtherVersion | OtherCluster) and not isinstance(conn.context, DialedPeer)
             self._refuse(conn, "hello", error, encode_hello(self.identity) if answer else b"")
             return None
         return key
@@ -203,7 +212,7 @@ class PeerTable:
         if known is None and len(self._peers) >= PEERS_MAX:
             raise LinkError(f"{key.node} is not in the map, and {PEERS_MAX} others came before it")
 
-    def _peer_of(self, key: PeerKey) -> Peer:
+    def _peer_of(self, key: PeerKey) -> LoopPeer:
         known = self._peers.get(key.node)
         if known is not None and known[0] == key:
             return known[1]

@@ -5,8 +5,8 @@ How long one may stay is the loop's business (``ConnOptions.connect_timeout_ns``
 
 from collections.abc import Callable, Iterable
 
-from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
-from edge.hot.state import Conn
+from conf.admission import POOLS, AdmissionPool, AdmissionSlot, KnownAddresses
+from edge.hot.state import LoopConnection
 
 __all__ = ["PendingLinks"]
 
@@ -22,24 +22,28 @@ class PendingLinks:
         known: Addresses of nodes of the map, of seeds, and of peers whose certificates were accepted.
     """
 
-    def __init__(self, has_received: Callable[[Conn], bool]) -> None:
+    def __init__(self, has_received: Callable[[LoopConnection], bool]) -> None:
         self.known = KnownAddresses()
-        self.pool: AdmissionPool[Conn | None] = AdmissionPool(
+        self.pool: AdmissionPool[LoopConnection | None] = AdmissionPool(
             POOLS["edge_links"], self.known.knows, lambda conn: conn is not None and has_received(conn)
         )
-        self._places: dict[int, tuple[Place[Conn | None], str]] = {}  # by number of the connection; and its address
+        self._places: dict[
+            int, tuple[AdmissionSlot[LoopConnection | None], str]
+        ] = {}  # by number of the connection; and its address
 
-    def admit(self, now: float, address: str) -> tuple[Place[Conn | None] | None, Conn | None]:
+    def admit(
+        self, now: float, address: str
+    ) -> tuple[AdmissionSlot[LoopConnection | None] | None, LoopConnection | None]:
         """Return the place of a newcomer, None if it is refused, and the connection to close for it."""
         place, displaced = self.pool.admit(now, address, None)
         return place, displaced.owner if displaced is not None else None
 
-    def attached(self, place: Place[Conn | None], conn: Conn, address: str) -> None:
+    def attached(self, place: AdmissionSlot[LoopConnection | None], conn: LoopConnection, address: str) -> None:
         """Note which connection has a place."""
         place.owner = conn
         self._places[conn.number] = place, address
 
-    def authenticated(self, conn: Conn, name: str, now: float) -> None:
+    def authenticated(self, conn: LoopConnection, name: str, now: float) -> None:
         """Free the place of a connection that is a link from now on.
 
         Args:
@@ -52,12 +56,12 @@ class PendingLinks:
             place.leave()
             self.known.add(name, address, now)
 
-    def ended(self, conn: Conn) -> None:
+    def ended(self, conn: LoopConnection) -> None:
         """Free the place of a connection that is gone."""
         place, _ = self._places.pop(conn.number, (None, ""))
         if place is not None:
             place.leave()
 
-    def take_silent(self, now: float) -> Iterable[Conn]:
+    def take_silent(self, now: float) -> Iterable[LoopConnection]:
         """Return the connections that sent nothing in time; the caller closes them."""
         return [place.owner for place in self.pool.take_silent(now) if place.owner is not None]

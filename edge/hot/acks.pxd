@@ -17,7 +17,7 @@ from edge.hot.output cimport (
 from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport push_acknowledged
 from edge.hot.round_trips cimport end_trip
-from edge.hot.state cimport ANSWER_PENDING, Conn, HotState, PendingAck, Outbound, PARK_QUOTA, Peer, RELEASE_PENDING
+from edge.hot.state cimport ANSWER_PENDING, LoopConnection, HotState, PendingAck, OutboundWindow, PARK_QUOTA, LoopPeer, RELEASE_PENDING
 from edge.hot.told_origins cimport forget_origin, note_origin, write_told
 from edge.hot.traces cimport trace_acked, trace_answered
 
@@ -26,19 +26,19 @@ cdef enum:
     ACK_WAITS = 0x100
 
 
-cdef PendingAck new_message(HotState hot, int qos, Conn conn, int packet_identifier)
-cdef object reserve_ack(Conn conn, PendingAck message)
-cdef object answer(HotState hot, Conn conn, int qos, int packet_identifier, int reason_code)
+cdef PendingAck new_message(HotState hot, int qos, LoopConnection conn, int packet_identifier)
+cdef object reserve_ack(LoopConnection conn, PendingAck message)
+cdef object answer(HotState hot, LoopConnection conn, int qos, int packet_identifier, int reason_code)
 cdef object destination_done(HotState hot, PendingAck message, int reason_code)
 cdef object finish(HotState hot, PendingAck message)
-cdef object taken(HotState hot, Peer peer, unsigned long long number)
-cdef object count_back(HotState hot, Conn conn)
-cdef int acknowledged(HotState hot, Conn conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
+cdef object taken(HotState hot, LoopPeer peer, unsigned long long number)
+cdef object count_back(HotState hot, LoopConnection conn)
+cdef int acknowledged(HotState hot, LoopConnection conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
 
 
 # private
-cdef bint _withhold(HotState hot, Conn conn, PendingAck message) except -1
-cdef int _ephemeral(HotState hot, Conn conn, int first, int identifier, int reason_code) except -1
-cdef int _released(HotState hot, Conn conn, int identifier, int reason_code) except -1
+cdef bint _withhold(HotState hot, LoopConnection conn, PendingAck message) except -1
+cdef int _ephemeral(HotState hot, LoopConnection conn, int first, int identifier, int reason_code) except -1
+cdef int _released(HotState hot, LoopConnection conn, int identifier, int reason_code) except -1
 cdef bint _valid_code(int first, int code)
 cdef int _ack_properties(unsigned char* data, Py_ssize_t begin, Py_ssize_t end)

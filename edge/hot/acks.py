@@ -10,7 +10,7 @@ from collections import deque
 
 import cython
 
-from edge.hot.state import Conn, HotState, Outbound, Peer, PendingAck
+from edge.hot.state import HotState, LoopConnection, LoopPeer, OutboundWindow, PendingAck
 
 if not cython.compiled:
     from edge.hot.ack_rows import record_ack
@@ -50,7 +50,9 @@ __all__: list[str] = []
 # -- towards the publisher
 
 
-def new_message(hot: HotState, qos: cython.int, conn: Conn | None, packet_identifier: cython.int) -> PendingAck:
+def new_message(
+    hot: HotState, qos: cython.int, conn: LoopConnection | None, packet_identifier: cython.int
+) -> PendingAck:
     """Number a message."""
     hot.tags += 1
     message = PendingAck(hot.tags, qos, conn, packet_identifier)
@@ -58,14 +60,16 @@ def new_message(hot: HotState, qos: cython.int, conn: Conn | None, packet_identi
     return message
 
 
-def reserve_ack(conn: Conn, message: PendingAck) -> None:
+def reserve_ack(conn: LoopConnection, message: PendingAck) -> None:
     """Take the message's place in the order of the connection's acknowledgements."""
     if conn.ack_queue is None:
         conn.ack_queue = deque()
     conn.ack_queue.append(message)
 
 
-def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int) -> None:
+def answer(
+    hot: HotState, conn: LoopConnection, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int
+) -> None:
     """Write PUBACK or PUBREC."""
     if qos == 1:
         if conn.origins is None:
@@ -96,7 +100,7 @@ def answer(hot: HotState, conn: Conn, qos: cython.int, packet_identifier: cython
         count_back(hot, conn)
 
 
-def count_back(hot: HotState, conn: Conn) -> None:
+def count_back(hot: HotState, conn: LoopConnection) -> None:
     """One PUBLISH of the client is finished: its quota grows."""
     if conn.quota > 0:
         conn.quota -= 1
@@ -117,7 +121,7 @@ def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int
 
 def finish(hot: HotState, message: PendingAck) -> None:
     """All destinations have acknowledged: tell whoever waits, in order."""
-    conn: Conn | None = message.conn
+    conn: LoopConnection | None = message.conn
     message.done = True
     if message.parent is not None:
         if message.delivered:
@@ -157,7 +161,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
             record_ack(hot, message)
 
 
-def _withhold(hot: HotState, conn: Conn, message: PendingAck) -> cython.bint:
+def _withhold(hot: HotState, conn: LoopConnection, message: PendingAck) -> cython.bint:
     """No acknowledgement means "not kept for everyone", the client may retry; True if its connection ends with that.
 
     A 3.1.1 client cannot be told of a refusal. To others a failure would say that nobody gets the message, and some
@@ -174,7 +178,7 @@ def _withhold(hot: HotState, conn: Conn, message: PendingAck) -> cython.bint:
     return False
 
 
-def taken(hot: HotState, peer: Peer, number: cython.ulonglong) -> None:
+def taken(hot: HotState, peer: LoopPeer, number: cython.ulonglong) -> None:
     """The peer has taken our frames up to a number: an edge is done with the messages in them."""
     message: PendingAck
     while peer.inflight and peer.inflight[0][0] <= number:
@@ -187,7 +191,7 @@ def taken(hot: HotState, peer: Peer, number: cython.ulonglong) -> None:
 
 def acknowledged(
     hot: HotState,
-    conn: Conn,
+    conn: LoopConnection,
     first: cython.int,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
@@ -226,10 +230,10 @@ def acknowledged(
 
 
 def _ephemeral(
-    hot: HotState, conn: Conn, first: cython.int, identifier: cython.int, reason_code: cython.int
+    hot: HotState, conn: LoopConnection, first: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Take the acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released), or an error."""
-    outbound: Outbound = conn.outbound  # type: ignore[assignment]  # the caller answers where there is none
+    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller answers where there is none
     state: cython.int = state_of(outbound, identifier)
     if not is_of_flow(state, first >> 4):
         return PROTOCOL_ERROR
@@ -250,7 +254,7 @@ def _ephemeral(
     return 0
 
 
-def _released(hot: HotState, conn: Conn, identifier: cython.int, reason_code: cython.int) -> cython.int:
+def _released(hot: HotState, conn: LoopConnection, identifier: cython.int, reason_code: cython.int) -> cython.int:
     """PUBREL: forget the identifier, answer PUBCOMP [MQTT-4.3.3-11].
 
     It waits until the message has its PUBREC. 0x92 says that nothing is released; a stored session that was resumed may

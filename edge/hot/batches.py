@@ -11,7 +11,7 @@ from typing import TypeAlias
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import HotState, Peer, PendingAck
+from edge.hot.state import HotState, LoopPeer, PendingAck
 from wire.links.link import RESEND_BYTES_MAX, LinkFull
 
 if not cython.compiled:
@@ -50,7 +50,7 @@ Messages: TypeAlias = "list[PendingAck] | None"
 
 def append_run(
     hot: HotState,
-    peer: Peer,
+    peer: LoopPeer,
     version: cython.int,
     topic: bytes,
     data: cython.p_uchar,
@@ -73,7 +73,7 @@ def append_run(
     _appended(hot, peer, RUN_HEAD + topic_bytes + count)
 
 
-def append_record(hot: HotState, peer: Peer, record: bytes, partitions: Partitions, share: bytes) -> None:
+def append_record(hot: HotState, peer: LoopPeer, record: bytes, partitions: Partitions, share: bytes) -> None:
     """Append a MSG record, with the partitions it is for, as of which partition_epoch, and the shared pick it is."""
     batch: Buffer = _batch_of(hot, peer)
     count: cython.Py_ssize_t = len(partitions)
@@ -102,21 +102,21 @@ def append_record(hot: HotState, peer: Peer, record: bytes, partitions: Partitio
     _appended(hot, peer, size)
 
 
-def list_peer(hot: HotState, peer: Peer) -> None:
+def list_peer(hot: HotState, peer: LoopPeer) -> None:
     """Have the peer's batches flushed this turn."""
     if not peer.listed:
         peer.listed = True
         hot.busy_peers.append(peer)
 
 
-def _batch_of(hot: HotState, peer: Peer) -> Buffer:
+def _batch_of(hot: HotState, peer: LoopPeer) -> Buffer:
     if peer.batch is None:
         peer.batch = take_buffer(hot.pool)
     list_peer(hot, peer)
     return peer.batch
 
 
-def publish_acks_of(hot: HotState, peer: Peer) -> Buffer:
+def publish_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
     """Return the peer's PUBLISH_ACK payload of this turn, for appending."""
     if peer.publish_acks is None:
         peer.publish_acks = take_buffer(hot.pool)
@@ -124,7 +124,7 @@ def publish_acks_of(hot: HotState, peer: Peer) -> Buffer:
     return peer.publish_acks
 
 
-def push_acks_of(hot: HotState, peer: Peer) -> Buffer:
+def push_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
     """Return the peer's PUSH_ACK payload of this turn, for appending."""
     if peer.push_acks is None:
         peer.push_acks = take_buffer(hot.pool)
@@ -132,7 +132,7 @@ def push_acks_of(hot: HotState, peer: Peer) -> Buffer:
     return peer.push_acks
 
 
-def _appended(hot: HotState, peer: Peer, count: cython.Py_ssize_t) -> None:
+def _appended(hot: HotState, peer: LoopPeer, count: cython.Py_ssize_t) -> None:
     peer.room -= count
     if peer.room < peer.low_bytes and not peer.full:
         peer.full = True
@@ -142,7 +142,7 @@ def _appended(hot: HotState, peer: Peer, count: cython.Py_ssize_t) -> None:
         _cut_batch(hot, peer, batch, count)
 
 
-def _cut_batch(hot: HotState, peer: Peer, batch: Buffer, count: cython.Py_ssize_t) -> None:
+def _cut_batch(hot: HotState, peer: LoopPeer, batch: Buffer, count: cython.Py_ssize_t) -> None:
     """Make frames of a long batch; where its last record, of ``count`` bytes, fits no more, that begins the next one.
 
     Without a lease the frames wait, of what the core publishes itself: a message per client at most.
@@ -159,7 +159,7 @@ def flush_batches(hot: HotState) -> None:
     """Make frames of this turn's batches; without a lease they wait, a fenced node sends nothing."""
     if not hot.leased:
         return
-    peer: Peer
+    peer: LoopPeer
     busy = hot.busy_peers
     hot.busy_peers = []
     for peer in busy:
@@ -168,7 +168,7 @@ def flush_batches(hot: HotState) -> None:
             flush_peer(hot, peer)
 
 
-def flush_peer(hot: HotState, peer: Peer) -> None:
+def flush_peer(hot: HotState, peer: LoopPeer) -> None:
     """Make frames of what waits for one peer."""
     _flush_publish(hot, peer)
     if peer.publish_acks is not None:
@@ -180,7 +180,9 @@ def flush_peer(hot: HotState, peer: Peer) -> None:
     note_room(hot, peer)
 
 
-def _send_acks(hot: HotState, peer: Peer, kind: cython.int, record_bytes: cython.Py_ssize_t, payload: bytes) -> None:
+def _send_acks(
+    hot: HotState, peer: LoopPeer, kind: cython.int, record_bytes: cython.Py_ssize_t, payload: bytes
+) -> None:
     """Send acknowledgements in frames of whole records; only without a lease they gather to more than one."""
     most: cython.Py_ssize_t = BATCH_BYTES // record_bytes * record_bytes
     at: cython.Py_ssize_t = 0
@@ -197,7 +199,7 @@ def _payload(hot: HotState, batch: Buffer) -> bytes:
     return payload
 
 
-def _flush_publish(hot: HotState, peer: Peer) -> None:
+def _flush_publish(hot: HotState, peer: LoopPeer) -> None:
     if peer.batch is not None:
         messages = peer.batch_messages
         peer.batch_messages = []
@@ -205,7 +207,7 @@ def _flush_publish(hot: HotState, peer: Peer) -> None:
         peer.batch = None
 
 
-def send_frame(hot: HotState, peer: Peer, kind: cython.int, payload: bytes, messages: Messages) -> None:
+def send_frame(hot: HotState, peer: LoopPeer, kind: cython.int, payload: bytes, messages: Messages) -> None:
     """Give a frame to the link; one that it has no room for waits here, in order, and so does any without a lease."""
     if peer.blocked or not hot.leased:
         peer.blocked.append((kind, payload, messages))
@@ -221,7 +223,7 @@ def send_frame(hot: HotState, peer: Peer, kind: cython.int, payload: bytes, mess
         mark_dirty(hot, peer.conn)
 
 
-def note_room(hot: HotState, peer: Peer) -> None:
+def note_room(hot: HotState, peer: LoopPeer) -> None:
     """Look at the link's room again: send what was blocked, release the publishers when there is enough."""
     if peer.blocked and not hot.leased:
         list_peer(hot, peer)  # looked at again with the first batches under a lease
@@ -246,7 +248,7 @@ def note_room(hot: HotState, peer: Peer) -> None:
             release_peer(hot, peer)
 
 
-def release_peer(hot: HotState, peer: Peer) -> None:
+def release_peer(hot: HotState, peer: LoopPeer) -> None:
     """The peer has room, or is dead: its waiters go on."""
     if peer.full:
         peer.full = False

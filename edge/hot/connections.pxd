@@ -13,18 +13,18 @@ from edge.hot.output cimport (
 )
 from edge.hot.parse cimport count_bytes, parse, pause
 from edge.hot.purses cimport charge_asked
-from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE
+from edge.hot.state cimport LoopConnection, HotState, PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE
 
 
 cdef class Connections(HotState):
-    cdef object begin_mqtt(self, Conn conn)
-    cdef object feed_client(self, Conn conn, bytes data)
-    cdef object feed_link(self, Conn conn, bytes data)
-    cdef object parse_kept(self, Conn conn)
-    cdef object keep_rest(self, Conn conn, bytes data, Py_ssize_t consumed, bint begins)
-    cdef object answer_parked_pings(self, Conn conn)
-    cdef object parsed(self, Conn conn, Py_ssize_t consumed, bint begins)
+    cdef object begin_mqtt(self, LoopConnection conn)
+    cdef object feed_client(self, LoopConnection conn, bytes data)
+    cdef object feed_link(self, LoopConnection conn, bytes data)
+    cdef object parse_kept(self, LoopConnection conn)
+    cdef object keep_rest(self, LoopConnection conn, bytes data, Py_ssize_t consumed, bint begins)
+    cdef object answer_parked_pings(self, LoopConnection conn)
+    cdef object parsed(self, LoopConnection conn, Py_ssize_t consumed, bint begins)
     cdef object call_closed(self)
-    cdef object let_go(self, Conn conn)
-    cdef object fail(self, Conn conn, int why)
-    cdef object forget(self, Conn conn, int why)
+    cdef object let_go(self, LoopConnection conn)
+    cdef object fail(self, LoopConnection conn, int why)
+    cdef object forget(self, LoopConnection conn, int why)

@@ -37,8 +37,8 @@ import heapq
 import cython
 
 from edge.hot.options import ConnOptions, SessionOptions
-from edge.hot.purses import Purse
-from edge.hot.state import Conn, HotState
+from edge.hot.purses import SharedRateLimit
+from edge.hot.state import HotState, LoopConnection
 from wire.links.link import LinkError
 
 if not cython.compiled:
@@ -71,10 +71,10 @@ NO_LIMIT = 1 << 40
 class Connections(HotState):
     """Bytes, bounds and ends of connections."""
 
-    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> Conn:
+    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> LoopConnection:
         """Take a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
         self.numbers += 1
-        conn = Conn(fd, kind, self.numbers)
+        conn = LoopConnection(fd, kind, self.numbers)
         conn.context = options.context
         conn.heard_ns = now_ns
         conn.silence_ns = options.connect_timeout_ns
@@ -91,14 +91,14 @@ class Connections(HotState):
             mark_dirty(self, conn)
         return conn
 
-    def begin_mqtt(self, conn: Conn) -> None:
+    def begin_mqtt(self, conn: LoopConnection) -> None:
         """PROXY header and TLS are over: the time of the first packet begins."""
         options = conn.options
         conn.options = None
         if options is not None and options.first_packet_ns > 0:
             conn.connect_ns = self.now_ns - conn.heard_ns + options.first_packet_ns
 
-    def open_session(self, conn: Conn, options: SessionOptions) -> None:
+    def open_session(self, conn: LoopConnection, options: SessionOptions) -> None:
         """CONNECT was accepted: from the next packet on, these bounds hold. Write CONNACK and resume separately.
 
         A durable session is bound by it: pushes of (session, owner_epoch) are written here from now on.
@@ -124,21 +124,21 @@ class Connections(HotState):
         if options.session:
             self.sessions[options.session] = conn
 
-    def limit(self, conn: Conn, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
+    def limit(self, conn: LoopConnection, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
         """Read a client no faster than this from now on; 0: the loop's own rate of messages, no rate of bytes."""
         conn.publish_gap_ns = int(1e9 / publish_rate_max) if publish_rate_max else self.publish_gap_ns
         conn.byte_gap_ps = int(1e12 / byte_rate_max) if byte_rate_max else 0
         conn.metered = metered
 
-    def share(self, conn: Conn, purse: Purse | None) -> None:
+    def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
         """Have a client use up what its address may send in all; None: it may send as if it were alone."""
         conn.purse = purse
 
-    def reads_ahead(self, conn: Conn) -> bool:
+    def reads_ahead(self, conn: LoopConnection) -> bool:
         """Whether a parked client may be fed."""
         return bool(may_read_ahead(self, conn))
 
-    def feed(self, conn: Conn, data: bytes) -> None:
+    def feed(self, conn: LoopConnection, data: bytes) -> None:
         """Take bytes that arrived; while ``conn.parked`` only what ``reads_ahead`` allows, after a close nothing."""
         if conn.closed:
             return
@@ -157,7 +157,7 @@ class Connections(HotState):
         if conn.filter is not None and conn.filter.ended and not conn.closed:
             self.fail(conn, FAILED)
 
-    def feed_client(self, conn: Conn, data: bytes) -> None:
+    def feed_client(self, conn: LoopConnection, data: bytes) -> None:
         """Parse what came, behind what was kept."""
         kept: cython.Py_ssize_t = len(conn.partial)
         consumed: cython.Py_ssize_t
@@ -175,7 +175,7 @@ class Connections(HotState):
         consumed = parse(self, conn, data, 0, len(data))
         self.keep_rest(conn, data, consumed, kept == 0)
 
-    def feed_link(self, conn: Conn, data: bytes) -> None:
+    def feed_link(self, conn: LoopConnection, data: bytes) -> None:
         """Bytes of another node; what cannot be read ends the connection."""
         try:
             receive_link(self, conn, data)
@@ -184,7 +184,7 @@ class Connections(HotState):
                 self.handler.broke(conn.peer, str(error))
             self.fail(conn, FAILED)
 
-    def parse_kept(self, conn: Conn) -> None:
+    def parse_kept(self, conn: LoopConnection) -> None:
         """Parse on where a parked connection stopped."""
         data: bytes = conn.partial
         conn.partial = b""
@@ -195,7 +195,7 @@ class Connections(HotState):
         consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
         self.keep_rest(conn, data, consumed, False)
 
-    def keep_rest(self, conn: Conn, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+    def keep_rest(self, conn: LoopConnection, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
         """Keep what was not parsed; ``begins``: nothing of it was kept before."""
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
@@ -206,12 +206,12 @@ class Connections(HotState):
             self.answer_parked_pings(conn)
         count_held(self, conn)
 
-    def answer_parked_pings(self, conn: Conn) -> None:
+    def answer_parked_pings(self, conn: LoopConnection) -> None:
         """Answer the PINGREQs behind the packet that parked a connection."""
         if conn.partial and not conn.closed and conn.version != 0 and not conn.is_link:
             answer_pings(self, conn)
 
-    def parsed(self, conn: Conn, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+    def parsed(self, conn: LoopConnection, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
         """Charge what was parsed; a packet that begins behind it, or with the first bytes, has its time from now."""
         if conn.byte_gap_ps > 0 or conn.purse is not None:
             count_bytes(self, conn, consumed)
@@ -222,7 +222,7 @@ class Connections(HotState):
         if conn.metered and consumed > 0:
             self.handler.sent(conn, consumed)
 
-    def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
+    def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
         """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
         if gap_ns > 0:
             conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + filters * gap_ns
@@ -230,7 +230,7 @@ class Connections(HotState):
         if conn.purse is not None:
             pause(self, conn, charge_asked(conn.purse, self.now_ns, filters))
 
-    def take_output(self, conn: Conn, bytes_max: int = 1 << 30) -> bytes:
+    def take_output(self, conn: LoopConnection, bytes_max: int = 1 << 30) -> bytes:
         """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease.
 
         A link gives its own bytes first, then whole frames: call it until it is empty.
@@ -259,26 +259,26 @@ class Connections(HotState):
         self.bytes_out += len(data)
         return data
 
-    def dirty_conns(self) -> list[Conn]:
+    def dirty_conns(self) -> list[LoopConnection]:
         """Return the connections that have something to send or to change, and forget the list."""
-        conn: Conn | None = take_dirty(self)
-        dirty: list[Conn] = []
+        conn: LoopConnection | None = take_dirty(self)
+        dirty: list[LoopConnection] = []
         while conn is not None:
             dirty.append(conn)
             conn = unlink_dirty(conn)
         return dirty
 
-    def output_mark(self, conn: Conn) -> int:
+    def output_mark(self, conn: LoopConnection) -> int:
         """Return the end of the output of now: it is written when ``written_to`` has reached this."""
         mark: int = conn.written + conn.wrapped + pending_output(conn)
         return mark
 
-    def written_to(self, conn: Conn) -> int:
+    def written_to(self, conn: LoopConnection) -> int:
         """Return how much of its output has left."""
         written: int = conn.written
         return written
 
-    def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
+    def write(self, conn: LoopConnection, data: bytes, needs_lease: bool = False) -> None:
         """Append whole packets to the output.
 
         needs_lease: held at the flush while the node is fenced (CONNACK, SUBACK, UNSUBACK).
@@ -289,21 +289,21 @@ class Connections(HotState):
             conn.has_acks = True
         append_bytes(output_of(self, conn), data)
 
-    def resume(self, conn: Conn) -> None:
+    def resume(self, conn: LoopConnection) -> None:
         """End the parking by a Handler call. Parsing goes on after that call returns, or in the next turn."""
         unpark(self, conn, PARK_HANDLER)
 
-    def begin_pipeline(self, conn: Conn) -> None:
+    def begin_pipeline(self, conn: LoopConnection) -> None:
         """Parse only retained messages of QoS 1 and 2, and what has no order with them, until ``end_pipeline``."""
         conn.pipelining = not conn.closed
 
-    def end_pipeline(self, conn: Conn) -> None:
+    def end_pipeline(self, conn: LoopConnection) -> None:
         """No retained message of the connection is under way: parse every packet again."""
         if conn.pipelining:
             conn.pipelining = False
             unpark(self, conn, PARK_PIPELINE)
 
-    def end_of_file(self, conn: Conn) -> None:
+    def end_of_file(self, conn: LoopConnection) -> None:
         """The peer closed or reset its direction: the connection ends like by ``close``.
 
         What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT)
@@ -317,7 +317,7 @@ class Connections(HotState):
         if conn.closed:
             mark_dirty(self, conn)
 
-    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+    def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
         """Write ``last``, stop reading, flush, half-close; the socket ends when the peer closed, or after 2 s.
 
         ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the turn.
@@ -332,7 +332,7 @@ class Connections(HotState):
         conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
         mark_dirty(self, conn)
 
-    def leave(self, conn: Conn) -> None:
+    def leave(self, conn: LoopConnection) -> None:
         """Close a client that said DISCONNECT: it reads no more, and says nothing that a reset could answer.
 
         TLS and WebSocket have a word of their own behind it, so there the client's close is waited for.
@@ -342,7 +342,7 @@ class Connections(HotState):
         if not waits:
             conn.close_at_ns = -1
 
-    def cut(self, conn: Conn, last: bytes = b"") -> None:
+    def cut(self, conn: LoopConnection, last: bytes = b"") -> None:
         """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""
         if conn.closed:
             return
@@ -359,13 +359,13 @@ class Connections(HotState):
             conn.close_at_ns = 0
         mark_dirty(self, conn)
 
-    def fail(self, conn: Conn, why: cython.int) -> None:
+    def fail(self, conn: LoopConnection, why: cython.int) -> None:
         """The transport is unusable: end it without lingering."""
         self.forget(conn, why)
         conn.close_at_ns = 0
         mark_dirty(self, conn)
 
-    def forget(self, conn: Conn, why: cython.int) -> None:
+    def forget(self, conn: LoopConnection, why: cython.int) -> None:
         """No packet of this connection counts any more; the socket may still be flushed."""
         conn.closed = True
         conn.why = why
@@ -395,7 +395,7 @@ class Connections(HotState):
 
     def call_closed(self) -> None:
         """Tell the core which connections ended, outside of any other call; no more in a turn than it has time for."""
-        conn: Conn
+        conn: LoopConnection
         while self.gone and self.closings > 0:
             gone = self.gone[: self.closings]
             self.gone = self.gone[self.closings :]
@@ -411,9 +411,9 @@ class Connections(HotState):
                 self.handler.closed(conn, conn.why)
                 forget_waiting(self, conn)
 
-    def let_go(self, conn: Conn) -> None:
+    def let_go(self, conn: LoopConnection) -> None:
         """Fill its place among the connections with the last one."""
-        last: Conn = self.conns.pop()
+        last: LoopConnection = self.conns.pop()
         if last is not conn:
             self.conns[conn.slot] = last
             last.slot = conn.slot
@@ -422,7 +422,7 @@ class Connections(HotState):
         """Read nothing more from clients, for ever: what was read is parsed on and answered."""
         self.reading = False
 
-    def owes(self, conn: Conn) -> bool:
+    def owes(self, conn: LoopConnection) -> bool:
         """Whether something that was read from a client is not carried out or not answered yet."""
         return bool(conn.ack_queue) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
 
@@ -434,9 +434,9 @@ class Connections(HotState):
         """Call ``Handler.memory_exceeded`` in turns that end with more held for clients."""
         self.held_bytes_max = bytes_max
 
-    def largest_holders(self, count: int) -> list[Conn]:
+    def largest_holders(self, count: int) -> list[LoopConnection]:
         """Return the clients for which most is held, the largest first."""
-        conn: Conn
+        conn: LoopConnection
         shares: list[tuple[int, int]] = []
         least: cython.Py_ssize_t = max(4096, self.held_bytes // (2 * len(self.conns) + 1))
         for conn in self.conns:
@@ -444,7 +444,7 @@ class Connections(HotState):
                 shares.append((share_of(conn), conn.slot))
         return [self.conns[slot] for _, slot in heapq.nlargest(count, shares)]
 
-    def join_class(self, conn: Conn, number: int) -> None:
+    def join_class(self, conn: LoopConnection, number: int) -> None:
         """Say in ``Handler.authorize`` which bit on Routes decisions of the connection's class have, -1 for none.
 
         It holds until ``void_verdicts``. No two classes that are asked about have the same number in one epoch.
@@ -454,7 +454,7 @@ class Connections(HotState):
         bit: cython.ulonglong = 1
         conn.rights_bit = bit << number if number >= 0 else 0
 
-    def forget_verdicts(self, conn: Conn) -> None:
+    def forget_verdicts(self, conn: LoopConnection) -> None:
         """Ask ``Handler.authorize`` anew for each topic of a connection, whose client has other rights now."""
         conn.rights_bit = 0
         conn.permissions = None
@@ -462,7 +462,7 @@ class Connections(HotState):
         conn.asks_as = self.numbers
         conn.last_version = -1
 
-    def judge_pushes_to(self, conn: Conn) -> None:
+    def judge_pushes_to(self, conn: LoopConnection) -> None:
         """Ask ``Handler.may_receive`` about each message that a partition pushes to a connection, until it ends."""
         conn.judge_pushes = True
 

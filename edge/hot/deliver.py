@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Route, Sub, Waiting
+from edge.hot.state import BackloggedMessage, HotState, LoopConnection, OutboundWindow, PublishView, Route, Sub, Waiting
 
 if not cython.compiled:
     from edge.hot.buffers import append_bytes, append_span, put16, put32, read_varint, reserve, varint_end
@@ -34,14 +34,14 @@ if not cython.compiled:  # compiled, C constants: deliver.pxd
     ALIAS_BYTES = 6  # the property, and lengths that grow by it
 
 
-def park_if_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
+def park_if_slow(hot: HotState, publisher: LoopConnection, route: Route) -> cython.bint:
     """Park the publisher if a subscriber of the route is above the bound; called before it is read or parsed.
 
     Returns:
         Whether it is parked.
     """
     sub: Sub
-    conn: Conn
+    conn: LoopConnection
     slow: cython.bint = False
     for sub in route.subs:
         conn = sub.conn
@@ -53,7 +53,7 @@ def park_if_slow(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
 
 def deliver_run(
     hot: HotState,
-    publisher: Conn | None,
+    publisher: LoopConnection | None,
     route: Route,
     version: cython.int,
     data: cython.p_uchar,
@@ -75,7 +75,7 @@ def deliver_run(
         count: How many.
     """
     sub: Sub
-    conn: Conn
+    conn: LoopConnection
     five: cython.bint = version == 5
     converted: cython.Py_ssize_t = -1
     cached_five: cython.bint = False
@@ -133,14 +133,16 @@ def deliver_run(
                 note_high(hot, conn)
 
 
-def is_excepted(sub: Sub, publisher: Conn | None) -> cython.bint:
+def is_excepted(sub: Sub, publisher: LoopConnection | None) -> cython.bint:
     """Whether a subscriber gets no copy because of who publishes: No Local, or the rest of it [MQTT-3.8.3-3]."""
     if sub.conn is publisher:
         return sub.no_local
     return sub.own_only
 
 
-def _hold_each(hot: HotState, publisher: Conn | None, sub: Sub, topic: bytes, records: Sequence[bytes]) -> cython.bint:
+def _hold_each(
+    hot: HotState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
+) -> cython.bint:
     """Give the several copies of each message to the core, as ``hold_copies`` does; False: nothing is read any more."""
     copy: Sub
     for record in records:
@@ -152,7 +154,7 @@ def _hold_each(hot: HotState, publisher: Conn | None, sub: Sub, topic: bytes, re
 
 def _deliver_copies_of_run(
     hot: HotState,
-    publisher: Conn | None,
+    publisher: LoopConnection | None,
     sub: Sub,
     topic: bytes,
     five: cython.bint,
@@ -161,7 +163,7 @@ def _deliver_copies_of_run(
     end: cython.Py_ssize_t,
 ) -> None:
     """Deliver a run message by message: all copies of one go before the next one [MQTT-4.6.0-6]."""
-    packet: Packet = hot.second
+    packet: PublishView = hot.second
     if sub.held and _hold_each(hot, publisher, sub, topic, records_of_run(hot, topic, five, data, start, end)):
         return
     packet.topic = topic
@@ -171,10 +173,10 @@ def _deliver_copies_of_run(
         deliver_copies(hot, publisher, sub, packet)
 
 
-def deliver_copies(hot: HotState, publisher: Conn | None, sub: Sub, packet: Packet) -> None:
+def deliver_copies(hot: HotState, publisher: LoopConnection | None, sub: Sub, packet: PublishView) -> None:
     """Deliver one message by each of a session's overlapping subscriptions that does not share a copy."""
     copy: Sub
-    conn: Conn = sub.conn
+    conn: LoopConnection = sub.conn
     qos: cython.int
     for copy in sub.copies:
         if is_excepted(copy, publisher):
@@ -190,7 +192,7 @@ def deliver_copies(hot: HotState, publisher: Conn | None, sub: Sub, packet: Pack
 
 def _deliver_aliased(
     hot: HotState,
-    conn: Conn,
+    conn: LoopConnection,
     topic: bytes,
     five: cython.bint,
     data: cython.p_uchar,
@@ -199,7 +201,7 @@ def _deliver_aliased(
     identifiers: bytes,
 ) -> None:
     """Deliver a run packet by packet: its copies differ from client to client, or are told of."""
-    packet: Packet = hot.second
+    packet: PublishView = hot.second
     while start < end:
         start = load_plain(packet, data, start, five)
         packet.topic = topic
@@ -208,8 +210,8 @@ def _deliver_aliased(
 
 def write_copy(
     hot: HotState,
-    conn: Conn,
-    packet: Packet,
+    conn: LoopConnection,
+    packet: PublishView,
     qos: cython.int,
     retain: cython.bint,
     dup: cython.bint,
@@ -239,7 +241,7 @@ def write_copy(
 
 
 def _append_run(
-    hot: HotState, conn: Conn, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> None:
     sent: cython.Py_ssize_t
     hot.turn_bytes += count
@@ -265,7 +267,7 @@ def convert_run(
     size_max: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Fill ``hot.converted`` with the run as another class of subscriber reads it; return how many packets fit."""
-    packet: Packet = hot.second
+    packet: PublishView = hot.second
     count: cython.Py_ssize_t = 0
     hot.converted.end = 0
     hot.converted_payload = 0
@@ -279,10 +281,10 @@ def convert_run(
     return count
 
 
-def deliver_local(hot: HotState, publisher: Conn | None, route: Route, packet: Packet) -> None:
+def deliver_local(hot: HotState, publisher: LoopConnection | None, route: Route, packet: PublishView) -> None:
     """Deliver one message to every local subscriber of the route."""
     sub: Sub
-    conn: Conn
+    conn: LoopConnection
     qos: cython.int
     records: list[bytes] | None = None
     for sub in route.subs:
@@ -314,11 +316,11 @@ def deliver_local(hot: HotState, publisher: Conn | None, route: Route, packet: P
 
 
 def deliver_to(
-    hot: HotState, conn: Conn, packet: Packet, qos: cython.int, retain: cython.bint, identifiers: bytes
+    hot: HotState, conn: LoopConnection, packet: PublishView, qos: cython.int, retain: cython.bint, identifiers: bytes
 ) -> cython.bint:
     """Deliver one message to one session; False if it was dropped, which was counted."""
     five: cython.bint = conn.version == 5
-    outbound: Outbound
+    outbound: OutboundWindow
     size: cython.Py_ssize_t = publish_bytes(packet, five, qos, identifiers)
     if size > conn.client_packet_max:  # [MQTT-3.1.2-24] [MQTT-3.1.2-25]
         hot.dropped_too_large += 1
@@ -336,7 +338,7 @@ def deliver_to(
             trace_written(hot, conn, packet, 0, 0, 0)
         return True
     if conn.outbound is None:
-        conn.outbound = Outbound(conn.window)
+        conn.outbound = OutboundWindow(conn.window)
     outbound = conn.outbound
     if outbound.inflight >= outbound.window or outbound.pending or pending_output(conn) > hot.output_high:
         if _pend(hot, outbound, packet, five, qos, retain, identifiers, size):
@@ -360,8 +362,8 @@ def deliver_to(
 
 def _pend(
     hot: HotState,
-    outbound: Outbound,
-    packet: Packet,
+    outbound: OutboundWindow,
+    packet: PublishView,
     five: cython.bint,
     qos: cython.int,
     retain: cython.bint,
@@ -389,8 +391,8 @@ def _pend(
     return True
 
 
-def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cython.Py_ssize_t) -> Waiting:
-    """Return the encoded message as ``Outbound.pending`` holds it."""
+def _pending_entry(hot: HotState, packet: PublishView, five: cython.bint, size: cython.Py_ssize_t) -> Waiting:
+    """Return the encoded message as ``OutboundWindow.pending`` holds it."""
     encoded: bytes
     if cython.compiled:  # pragma: no cover
         encoded = hot.scratch.data[0:size]
@@ -400,18 +402,18 @@ def _pending_entry(hot: HotState, packet: Packet, five: cython.bint, size: cytho
     expiry_at: cython.Py_ssize_t = 0
     if five and packet.expiry_s != NO_EXPIRY:
         expiry_at = varint_end(encoded, at + 2, size) + 1
-    return (encoded, at, expiry_at, hot.now_ns, b"", b"", Kept(size))
+    return (encoded, at, expiry_at, hot.now_ns, b"", b"", BackloggedMessage(size))
 
 
-def drain_pending(hot: HotState, conn: Conn) -> None:
+def drain_pending(hot: HotState, conn: LoopConnection) -> None:
     """Send what waited for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
-    outbound: Outbound | None = conn.outbound
+    outbound: OutboundWindow | None = conn.outbound
     assert outbound is not None  # its callers saw something that waits
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
         entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
         assert outbound.pending_bytes >= 0
-        kept: Kept = entry[6]
+        kept: BackloggedMessage = entry[6]
         end_to_keep(hot, kept)
         if entry[5] and conn.judge_pushes and _is_refused(hot, conn, entry):
             outbound.picks_bytes -= len(entry[5])
@@ -429,7 +431,7 @@ def drain_pending(hot: HotState, conn: Conn) -> None:
                 keep_pick(outbound, (entry[0][0] >> 1) & 3, entry[4], entry[5], entry[3])
 
 
-def _is_refused(hot: HotState, conn: Conn, entry: Waiting) -> bool:
+def _is_refused(hot: HotState, conn: LoopConnection, entry: Waiting) -> bool:
     """Whether a client may not receive a message that waits for it."""
     encoded: bytes = entry[0]
     topic: bytes = encoded[varint_end(encoded, 1, len(encoded)) + 2 : entry[1]]
@@ -438,8 +440,8 @@ def _is_refused(hot: HotState, conn: Conn, entry: Waiting) -> bool:
 
 def _send_pending(
     hot: HotState,
-    conn: Conn,
-    outbound: Outbound,
+    conn: LoopConnection,
+    outbound: OutboundWindow,
     encoded: bytes,
     identifier_at: cython.Py_ssize_t,
     expiry_at: cython.Py_ssize_t,

@@ -8,7 +8,7 @@ and list of subscription identifiers. Knows no connections.
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Packet
+from edge.hot.state import PublishView
 
 if not cython.compiled:
     from edge.hot.buffers import (
@@ -52,14 +52,14 @@ def put_varint(data: cython.p_uchar, at: cython.Py_ssize_t, value: cython.Py_ssi
     return at + 1
 
 
-def _property_bytes(packet: Packet, identifiers: bytes) -> cython.Py_ssize_t:
+def _property_bytes(packet: PublishView, identifiers: bytes) -> cython.Py_ssize_t:
     count: cython.Py_ssize_t = packet.plain_bytes + len(identifiers)
     if packet.expiry_s != NO_EXPIRY:
         count += 5
     return count
 
 
-def _body_bytes(packet: Packet, five: cython.bint, qos: cython.int, identifiers: bytes) -> cython.Py_ssize_t:
+def _body_bytes(packet: PublishView, five: cython.bint, qos: cython.int, identifiers: bytes) -> cython.Py_ssize_t:
     body: cython.Py_ssize_t = 2 + len(packet.topic) + packet.payload_bytes
     properties: cython.Py_ssize_t
     if qos > 0:
@@ -70,7 +70,7 @@ def _body_bytes(packet: Packet, five: cython.bint, qos: cython.int, identifiers:
     return body
 
 
-def publish_bytes(packet: Packet, five: cython.bint, qos: cython.int, identifiers: bytes) -> cython.Py_ssize_t:
+def publish_bytes(packet: PublishView, five: cython.bint, qos: cython.int, identifiers: bytes) -> cython.Py_ssize_t:
     """Length of the whole packet, as Maximum Packet Size counts it."""
     body: cython.Py_ssize_t = _body_bytes(packet, five, qos, identifiers)
     return 1 + varint_bytes(body) + body
@@ -78,7 +78,7 @@ def publish_bytes(packet: Packet, five: cython.bint, qos: cython.int, identifier
 
 def write_publish(
     buffer: Buffer,
-    packet: Packet,
+    packet: PublishView,
     five: cython.bint,
     qos: cython.int,
     retain: cython.bint,
@@ -120,7 +120,7 @@ def write_publish(
     return 0
 
 
-def copy_plain(buffer: Buffer, at: cython.Py_ssize_t, packet: Packet) -> cython.int:
+def copy_plain(buffer: Buffer, at: cython.Py_ssize_t, packet: PublishView) -> cython.int:
     """Write the publisher's properties without Topic Alias and Message Expiry Interval into reserved bytes."""
     source: cython.Py_ssize_t = packet.properties_at
     end: cython.Py_ssize_t = source + packet.properties_bytes
@@ -144,7 +144,7 @@ def copy_plain(buffer: Buffer, at: cython.Py_ssize_t, packet: Packet) -> cython.
 
 
 def walk_properties(
-    packet: Packet,
+    packet: PublishView,
     data: cython.p_uchar,
     begin: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
@@ -330,7 +330,9 @@ def valid_topic(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ss
     return valid_text(data, at, count)
 
 
-def load_plain(packet: Packet, data: cython.p_uchar, at: cython.Py_ssize_t, five: cython.bint) -> cython.Py_ssize_t:
+def load_plain(
+    packet: PublishView, data: cython.p_uchar, at: cython.Py_ssize_t, five: cython.bint
+) -> cython.Py_ssize_t:
     """Load a QoS 0 packet that was checked before (of a run), without its topic; return the position behind it."""
     body: cython.Py_ssize_t = varint_end(data, at + 1, at + 5)
     end: cython.Py_ssize_t = body + read_varint(data, at + 1, body)

@@ -6,14 +6,14 @@ from edge.hot.layout cimport BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEED
 from edge.hot.outboxes cimport pump_outboxes
 from edge.hot.output cimport end_lag, mark_dirty, unpark
 from edge.hot.peering cimport Peering
-from edge.hot.state cimport Conn, HotState, PARK_HANDLER, PARK_RATE
+from edge.hot.state cimport LoopConnection, HotState, PARK_HANDLER, PARK_RATE
 
 
-cdef class Engine(Peering):
+cdef class BrokerLoop(Peering):
     cdef readonly Py_ssize_t sweep_left
     cpdef object begin_turn(self, long long now_ns)
     cpdef object end_turn(self, long long now_ns)
     cpdef object begin_sweep(self)
     cpdef object sweep_some(self, long long now_ns, Py_ssize_t count)
     cdef object end_fence(self, long long now_ns)
-    cdef bint is_too_slow(self, Conn conn, long long now_ns) except -1
+    cdef bint is_too_slow(self, LoopConnection conn, long long now_ns) except -1

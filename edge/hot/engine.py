@@ -1,4 +1,4 @@
-"""``Engine``: the sans-IO engine of the loop, and everything the edge core may ask of it.
+"""``BrokerLoop``: the sans-IO engine of the loop, and everything the edge core may ask of it.
 
 Takes bytes and the time, gives bytes. ``edge/hot/loop.py`` puts sockets around it; tests and the simulation call
 ``begin_turn``, ``feed``, ``end_turn`` and ``take_output`` themselves. Nothing here reads a clock or rolls dice.
@@ -12,7 +12,7 @@ import cython
 
 from edge.hot.options import HotLimits
 from edge.hot.peering import Peering
-from edge.hot.state import Conn, HotState
+from edge.hot.state import HotState, LoopConnection
 
 if not cython.compiled:
     from edge.hot.ack_rows import flush_rows
@@ -26,7 +26,7 @@ if not cython.compiled:
 if TYPE_CHECKING:
     from edge.hot.handler import Handler
 
-__all__ = ["Engine"]
+__all__ = ["BrokerLoop"]
 
 PACED_EVERY_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
@@ -34,7 +34,7 @@ PACKET_GRACE_NS = 10_000_000_000  # a network may lose what is sent, and send it
 CLOSINGS_MAX = 50  # ended connections that the core is told of in a turn: a few milliseconds
 
 
-class Engine(Peering):
+class BrokerLoop(Peering):
     """All connections, routes and peers of one edge process.
 
     Attributes:
@@ -50,7 +50,7 @@ class Engine(Peering):
 
     def begin_turn(self, now_ns: cython.longlong) -> None:
         """Set the time, and parse on where resumed or released connections stopped."""
-        conn: Conn
+        conn: LoopConnection
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
         self.turn_bytes = 0
@@ -87,9 +87,9 @@ class Engine(Peering):
 
     def read_paced(self) -> None:
         """Go on with the clients whose publish rate has recovered."""
-        conn: Conn
+        conn: LoopConnection
         used_ns: cython.longlong
-        still: list[Conn] = []
+        still: list[LoopConnection] = []
         self.paced_at_ns = self.now_ns
         for conn in self.paced:
             used_ns = max(conn.paid_ns, conn.bytes_paid_ns, conn.asked_paid_ns)
@@ -141,8 +141,8 @@ class Engine(Peering):
         goes from the last one to the first, and the last one takes the place of one that goes: so one that moves was
         seen, and none is left out.
         """
-        conn: Conn
-        conns: list[Conn] = self.conns
+        conn: LoopConnection
+        conns: list[LoopConnection] = self.conns
         self.now_ns = now_ns
         self.sweep_left = min(self.sweep_left, len(conns))
         while self.sweep_left > 0 and count > 0:
@@ -168,7 +168,7 @@ class Engine(Peering):
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, KEEP_ALIVE_TIMEOUT if conn.version else UNSPECIFIED_ERROR)
 
-    def is_too_slow(self, conn: Conn, now_ns: cython.longlong) -> cython.bint:
+    def is_too_slow(self, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
         """Whether the packet that a client has begun should have come whole by now, or more of it."""
         age_ns: cython.longlong = now_ns - conn.packet_begun_ns
         if self.packet_timeout_ns == 0 or age_ns < PACKET_GRACE_NS or conn.ready or not self.reading:
@@ -177,7 +177,7 @@ class Engine(Peering):
 
     def set_lease(self, until_ns: int) -> None:
         """The lease runs out at ``until_ns`` on CLOCK_BOOTTIME; 0: none. Renewing it ends the holding of acks."""
-        conn: Conn
+        conn: LoopConnection
         was: cython.bint = self.leased
         self.lease_until_ns = until_ns
         self.leased = self.now_ns < until_ns

@@ -1,7 +1,7 @@
 # C form of excess.py.
 from edge.hot.layout cimport RECEIVE_MAXIMUM_EXCEEDED
 from edge.hot.output cimport unpark
-from edge.hot.state cimport Conn, HotState, PendingAck, PARK_QUOTA
+from edge.hot.state cimport LoopConnection, HotState, PendingAck, PARK_QUOTA
 
 
 cdef enum:
@@ -10,7 +10,7 @@ cdef enum:
     EXCEEDED = RECEIVE_MAXIMUM_EXCEEDED
 
 
-cdef int judge_excess(HotState hot, Conn conn) except -1
-cdef object hold_excess(Conn conn, PendingAck message, Py_ssize_t count)
-cdef object end_excess(HotState hot, Conn conn, PendingAck message)
-cdef bint owes_too_long(HotState hot, Conn conn, long long now_ns) except -1
+cdef int judge_excess(HotState hot, LoopConnection conn) except -1
+cdef object hold_excess(LoopConnection conn, PendingAck message, Py_ssize_t count)
+cdef object end_excess(HotState hot, LoopConnection conn, PendingAck message)
+cdef bint owes_too_long(HotState hot, LoopConnection conn, long long now_ns) except -1

@@ -8,7 +8,7 @@ Source: MQTT 5.0 sections 3.1.2.4, 3.3.4, 4.9; docs/adr/0021-above-receive-maxim
 
 import cython
 
-from edge.hot.state import Conn, HotState, PendingAck
+from edge.hot.state import HotState, LoopConnection, PendingAck
 
 if not cython.compiled:
     from edge.hot.layout import RECEIVE_MAXIMUM_EXCEEDED
@@ -20,7 +20,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def judge_excess(hot: HotState, conn: Conn) -> cython.int:
+def judge_excess(hot: HotState, conn: LoopConnection) -> cython.int:
     """Judge a PUBLISH that comes while as many are open as the client was told; asked for none below that."""
     if conn.version != 5:
         return WAITS  # it was told nothing
@@ -35,13 +35,13 @@ def judge_excess(hot: HotState, conn: Conn) -> cython.int:
     return TAKEN
 
 
-def hold_excess(conn: Conn, message: PendingAck, count: cython.Py_ssize_t) -> None:
+def hold_excess(conn: LoopConnection, message: PendingAck, count: cython.Py_ssize_t) -> None:
     """Count the bytes of a message that waits for us while its client is above Receive Maximum."""
     message.excess_bytes = count
     conn.excess_bytes += count
 
 
-def end_excess(hot: HotState, conn: Conn, message: PendingAck) -> None:
+def end_excess(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
     """The message is about to be answered."""
     conn.excess_bytes -= message.excess_bytes
     assert conn.excess_bytes >= 0
@@ -50,7 +50,7 @@ def end_excess(hot: HotState, conn: Conn, message: PendingAck) -> None:
         unpark(hot, conn, PARK_QUOTA)
 
 
-def owes_too_long(hot: HotState, conn: Conn, now_ns: cython.longlong) -> cython.bint:
+def owes_too_long(hot: HotState, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
     """Whether nothing but the client's own PUBRELs has kept its excess waiting, for longer than it may since the last.
 
     While a message waits for us, or we do not read, or hold back what we wrote, it is not the client.

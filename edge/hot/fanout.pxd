@@ -9,7 +9,7 @@ from edge.hot.batches cimport append_record, append_run
 from edge.hot.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions
 from edge.hot.records cimport load_record, owned, record_of, renumbered, topic_of
 from edge.hot.picks cimport keep_pick
-from edge.hot.state cimport Conn, Group, HotState, Inbound, PendingAck, Outbound, Packet, Peer, Remote, Route, Sub
+from edge.hot.state cimport LoopConnection, ShareGroup, HotState, InboundPublish, PendingAck, OutboundWindow, PublishView, LoopPeer, Remote, Route, Sub
 from edge.hot.traces cimport trace_copy, trace_sent
 
 
@@ -17,18 +17,18 @@ cdef enum:
     PICK_BYTES = 4096
 
 
-cdef object fan_out(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, int retained_partition)
+cdef object fan_out(HotState hot, LoopConnection publisher, Route route, PublishView packet, PendingAck message, int retained_partition)
 cdef object fan_out_run(
-    HotState hot, Conn publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    HotState hot, LoopConnection publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count
 )
 cdef object refused(HotState hot, PendingAck copy, int reason_code)
-cdef object deliver_pick(HotState hot, Sub sub, Packet packet, bytes share)
+cdef object deliver_pick(HotState hot, Sub sub, PublishView packet, bytes share)
 cdef object redispatch(HotState hot, PendingAck copy, object chosen)
 
 
 # private
 cdef object _send_owned(HotState hot, Route route, bytes record, PendingAck message, int retained_partition)
-cdef object _of_session(Packet packet, Conn publisher)
-cdef object _pick(HotState hot, Conn publisher, Route route, Packet packet, PendingAck message, Group group)
+cdef object _of_session(PublishView packet, LoopConnection publisher)
+cdef object _pick(HotState hot, LoopConnection publisher, Route route, PublishView packet, PendingAck message, ShareGroup group)
 cdef object _send_pick(HotState hot, Remote remote, bytes record, PendingAck copy)

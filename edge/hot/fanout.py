@@ -7,7 +7,18 @@ Source: MQTT 5.0 section 4.8.2; docs/protocol.md rules 4.3, 5.4.
 
 import cython
 
-from edge.hot.state import Conn, Group, HotState, Outbound, Packet, Peer, PendingAck, Remote, Route, Sub
+from edge.hot.state import (
+    HotState,
+    LoopConnection,
+    LoopPeer,
+    OutboundWindow,
+    PendingAck,
+    PublishView,
+    Remote,
+    Route,
+    ShareGroup,
+    Sub,
+)
 
 if not cython.compiled:
     from edge.hot.acks import destination_done, new_message
@@ -29,9 +40,9 @@ __all__: list[str] = []
 
 def fan_out(
     hot: HotState,
-    publisher: Conn | None,
+    publisher: LoopConnection | None,
     route: Route,
-    packet: Packet,
+    packet: PublishView,
     message: PendingAck | None,
     retained_partition: cython.int,
 ) -> None:
@@ -98,7 +109,7 @@ def _send_owned(
 
 def fan_out_run(
     hot: HotState,
-    publisher: Conn | None,
+    publisher: LoopConnection | None,
     route: Route,
     version: cython.int,
     data: cython.p_uchar,
@@ -108,9 +119,9 @@ def fan_out_run(
     count: cython.Py_ssize_t,
 ) -> None:
     """Send consecutive QoS 0 packets of one topic everywhere; arguments as of ``deliver_run``."""
-    packet: Packet = hot.packet
+    packet: PublishView = hot.packet
     record: bytes
-    peer: Peer
+    peer: LoopPeer
     if route.subs:
         deliver_run(hot, publisher, route, version, data, start, end, packet_max, count)
     if not route.remote:
@@ -139,14 +150,19 @@ def fan_out_run(
             _pick(hot, publisher, route, packet, None, group)
 
 
-def _of_session(packet: Packet, publisher: Conn | None) -> None:
+def _of_session(packet: PublishView, publisher: LoopConnection | None) -> None:
     packet.origin_kind = 0
     packet.session = publisher.session if publisher is not None else 0
     packet.owner_epoch = publisher.owner_epoch if publisher is not None else 0
 
 
 def _pick(
-    hot: HotState, publisher: Conn | None, route: Route, packet: Packet, message: PendingAck | None, group: Group
+    hot: HotState,
+    publisher: LoopConnection | None,
+    route: Route,
+    packet: PublishView,
+    message: PendingAck | None,
+    group: ShareGroup,
 ) -> None:
     if was_picked(hot, group.share, packet.origin_kind, packet.origin_a, packet.origin_b):
         hot.dropped_repeated += 1
@@ -173,10 +189,10 @@ def _pick(
         _send_pick(hot, chosen, copy.record, copy)
 
 
-def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
+def deliver_pick(hot: HotState, sub: Sub, packet: PublishView, share: bytes) -> None:
     """Deliver a group's copy to the member here that was chosen for it, and keep it until that one has it."""
-    conn: Conn = sub.conn
-    outbound: Outbound
+    conn: LoopConnection = sub.conn
+    outbound: OutboundWindow
     qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
     inflight: cython.int = conn.outbound.inflight if conn.outbound is not None else 0
     if conn.closed:
@@ -204,7 +220,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: Packet, share: bytes) -> None:
 
 
 def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | None) -> None:
-    peer: Peer | None = remote.peer
+    peer: LoopPeer | None = remote.peer
     if copy is not None:
         copy.pick = remote
     if peer is None:

@@ -21,7 +21,7 @@ from edge.hot.outboxes cimport leave_outbox
 from edge.hot.pushes cimport receive_pushes
 from edge.hot.refused_topics cimport note_refused
 from edge.hot.routes cimport local_route
-from edge.hot.state cimport Conn, HotState, PendingAck, Outbox, Packet, PARK_HANDLER, Peer, Route, Sub
+from edge.hot.state cimport LoopConnection, HotState, PendingAck, PartitionOutbox, PublishView, PARK_HANDLER, LoopPeer, Route, Sub
 from edge.hot.traces cimport trace_accepted
 
 
@@ -29,20 +29,20 @@ cdef enum:
     UNTOLD_BYTES_MAX = 65536
 
 
-cdef object receive_link(HotState hot, Conn conn, bytes data)
-cdef object receive_publish(HotState hot, Peer peer, bytes payload)
-cdef object receive_publish_acks(HotState hot, Peer peer, bytes payload)
+cdef object receive_link(HotState hot, LoopConnection conn, bytes data)
+cdef object receive_publish(HotState hot, LoopPeer peer, bytes payload)
+cdef object receive_publish_acks(HotState hot, LoopPeer peer, bytes payload)
 
 
 # private
-cdef object _receive_hello(HotState hot, Conn conn, bytes data)
+cdef object _receive_hello(HotState hot, LoopConnection conn, bytes data)
 cdef Py_ssize_t _receive_run(HotState hot, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
 cdef Py_ssize_t _checked_packet(HotState hot, unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef Py_ssize_t _receive_message(
-    HotState hot, Peer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
+    HotState hot, LoopPeer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
 )
-cdef object _receive_pick(HotState hot, Peer peer, Packet packet, bytes share, unsigned long long tag)
-cdef Outbox _asked_before(HotState hot, Peer peer, Outbox outbox, unsigned long long tag, int code)
+cdef object _receive_pick(HotState hot, LoopPeer peer, PublishView packet, bytes share, unsigned long long tag)
+cdef PartitionOutbox _asked_before(HotState hot, LoopPeer peer, PartitionOutbox outbox, unsigned long long tag, int code)
 cdef object _failed(HotState hot, PendingAck message, int code)
 cdef object _no_room(HotState hot, PendingAck message)
 cdef object _superseded(HotState hot, PendingAck message)

@@ -8,7 +8,7 @@ Source: docs/adr/0005-wire-format.md; docs/protocol.md rules 1.6, 4.5, 8.2.
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Outbox, Packet, Peer, PendingAck, Route, Sub
+from edge.hot.state import HotState, LoopConnection, LoopPeer, PartitionOutbox, PendingAck, PublishView, Route, Sub
 from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
@@ -76,14 +76,14 @@ if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
 HELLO_BYTES_MAX = 64 * 1024
 
 
-def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
+def receive_link(hot: HotState, conn: LoopConnection, data: bytes) -> None:
     """Take what arrived on a link: HELLO goes to the core, then frames are handled in order.
 
     Raises:
         LinkError: The framing is broken.
         ValueError: A frame's payload is.
     """
-    peer: Peer | None = conn.peer
+    peer: LoopPeer | None = conn.peer
     if peer is None:
         _receive_hello(hot, conn, data)
         return
@@ -109,7 +109,7 @@ def receive_link(hot: HotState, conn: Conn, data: bytes) -> None:
         mark_dirty(hot, conn)
 
 
-def _receive_hello(hot: HotState, conn: Conn, data: bytes) -> None:
+def _receive_hello(hot: HotState, conn: LoopConnection, data: bytes) -> None:
     """The first frame of a link; what came behind it waits for ``bind_link``."""
     data = conn.partial + data
     conn.partial = data
@@ -128,7 +128,7 @@ def _receive_hello(hot: HotState, conn: Conn, data: bytes) -> None:
 # -- messages
 
 
-def receive_publish(hot: HotState, peer: Peer, payload: bytes) -> None:
+def receive_publish(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
     """Deliver the records of another edge's PUBLISH frame.
 
     Raises:
@@ -200,13 +200,13 @@ def _checked_packet(
 
 def _receive_message(
     hot: HotState,
-    peer: Peer,
+    peer: LoopPeer,
     payload: bytes,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    packet: Packet = hot.packet
+    packet: PublishView = hot.packet
     share: bytes = b""
     if at + MESSAGE_HEAD > end:
         raise ValueError("message ends outside its frame")
@@ -254,7 +254,7 @@ def _receive_message(
     return stop
 
 
-def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: cython.ulonglong) -> None:
+def _receive_pick(hot: HotState, peer: LoopPeer, packet: PublishView, share: bytes, tag: cython.ulonglong) -> None:
     """Another edge picked us for a shared group's copy: deliver it to a member, or refuse it."""
     sub: Sub | None = None
     code: cython.int = NO_MEMBER
@@ -281,7 +281,7 @@ def _receive_pick(hot: HotState, peer: Peer, packet: Packet, share: bytes, tag: 
 # -- acknowledgements
 
 
-def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
+def receive_publish_acks(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
     """Count the destinations that finished our messages.
 
     What a former primary took, its successor has as well; what it refused is the successor's to answer. A node that was
@@ -295,7 +295,7 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
     end: cython.Py_ssize_t = len(payload)
     partition: cython.int
     code: cython.int
-    outbox: Outbox | None
+    outbox: PartitionOutbox | None
     message: PendingAck | None
     if end % PUBLISH_ACK_BYTES != 0:
         raise ValueError("PUBLISH_ACK is not a whole number of records")
@@ -326,7 +326,9 @@ def receive_publish_acks(hot: HotState, peer: Peer, payload: bytes) -> None:
         at += PUBLISH_ACK_BYTES
 
 
-def _asked_before(hot: HotState, peer: Peer, outbox: Outbox, tag: cython.ulonglong, code: cython.int) -> Outbox | None:
+def _asked_before(
+    hot: HotState, peer: LoopPeer, outbox: PartitionOutbox, tag: cython.ulonglong, code: cython.int
+) -> PartitionOutbox | None:
     """Return the outbox if its present primary is another one, but this peer was sent the message when it was that."""
     if outbox.former is None or tag > outbox.former.get(peer, 0):
         if tag in outbox.messages:
@@ -357,7 +359,7 @@ def _no_room(hot: HotState, message: PendingAck) -> None:
 
     Nothing may overtake what comes again.
     """
-    conn: Conn | None = message.conn
+    conn: LoopConnection | None = message.conn
     note_refused(hot, message)
     told: cython.bint = message.waiting == 1 and not message.delivered
     if conn is not None and not conn.closed and (conn.version != 5 or not told):

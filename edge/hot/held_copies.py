@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import cython
 
-from edge.hot.state import Conn, HotState, Packet, Sub
+from edge.hot.state import HotState, LoopConnection, PublishView, Sub
 
 if not cython.compiled:
     from edge.hot.encode import load_plain
@@ -19,7 +19,9 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def hold_copies(hot: HotState, publisher: Conn | None, sub: Sub, topic: bytes, records: Sequence[bytes]) -> cython.bint:
+def hold_copies(
+    hot: HotState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
+) -> cython.bint:
     """Give a subscriber's copies to the core; False: nothing is read for it any more, and it takes them itself."""
     full: cython.bint = False
     said: cython.int
@@ -43,7 +45,7 @@ def records_of_run(
     end: cython.Py_ssize_t,
 ) -> list[bytes]:
     """Return the packets of a run as records."""
-    packet: Packet = hot.second
+    packet: PublishView = hot.second
     records: list[bytes] = []
     packet.topic = topic
     packet.origin_kind = 0

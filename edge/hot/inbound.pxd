@@ -14,7 +14,7 @@ from edge.hot.output cimport mark_dirty, pending_output
 from edge.hot.outboxes cimport park_if_peers_full
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
-from edge.hot.state cimport ANSWER_PENDING, Conn, HotState, Inbound, PendingAck, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
+from edge.hot.state cimport ANSWER_PENDING, LoopConnection, HotState, InboundPublish, PendingAck, PublishView, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 from edge.hot.traces cimport note_event, trace_refused
 from edge.hot.verdicts cimport allowed_route
 
@@ -26,22 +26,22 @@ cdef enum:
     REPEAT_WAITS = 2
 
 
-cdef bint park_if_full(HotState hot, Conn conn, Route route) except -1
-cdef object fail(HotState hot, Conn conn, int reason_code)
-cdef Route find_route(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t count)
+cdef bint park_if_full(HotState hot, LoopConnection conn, Route route) except -1
+cdef object fail(HotState hot, LoopConnection conn, int reason_code)
+cdef Route find_route(HotState hot, LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t count)
 cdef bint single(
-    HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop
+    HotState hot, LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop
 ) except -1
 
 
 # private
-cdef Route _route_of(HotState hot, Conn conn, bytes topic, int qos, bint retain)
-cdef bint _is_allowed(HotState hot, Conn conn, Route route, bint retain) noexcept
-cdef Route _unless_refused(HotState hot, Conn conn, Route route, int qos)
-cdef int _load(HotState hot, Conn conn, Packet packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
-cdef int _answer_repeat(HotState hot, Conn conn, int packet_identifier) except -1
-cdef bytes _topic_of(HotState hot, Conn conn, Packet packet, bytes topic)
-cdef object _accept(HotState hot, Conn conn, Route route, Packet packet)
-cdef bint _is_for_core(Conn conn, Route route, Packet packet)
-cdef object _give_to_core(HotState hot, Conn conn, Route route, Packet packet)
-cdef bytes _plain_properties(Packet packet)
+cdef Route _route_of(HotState hot, LoopConnection conn, bytes topic, int qos, bint retain)
+cdef bint _is_allowed(HotState hot, LoopConnection conn, Route route, bint retain) noexcept
+cdef Route _unless_refused(HotState hot, LoopConnection conn, Route route, int qos)
+cdef int _load(HotState hot, LoopConnection conn, PublishView packet, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop)
+cdef int _answer_repeat(HotState hot, LoopConnection conn, int packet_identifier) except -1
+cdef bytes _topic_of(HotState hot, LoopConnection conn, PublishView packet, bytes topic)
+cdef object _accept(HotState hot, LoopConnection conn, Route route, PublishView packet)
+cdef bint _is_for_core(LoopConnection conn, Route route, PublishView packet)
+cdef object _give_to_core(HotState hot, LoopConnection conn, Route route, PublishView packet)
+cdef bytes _plain_properties(PublishView packet)

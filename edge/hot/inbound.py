@@ -9,7 +9,7 @@ Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Inbound, Packet, PendingAck, Route
+from edge.hot.state import HotState, InboundPublish, LoopConnection, PendingAck, PublishView, Route
 
 if not cython.compiled:
     from edge.hot.acks import answer, destination_done, new_message, reserve_ack
@@ -46,7 +46,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def park_if_full(hot: HotState, conn: Conn, route: Route) -> cython.bint:
+def park_if_full(hot: HotState, conn: LoopConnection, route: Route) -> cython.bint:
     """Park the publisher on a destination without room; return whether there was one."""
     if hot.high and park_if_slow(hot, conn, route):
         return True
@@ -55,7 +55,7 @@ def park_if_full(hot: HotState, conn: Conn, route: Route) -> cython.bint:
     return False
 
 
-def fail(hot: HotState, conn: Conn, reason_code: cython.int) -> None:
+def fail(hot: HotState, conn: LoopConnection, reason_code: cython.int) -> None:
     """The client broke the protocol: nothing of it is parsed any more."""
     conn.parked |= PARK_HANDLER
     hot.handler.error(conn, reason_code)
@@ -68,13 +68,13 @@ def fail(hot: HotState, conn: Conn, reason_code: cython.int) -> None:
 
 
 def find_route(
-    hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> Route | None:
     """Look up the topic in ``data``; None: parked for the answer, or failed."""
     return _route_of(hot, conn, data[at : at + count], 0, False)
 
 
-def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, retain: cython.bint) -> Route | None:
+def _route_of(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int, retain: cython.bint) -> Route | None:
     route: Route | None
     if conn.last_version == hot.routes_version and conn.last_topic == topic and not (retain and hot.authorizing):
         return conn.last_route
@@ -103,14 +103,14 @@ def _route_of(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, retain: 
     return route
 
 
-def _is_allowed(hot: HotState, conn: Conn, route: Route, retain: cython.bint) -> cython.bint:
+def _is_allowed(hot: HotState, conn: LoopConnection, route: Route, retain: cython.bint) -> cython.bint:
     """Whether the Route says that the connection's class of rights may publish here: nearly every message asks it."""
     if retain or not route.allowed & conn.rights_bit:
         return False
     return route.rights_epoch == hot.rights_epoch and conn.rights_epoch == hot.rights_epoch
 
 
-def _unless_refused(hot: HotState, conn: Conn, route: Route, qos: cython.int) -> Route | None:
+def _unless_refused(hot: HotState, conn: LoopConnection, route: Route, qos: cython.int) -> Route | None:
     """Refuse QoS 1 behind a message that found no room; what the core takes is judged when it is sent."""
     conn.last_version = -1  # the next message is judged as well
     if qos != 1 or route.reason_code != 0:
@@ -131,14 +131,14 @@ def _unless_refused(hot: HotState, conn: Conn, route: Route, qos: cython.int) ->
 
 def single(
     hot: HotState,
-    conn: Conn,
+    conn: LoopConnection,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
     body: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> cython.bint:
     """Handle a PUBLISH that cannot join a run; False leaves it to be parsed again, after a park."""
-    packet: Packet = hot.packet
+    packet: PublishView = hot.packet
     topic: bytes | None
     route: Route | None
     wrong: cython.int = _load(hot, conn, packet, data, at, body, stop)
@@ -189,8 +189,8 @@ def single(
 
 def _load(
     hot: HotState,
-    conn: Conn,
-    packet: Packet,
+    conn: LoopConnection,
+    packet: PublishView,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
     body: cython.Py_ssize_t,
@@ -247,7 +247,7 @@ def _load(
     return 0
 
 
-def _answer_repeat(hot: HotState, conn: Conn, packet_identifier: cython.int) -> cython.int:
+def _answer_repeat(hot: HotState, conn: LoopConnection, packet_identifier: cython.int) -> cython.int:
     """Answer a QoS 2 PUBLISH whose identifier is in use on this connection by PUBREC, however often [MQTT-4.3.3-10].
 
     It waits, unparsed, while the first one has no PUBREC yet, or while PUBREL is being recorded. An identifier of an
@@ -268,7 +268,7 @@ def _answer_repeat(hot: HotState, conn: Conn, packet_identifier: cython.int) -> 
     return REPEAT_ANSWERED
 
 
-def _topic_of(hot: HotState, conn: Conn, packet: Packet, topic: bytes) -> bytes | None:
+def _topic_of(hot: HotState, conn: LoopConnection, packet: PublishView, topic: bytes) -> bytes | None:
     """Resolve the topic alias; None after an error [MQTT-3.3.2-7] to [MQTT-3.3.2-12]."""
     known: bytes | None
     if packet.alias_at < 0:
@@ -293,7 +293,7 @@ def _topic_of(hot: HotState, conn: Conn, packet: Packet, topic: bytes) -> bytes 
     return known
 
 
-def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
+def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
     """The packet is the broker's now: send it everywhere, and acknowledge it when everyone has it."""
     message: PendingAck | None = None
     qos: cython.int = packet.qos
@@ -353,16 +353,16 @@ def _accept(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
             note_event(hot, "acknowledged", conn, packet, identifier, qos, code)
 
 
-def _is_for_core(conn: Conn, route: Route, packet: Packet) -> cython.bint:
+def _is_for_core(conn: LoopConnection, route: Route, packet: PublishView) -> cython.bint:
     """Whether a packet that may be published is the core's to send."""
     if packet.retain or (packet.qos == 2 and conn.session != 0):
         return True
     return (route.named or packet.has_reserved) and (packet.qos > 0 or not route.empty)
 
 
-def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
+def _give_to_core(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
     """Give the packet to the core, parsed; its acknowledgement has its place in the order."""
-    inbound = Inbound(
+    inbound = InboundPublish(
         packet.topic,
         packet.data[packet.payload_at : packet.payload_at + packet.payload_bytes],
         packet.qos,
@@ -387,7 +387,7 @@ def _give_to_core(hot: HotState, conn: Conn, route: Route, packet: Packet) -> No
     mark_dirty(hot, conn)
 
 
-def _plain_properties(packet: Packet) -> bytes:
+def _plain_properties(packet: PublishView) -> bytes:
     """The publisher's properties without alias and expiry."""
     plain: Buffer = Buffer(packet.plain_bytes + 1)
     reserve(plain, packet.plain_bytes)

@@ -1,5 +1,5 @@
 # C form of loop.py.
-from edge.hot.engine cimport Engine
+from edge.hot.engine cimport BrokerLoop
 from edge.hot.descriptors cimport boot_ns, bytes_waiting
 from edge.hot.durations cimport count_durations
 from edge.hot.linux cimport (
@@ -12,7 +12,7 @@ from edge.hot.memory cimport count_held
 from edge.hot.pacing cimport Pacing, after_turn, gap_ns
 from edge.hot.parse cimport park_unread, parse
 from edge.hot.sockets cimport RECEIVE_BYTES, RECEIVE_BYTES_MAX, Sockets, TLS_RECORD_BYTES
-from edge.hot.state cimport Conn, UNREGISTERED
+from edge.hot.state cimport LoopConnection, UNREGISTERED
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.string cimport memcpy
 
@@ -51,9 +51,9 @@ cdef class Loop(Sockets):
     cdef object timer_rang(self)
     cdef object sweep(self, long long now_ns)
     cdef object conn_event(self, int fd, unsigned int events)
-    cdef object read(self, Conn conn)
-    cdef object ended(self, Conn conn)
+    cdef object read(self, LoopConnection conn)
+    cdef object ended(self, LoopConnection conn)
     cdef object grow(self, Py_ssize_t count)
-    cdef object take_input(self, Conn conn, Py_ssize_t kept, Py_ssize_t count)
-    cdef object read_tls(self, Conn conn)
-    cdef object discard(self, Conn conn)
+    cdef object take_input(self, LoopConnection conn, Py_ssize_t kept, Py_ssize_t count)
+    cdef object read_tls(self, LoopConnection conn)
+    cdef object discard(self, LoopConnection conn)

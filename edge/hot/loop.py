@@ -1,5 +1,5 @@
 # ruff: noqa: F821
-"""Turns over the sockets of ``Engine``; trio's own epoll is a member of their epoll set.
+"""Turns over the sockets of ``BrokerLoop``; trio's own epoll is a member of their epoll set.
 
 A turn is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
 The work of a turn is capped, the rest of the same event array follows in the next one, or its tail would starve.
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import cython
 
-from edge.hot.engine import Engine
+from edge.hot.engine import BrokerLoop
 from edge.hot.pacing import Pacing
 from edge.hot.sockets import Sockets
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 
 if not cython.compiled:
     from edge.hot.descriptors import boot_ns, bytes_waiting
@@ -78,7 +78,7 @@ class Loop(Sockets):
         kicked: Set by ``kick``: somebody woke a trio task, trio must run.
     """
 
-    def __init__(self, hot: Engine, trio_fd: int = -1) -> None:
+    def __init__(self, hot: BrokerLoop, trio_fd: int = -1) -> None:
         super().__init__(hot)
         self.trio_fd = trio_fd
         self.kicked = False
@@ -127,7 +127,7 @@ class Loop(Sockets):
             patience_ns = min(patience_ns, max(0, hot.turn_end_ns - boot_ns()))
         return patience_ns / 1e9
 
-    def read_on(self, conn: Conn) -> None:
+    def read_on(self, conn: LoopConnection) -> None:
         """Read the first bytes of a connection again, of which ``FirstBytes.read`` said that it waits."""
         if conn.fd >= 0 and conn.tls_state == 1:
             conn.heard_ns = boot_ns()  # the wait was not the client's
@@ -164,11 +164,11 @@ class Loop(Sockets):
 
     def one_turn(self, until_ns: cython.longlong) -> cython.bint:
         """Wait (until a moment, 0: not at all), read, parse, send; True if trio's epoll became readable."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         trio_ready: cython.bint = False
         fd: cython.int
         events: cython.uint
-        conn: Conn
+        conn: LoopConnection
         looked: cython.bint = self.event_at >= self.event_count
         if looked:
             self.wait_for_events(until_ns)
@@ -223,7 +223,7 @@ class Loop(Sockets):
 
     def wait_for_events(self, until_ns: cython.longlong) -> cython.bint:
         """Fill the event array; blocks, until a moment at most, only when nothing is left to do."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         before: cython.longlong = 0
         blocks: cython.bint
         gap: cython.longlong = gap_ns(self.pacing)
@@ -308,7 +308,7 @@ class Loop(Sockets):
 
     def conn_event(self, fd: cython.int, events: cython.uint) -> None:
         """Act on what epoll said of one descriptor."""
-        conn: Conn | None
+        conn: LoopConnection | None
         conn = self.conns[fd] if fd < len(self.conns) else None
         if conn is None:
             if fd in self.listeners:
@@ -340,9 +340,9 @@ class Loop(Sockets):
 
     # -- reading
 
-    def read(self, conn: Conn) -> None:
+    def read(self, conn: LoopConnection) -> None:
         """One receive, then parse; not at all if it is parked or what it feeds has no room."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         kept: cython.Py_ssize_t
         wanted: cython.Py_ssize_t = RECEIVE_BYTES
         count: cython.Py_ssize_t
@@ -380,7 +380,7 @@ class Loop(Sockets):
             return
         self.take_input(conn, kept, count)
 
-    def ended(self, conn: Conn) -> None:
+    def ended(self, conn: LoopConnection) -> None:
         """Stop reading: a client closed its side. Packets received before may still wait."""
         self.hot.end_of_file(conn)
         if not conn.closed:
@@ -395,9 +395,9 @@ class Loop(Sockets):
         if cython.compiled:  # pragma: no cover
             self.data = self.input
 
-    def take_input(self, conn: Conn, kept: cython.Py_ssize_t, count: cython.Py_ssize_t) -> None:
+    def take_input(self, conn: LoopConnection, kept: cython.Py_ssize_t, count: cython.Py_ssize_t) -> None:
         """Parse what stands in the buffer behind ``kept`` bytes of space for the connection's kept ones."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         total: cython.Py_ssize_t = kept + count
         consumed: cython.Py_ssize_t
         hot.now_ns = boot_ns()  # the lease counts from when the packet was here [PROTOCOL 1.5]
@@ -444,7 +444,7 @@ class Loop(Sockets):
                     hot.answer_parked_pings(conn)
             count_held(hot, conn)
 
-    def discard(self, conn: Conn) -> None:
+    def discard(self, conn: LoopConnection) -> None:
         """Read and forget what a closed connection's client still sends, until it closes too."""
         count: cython.Py_ssize_t
         if conn.fd < 0:
@@ -462,7 +462,7 @@ class Loop(Sockets):
             except OSError:
                 self.drop(conn)
 
-    def read_tls(self, conn: Conn) -> None:
+    def read_tls(self, conn: LoopConnection) -> None:
         """Receive through OpenSSL: a record at a time, up to the cap of a turn."""
         kept: cython.Py_ssize_t = 0
         if not conn.is_link and conn.filter is None and conn.parked == 0:

@@ -7,7 +7,7 @@ core's to decide (``edge/clients/memory_guard.py``). Decision: docs/adr/0023-wor
 
 import cython
 
-from edge.hot.state import Conn, HotState, Kept
+from edge.hot.state import BackloggedMessage, HotState, LoopConnection
 
 __all__: list[str] = []
 
@@ -15,7 +15,7 @@ if not cython.compiled:
     KEPT_BYTES = 160  # of a message that waits, beside its packet
 
 
-def count_held(hot: HotState, conn: Conn) -> cython.int:
+def count_held(hot: HotState, conn: LoopConnection) -> cython.int:
     """Bring a connection's share up to date."""
     held: cython.Py_ssize_t = 0
     if not conn.closed or conn.fd >= 0:
@@ -33,7 +33,7 @@ def count_held(hot: HotState, conn: Conn) -> cython.int:
     return 0
 
 
-def begin_to_keep(hot: HotState, kept: Kept) -> cython.int:
+def begin_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
     """One more client waits for a message."""
     if kept.holders == 0:
         hot.held_bytes += kept.bytes + KEPT_BYTES
@@ -41,7 +41,7 @@ def begin_to_keep(hot: HotState, kept: Kept) -> cython.int:
     return 0
 
 
-def end_to_keep(hot: HotState, kept: Kept) -> cython.int:
+def end_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
     """One client less."""
     kept.holders -= 1
     assert kept.holders >= 0
@@ -50,7 +50,7 @@ def end_to_keep(hot: HotState, kept: Kept) -> cython.int:
     return 0
 
 
-def forget_waiting(hot: HotState, conn: Conn) -> cython.int:
+def forget_waiting(hot: HotState, conn: LoopConnection) -> cython.int:
     """A connection is gone: nothing waits for it any more."""
     outbound = conn.outbound
     if outbound is not None and outbound.pending:
@@ -61,7 +61,7 @@ def forget_waiting(hot: HotState, conn: Conn) -> cython.int:
     return count_held(hot, conn)
 
 
-def share_of(conn: Conn) -> cython.Py_ssize_t:
+def share_of(conn: LoopConnection) -> cython.Py_ssize_t:
     """Bytes that would not be held without this connection, or not for it."""
     if conn.outbound is None:
         return conn.held_bytes

@@ -1,6 +1,6 @@
 # C form of notes.py.
 from edge.hot.layout cimport TOPIC_NAME_INVALID
-from edge.hot.state cimport Conn, HotState, Packet
+from edge.hot.state cimport LoopConnection, HotState, PublishView
 from edge.hot.traces cimport trace_dropped
 
 
@@ -9,6 +9,6 @@ cdef enum:
     DENIED_GAP_NS = 1000000000
 
 
-cdef object note_drop(HotState hot, Conn conn, str reason, bytes topic, Packet packet)
-cdef object note_drops(HotState hot, Conn conn, str reason, bytes topic, Py_ssize_t count)
-cdef object note_denied(HotState hot, Conn conn, int reason_code, bytes topic)
+cdef object note_drop(HotState hot, LoopConnection conn, str reason, bytes topic, PublishView packet)
+cdef object note_drops(HotState hot, LoopConnection conn, str reason, bytes topic, Py_ssize_t count)
+cdef object note_denied(HotState hot, LoopConnection conn, int reason_code, bytes topic)

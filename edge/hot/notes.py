@@ -5,7 +5,7 @@ Nothing here is called for a message that is not dropped.
 
 import cython
 
-from edge.hot.state import Conn, HotState, Packet
+from edge.hot.state import HotState, LoopConnection, PublishView
 
 __all__: list[str] = []
 
@@ -17,14 +17,16 @@ if not cython.compiled:  # compiled, what is in capitals is a C constant: notes.
     DENIED_GAP_NS = 1_000_000_000
 
 
-def note_drops(hot: HotState, conn: Conn | None, reason: str, topic: bytes, count: cython.Py_ssize_t) -> None:
+def note_drops(hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, count: cython.Py_ssize_t) -> None:
     """Write the drop of so many messages of one run down, as one."""
     note_drop(hot, conn, reason, topic, None)
     if conn is not None:
         conn.dropped += count - 1
 
 
-def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packet: Packet | None) -> None:
+def note_drop(
+    hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
+) -> None:
     """Write a drop down, if there is a journal.
 
     Args:
@@ -55,7 +57,7 @@ def note_drop(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packe
         journal.dropped(context, reason, topic, packet.origin_kind, packet.origin_a, packet.origin_b)
 
 
-def note_denied(hot: HotState, conn: Conn, reason_code: cython.int, topic: bytes) -> None:
+def note_denied(hot: HotState, conn: LoopConnection, reason_code: cython.int, topic: bytes) -> None:
     """Count and write down a message that its client may not publish; the core is told of one in a second.
 
     Whoever judged it: a decision that others of the client's class have caused is as much a refusal.

@@ -6,7 +6,7 @@ Source: MQTT 5.0 sections 2.2.1, 4.3.2 and 4.3.3.
 import cython
 
 from edge.hot.round_trips import RoundTrips
-from edge.hot.state import Outbound
+from edge.hot.state import OutboundWindow
 
 if not cython.compiled:
     from edge.hot.picks import drop_pick
@@ -14,7 +14,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def take_identifier(outbound: Outbound, state: cython.int, now_ns: cython.longlong) -> cython.int:
+def take_identifier(outbound: OutboundWindow, state: cython.int, now_ns: cython.longlong) -> cython.int:
     """Give the next free packet identifier, counting up from 1; there is one while inflight is below the window.
 
     ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP. ``now_ns``: when it is written.
@@ -37,7 +37,7 @@ def take_identifier(outbound: Outbound, state: cython.int, now_ns: cython.longlo
     return identifier
 
 
-def state_of(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
+def state_of(outbound: OutboundWindow, packet_identifier: cython.int) -> cython.int:
     """State of an identifier, 0 when it is free."""
     slot: cython.int = packet_identifier & outbound.mask
     states: bytearray = outbound.states
@@ -59,13 +59,13 @@ def is_of_flow(state: cython.int, packet_type: cython.int) -> cython.bint:
     return packet_type == 5 or state == 3
 
 
-def set_state(outbound: Outbound, packet_identifier: cython.int, state: cython.int) -> None:
+def set_state(outbound: OutboundWindow, packet_identifier: cython.int, state: cython.int) -> None:
     """Change the state of an identifier in use."""
     states: bytearray = outbound.states
     states[packet_identifier & outbound.mask] = state
 
 
-def free_identifier(outbound: Outbound, packet_identifier: cython.int) -> cython.bint:
+def free_identifier(outbound: OutboundWindow, packet_identifier: cython.int) -> cython.bint:
     """Free an identifier in use."""
     states: bytearray = outbound.states
     states[packet_identifier & outbound.mask] = 0

@@ -7,7 +7,7 @@ acknowledgements is ``edge/hot/acks.py``. Source: docs/protocol.md rules 4.3, 4.
 
 import cython
 
-from edge.hot.state import Conn, HotState, Outbox, Peer, PendingAck, Route
+from edge.hot.state import HotState, LoopConnection, LoopPeer, PartitionOutbox, PendingAck, Route
 
 if not cython.compiled:
     from edge.hot.batches import append_record
@@ -21,7 +21,7 @@ __all__: list[str] = []
 
 def find_targets(hot: HotState, route: Route) -> None:
     """Group the route's partitions by their present primary."""
-    by_peer: dict[Peer, list[int]] = {}
+    by_peer: dict[LoopPeer, list[int]] = {}
     partition: cython.int
     for partition in route.partitions:
         peer = _primary_of(hot, partition)
@@ -31,10 +31,10 @@ def find_targets(hot: HotState, route: Route) -> None:
     route.targets_version = hot.primaries_version
 
 
-def park_if_peers_full(hot: HotState, publisher: Conn, route: Route) -> cython.bint:
+def park_if_peers_full(hot: HotState, publisher: LoopConnection, route: Route) -> cython.bint:
     """Park the publisher if a peer of the route, or the outboxes, have no room; return whether it is parked."""
     full: cython.bint = False
-    peer: Peer
+    peer: LoopPeer
     if route.partitions and hot.outbox_bytes > hot.outbox_bytes_max:
         hot.outbox_waiters.append(publisher)
         full = True
@@ -50,30 +50,30 @@ def park_if_peers_full(hot: HotState, publisher: Conn, route: Route) -> cython.b
     return full
 
 
-def park_if_primary_full(hot: HotState, publisher: Conn, partition: cython.int) -> None:
+def park_if_primary_full(hot: HotState, publisher: LoopConnection, partition: cython.int) -> None:
     """Park the publisher of a retained message whose partition's primary has no room; the message itself is taken.
 
     No Route names that partition, so ``park_if_peers_full`` does not look at it.
     """
-    peer: Peer | None = _primary_of(hot, partition)
+    peer: LoopPeer | None = _primary_of(hot, partition)
     if peer is not None and not publisher.parked & PARK_PEER and _wait_for_peer(publisher, peer):
         _park(hot, publisher)
 
 
-def _park(hot: HotState, publisher: Conn) -> None:
+def _park(hot: HotState, publisher: LoopConnection) -> None:
     publisher.parked |= PARK_PEER
     hot.parked_peer += 1
     mark_dirty(hot, publisher)
 
 
-def _wait_for_peer(publisher: Conn, peer: Peer) -> cython.bint:
+def _wait_for_peer(publisher: LoopConnection, peer: LoopPeer) -> cython.bint:
     if peer.full and not peer.dead:
         peer.waiters.append(publisher)
         return True
     return False
 
 
-def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: PendingAck | None) -> None:
+def send_to_edge(hot: HotState, peer: LoopPeer, record: bytes, message: PendingAck | None) -> None:
     """Send to an edge; with a message, it is done there when the link says TAKEN for the frame."""
     if peer.dead:
         hot.dropped_peer += 1
@@ -87,7 +87,7 @@ def send_to_edge(hot: HotState, peer: Peer, record: bytes, message: PendingAck |
 
 def send_to_partitions(hot: HotState, route: Route, record: bytes, message: PendingAck | None) -> None:
     """Send to every partition of the route: one record per primary."""
-    outbox: Outbox
+    outbox: PartitionOutbox
     partition: cython.int
     if route.targets_version != hot.primaries_version:
         find_targets(hot, route)
@@ -119,7 +119,7 @@ def send_to_partition(
     hot: HotState, partition: cython.int, record: bytes, message: PendingAck | None, share: bytes
 ) -> None:
     """Send to one partition: the retained one, a shared pick, or one whose outbox is held."""
-    peer: Peer | None = _primary_of(hot, partition)
+    peer: LoopPeer | None = _primary_of(hot, partition)
     if message is None:
         if peer is None:
             hot.dropped_no_primary += 1
@@ -127,7 +127,7 @@ def send_to_partition(
         else:
             append_record(hot, peer, record, (partition,), share)
         return
-    outbox: Outbox = _outbox(hot, partition)
+    outbox: PartitionOutbox = _outbox(hot, partition)
     if message.tag in outbox.messages:
         return  # the retained partition is among the subscribers' as well: one copy, one acknowledgement
     _keep(hot, outbox, record, message)
@@ -138,22 +138,22 @@ def send_to_partition(
     append_record(hot, peer, record, (partition,), share)
 
 
-def _primary_of(hot: HotState, partition: cython.int) -> Peer | None:
+def _primary_of(hot: HotState, partition: cython.int) -> LoopPeer | None:
     if partition < 0 or partition >= len(hot.primaries):  # compiled, list indices are not checked
         raise ValueError(f"partition {partition} of {len(hot.primaries)}")
-    peer: Peer | None = hot.primaries[partition]
+    peer: LoopPeer | None = hot.primaries[partition]
     return peer
 
 
-def _outbox(hot: HotState, partition: cython.int) -> Outbox:
-    outbox: Outbox | None = hot.outboxes[partition]
+def _outbox(hot: HotState, partition: cython.int) -> PartitionOutbox:
+    outbox: PartitionOutbox | None = hot.outboxes[partition]
     if outbox is None:
-        outbox = Outbox()
+        outbox = PartitionOutbox()
         hot.outboxes[partition] = outbox
     return outbox
 
 
-def _keep(hot: HotState, outbox: Outbox, record: bytes, message: PendingAck) -> None:
+def _keep(hot: HotState, outbox: PartitionOutbox, record: bytes, message: PendingAck) -> None:
     outbox.messages[message.tag] = message
     message.record = record
     message.waiting += 1
@@ -171,11 +171,11 @@ def leave_outbox(hot: HotState, message: PendingAck) -> None:
             unpark(hot, conn, PARK_PEER)
 
 
-def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
+def note_former(hot: HotState, outbox: PartitionOutbox, former: LoopPeer) -> None:
     """A primary is replaced: what it was sent it may still acknowledge, for its successor has that as well."""
     lowest: cython.ulonglong = next(iter(outbox.messages), hot.tags + 1)
     sent: cython.ulonglong = outbox.unsent[0].tag - 1 if outbox.unsent else hot.tags
-    known: dict[Peer, int] = outbox.former if outbox.former is not None else {}
+    known: dict[LoopPeer, int] = outbox.former if outbox.former is not None else {}
     outbox.former = {peer: tag for peer, tag in known.items() if tag >= lowest and not peer.dead}
     outbox.former[former] = max(sent, known.get(former, 0))
 
@@ -183,7 +183,7 @@ def note_former(hot: HotState, outbox: Outbox, former: Peer) -> None:
 def pump_outboxes(hot: HotState) -> None:
     """Go on with replays as far as the new primaries' links have room; once per turn while there are any."""
     still: dict[int, bool] = {}
-    outbox: Outbox | None
+    outbox: PartitionOutbox | None
     for partition in hot.pumping:
         outbox = hot.outboxes[partition]
         if outbox is not None and not _pump(hot, partition, outbox):
@@ -191,8 +191,8 @@ def pump_outboxes(hot: HotState) -> None:
     hot.pumping = still
 
 
-def _pump(hot: HotState, partition: cython.int, outbox: Outbox) -> cython.bint:
-    peer: Peer | None = outbox.target
+def _pump(hot: HotState, partition: cython.int, outbox: PartitionOutbox) -> cython.bint:
+    peer: LoopPeer | None = outbox.target
     message: PendingAck
     if peer is None or peer.dead:
         return True  # the core names the next one

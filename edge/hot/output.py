@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Outbound
+from edge.hot.state import HotState, LoopConnection, OutboundWindow
 
 if not cython.compiled:
     from edge.hot.buffers import give_buffer, reserve, take_buffer
@@ -23,11 +23,11 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
 __all__: list[str] = []
 
 
-def mark_dirty(hot: HotState, conn: Conn) -> None:
+def mark_dirty(hot: HotState, conn: LoopConnection) -> None:
     """Have the connection looked at in the flush of this turn."""
     if not conn.dirty:
         conn.dirty = True
-        last: Conn | None = hot.dirty_last
+        last: LoopConnection | None = hot.dirty_last
         if last is None:
             hot.dirty_first = conn
         else:
@@ -35,23 +35,23 @@ def mark_dirty(hot: HotState, conn: Conn) -> None:
         hot.dirty_last = conn
 
 
-def take_dirty(hot: HotState) -> Conn | None:
+def take_dirty(hot: HotState) -> LoopConnection | None:
     """Return the first of the connections marked so far, the others linked behind it, and forget them."""
-    first: Conn | None = hot.dirty_first
+    first: LoopConnection | None = hot.dirty_first
     hot.dirty_first = None
     hot.dirty_last = None
     return first
 
 
-def unlink_dirty(conn: Conn) -> Conn | None:
+def unlink_dirty(conn: LoopConnection) -> LoopConnection | None:
     """Take the first one off its chain and return the next; from here on it can be marked again."""
-    after: Conn | None = conn.next_dirty
+    after: LoopConnection | None = conn.next_dirty
     conn.next_dirty = None
     conn.dirty = False
     return after
 
 
-def output_of(hot: HotState, conn: Conn) -> Buffer:
+def output_of(hot: HotState, conn: LoopConnection) -> Buffer:
     """Return the connection's output for appending; it will be flushed this turn."""
     if conn.out is None:
         conn.out = take_buffer(hot.pool)
@@ -60,14 +60,14 @@ def output_of(hot: HotState, conn: Conn) -> Buffer:
     return conn.out
 
 
-def pending_output(conn: Conn) -> cython.Py_ssize_t:
+def pending_output(conn: LoopConnection) -> cython.Py_ssize_t:
     """Bytes not yet taken by the socket."""
     if conn.out is None:
         return 0
     return conn.out.end - conn.out.start
 
 
-def unpark(hot: HotState, conn: Conn, bit: cython.int) -> None:
+def unpark(hot: HotState, conn: LoopConnection, bit: cython.int) -> None:
     """Clear one reason; without any left parsing, or the end, goes on in the next turn or by the caller."""
     conn.parked &= ~bit
     if conn.parked == 0 and not conn.closed and not conn.parsing:
@@ -77,7 +77,7 @@ def unpark(hot: HotState, conn: Conn, bit: cython.int) -> None:
         mark_dirty(hot, conn)
 
 
-def note_high(hot: HotState, conn: Conn) -> None:
+def note_high(hot: HotState, conn: LoopConnection) -> None:
     """Keep account of a connection whose output went above the bound."""
     if not conn.high:
         conn.high = True
@@ -85,7 +85,7 @@ def note_high(hot: HotState, conn: Conn) -> None:
         hot.high.append(conn)
 
 
-def wait_for(hot: HotState, publisher: Conn, subscriber: Conn) -> None:
+def wait_for(hot: HotState, publisher: LoopConnection, subscriber: LoopConnection) -> None:
     """Park a publisher until the subscriber is below the bound or lagging."""
     note_high(hot, subscriber)
     if subscriber.waiters is None:
@@ -98,7 +98,7 @@ def wait_for(hot: HotState, publisher: Conn, subscriber: Conn) -> None:
         mark_dirty(hot, publisher)
 
 
-def release_waiters(hot: HotState, conn: Conn) -> None:
+def release_waiters(hot: HotState, conn: LoopConnection) -> None:
     """Let go of the publishers parked on a connection."""
     waiters = conn.waiters
     if waiters is None:
@@ -108,14 +108,14 @@ def release_waiters(hot: HotState, conn: Conn) -> None:
         _release(hot, publisher)
 
 
-def _release(hot: HotState, publisher: Conn) -> None:
+def _release(hot: HotState, publisher: LoopConnection) -> None:
     publisher.waits -= 1
     assert publisher.waits >= 0
     if publisher.waits == 0:
         unpark(hot, publisher, PARK_SLOW)
 
 
-def drained(hot: HotState, conn: Conn) -> None:
+def drained(hot: HotState, conn: LoopConnection) -> None:
     """Bytes left the output: give the buffer back when it is empty, end the pause when it is low."""
     if conn.out is not None and conn.out.start == conn.out.end:
         conn.out.start = 0
@@ -133,12 +133,12 @@ def drained(hot: HotState, conn: Conn) -> None:
             note_room(hot, conn)
 
 
-def note_room(hot: HotState, conn: Conn) -> None:
+def note_room(hot: HotState, conn: LoopConnection) -> None:
     """Have the core called if a connection has taken enough of what was sent: a source of it waits for that.
 
     A quarter, and not the half that ``Publications.can_take`` fills: a source that is called goes on for a while.
     """
-    outbound: Outbound | None = conn.outbound
+    outbound: OutboundWindow | None = conn.outbound
     if pending_output(conn) > hot.output_low:
         return
     if (
@@ -153,8 +153,8 @@ def note_room(hot: HotState, conn: Conn) -> None:
 
 def end_lag(hot: HotState) -> None:
     """Find connections that were above the bound for too long; once per turn, only while there are any."""
-    still: list[Conn] = []
-    conn: Conn
+    still: list[LoopConnection] = []
+    conn: LoopConnection
     for conn in hot.high:
         if conn.closed or pending_output(conn) <= hot.output_low:
             conn.high = False
@@ -168,7 +168,9 @@ def end_lag(hot: HotState) -> None:
     hot.high = still
 
 
-def send_now(conn: Conn, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
+def send_now(
+    conn: LoopConnection, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
     """Send without a copy what needs no order behind anything; return how much the socket took, 0 for none."""
     if cython.compiled:  # pragma: no cover
         sent: cython.Py_ssize_t = send(conn.fd, data + start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -178,7 +180,7 @@ def send_now(conn: Conn, data: cython.p_uchar, start: cython.Py_ssize_t, count: 
 
 
 def write_short(
-    hot: HotState, conn: Conn, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Append PUBACK, PUBREC, PUBREL or PUBCOMP; the reason code is left out when it is 0 or towards 3.1.1."""
     out: Buffer = output_of(hot, conn)
@@ -197,7 +199,7 @@ def write_short(
 
 
 def answer_unknown(
-    hot: HotState, conn: Conn, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Answer PUBACK, PUBREC or PUBCOMP of nothing that is open: PUBREL lets the client of a PUBREC end its side.
 

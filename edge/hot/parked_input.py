@@ -4,7 +4,7 @@ A packet that waits (for a Route, an acknowledgement, a slow subscriber) keeps i
 behind it. There are two exceptions. PINGRESP has no order with other packets, so it is sent when PINGREQ is received.
 And the Route of a topic may be requested before its packet is parsed: it is cached and invalidated as any other.
 
-``Conn.partial`` has the first bytes that are not parsed. Pieces follow it; there are none while it is empty.
+``LoopConnection.partial`` has the first bytes that are not parsed. Pieces follow it; there are none while it is empty.
 Positions count from the first byte of ``partial``, and each is the start of a packet. Source: MQTT 5.0 sections 3.12,
 4.6; docs/protocol.md rule 4.6.
 """
@@ -13,7 +13,7 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.read_ahead import ReadAhead
-from edge.hot.state import Conn, HotState
+from edge.hot.state import HotState, LoopConnection
 
 if not cython.compiled:
     from edge.hot.buffers import get16, read_varint, reserve, varint_end
@@ -30,7 +30,7 @@ __all__: list[str] = []
 # -- reading
 
 
-def may_read_ahead(hot: HotState, conn: Conn) -> cython.bint:
+def may_read_ahead(hot: HotState, conn: LoopConnection) -> cython.bint:
     """Whether more of a parked client is read: not above its share of ``read_ahead_bytes_max``."""
     ahead: ReadAhead | None = conn.ahead
     kept: cython.Py_ssize_t = 0
@@ -46,7 +46,7 @@ def may_read_ahead(hot: HotState, conn: Conn) -> cython.bint:
     return 4 * (kept + PIECE_BYTES) <= hot.read_ahead_max - hot.read_ahead_bytes
 
 
-def keep_piece(hot: HotState, conn: Conn, data: bytes) -> cython.int:
+def keep_piece(hot: HotState, conn: LoopConnection, data: bytes) -> cython.int:
     """Append bytes to the input of a connection that is parked, or has pieces, and answer the PINGREQs in them."""
     ahead: ReadAhead = ahead_of(conn)
     kept: cython.Py_ssize_t = len(conn.partial) + ahead.bytes
@@ -78,7 +78,7 @@ def keep_piece(hot: HotState, conn: Conn, data: bytes) -> cython.int:
     return 0
 
 
-def ahead_of(conn: Conn) -> ReadAhead:
+def ahead_of(conn: LoopConnection) -> ReadAhead:
     """Return the connection's record, made when it is first needed."""
     if conn.ahead is None:
         conn.ahead = ReadAhead()
@@ -93,14 +93,14 @@ def _count(hot: HotState, ahead: ReadAhead, count: cython.Py_ssize_t) -> None:
 # -- parsing on
 
 
-def count_parsed(conn: Conn, count: cython.Py_ssize_t) -> None:
+def count_parsed(conn: LoopConnection, count: cython.Py_ssize_t) -> None:
     """Move the positions: ``count`` bytes of ``partial`` were parsed."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     ahead.scanned = max(0, ahead.scanned - count)
     ahead.prefetched = max(0, ahead.prefetched - count)
 
 
-def next_piece(hot: HotState, conn: Conn) -> cython.int:
+def next_piece(hot: HotState, conn: LoopConnection) -> cython.int:
     """Append the next piece to ``partial``, which the next turn parses."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     if conn.parked != 0 or conn.ready:
@@ -121,7 +121,7 @@ def next_piece(hot: HotState, conn: Conn) -> cython.int:
     return 0
 
 
-def drop_pieces(hot: HotState, conn: Conn) -> None:
+def drop_pieces(hot: HotState, conn: LoopConnection) -> None:
     """Drop the pieces of a connection that ends."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     _count(hot, ahead, -ahead.bytes)
@@ -131,7 +131,7 @@ def drop_pieces(hot: HotState, conn: Conn) -> None:
 # -- scanning
 
 
-def answer_pings(hot: HotState, conn: Conn) -> cython.int:
+def answer_pings(hot: HotState, conn: LoopConnection) -> cython.int:
     """Answer each PINGREQ in the input of a parked connection that was not scanned before [MQTT-3.12.4-1]."""
     ahead: ReadAhead = ahead_of(conn)
     if ahead.opaque:
@@ -163,7 +163,7 @@ def answer_pings(hot: HotState, conn: Conn) -> cython.int:
     return 0
 
 
-def _answer(hot: HotState, conn: Conn) -> None:
+def _answer(hot: HotState, conn: LoopConnection) -> None:
     out: Buffer = output_of(hot, conn)
     at: cython.Py_ssize_t = reserve(out, 2)
     out.data[at] = 0xD0
@@ -172,7 +172,9 @@ def _answer(hot: HotState, conn: Conn) -> None:
     hot.pings_early += 1
 
 
-def _packet_end(conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+def _packet_end(
+    conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
     """Return where the packet at ``at`` ends, beyond ``end`` perhaps; -1: its length is incomplete, -2: malformed."""
     stop: cython.Py_ssize_t
     if at + 1 >= end:
@@ -184,7 +186,9 @@ def _packet_end(conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, end: cy
     return stop if stop - at <= conn.packet_bytes_max else -2
 
 
-def prefetch(hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> None:
+def prefetch(
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> None:
     """Request Routes for the PUBLISH packets behind the one at ``at``, whose own Route is requested.
 
     Never for more messages than the client's rate allows now.
@@ -218,7 +222,7 @@ def prefetch(hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssiz
     ahead.prefetched = at
 
 
-def _messages_allowed(hot: HotState, conn: Conn) -> cython.longlong:
+def _messages_allowed(hot: HotState, conn: LoopConnection) -> cython.longlong:
     """Return how many messages the rates of the client and its address allow now, PREFETCH_TOPICS_MAX at most."""
     left: cython.longlong = PREFETCH_TOPICS_MAX
     until: cython.longlong = hot.now_ns + 1_000_000_000

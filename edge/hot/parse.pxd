@@ -9,7 +9,7 @@ from edge.hot.parked_input cimport prefetch
 from edge.hot.notes cimport note_denied
 from edge.hot.output cimport mark_dirty, output_of, pending_output
 from edge.hot.purses cimport charge_purse
-from edge.hot.state cimport Conn, HotState, Packet, PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE, Route
+from edge.hot.state cimport LoopConnection, HotState, PublishView, PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE, Route
 
 
 cdef enum:
@@ -17,24 +17,24 @@ cdef enum:
     PICK_COPIES = 200
 
 
-cdef Py_ssize_t parse(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
-cdef bint park_unread(HotState hot, Conn conn) except -1
-cdef object count_bytes(HotState hot, Conn conn, long long count)
-cdef object pause(HotState hot, Conn conn, long long paid_ns)
+cdef Py_ssize_t parse(HotState hot, LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
+cdef bint park_unread(HotState hot, LoopConnection conn) except -1
+cdef object count_bytes(HotState hot, LoopConnection conn, long long count)
+cdef object pause(HotState hot, LoopConnection conn, long long paid_ns)
 
 
 # private
-cdef Py_ssize_t _prefetch(HotState hot, Conn conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
-cdef object _cut(HotState hot, Conn conn)
-cdef bint _waits_for_pipeline(HotState hot, Conn conn, int first) except? -1
-cdef object _count_rate(HotState hot, Conn conn, long long count)
+cdef Py_ssize_t _prefetch(HotState hot, LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -1
+cdef object _cut(HotState hot, LoopConnection conn)
+cdef bint _waits_for_pipeline(HotState hot, LoopConnection conn, int first) except? -1
+cdef object _count_rate(HotState hot, LoopConnection conn, long long count)
 cdef int _wrong_start(int first) except -1
 cdef Py_ssize_t _end_run(
-    HotState hot, Conn conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count,
+    HotState hot, LoopConnection conn, Route route, unsigned char* data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t packet_max, Py_ssize_t count,
     Py_ssize_t payload
 )
 cdef object _count(HotState hot, Py_ssize_t count, Py_ssize_t payload)
 cdef bint _other(
-    HotState hot, Conn conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop
+    HotState hot, LoopConnection conn, int first, unsigned char* data, Py_ssize_t at, Py_ssize_t body, Py_ssize_t stop
 )
-cdef bint _ping(HotState hot, Conn conn, int first, Py_ssize_t length)
+cdef bint _ping(HotState hot, LoopConnection conn, int first, Py_ssize_t length)

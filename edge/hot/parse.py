@@ -9,7 +9,7 @@ Source: MQTT 5.0 sections 2.1.4, 3.3; docs/adr/0008-trio-with-a-compiled-loop.md
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, Packet, Route
+from edge.hot.state import HotState, LoopConnection, PublishView, Route
 
 if not cython.compiled:
     from edge.hot.acks import ACK_WAITS, acknowledged
@@ -30,7 +30,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def park_unread(hot: HotState, conn: Conn) -> cython.bint:
+def park_unread(hot: HotState, conn: LoopConnection) -> cython.bint:
     """Park a publisher without reading it, if what it fed last has no room; return whether it is parked."""
     route: Route | None = conn.last_route
     if route is None or (hot.full_peers == 0 and not hot.high and hot.outbox_bytes <= hot.outbox_bytes_max):
@@ -39,7 +39,7 @@ def park_unread(hot: HotState, conn: Conn) -> cython.bint:
 
 
 def parse(
-    hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Handle the complete packets of ``data[at:end]``.
 
@@ -61,7 +61,7 @@ def parse(
     five: cython.bint = conn.version == 5
     route: Route
     run_route: Route | None = None
-    packet: Packet = hot.packet
+    packet: PublishView = hot.packet
     published: cython.longlong = hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2
     conn.parsing = True
     conn.needed = 0
@@ -185,7 +185,7 @@ def parse(
 
 
 def _prefetch(
-    hot: HotState, conn: Conn, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Prefetch Routes of the topics behind the one that was missed; return where parsing stopped."""
     hot.missed = False
@@ -194,7 +194,7 @@ def _prefetch(
     return at
 
 
-def _count_rate(hot: HotState, conn: Conn, count: cython.longlong) -> None:
+def _count_rate(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
     """Let the client's messages use up its rate; a second's worth may come at once, the rest waits unread."""
     conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * conn.publish_gap_ns
     pause(hot, conn, conn.paid_ns)
@@ -202,7 +202,7 @@ def _count_rate(hot: HotState, conn: Conn, count: cython.longlong) -> None:
         pause(hot, conn, charge_purse(conn.purse, hot.now_ns, count, 0))
 
 
-def count_bytes(hot: HotState, conn: Conn, count: cython.longlong) -> None:
+def count_bytes(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
     """Let the client's bytes use up their rate likewise, whatever packets they are."""
     conn.bytes_paid_ns = max(conn.bytes_paid_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
     pause(hot, conn, conn.bytes_paid_ns)
@@ -210,7 +210,7 @@ def count_bytes(hot: HotState, conn: Conn, count: cython.longlong) -> None:
         pause(hot, conn, charge_purse(conn.purse, hot.now_ns, 0, count))
 
 
-def pause(hot: HotState, conn: Conn, paid_ns: cython.longlong) -> None:
+def pause(hot: HotState, conn: LoopConnection, paid_ns: cython.longlong) -> None:
     """Read nothing more of a client that has used up a rate; it may take a second's worth in advance."""
     if paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
         conn.parked |= PARK_RATE
@@ -218,14 +218,14 @@ def pause(hot: HotState, conn: Conn, paid_ns: cython.longlong) -> None:
         mark_dirty(hot, conn)
 
 
-def _cut(hot: HotState, conn: Conn) -> None:
+def _cut(hot: HotState, conn: LoopConnection) -> None:
     """This turn has written enough: the rest of the connection's bytes is the next turn's."""
     if not conn.ready:
         conn.ready = True
         hot.ready.append(conn)
 
 
-def _waits_for_pipeline(hot: HotState, conn: Conn, first: cython.int) -> cython.bint:
+def _waits_for_pipeline(hot: HotState, conn: LoopConnection, first: cython.int) -> cython.bint:
     """Park a connection whose packet waits for retained messages before it (docs/protocol.md rule 7.11).
 
     None waits of: a retained PUBLISH of QoS 1 or 2, which the core orders; acknowledgements and PINGREQ, which have no
@@ -257,7 +257,7 @@ def _wrong_start(first: cython.int) -> cython.int:
 
 def _end_run(
     hot: HotState,
-    conn: Conn,
+    conn: LoopConnection,
     route: Route | None,
     data: cython.p_uchar,
     start: cython.Py_ssize_t,
@@ -286,7 +286,7 @@ def _count(hot: HotState, count: cython.Py_ssize_t, payload: cython.Py_ssize_t) 
 
 def _other(
     hot: HotState,
-    conn: Conn,
+    conn: LoopConnection,
     first: cython.int,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
@@ -323,7 +323,7 @@ def _other(
     return True
 
 
-def _ping(hot: HotState, conn: Conn, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
+def _ping(hot: HotState, conn: LoopConnection, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
     if conn.ahead is not None and conn.ahead.pings > 0 and first == 0xC0 and length == 0:
         conn.ahead.pings -= 1  # answered while it waited
         hot.packets_in += 1

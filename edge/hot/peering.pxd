@@ -5,11 +5,11 @@ from edge.hot.fanout cimport refused
 from edge.hot.layout cimport SERVER_UNAVAILABLE, SUPERSEDED
 from edge.hot.outboxes cimport leave_outbox, note_former
 from edge.hot.output cimport mark_dirty, unpark
-from edge.hot.publications cimport Publications
+from edge.hot.publications cimport PublishMethods
 from edge.hot.pushes cimport flush_push_acks
 from edge.hot.refused_topics cimport end_behind_refused
-from edge.hot.state cimport Conn, PendingAck, Outbox, PARK_HANDLER, Peer
+from edge.hot.state cimport LoopConnection, PendingAck, PartitionOutbox, PARK_HANDLER, LoopPeer
 
 
-cdef class Peering(Publications):
+cdef class Peering(PublishMethods):
     pass

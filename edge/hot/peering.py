@@ -7,8 +7,8 @@ from collections import deque
 
 import cython
 
-from edge.hot.publications import Publications
-from edge.hot.state import Conn, Outbox, Peer, PendingAck
+from edge.hot.publications import PublishMethods
+from edge.hot.state import LoopConnection, LoopPeer, PartitionOutbox, PendingAck
 from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore
 from wire.links.silence import SILENCE_S
 from wire.messages.hello import TIER_OPERATOR, TIER_STORAGE
@@ -32,18 +32,18 @@ UNTAKEN_BYTES = 256 * 1024
 LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
 
 
-class Peering(Publications):
+class Peering(PublishMethods):
     """Links, outboxes of partitions, primaries of sessions."""
 
-    def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
+    def add_peer(self, node: int, tier: str, incarnation: int) -> LoopPeer:
         """Make a peer with a fresh LinkCore; replaces nothing: retire the older incarnation first."""
         room = OPERATOR_BYTES_MAX if tier == TIER_OPERATOR else RESEND_BYTES_MAX
         low = room - UNTAKEN_BYTES if tier == TIER_STORAGE else self.peer_low_bytes
-        peer = Peer(node, tier, incarnation, LinkCore(room), low)
+        peer = LoopPeer(node, tier, incarnation, LinkCore(room), low)
         self.peers.append(peer)
         return peer
 
-    def unbind_link(self, peer: Peer) -> None:
+    def unbind_link(self, peer: LoopPeer) -> None:
         """A newer connection to the same incarnation is about to be bound: end the older one before TAKEN is told."""
         older = peer.conn
         if older is not None:
@@ -52,7 +52,7 @@ class Peering(Publications):
             peer.link.disconnected()
             self.close(older, linger=False)
 
-    def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
+    def bind_link(self, conn: LoopConnection, peer: LoopPeer, peer_taken: int) -> None:
         """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
 
         Raises:
@@ -69,7 +69,7 @@ class Peering(Publications):
         unpark(self, conn, PARK_HANDLER)
         mark_dirty(self, conn)
 
-    def control(self, peer: Peer, kind: int, payload: bytes) -> None:
+    def control(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
         """Send one numbered frame, behind what was published before it. Kept while the link is down.
 
         Raises:
@@ -82,7 +82,7 @@ class Peering(Publications):
             mark_dirty(self, peer.conn)
         _ = number
 
-    def retire_peer(self, peer: Peer) -> None:
+    def retire_peer(self, peer: LoopPeer) -> None:
         """The map declared this incarnation dead: what waits for it as an edge is done, its link is closed.
 
         Messages towards partitions stay in their outboxes until ``replay_partition``.
@@ -135,16 +135,16 @@ class Peering(Publications):
         """
         self.epochs[partition] = partition_epoch
 
-    def set_primary(self, partition: int, peer: Peer | None) -> None:
+    def set_primary(self, partition: int, peer: LoopPeer | None) -> None:
         """The map names another primary, or none. The outbox is held until ``replay_partition``."""
-        outbox: Outbox | None = self.outboxes[partition]
-        former: Peer | None = self.primaries[partition]
+        outbox: PartitionOutbox | None = self.outboxes[partition]
+        former: LoopPeer | None = self.primaries[partition]
         if former is peer:
             return
         self.primaries[partition] = peer
         self.primaries_version += 1
         if outbox is None:
-            outbox = Outbox()
+            outbox = PartitionOutbox()
             self.outboxes[partition] = outbox
         if former is not None:
             note_former(self, outbox, former)
@@ -156,7 +156,7 @@ class Peering(Publications):
             outbox.held = True
         outbox.target = None
 
-    def replay_partition(self, partition: int, peer: Peer) -> int:
+    def replay_partition(self, partition: int, peer: LoopPeer) -> int:
         """Send every unacknowledged message of the partition to its new primary in order.
 
         Later messages queue behind them. What a publisher with a stored session sends again on its next connection is
@@ -165,7 +165,7 @@ class Peering(Publications):
         Returns:
             How many will be sent.
         """
-        outbox: Outbox | None = self.outboxes[partition]
+        outbox: PartitionOutbox | None = self.outboxes[partition]
         if outbox is None:
             return 0
         if self.primaries[partition] is not peer:
@@ -190,17 +190,17 @@ class Peering(Publications):
 
     def lowest_tag(self, partition: int) -> int:
         """Every tag below it is finished at that partition: the watermark of this edge's origins."""
-        outbox: Outbox | None = self.outboxes[partition]
+        outbox: PartitionOutbox | None = self.outboxes[partition]
         if outbox is None or not outbox.messages:
             return self.tags + 1
         return next(iter(outbox.messages))
 
-    def set_primary_of(self, conn: Conn, peer: Peer | None) -> None:
+    def set_primary_of(self, conn: LoopConnection, peer: LoopPeer | None) -> None:
         """Name the peer that gets this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
         conn.peer = peer
         flush_push_acks(self, conn)
 
-    def open_pushes(self, conn: Conn) -> list[tuple[int, int, int]]:
+    def open_pushes(self, conn: LoopConnection) -> list[tuple[int, int, int]]:
         """Return (session_seq, packet identifier, state) written here and not acknowledged: 1, 2 PUBLISH; 3 PUBREL."""
         if conn.outbound is None or conn.outbound.pushes is None:
             return []
@@ -212,5 +212,5 @@ class Peering(Publications):
 def _comes_again(message: PendingAck) -> bool:
     """Whether the publisher's connection is over, and its session is stored: it sends what was not acknowledged."""
     first: PendingAck = message if message.parent is None else message.parent
-    conn: Conn | None = first.conn
+    conn: LoopConnection | None = first.conn
     return conn is not None and conn.closed and conn.session != 0

@@ -8,7 +8,7 @@ Who gets them then is decided by the core. Source: MQTT 5.0 section 4.8.2.
 
 import cython
 
-from edge.hot.state import Conn, HotState, Inbound, Outbound, Packet
+from edge.hot.state import HotState, InboundPublish, LoopConnection, OutboundWindow, PublishView
 from wire.messages.batches import NO_EXPIRY
 
 if not cython.compiled:
@@ -22,7 +22,7 @@ SECOND_NS = 1_000_000_000
 
 
 def keep_pick(
-    outbound: Outbound, qos: cython.int, share: bytes, record: bytes, since_ns: cython.longlong
+    outbound: OutboundWindow, qos: cython.int, share: bytes, record: bytes, since_ns: cython.longlong
 ) -> cython.int:
     """A copy has left with the newest packet identifier."""
     if qos != 1:
@@ -35,7 +35,7 @@ def keep_pick(
     return 0
 
 
-def drop_pick(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
+def drop_pick(outbound: OutboundWindow, packet_identifier: cython.int) -> cython.int:
     """The client has acknowledged it, or refused it."""
     kept = outbound.picks.pop(packet_identifier, None) if outbound.picks is not None else None
     if kept is not None:
@@ -43,10 +43,10 @@ def drop_pick(outbound: Outbound, packet_identifier: cython.int) -> cython.int:
     return 0
 
 
-def unfinished_picks(hot: HotState, conn: Conn) -> list[tuple[bytes, Inbound]]:
+def unfinished_picks(hot: HotState, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
     """Return (share, message) of every copy that another member may get, in order, and forget them."""
-    outbound: Outbound | None = conn.outbound
-    found: list[tuple[bytes, Inbound]] = []
+    outbound: OutboundWindow | None = conn.outbound
+    found: list[tuple[bytes, InboundPublish]] = []
     if outbound is None or outbound.picks_bytes == 0:
         return found
     kept: list[tuple[bytes, bytes, int]] = list(outbound.picks.values()) if outbound.picks is not None else []
@@ -62,9 +62,9 @@ def unfinished_picks(hot: HotState, conn: Conn) -> list[tuple[bytes, Inbound]]:
     return found
 
 
-def read_pick(hot: HotState, conn: Conn | None, record: bytes, since_ns: int) -> Inbound | None:
+def read_pick(hot: HotState, conn: LoopConnection | None, record: bytes, since_ns: int) -> InboundPublish | None:
     """Return the message of a copy that another member may get, None if it expired meanwhile."""
-    packet: Packet = hot.second
+    packet: PublishView = hot.second
     load_record(packet, record)
     left_s: cython.longlong = packet.expiry_s
     if left_s != NO_EXPIRY:
@@ -75,4 +75,4 @@ def read_pick(hot: HotState, conn: Conn | None, record: bytes, since_ns: int) ->
             return None
     properties: bytes = record[packet.properties_at : packet.payload_at]
     payload: bytes = record[packet.payload_at : packet.payload_at + packet.payload_bytes]
-    return Inbound(packet.topic, payload, packet.qos, packet.retain, properties, packet.version, left_s)
+    return InboundPublish(packet.topic, payload, packet.qos, packet.retain, properties, packet.version, left_s)

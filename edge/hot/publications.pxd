@@ -13,14 +13,14 @@ from edge.hot.records cimport load_record, topic_of
 from edge.hot.refused_topics cimport ENDS, TAKES, judge_refused
 from edge.hot.routes cimport known_route
 from edge.hot.state cimport (
-    Conn, HotState, Inbound, Outbound, PARK_QUOTA, PendingAck, Packet, RELEASE_PENDING, Route, Sub
+    LoopConnection, HotState, InboundPublish, OutboundWindow, PARK_QUOTA, PendingAck, PublishView, RELEASE_PENDING, Route, Sub
 )
 from edge.hot.told_origins cimport forget_origin
 
 
-cdef class Publications(Connections):
-    cdef object load_inbound(self, Inbound publish)
+cdef class PublishMethods(Connections):
+    cdef object load_inbound(self, InboundPublish publish)
 
 
 # private
-cdef bint _refuse_if_behind(HotState hot, Inbound publish) except -1
+cdef bint _refuse_if_behind(HotState hot, InboundPublish publish) except -1

@@ -11,7 +11,7 @@ import cython
 
 from edge.hot.connections import Connections
 from edge.hot.picks import read_pick
-from edge.hot.state import Conn, HotState, Inbound, Outbound, Packet, PendingAck, Route, Sub
+from edge.hot.state import HotState, InboundPublish, LoopConnection, OutboundWindow, PendingAck, PublishView, Route, Sub
 
 if not cython.compiled:
     from edge.hot.acks import count_back, destination_done, new_message
@@ -29,10 +29,10 @@ if not cython.compiled:
     from edge.hot.state import PARK_QUOTA, RELEASE_PENDING
     from edge.hot.told_origins import forget_origin
 
-__all__ = ["Publications"]
+__all__ = ["PublishMethods"]
 
 
-class Publications(Connections):
+class PublishMethods(Connections):
     """Routes, and messages of the core."""
 
     def install_route(self, topic: bytes, route: Route) -> None:
@@ -102,7 +102,7 @@ class Publications(Connections):
     def publish(
         self,
         route: Route,
-        publish: Inbound,
+        publish: InboundPublish,
         retained_partition: int = -1,
         origin_kind: int = 0,
         origin_a: int = 0,
@@ -140,7 +140,7 @@ class Publications(Connections):
             # Numbered when it came, and others have left since: a partition takes a lower number for a repeat.
             self.tags += 1
             message.tag = self.tags
-        packet: Packet = self.load_inbound(publish)
+        packet: PublishView = self.load_inbound(publish)
         packet.origin_kind = origin_kind
         packet.origin_a = origin_a
         packet.origin_b = origin_b
@@ -174,9 +174,9 @@ class Publications(Connections):
         destination_done(self, message, code)
         return tag
 
-    def load_inbound(self, publish: Inbound) -> Packet:
+    def load_inbound(self, publish: InboundPublish) -> PublishView:
         """Make the core's message the one at hand."""
-        packet: Packet = self.packet
+        packet: PublishView = self.packet
         both: bytes = publish.properties + publish.payload
         packet.keep = both
         packet.data = both
@@ -202,14 +202,14 @@ class Publications(Connections):
         packet.owner_epoch = publish.conn.owner_epoch if publish.conn is not None else 0
         return packet
 
-    def acknowledge(self, publish: Inbound, reason_code: int) -> None:
+    def acknowledge(self, publish: InboundPublish, reason_code: int) -> None:
         """Answer a PUBLISH of ``Handler.inbound`` in order with the others: not sent anywhere, or kept back since."""
         message: PendingAck | None = publish.reserved_ack
         publish.reserved_ack = None
         if message is not None:
             destination_done(self, message, reason_code)
 
-    def bears(self, publish: Inbound, origin_kind: int, origin_a: int, origin_b: int) -> None:
+    def bears(self, publish: InboundPublish, origin_kind: int, origin_a: int, origin_b: int) -> None:
         """Note which origin a message went by whose answer is due, and that is not published itself; as ``publish``."""
         message: PendingAck | None = publish.reserved_ack
         if message is not None:
@@ -217,7 +217,7 @@ class Publications(Connections):
             message.origin_a = origin_a
             message.origin_b = origin_b
 
-    def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+    def released(self, conn: LoopConnection, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""
         if conn.closed:
             return
@@ -233,7 +233,7 @@ class Publications(Connections):
         elif conn.parked & PARK_QUOTA:
             unpark(self, conn, PARK_QUOTA)  # on the next message with this identifier, perhaps
 
-    def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
+    def deliver(self, conn: LoopConnection, publish: InboundPublish, qos: int, identifiers: bytes = b"") -> bool:
         """Send one message to one ephemeral session outside any route, as retained copies are; RETAIN as given.
 
         Returns:
@@ -248,7 +248,7 @@ class Publications(Connections):
             note_high(self, conn)
         return delivered
 
-    def can_take(self, conn: Conn, size: int, qos: int, live: bool = False) -> bool:
+    def can_take(self, conn: LoopConnection, size: int, qos: int, live: bool = False) -> bool:
         """Return whether a message from a source that can wait is sent or queued, and none is dropped for it.
 
         Up to half of what may be queued for the session, and less than may be of its output: the rest is for live
@@ -260,7 +260,7 @@ class Publications(Connections):
             qos: Of the copy.
             live: It is a live message, which has all of the bounds.
         """
-        outbound: Outbound | None = conn.outbound
+        outbound: OutboundWindow | None = conn.outbound
         parts: cython.Py_ssize_t = 1 if live else 2
         if conn.closed or conn.lagging or pending_output(conn) > (self.output_high if live else self.output_low):
             return False
@@ -274,7 +274,7 @@ class Publications(Connections):
         )
         return fits
 
-    def report_room(self, conn: Conn) -> None:
+    def report_room(self, conn: LoopConnection) -> None:
         """Call ``Handler.has_room`` when a connection of which ``can_take`` said no has taken more."""
         conn.reports_room = True
 
@@ -284,8 +284,8 @@ class Publications(Connections):
         Returns:
             False if it was dropped, counted; what has expired meanwhile too [MQTT-3.3.2-5].
         """
-        conn: Conn = sub.conn
-        packet: Packet = self.second
+        conn: LoopConnection = sub.conn
+        packet: PublishView = self.second
         if conn.closed:
             self.dropped_closed += 1
             note_drop(self, conn, "closed", topic_of(record), None)
@@ -313,22 +313,22 @@ class Publications(Connections):
         picked: bool = was_picked(self, share, 1, session, counter)
         return picked
 
-    def take_picks(self, conn: Conn) -> list[tuple[bytes, Inbound]]:
+    def take_picks(self, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
         """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
         return unfinished_picks(self, conn)
 
-    def read_given_up(self, record: bytes, since_ns: int) -> Inbound | None:
+    def read_given_up(self, record: bytes, since_ns: int) -> InboundPublish | None:
         """Return the message that ``Handler.given_up`` was told of, None if it expired meanwhile."""
         return read_pick(self, None, record, since_ns)
 
 
-def _refuse_if_behind(hot: HotState, publish: Inbound) -> cython.bint:
+def _refuse_if_behind(hot: HotState, publish: InboundPublish) -> cython.bint:
     """Judge a message of the core that follows one without room, on its connection and topic: a client may end by it.
 
     Returns:
         Whether the message is refused.
     """
-    conn: Conn | None = publish.conn
+    conn: LoopConnection | None = publish.conn
     if conn is None or conn.closed or conn.refused is None:
         return False
     judged: cython.int = judge_refused(hot, conn, publish.topic)

@@ -1,5 +1,5 @@
 # C form of purses.py.
-cdef class Purse:
+cdef class SharedRateLimit:
     cdef readonly long long paid_ns
     cdef readonly long long bytes_paid_ns
     cdef readonly long long asked_paid_ns
@@ -8,5 +8,5 @@ cdef class Purse:
     cdef readonly long long asked_gap_ns
 
 
-cdef long long charge_purse(Purse purse, long long now_ns, long long messages, long long octets) except -1
-cdef long long charge_asked(Purse purse, long long now_ns, long long filters) except -1
+cdef long long charge_purse(SharedRateLimit purse, long long now_ns, long long messages, long long octets) except -1
+cdef long long charge_asked(SharedRateLimit purse, long long now_ns, long long filters) except -1

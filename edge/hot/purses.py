@@ -6,10 +6,10 @@ is the core's to say (``edge/listeners/intake.py``). Decision: docs/adr/0071-pur
 
 import cython
 
-__all__ = ["Purse"]
+__all__ = ["SharedRateLimit"]
 
 
-class Purse:
+class SharedRateLimit:
     """Messages, bytes and filters that some connections may send in a second, together."""
 
     def __init__(self, publish_rate_max: float, byte_rate_max: float, subscribe_rate_max: float) -> None:
@@ -29,7 +29,7 @@ class Purse:
 
 
 def charge_purse(
-    purse: Purse, now_ns: cython.longlong, messages: cython.longlong, octets: cython.longlong
+    purse: SharedRateLimit, now_ns: cython.longlong, messages: cython.longlong, octets: cython.longlong
 ) -> cython.longlong:
     """Charge what was read; return until when the purse is used up."""
     if purse.publish_gap_ns > 0 and messages > 0:
@@ -39,7 +39,7 @@ def charge_purse(
     return max(purse.paid_ns, purse.bytes_paid_ns)
 
 
-def charge_asked(purse: Purse, now_ns: cython.longlong, filters: cython.longlong) -> cython.longlong:
+def charge_asked(purse: SharedRateLimit, now_ns: cython.longlong, filters: cython.longlong) -> cython.longlong:
     """Charge filters that were asked for, or let go; return until when the purse is used up."""
     if purse.asked_gap_ns > 0 and filters > 0:
         purse.asked_paid_ns = max(purse.asked_paid_ns, now_ns) + filters * purse.asked_gap_ns

@@ -14,7 +14,7 @@ from edge.hot.outbound_identifiers cimport is_of_flow
 from edge.hot.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.hot.batches cimport push_acks_of
 from edge.hot.round_trips cimport RoundTrips, end_trip
-from edge.hot.state cimport Conn, HotState, Outbound, Packet, Peer
+from edge.hot.state cimport LoopConnection, HotState, OutboundWindow, PublishView, LoopPeer
 from edge.hot.traces cimport trace_acked, trace_written
 
 
@@ -25,26 +25,26 @@ cdef enum:
     RELEASED = 3
 
 
-cdef object receive_pushes(HotState hot, Peer peer, bytes payload)
-cdef int push_acknowledged(HotState hot, Conn conn, int packet_type, int packet_identifier, int reason_code) except -1
+cdef object receive_pushes(HotState hot, LoopPeer peer, bytes payload)
+cdef int push_acknowledged(HotState hot, LoopConnection conn, int packet_type, int packet_identifier, int reason_code) except -1
 cdef object send_push_ack(
-    HotState hot, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
+    HotState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
     int reason_code
 )
-cdef object flush_push_acks(HotState hot, Conn conn)
+cdef object flush_push_acks(HotState hot, LoopConnection conn)
 
 
 # private
-cdef object _push_qos0(HotState hot, Conn conn, Packet packet, int flags)
-cdef bint _is_judged(HotState hot, Conn conn, Packet packet) except -1
-cdef Outbound _pushes_of(Conn conn)
+cdef object _push_qos0(HotState hot, LoopConnection conn, PublishView packet, int flags)
+cdef bint _is_judged(HotState hot, LoopConnection conn, PublishView packet) except -1
+cdef OutboundWindow _pushes_of(LoopConnection conn)
 cdef object _push(
-    HotState hot, Conn conn, Packet packet, int flags, unsigned long partition_epoch, unsigned long long session_seq, int identifier
+    HotState hot, LoopConnection conn, PublishView packet, int flags, unsigned long partition_epoch, unsigned long long session_seq, int identifier
 )
 cdef object _push_release(
-    HotState hot, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int identifier
+    HotState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int identifier
 )
-cdef object _remember(Outbound outbound, unsigned long long session_seq, int packet_type)
+cdef object _remember(OutboundWindow outbound, unsigned long long session_seq, int packet_type)
 cdef object _put_push_ack(
-    Buffer record, Conn conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type, int reason_code
+    Buffer record, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type, int reason_code
 )

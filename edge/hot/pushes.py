@@ -11,7 +11,7 @@ import cython
 
 from edge.hot.buffers import Buffer
 from edge.hot.round_trips import RoundTrips
-from edge.hot.state import Conn, HotState, Outbound, Packet, Peer
+from edge.hot.state import HotState, LoopConnection, LoopPeer, OutboundWindow, PublishView
 
 if not cython.compiled:
     from edge.hot.batches import push_acks_of
@@ -62,7 +62,7 @@ if not cython.compiled:  # compiled, these are C constants: pushes.pxd
     WRITTEN, RECEIVED, RELEASED = 2, 4, 3
 
 
-def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
+def receive_pushes(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
     """Write the records of a PUSH frame to the connections that they are for; a session's only from its primary.
 
     Raises:
@@ -71,8 +71,8 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
     data: cython.p_uchar = payload
     at: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(payload)
-    packet: Packet = hot.packet
-    conn: Conn | None
+    packet: PublishView = hot.packet
+    conn: LoopConnection | None
     topic_bytes: cython.Py_ssize_t
     partition: cython.Py_ssize_t
     flags: cython.int
@@ -131,7 +131,7 @@ def receive_pushes(hot: HotState, peer: Peer, payload: bytes) -> None:
         hot.handler.violated(peer, "PUSH", "placement")
 
 
-def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> None:
+def _push_qos0(hot: HotState, conn: LoopConnection, packet: PublishView, flags: cython.int) -> None:
     """QoS 0 is pushed, never queued: dropped when the output is full."""
     five: cython.bint = conn.version == 5
     if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, 0):
@@ -151,14 +151,14 @@ def _push_qos0(hot: HotState, conn: Conn, packet: Packet, flags: cython.int) -> 
             trace_written(hot, conn, packet, 0, 0, 0)
 
 
-def _is_judged(hot: HotState, conn: Conn, packet: Packet) -> cython.bint:
+def _is_judged(hot: HotState, conn: LoopConnection, packet: PublishView) -> cython.bint:
     """Return whether the core judges a pushed message: topics that begin with $ are in no general grant."""
     return conn.judge_pushes or (hot.authorizing and packet.topic.startswith(b"$"))
 
 
-def _pushes_of(conn: Conn) -> Outbound:
+def _pushes_of(conn: LoopConnection) -> OutboundWindow:
     if conn.outbound is None:
-        conn.outbound = Outbound(1)
+        conn.outbound = OutboundWindow(1)
         conn.outbound.pushes = {}
         conn.outbound.answered = {}
     return conn.outbound
@@ -166,14 +166,14 @@ def _pushes_of(conn: Conn) -> Outbound:
 
 def _push(
     hot: HotState,
-    conn: Conn,
-    packet: Packet,
+    conn: LoopConnection,
+    packet: PublishView,
     flags: cython.int,
     partition_epoch: cython.ulong,
     session_seq: cython.ulonglong,
     identifier: cython.int,
 ) -> None:
-    outbound: Outbound = _pushes_of(conn)
+    outbound: OutboundWindow = _pushes_of(conn)
     pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of made it
     five: cython.bint = conn.version == 5
     size: cython.Py_ssize_t = publish_bytes(packet, five, packet.qos, b"")
@@ -216,10 +216,14 @@ def _push(
 
 
 def _push_release(
-    hot: HotState, conn: Conn, partition_epoch: cython.ulong, session_seq: cython.ulonglong, identifier: cython.int
+    hot: HotState,
+    conn: LoopConnection,
+    partition_epoch: cython.ulong,
+    session_seq: cython.ulonglong,
+    identifier: cython.int,
 ) -> None:
     """The primary committed the PUBREC: write PUBREL (again, after a resume)."""
-    outbound: Outbound = _pushes_of(conn)
+    outbound: OutboundWindow = _pushes_of(conn)
     pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of made it
     answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
     if answered.get(session_seq) == 7:
@@ -235,14 +239,14 @@ def _push_release(
 
 
 def push_acknowledged(
-    hot: HotState, conn: Conn, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: HotState, conn: LoopConnection, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here.
 
     Returns:
         0, or PROTOCOL_ERROR where it answers no message of that kind, as of an ephemeral session.
     """
-    outbound: Outbound | None = conn.outbound
+    outbound: OutboundWindow | None = conn.outbound
     known = outbound.pushes.get(packet_identifier) if outbound is not None and outbound.pushes is not None else None
     if known is None or outbound is None or outbound.pushes is None:
         return answer_unknown(hot, conn, packet_type << 4, packet_identifier, reason_code)
@@ -268,7 +272,7 @@ def push_acknowledged(
     return 0
 
 
-def _remember(outbound: Outbound, session_seq: cython.ulonglong, packet_type: cython.int) -> None:
+def _remember(outbound: OutboundWindow, session_seq: cython.ulonglong, packet_type: cython.int) -> None:
     answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
     answered[session_seq] = packet_type
     if len(answered) > ANSWERED_MAX:
@@ -278,7 +282,7 @@ def _remember(outbound: Outbound, session_seq: cython.ulonglong, packet_type: cy
 
 def send_push_ack(
     hot: HotState,
-    conn: Conn,
+    conn: LoopConnection,
     partition_epoch: cython.ulong,
     session_seq: cython.ulonglong,
     packet_type: cython.int,
@@ -290,7 +294,7 @@ def send_push_ack(
         record.start = 0
         record.end = 0
         _put_push_ack(record, conn, partition_epoch, session_seq, packet_type, reason_code)
-        outbound: Outbound = _pushes_of(conn)
+        outbound: OutboundWindow = _pushes_of(conn)
         if outbound.unsent_acks is None:
             outbound.unsent_acks = deque(maxlen=ANSWERED_MAX)
         if cython.compiled:  # pragma: no cover
@@ -304,7 +308,7 @@ def send_push_ack(
 
 def _put_push_ack(
     record: Buffer,
-    conn: Conn,
+    conn: LoopConnection,
     partition_epoch: cython.ulong,
     session_seq: cython.ulonglong,
     packet_type: cython.int,
@@ -320,7 +324,7 @@ def _put_push_ack(
     record.end = at + PUSH_ACK_BYTES
 
 
-def flush_push_acks(hot: HotState, conn: Conn) -> None:
+def flush_push_acks(hot: HotState, conn: LoopConnection) -> None:
     """The session has a primary again: send what waited for it."""
     if conn.outbound is None or conn.outbound.unsent_acks is None or conn.peer is None:
         return

@@ -9,16 +9,16 @@ from edge.hot.layout cimport (
     MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_SESSION_AT, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT,
     MESSAGE_VERSION_AT, NO_EXPIRY, OWNER_FLAG, QOS_BITS, RETAIN_FLAG, TRACED_FLAG
 )
-from edge.hot.state cimport HotState, PendingAck, Packet
+from edge.hot.state cimport HotState, PendingAck, PublishView
 
 
 cdef enum:
     SECOND_NS = 1000000000
 
 
-cdef bytes record_of(HotState hot, Packet packet, unsigned long long tag)
+cdef bytes record_of(HotState hot, PublishView packet, unsigned long long tag)
 cdef bytes owned(bytes record, bytes owner_block)
 cdef bytes topic_of(bytes record)
 cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
-cdef object load_record(Packet packet, bytes record)
+cdef object load_record(PublishView packet, bytes record)
 cdef bytes aged(HotState hot, PendingAck message)

@@ -7,7 +7,7 @@ in ``edge/hot/layout.py``, the drawing in ``wire/messages/batches.py``. Source: 
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import HotState, Packet, PendingAck
+from edge.hot.state import HotState, PendingAck, PublishView
 
 if not cython.compiled:
     from edge.hot.buffers import copy_bytes, copy_span, get16, get32, get64, put16, put32, put64, reserve, take_bytes
@@ -41,7 +41,7 @@ if not cython.compiled:  # compiled, this is a C constant: records.pxd
     SECOND_NS = 1_000_000_000
 
 
-def record_of(hot: HotState, packet: Packet, tag: cython.ulonglong) -> bytes:
+def record_of(hot: HotState, packet: PublishView, tag: cython.ulonglong) -> bytes:
     """Return the message at hand as a MSG record without partitions and share."""
     record: Buffer = hot.scratch
     topic: bytes = packet.topic
@@ -112,7 +112,7 @@ def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
     return take_bytes(again, size)
 
 
-def load_record(packet: Packet, record: bytes) -> None:
+def load_record(packet: PublishView, record: bytes) -> None:
     """Load a record made by ``record_of``, to deliver it to a session here after all."""
     packet.keep = record
     packet.data = record

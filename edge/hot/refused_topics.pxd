@@ -1,7 +1,7 @@
 # C form of refused_topics.py.
 from edge.hot.layout cimport QUOTA_EXCEEDED
 from edge.hot.records cimport topic_of
-from edge.hot.state cimport Conn, HotState, PendingAck
+from edge.hot.state cimport LoopConnection, HotState, PendingAck
 
 
 cdef enum:
@@ -11,5 +11,5 @@ cdef enum:
 
 
 cdef object note_refused(HotState hot, PendingAck message)
-cdef int judge_refused(HotState hot, Conn conn, bytes topic) except -1
+cdef int judge_refused(HotState hot, LoopConnection conn, bytes topic) except -1
 cdef object end_behind_refused(HotState hot, PendingAck message)

@@ -10,7 +10,7 @@ Nothing here is called for a message of a connection without marks. Source: docs
 
 import cython
 
-from edge.hot.state import Conn, HotState, PendingAck
+from edge.hot.state import HotState, LoopConnection, PendingAck
 
 if not cython.compiled:
     from edge.hot.layout import QUOTA_EXCEEDED
@@ -27,7 +27,7 @@ EVERY_TOPIC = b""  # no topic name is empty
 
 def note_refused(hot: HotState, message: PendingAck) -> None:
     """A partition had no room for a message: mark its topic at its connection."""
-    conn: Conn | None = message.conn
+    conn: LoopConnection | None = message.conn
     if conn is None or conn.closed or conn.session == 0:
         return
     marks = conn.refused
@@ -41,7 +41,7 @@ def note_refused(hot: HotState, message: PendingAck) -> None:
     conn.last_version = -1  # its Route is looked up for each message, and the mark with it
 
 
-def judge_refused(hot: HotState, conn: Conn, topic: bytes) -> cython.int:
+def judge_refused(hot: HotState, conn: LoopConnection, topic: bytes) -> cython.int:
     """Judge a message of QoS 1 or 2 on a connection with marks."""
     first_ns: cython.longlong
     last_ns: cython.longlong
@@ -71,7 +71,7 @@ def end_behind_refused(hot: HotState, message: PendingAck) -> None:
     It may have been taken by the former one, so that no refusal may be told.
     """
     first: PendingAck = message if message.parent is None else message.parent
-    conn: Conn | None = first.conn
+    conn: LoopConnection | None = first.conn
     if conn is None or conn.closed or conn.refused is None:
         return
     if EVERY_TOPIC in conn.refused or topic_of(message.record) in conn.refused:

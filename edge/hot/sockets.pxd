@@ -1,6 +1,6 @@
 # C form of sockets.py.
 from edge.hot.buffers cimport Buffer, append_bytes
-from edge.hot.engine cimport Engine
+from edge.hot.engine cimport BrokerLoop
 from edge.hot.deliver cimport drain_pending
 from edge.hot.descriptors cimport NONE_WAITS, accept_one, boot_ns, half_close
 from edge.hot.layout cimport FAILED, SHUTDOWN
@@ -11,7 +11,7 @@ from edge.hot.linux cimport (
 from edge.hot.parked_input cimport may_read_ahead
 from edge.hot.memory cimport count_held
 from edge.hot.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
-from edge.hot.state cimport Conn, Peer, UNREGISTERED
+from edge.hot.state cimport LoopConnection, LoopPeer, UNREGISTERED
 from libc.errno cimport EAGAIN, EINTR, errno
 
 
@@ -23,7 +23,7 @@ cdef enum:
 
 
 cdef class Sockets:
-    cdef readonly Engine hot
+    cdef readonly BrokerLoop hot
     cdef readonly object epoll
     cdef readonly int epoll_fd
     cdef list conns
@@ -41,20 +41,20 @@ cdef class Sockets:
     cdef int accepts_max
     cdef object flush(self)
     cdef object look_at_fence(self)
-    cdef object flush_conn(self, Conn conn, bint writable)
-    cdef object fill_output(self, Conn conn)
-    cdef bint send_output(self, Conn conn) except -1
-    cdef bint send_unsent(self, Conn conn) except -1
-    cdef bint send_tls(self, Conn conn) except -1
-    cdef object set_interest(self, Conn conn, bint blocked)
-    cdef object arm(self, Conn conn, unsigned int wanted)
-    cdef object register(self, Conn conn)
-    cdef object read_first_bytes(self, Conn conn)
-    cdef object begin_tls(self, Conn conn)
-    cdef object handshake(self, Conn conn)
-    cdef object fail(self, Conn conn)
-    cdef object end(self, Conn conn, bint blocked)
-    cdef object drop(self, Conn conn)
+    cdef object flush_conn(self, LoopConnection conn, bint writable)
+    cdef object fill_output(self, LoopConnection conn)
+    cdef bint send_output(self, LoopConnection conn) except -1
+    cdef bint send_unsent(self, LoopConnection conn) except -1
+    cdef bint send_tls(self, LoopConnection conn) except -1
+    cdef object set_interest(self, LoopConnection conn, bint blocked)
+    cdef object arm(self, LoopConnection conn, unsigned int wanted)
+    cdef object register(self, LoopConnection conn)
+    cdef object read_first_bytes(self, LoopConnection conn)
+    cdef object begin_tls(self, LoopConnection conn)
+    cdef object handshake(self, LoopConnection conn)
+    cdef object fail(self, LoopConnection conn)
+    cdef object end(self, LoopConnection conn, bint blocked)
+    cdef object drop(self, LoopConnection conn)
     cdef object end_shared(self, int fd)
     cdef object accept(self, int fd)
     cdef object sweep_sockets(self, long long now_ns)

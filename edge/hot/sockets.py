@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.engine import Engine
-from edge.hot.state import Conn
+from edge.hot.engine import BrokerLoop
+from edge.hot.state import LoopConnection
 
 if not cython.compiled:
     from edge.hot.buffers import append_bytes
@@ -60,11 +60,11 @@ class Sockets:
         epoll_fd: Readable when a turn has something to do.
     """
 
-    def __init__(self, hot: Engine) -> None:
+    def __init__(self, hot: BrokerLoop) -> None:
         self.hot = hot
         self.epoll = select.epoll()
         self.epoll_fd = self.epoll.fileno()
-        self.conns: list[Conn | None] = []  # by file descriptor
+        self.conns: list[LoopConnection | None] = []  # by file descriptor
         self.listeners: dict[int, tuple[socket.socket, object]] = {}
         self.paused: list[int] = []  # listeners that rest until the next sweep
         self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
@@ -76,7 +76,7 @@ class Sockets:
             self.data = self.input
         self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
         self.shared: set[int] = set()  # descriptors of sockets that another process may have too
-        self.undecrypted: list[Conn] = []  # OpenSSL holds bytes that epoll does not know of
+        self.undecrypted: list[LoopConnection] = []  # OpenSSL holds bytes that epoll does not know of
         self.handshakes = 0  # of this turn
         self.handshakes_max = hot.limits.handshakes_per_turn
         self.accepts_max = hot.limits.accepts_per_turn
@@ -85,10 +85,10 @@ class Sockets:
 
     def flush(self) -> None:
         """One send for every connection that has something to say, or changed what it waits for."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         count: cython.int = 0
-        conn: Conn | None = take_dirty(hot)
-        after: Conn | None
+        conn: LoopConnection | None = take_dirty(hot)
+        after: LoopConnection | None
         while conn is not None:
             if count & WRITES_MASK == 0:  # the process may have been stopped since it looked last
                 self.look_at_fence()
@@ -99,14 +99,14 @@ class Sockets:
 
     def look_at_fence(self) -> None:
         """Read the clock for a node that may not write to its clients any more."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         now_ns: cython.longlong
         if hot.fence_ns > 0:
             now_ns = boot_ns()
             if now_ns >= hot.fence_ns:
                 hot.end_fence(now_ns)
 
-    def flush_conn(self, conn: Conn, writable: cython.bint) -> None:
+    def flush_conn(self, conn: LoopConnection, writable: cython.bint) -> None:
         """Send, then arm what the connection waits for; ``writable``: epoll said so."""
         blocked: cython.bint = conn.armed & EPOLLOUT != 0 and not writable
         filled: cython.bint  # its output is asked for
@@ -145,7 +145,7 @@ class Sockets:
         else:
             self.set_interest(conn, blocked)
 
-    def fill_output(self, conn: Conn) -> None:
+    def fill_output(self, conn: LoopConnection) -> None:
         """Move what links and filters have to say into the output."""
         if conn.out is not None:
             if conn.filter is not None and conn.unsent is None:
@@ -158,9 +158,9 @@ class Sockets:
         if conn.filter is not None and conn.unsent is None:
             conn.unsent = self.hot.take_output(conn) or None
 
-    def send_output(self, conn: Conn) -> cython.bint:
+    def send_output(self, conn: LoopConnection) -> cython.bint:
         """One send; True if the socket did not take everything."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
         out: Buffer = conn.out  # type: ignore[assignment]  # the caller sends only where there is some
@@ -187,7 +187,7 @@ class Sockets:
             drain_pending(hot, conn)
         return sent < count
 
-    def send_unsent(self, conn: Conn) -> cython.bint:
+    def send_unsent(self, conn: LoopConnection) -> cython.bint:
         """Send bytes that a filter wrapped."""
         data: bytes = conn.unsent  # type: ignore[assignment]  # the caller sends only where there is some
         try:
@@ -200,9 +200,9 @@ class Sockets:
         conn.unsent = data[sent:] if sent < len(data) else None
         return sent < len(data)
 
-    def send_tls(self, conn: Conn) -> cython.bint:
+    def send_tls(self, conn: LoopConnection) -> cython.bint:
         """Send in slices of one record; after a refusal OpenSSL wants at least the same bytes again."""
-        hot: Engine = self.hot
+        hot: BrokerLoop = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
         while conn.out is not None:
@@ -225,7 +225,7 @@ class Sockets:
             drain_pending(hot, conn)
         return False
 
-    def set_interest(self, conn: Conn, blocked: cython.bint) -> None:
+    def set_interest(self, conn: LoopConnection, blocked: cython.bint) -> None:
         """Read unless parked; be told when a full socket has room.
 
         One that is parked for a moment mostly says nothing meanwhile: it is asked not to when it does (``conn_event``).
@@ -239,7 +239,7 @@ class Sockets:
             return
         self.arm(conn, wanted)
 
-    def arm(self, conn: Conn, wanted: cython.uint) -> None:
+    def arm(self, conn: LoopConnection, wanted: cython.uint) -> None:
         """Tell epoll."""
         if cython.compiled:  # pragma: no cover
             event: epoll_event
@@ -271,7 +271,7 @@ class Sockets:
         else:
             self.epoll.unregister(fd)
 
-    def register(self, conn: Conn) -> None:
+    def register(self, conn: LoopConnection) -> None:
         """A connection that the core attached: into the epoll set, and its TLS begins."""
         while len(self.conns) <= conn.fd:
             self.conns.append(None)
@@ -292,7 +292,7 @@ class Sockets:
             else:
                 self.begin_tls(conn)
 
-    def read_first_bytes(self, conn: Conn) -> None:
+    def read_first_bytes(self, conn: LoopConnection) -> None:
         """Read what comes before TLS; the rest stays in the kernel."""
         options = conn.options
         assert options is not None and options.first_bytes is not None  # register saw them
@@ -309,7 +309,7 @@ class Sockets:
             self.hot.begin_mqtt(conn)
             conn.tls_state = 0
 
-    def begin_tls(self, conn: Conn) -> None:
+    def begin_tls(self, conn: LoopConnection) -> None:
         """Put OpenSSL on a socket."""
         options = conn.options
         assert options is not None  # register keeps them until the first bytes are read
@@ -330,7 +330,7 @@ class Sockets:
         if not server:
             self.handshake(conn)
 
-    def handshake(self, conn: Conn) -> None:
+    def handshake(self, conn: LoopConnection) -> None:
         """Go on with the TLS handshake; only a few a turn, or a connect storm stalls established clients."""
         wanted: cython.uint = EPOLLIN
         if conn.closed:
@@ -364,7 +364,7 @@ class Sockets:
         if conn.armed != wanted:
             self.arm(conn, wanted)
 
-    def fail(self, conn: Conn) -> None:
+    def fail(self, conn: LoopConnection) -> None:
         """The socket is unusable."""
         waits: cython.bint = conn.pipelining or (len(conn.partial) > 0 and (conn.parked != 0 or conn.ready))
         if waits and not conn.closed and not conn.is_link:
@@ -376,7 +376,7 @@ class Sockets:
             self.hot.forget(conn, FAILED)
         self.drop(conn)
 
-    def end(self, conn: Conn, blocked: cython.bint) -> None:
+    def end(self, conn: LoopConnection, blocked: cython.bint) -> None:
         """Flush the last bytes of a closed connection, half-close, and wait a little for the client to close.
 
         Closing a socket with unread bytes sends a reset, and the client would lose the last packet [MQTT-4.13.1-1].
@@ -405,7 +405,7 @@ class Sockets:
             conn.lingering = True
             self.hot.lingering.append(conn)
 
-    def drop(self, conn: Conn) -> None:
+    def drop(self, conn: LoopConnection) -> None:
         """Close the descriptor and forget the connection."""
         fd: cython.int = conn.fd
         if fd < 0:
@@ -465,7 +465,7 @@ class Sockets:
 
     def sweep_sockets(self, now_ns: cython.longlong) -> None:
         """Once a second: lingering sockets, listeners that rest."""
-        conn: Conn
+        conn: LoopConnection
         if self.hot.lingering:
             lingering = self.hot.lingering
             self.hot.lingering = []

@@ -2,7 +2,7 @@
 from edge.hot.buffers cimport Buffer, Pool
 from edge.hot.counters cimport Counters
 from edge.hot.durations cimport Durations
-from edge.hot.purses cimport Purse
+from edge.hot.purses cimport SharedRateLimit
 from edge.hot.read_ahead cimport ReadAhead
 from edge.hot.round_trips cimport RoundTrips
 
@@ -20,7 +20,7 @@ cdef enum:
     RELEASE_PENDING = -2
 
 
-cdef class Conn:
+cdef class LoopConnection:
     cdef public object context
     cdef readonly int fd
     cdef readonly int kind
@@ -38,7 +38,7 @@ cdef class Conn:
     cdef bint parsing
     cdef bint ready
     cdef bint dirty
-    cdef Conn next_dirty
+    cdef LoopConnection next_dirty
     cdef bint hearing
     cdef readonly bint half_closed
     cdef bint lingering
@@ -82,7 +82,7 @@ cdef class Conn:
     cdef readonly long long high_since_ns
     cdef bint reports_room
     cdef readonly Py_ssize_t client_packet_max
-    cdef readonly Outbound outbound
+    cdef readonly OutboundWindow outbound
     cdef readonly int window
     cdef dict aliases_told
     cdef int aliases_told_max
@@ -95,11 +95,11 @@ cdef class Conn:
     cdef long long publish_gap_ns
     cdef long long byte_gap_ps
     cdef bint metered
-    cdef readonly Purse purse
+    cdef readonly SharedRateLimit purse
     cdef long long packet_begun_ns
     cdef long long close_at_ns
     cdef int why
-    cdef readonly Peer peer
+    cdef readonly LoopPeer peer
     cdef long long denied_ns
     # the loop's
     cdef readonly object tls
@@ -114,13 +114,13 @@ cdef class Conn:
     cdef long long connect_ns
 
 
-cdef class Kept:
+cdef class BackloggedMessage:
     cdef Py_ssize_t bytes
     cdef int holders
     cdef tuple origin
 
 
-cdef class Outbound:
+cdef class OutboundWindow:
     cdef readonly int window
     cdef readonly int mask
     cdef readonly int next_identifier
@@ -139,7 +139,7 @@ cdef class Outbound:
 
 
 cdef class Sub:
-    cdef readonly Conn conn
+    cdef readonly LoopConnection conn
     cdef readonly int qos
     cdef readonly bint no_local
     cdef readonly bint retain_as_published
@@ -151,13 +151,13 @@ cdef class Sub:
 
 
 cdef class Remote:
-    cdef readonly Peer peer
+    cdef readonly LoopPeer peer
     cdef readonly int partition
     cdef readonly bytes share
     cdef readonly int attempt
 
 
-cdef class Group:
+cdef class ShareGroup:
     cdef public bytes share
 
 
@@ -186,7 +186,7 @@ cdef class Route:
     cdef bytes recorded
 
 
-cdef class Inbound:
+cdef class InboundPublish:
     cdef public bytes topic
     cdef public bytes payload
     cdef public int qos
@@ -196,7 +196,7 @@ cdef class Inbound:
     cdef public unsigned long expiry_s
     cdef public int packet_identifier
     cdef public bint dup
-    cdef public Conn conn
+    cdef public LoopConnection conn
     cdef public bint traced
     cdef readonly PendingAck reserved_ack
 
@@ -206,7 +206,7 @@ cdef class PendingAck:
     cdef readonly int qos
     cdef readonly int waiting
     cdef readonly int reason_code
-    cdef readonly Conn conn
+    cdef readonly LoopConnection conn
     cdef readonly int packet_identifier
     cdef public bint done
     cdef bint counted
@@ -218,7 +218,7 @@ cdef class PendingAck:
     cdef Py_ssize_t excess_bytes
     cdef readonly Remote pick
     cdef readonly PendingAck parent
-    cdef readonly Group group
+    cdef readonly ShareGroup group
     cdef public list tried
     cdef Route route
     cdef readonly int retained_partition
@@ -227,20 +227,20 @@ cdef class PendingAck:
     cdef readonly unsigned long long origin_b
 
 
-cdef class Outbox:
+cdef class PartitionOutbox:
     cdef readonly dict messages
     cdef object unsent
     cdef readonly bint held
-    cdef Peer target
+    cdef LoopPeer target
     cdef dict former
 
 
-cdef class Peer:
+cdef class LoopPeer:
     cdef readonly int node
     cdef readonly str tier
     cdef readonly unsigned long long incarnation
     cdef readonly object link
-    cdef readonly Conn conn
+    cdef readonly LoopConnection conn
     cdef readonly bint dead
     cdef public object key
     cdef bint is_edge
@@ -262,7 +262,7 @@ cdef class Peer:
     cdef public bint listed
 
 
-cdef class Packet:
+cdef class PublishView:
     cdef unsigned char* data
     cdef bytes keep
     cdef int version
@@ -315,15 +315,15 @@ cdef class HotState(Counters):
     cdef long long lease_ns
     cdef readonly bint reading
     cdef Pool pool
-    cdef Packet packet
-    cdef Packet second
+    cdef PublishView packet
+    cdef PublishView second
     cdef Buffer scratch
     cdef Buffer converted
     # connections
     cdef long long numbers
     cdef list conns
-    cdef Conn dirty_first
-    cdef Conn dirty_last
+    cdef LoopConnection dirty_first
+    cdef LoopConnection dirty_last
     cdef list ready
     cdef list gone
     cdef list roomy

@@ -14,7 +14,7 @@ import cython
 from edge.hot.buffers import Buffer, Pool
 from edge.hot.counters import Counters
 from edge.hot.durations import Durations
-from edge.hot.purses import Purse
+from edge.hot.purses import SharedRateLimit
 from edge.hot.read_ahead import ReadAhead
 from edge.hot.round_trips import RoundTrips
 from wire.links.allowed import may_send
@@ -27,7 +27,19 @@ from wire.messages.origin_window import OriginWindow
 if TYPE_CHECKING:
     from edge.hot.options import ConnOptions, HotLimits, StreamFilter
 
-__all__ = ["CLIENT", "LINK", "LISTENER", "Conn", "Group", "Inbound", "Peer", "PendingAck", "Remote", "Route", "Sub"]
+__all__ = [
+    "CLIENT",
+    "LINK",
+    "LISTENER",
+    "InboundPublish",
+    "LoopConnection",
+    "LoopPeer",
+    "PendingAck",
+    "Remote",
+    "Route",
+    "ShareGroup",
+    "Sub",
+]
 
 CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
 
@@ -44,7 +56,7 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     ANSWER_PENDING, RELEASE_PENDING = -1, -2
 
 
-class Conn:
+class LoopConnection:
     """One socket: a client or a link. Never made by the core: ``Engine.attach``.
 
     Attributes:
@@ -68,7 +80,7 @@ class Conn:
         self.slot = 0  # where it stands in HotState.conns
         self.session = self.owner_epoch = 0
         self.parsing = self.ready = self.dirty = False  # ready: in HotState.ready; dirty: in the chain of dirty_first
-        self.next_dirty: Conn | None = None
+        self.next_dirty: LoopConnection | None = None
         self.hearing, self.pipelining = True, False  # false after end of file; retained messages are under way
         self.half_closed = False
         self.lingering = False  # stands in HotState.lingering
@@ -102,10 +114,10 @@ class Conn:
         # high: stands in HotState.high, its output is above the bound; reports_room: to ``Handler.has_room``, once
         self.has_acks = self.lagging = self.high = self.reports_room = False
         self.waits = 0  # subscribers that this publisher waits for
-        self.waiters: list[Conn] | None = None
+        self.waiters: list[LoopConnection] | None = None
         self.high_since_ns = 0
         self.client_packet_max = 0
-        self.outbound: Outbound | None = None
+        self.outbound: OutboundWindow | None = None
         self.window = 0  # QoS 1/2 packets that may be unacknowledged at the client
         self.aliases_told: dict[bytes, int] | None = None  # topic: alias that the client knows; None: it takes none
         self.aliases_told_max = 0
@@ -114,9 +126,9 @@ class Conn:
         # Until when its messages, its bytes and what the core charges have used up its rates.
         self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = self.metered = 0  # metered: the core counts its bytes
         self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
-        self.purse: Purse | None = None  # that it shares with others of its address
+        self.purse: SharedRateLimit | None = None  # that it shares with others of its address
         self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: when the packet that partial begins came
-        self.peer: Peer | None = None  # of a link; of a durable session its primary
+        self.peer: LoopPeer | None = None  # of a link; of a durable session its primary
         self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
         self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
         self.filter: StreamFilter | None = None
@@ -136,7 +148,7 @@ class Sub:
 
     def __init__(
         self,
-        conn: Conn,
+        conn: LoopConnection,
         qos: int,
         no_local: bool = False,
         retain_as_published: bool = False,
@@ -171,7 +183,7 @@ class Sub:
 class Remote:
     """One destination elsewhere that ``Handler.pick`` chose: an edge, or a storage partition."""
 
-    def __init__(self, peer: "Peer | None", partition: int, share: bytes, attempt: int = 0) -> None:
+    def __init__(self, peer: "LoopPeer | None", partition: int, share: bytes, attempt: int = 0) -> None:
         """``peer`` for an edge (partition -1), else None and the partition; share: b"share name/topic filter".
 
         attempt: The core's, of a pick that is recorded.
@@ -182,7 +194,7 @@ class Remote:
         self.attempt = attempt
 
 
-class Group:
+class ShareGroup:
     """A shared group as a Route names it: ``Handler.pick`` chooses. The core subclasses it and sets ``share``."""
 
     def __init__(self) -> None:
@@ -199,9 +211,9 @@ class Route:
         self,
         topic: bytes,
         subs: "tuple[Sub, ...]" = (),
-        edges: "tuple[Peer, ...]" = (),
+        edges: "tuple[LoopPeer, ...]" = (),
         partitions: tuple[int, ...] = (),
-        groups: tuple[Group, ...] = (),
+        groups: tuple[ShareGroup, ...] = (),
         reason_code: int = 0,
         audience: object = None,
     ) -> None:
@@ -230,7 +242,7 @@ class Route:
         self.named = False
         self.traced = False  # a trace names the topic
         self.generation = 0  # HotState.generation when it was known to be right; an older one: Handler.refresh
-        self.targets: list[tuple[Peer, tuple[int, ...]]] = []  # partitions by primary
+        self.targets: list[tuple[LoopPeer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
         self.recorded = b""  # what rows of the ledger say of it, once one does
         self.decided = 0  # a bit for each class of rights whose plain publishing here is decided
@@ -239,7 +251,7 @@ class Route:
         self.rights_epoch = self.uses = 0  # HotState.rights_epoch of all of them; uses by messages, up to 2
 
 
-class Inbound:
+class InboundPublish:
     """A PUBLISH that the core publishes: handed to it by ``Handler.inbound``, or made by it (will, $SYS, HTTP)."""
 
     def __init__(
@@ -253,7 +265,7 @@ class Inbound:
         expiry_s: int = NO_EXPIRY,
         packet_identifier: int = 0,
         dup: bool = False,
-        conn: Conn | None = None,
+        conn: LoopConnection | None = None,
     ) -> None:
         """properties: MQTT 5 block without length, Topic Alias and Message Expiry Interval; b"" of a v3 client."""
         self.topic = topic
@@ -270,7 +282,7 @@ class Inbound:
         self.reserved_ack: PendingAck | None = None
 
 
-class Kept:
+class BackloggedMessage:
     """A message that waits for the windows of some clients."""
 
     def __init__(self, count: cython.Py_ssize_t) -> None:
@@ -281,10 +293,10 @@ class Kept:
 
 # Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record;
 # for the count of what is held.
-Waiting = tuple[bytes, int, int, int, bytes, bytes, Kept]
+Waiting = tuple[bytes, int, int, int, bytes, bytes, BackloggedMessage]
 
 
-class Outbound:
+class OutboundWindow:
     """QoS 1/2 towards one client: made with its first message.
 
     Ephemeral: ``states`` and ``identifiers`` are indexed by packet identifier & mask. Durable: ``pushes``.
@@ -319,7 +331,7 @@ class PendingAck:
     """
 
     def __init__(
-        self, tag: cython.ulonglong, qos: cython.int, conn: Conn | None, packet_identifier: cython.int
+        self, tag: cython.ulonglong, qos: cython.int, conn: LoopConnection | None, packet_identifier: cython.int
     ) -> None:
         self.tag = tag
         self.qos = qos
@@ -337,25 +349,27 @@ class PendingAck:
         self.excess_bytes = 0  # counted in the publisher's
         self.pick: Remote | None = None  # of a shared group's copy: where it went
         self.parent: PendingAck | None = None  # the message that it is a copy of
-        self.group: Group | None = None
+        self.group: ShareGroup | None = None
         self.tried: list[Remote] | None = None  # destinations that refused it, for the core
         self.route: Route | None = None  # with a ledger, once it is sent: this and all below
         self.retained_partition = -1  # that retains the message, -1 for none
         self.origin_kind = self.origin_a = self.origin_b = 0
 
 
-class Outbox:
+class PartitionOutbox:
     """Unacknowledged messages towards one partition, by tag in the order sent."""
 
     def __init__(self) -> None:
         self.messages: dict[int, PendingAck] = {}
         self.unsent: deque[PendingAck] = deque()
         self.held = False  # new messages queue in unsent: no primary, or a replay is under way
-        self.target: Peer | None = None
-        self.former: dict[Peer, int] | None = None  # primaries before the present one: highest tag that they were sent
+        self.target: LoopPeer | None = None
+        self.former: dict[LoopPeer, int] | None = (
+            None  # primaries before the present one: highest tag that they were sent
+        )
 
 
-class Peer:
+class LoopPeer:
     """Another node: its link, this turn's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
 
     def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore, low_bytes: int) -> None:
@@ -364,7 +378,7 @@ class Peer:
         self.tier = tier
         self.incarnation = incarnation
         self.link = link
-        self.conn: Conn | None = None
+        self.conn: LoopConnection | None = None
         self.dead = False
         self.key: object = None
         self.is_edge = tier == TIER_EDGE
@@ -381,12 +395,12 @@ class Peer:
         self.low_bytes = low_bytes
         self.untold = 0  # bytes received since it was last woken for a TAKEN
         self.full = False
-        self.waiters: list[Conn] = []
+        self.waiters: list[LoopConnection] = []
         self.blocked: deque[tuple[int, bytes, list[PendingAck] | None]] = deque()
         self.listed = False
 
 
-class Packet:
+class PublishView:
     """The PUBLISH at hand, as positions into ``data``: one that was parsed, forwarded, or made from an Inbound."""
 
     def __init__(self) -> None:
@@ -438,18 +452,18 @@ class HotState(Counters):
         self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
         self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
-        self.packet, self.second = Packet(), Packet()  # the latter: sent again while another one is at hand
+        self.packet, self.second = PublishView(), PublishView()  # the latter: sent again while another one is at hand
         self.scratch, self.converted = Buffer(4096), Buffer(4096)
         self.numbers = 0
-        self.conns: list[Conn] = []  # each at its ``slot``: the last one takes the place of one that goes
-        self.dirty_first: Conn | None = None  # linked in the order of marking: no list is made in every turn
-        self.dirty_last: Conn | None = None
-        self.ready: list[Conn] = []
-        self.roomy: list[Conn] = []  # of which ``Handler.has_room`` is called in the next turn
-        self.gone: list[Conn] = []
+        self.conns: list[LoopConnection] = []  # each at its ``slot``: the last one takes the place of one that goes
+        self.dirty_first: LoopConnection | None = None  # linked in the order of marking: no list is made in every turn
+        self.dirty_last: LoopConnection | None = None
+        self.ready: list[LoopConnection] = []
+        self.roomy: list[LoopConnection] = []  # of which ``Handler.has_room`` is called in the next turn
+        self.gone: list[LoopConnection] = []
         self.closings = 0  # of them, how many more the core is told of in this turn
-        self.high, self.lingering = list[Conn](), list[Conn]()
-        self.sessions: dict[int, Conn] = {}
+        self.high, self.lingering = list[LoopConnection](), list[LoopConnection]()
+        self.sessions: dict[int, LoopConnection] = {}
         self.direct = False  # sockets: a long run may be sent from the receive buffer
         self.routes: dict[bytes, Route] = {}
         self.local_routes: dict[bytes, Route] = {}
@@ -460,16 +474,16 @@ class HotState(Counters):
         self.tags = first_number(incarnation)
         self.origin_tag = 0  # the message at hand goes by this tag as its origin, 0: by its own
         self.owner_block = b""  # of the message at hand: its user, for the partition that retains it; b"": nobody
-        self.peers: list[Peer] = []
-        self.busy_peers: list[Peer] = []  # with something to send this turn
+        self.peers: list[LoopPeer] = []
+        self.busy_peers: list[LoopPeer] = []  # with something to send this turn
         self.full_peers = 0
-        self.primaries: list[Peer | None] = [None] * limits.partitions
+        self.primaries: list[LoopPeer | None] = [None] * limits.partitions
         self.primaries_version = 0
         self.epochs: list[int] = [0] * limits.partitions  # partition_epoch of each, as records name it
-        self.outboxes: list[Outbox | None] = [None] * limits.partitions
+        self.outboxes: list[PartitionOutbox | None] = [None] * limits.partitions
         self.pumping: dict[int, bool] = {}  # partitions whose outbox is being replayed, in turn
         self.outbox_bytes = 0
-        self.outbox_waiters: list[Conn] = []
+        self.outbox_waiters: list[LoopConnection] = []
         self.peer_low_bytes = limits.peer_low_bytes
         self.will_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # partition: wills delivered here
         self.session_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # publishing session: counters likewise
@@ -481,7 +495,7 @@ class HotState(Counters):
         self.permissions_max = limits.permissions_max
         self.received_max = limits.received_max
         self.bound_by(limits)
-        self.paced: list[Conn] = []  # parked with PARK_RATE
+        self.paced: list[LoopConnection] = []  # parked with PARK_RATE
         self.paced_at_ns = 0  # when they were last looked at
 
     def bound_by(self, limits: "HotLimits") -> None:

@@ -3,9 +3,9 @@ from edge.hot.buffers cimport Buffer, copy_bytes, put16, reserve
 from edge.hot.encode cimport put_varint, varint_bytes
 from edge.hot.layout cimport FAILURE
 from edge.hot.output cimport output_of, write_short
-from edge.hot.state cimport Conn, HotState, PendingAck
+from edge.hot.state cimport LoopConnection, HotState, PendingAck
 
 
-cdef object note_origin(HotState hot, Conn conn, PendingAck message)
-cdef object forget_origin(Conn conn, int packet_identifier)
-cdef int write_told(HotState hot, Conn conn, int first, int packet_identifier, int reason_code) except -1
+cdef object note_origin(HotState hot, LoopConnection conn, PendingAck message)
+cdef object forget_origin(LoopConnection conn, int packet_identifier)
+cdef int write_told(HotState hot, LoopConnection conn, int first, int packet_identifier, int reason_code) except -1

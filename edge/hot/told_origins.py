@@ -1,14 +1,14 @@
 """Origins in PUBACK and PUBREC, as user properties, for publishers that asked for them in CONNECT.
 
-``Conn.origins`` is None for all others. An origin is noted when its message is finished, and taken along by the packet
-that answers it; of QoS 2 it stays until PUBREL, for the answer to a repeat.
-Source: MQTT 5.0 sections 3.4.2.2.3, 3.5.2.2.3; decision: docs/adr/0173-origins-in-acknowledgements.md.
+``LoopConnection.origins`` is None for all others. An origin is noted when its message is finished, and taken along by
+the packet that answers it; of QoS 2 it stays until PUBREL, for the answer to a repeat. Source: MQTT 5.0 sections
+3.4.2.2.3, 3.5.2.2.3; decision: docs/adr/0173-origins-in-acknowledgements.md.
 """
 
 import cython
 
 from edge.hot.buffers import Buffer
-from edge.hot.state import Conn, HotState, PendingAck
+from edge.hot.state import HotState, LoopConnection, PendingAck
 
 if not cython.compiled:
     from edge.hot.buffers import copy_bytes, put16, reserve
@@ -22,7 +22,7 @@ NAME = b"stratamq-origin"
 COUNTER = (1 << 48) - 1  # of a session number, below its partition
 
 
-def note_origin(hot: HotState, conn: Conn, message: PendingAck) -> None:
+def note_origin(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
     """Note the text of a finished message's origin for the packet that answers it."""
     text: bytes
     if message.origin_kind == 0:  # this edge's number
@@ -33,13 +33,13 @@ def note_origin(hot: HotState, conn: Conn, message: PendingAck) -> None:
     conn.origins[message.packet_identifier] = text  # type: ignore[index]  # the caller looked
 
 
-def forget_origin(conn: Conn, packet_identifier: cython.int) -> None:
+def forget_origin(conn: LoopConnection, packet_identifier: cython.int) -> None:
     """The exchange is over: its PUBREC is not repeated any more."""
     conn.origins.pop(packet_identifier, None)  # type: ignore[union-attr]  # the caller looked
 
 
 def write_told(
-    hot: HotState, conn: Conn, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Append PUBACK or PUBREC with the origin that was noted, or without where the client takes no such packet."""
     text: bytes | None = conn.origins.get(packet_identifier)  # type: ignore[union-attr]  # the caller looked

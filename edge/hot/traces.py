@@ -7,7 +7,16 @@ between nodes it is a flag of the record. Decision: docs/adr/0170-traces.md.
 
 import cython
 
-from edge.hot.state import Conn, HotState, Kept, Outbound, Packet, Peer, PendingAck, Route
+from edge.hot.state import (
+    BackloggedMessage,
+    HotState,
+    LoopConnection,
+    LoopPeer,
+    OutboundWindow,
+    PendingAck,
+    PublishView,
+    Route,
+)
 
 if not cython.compiled:
     from edge.hot.layout import FAILURE
@@ -20,8 +29,8 @@ NOBODY = (0, 0, 0)
 def note_event(
     hot: HotState,
     stage: str,
-    conn: Conn | None,
-    packet: Packet,
+    conn: LoopConnection | None,
+    packet: PublishView,
     identifier: cython.int,
     qos: cython.int,
     detail: object,
@@ -52,9 +61,9 @@ def note_event(
 
 def trace_sent(
     hot: HotState,
-    publisher: Conn | None,
+    publisher: LoopConnection | None,
     route: Route,
-    packet: Packet,
+    packet: PublishView,
     message: PendingAck | None,
     retained_partition: cython.int,
 ) -> None:
@@ -78,7 +87,7 @@ def trace_sent(
         note_event(hot, "forwarded", publisher, packet, 0, packet.qos, (route, retained_partition))
 
 
-def trace_copy(hot: HotState, packet: Packet, copy: PendingAck, share: bytes) -> None:
+def trace_copy(hot: HotState, packet: PublishView, copy: PendingAck, share: bytes) -> None:
     """A shared group's copy of a marked message has an origin of its own: tell of which message it is."""
     if hot.trace is not None:
         origin = (0, hot.incarnation, copy.tag)
@@ -86,7 +95,7 @@ def trace_copy(hot: HotState, packet: Packet, copy: PendingAck, share: bytes) ->
         hot.trace.event("forwarded", None, packet.topic, origin, 0, packet.qos, True, (message, share), b"")
 
 
-def trace_refused(hot: HotState, conn: Conn, route: Route, packet: Packet) -> None:
+def trace_refused(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
     """A marked message goes nowhere: nobody subscribes, or it may not be published."""
     packet.origin_a = hot.incarnation
     hot.tags += 1
@@ -95,7 +104,7 @@ def trace_refused(hot: HotState, conn: Conn, route: Route, packet: Packet) -> No
     note_event(hot, "refused", conn, packet, packet.packet_identifier, packet.qos, route.reason_code or "no_subscriber")
 
 
-def trace_answered(hot: HotState, conn: Conn, message: PendingAck) -> None:
+def trace_answered(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
     """The publisher of a marked message has its PUBACK or PUBREC."""
     if hot.trace is None or message.route is None:
         return
@@ -115,11 +124,16 @@ def trace_answered(hot: HotState, conn: Conn, message: PendingAck) -> None:
 
 
 def trace_written(
-    hot: HotState, conn: Conn, packet: Packet, qos: cython.int, identifier: cython.int, session_seq: cython.ulonglong
+    hot: HotState,
+    conn: LoopConnection,
+    packet: PublishView,
+    qos: cython.int,
+    identifier: cython.int,
+    session_seq: cython.ulonglong,
 ) -> None:
     """A copy was written to a client; its acknowledgement is told as well."""
     note_event(hot, "written", conn, packet, identifier, qos, session_seq)
-    outbound: Outbound | None = conn.outbound
+    outbound: OutboundWindow | None = conn.outbound
     if qos > 0 and outbound is not None:
         if outbound.traced is None:
             outbound.traced = {}
@@ -127,20 +141,20 @@ def trace_written(
         outbound.traced[identifier] = (packet.topic, origin, session_seq, packet.traced)
 
 
-def trace_waiting(hot: HotState, conn: Conn, packet: Packet, qos: cython.int) -> None:
+def trace_waiting(hot: HotState, conn: LoopConnection, packet: PublishView, qos: cython.int) -> None:
     """A copy waits for the client's window."""
-    outbound: Outbound | None = conn.outbound
+    outbound: OutboundWindow | None = conn.outbound
     if outbound is not None and outbound.pending:
         entry = outbound.pending.pop()
         outbound.pending.append(entry)
-        kept: Kept = entry[6]
+        kept: BackloggedMessage = entry[6]
         kept.origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NOBODY
     note_event(hot, "queued", conn, packet, 0, qos, "waits for the window")
 
 
-def trace_drained(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, origin: object) -> None:
+def trace_drained(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int, origin: object) -> None:
     """A copy that waited for the window was written."""
-    outbound: Outbound = conn.outbound  # type: ignore[assignment]  # it waited there
+    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # it waited there
     identifier: cython.int = outbound.next_identifier - 1 if outbound.next_identifier > 1 else 65_535
     if outbound.traced is None:
         outbound.traced = {}
@@ -150,10 +164,10 @@ def trace_drained(hot: HotState, conn: Conn, topic: bytes, qos: cython.int, orig
 
 
 def trace_acked(
-    hot: HotState, conn: Conn, packet_type: cython.int, identifier: cython.int, reason_code: cython.int
+    hot: HotState, conn: LoopConnection, packet_type: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> None:
     """A client acknowledged a copy that was told of."""
-    outbound: Outbound = conn.outbound  # type: ignore[assignment]  # the caller looked
+    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller looked
     known = outbound.traced.get(identifier) if outbound.traced is not None else None
     if known is None:
         return
@@ -167,12 +181,14 @@ def trace_acked(
     hot.trace.acked(conn.context, topic, origin, identifier, packet_type, marked, reason_code, session_seq)
 
 
-def trace_accepted(hot: HotState, peer: Peer, packet: Packet) -> None:
+def trace_accepted(hot: HotState, peer: LoopPeer, packet: PublishView) -> None:
     """A marked message came from another edge."""
     note_event(hot, "accepted", None, packet, 0, packet.qos, peer)
 
 
-def trace_dropped(hot: HotState, conn: Conn | None, reason: str, topic: bytes, packet: Packet | None) -> None:
+def trace_dropped(
+    hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
+) -> None:
     """A message, or a copy of one, is dropped."""
     if hot.trace is None:
         return

@@ -8,7 +8,7 @@ and no Route. The rules themselves: ``access/rules``.
 
 import cython
 
-from edge.hot.state import Conn, HotState, Route
+from edge.hot.state import HotState, LoopConnection, Route
 
 if not cython.compiled:
     from edge.hot.layout import NOT_AUTHORIZED, TOPIC_NAME_INVALID
@@ -21,7 +21,9 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def allowed_route(hot: HotState, conn: Conn, route: Route, topic: bytes, qos: cython.int, retain: cython.bint) -> Route:
+def allowed_route(
+    hot: HotState, conn: LoopConnection, route: Route, topic: bytes, qos: cython.int, retain: cython.bint
+) -> Route:
     """Return the Route for a message that the rules allow, else one that refuses it.
 
     A decision that holds for this message and not for the next one of the topic is not remembered with the topic.
@@ -37,7 +39,7 @@ def allowed_route(hot: HotState, conn: Conn, route: Route, topic: bytes, qos: cy
     return refusing
 
 
-def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
+def _verdicts(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
     """Return a bit for each QoS, those with RETAIN behind; the latter are right only where they are asked for."""
     if conn.rights_epoch != hot.rights_epoch:
         conn.rights_epoch = hot.rights_epoch
@@ -59,7 +61,7 @@ def _verdicts(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cyt
     return _ask(hot, conn, route, topic, retain)
 
 
-def _ask(hot: HotState, conn: Conn, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
+def _ask(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
     verdicts: cython.int = hot.handler.authorize(conn, topic, retain)
     plain: cython.int = verdicts & PLAIN
     if conn.rights_epoch != hot.rights_epoch:

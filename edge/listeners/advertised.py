@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from conf.events import say
-from edge.listeners.listeners import Listener, address_of
+from edge.listeners.listeners import EdgeListener, address_of
 
 __all__ = ["advertised_addresses"]
 
@@ -24,7 +24,7 @@ ELSEWHERE = (
 )  # documentation address (RFC 5737): packets there leave by the default route
 
 
-def advertised_addresses(listeners: Sequence[Listener], seen: str, seeds: Sequence[str]) -> dict[str, str]:
+def advertised_addresses(listeners: Sequence[EdgeListener], seen: str, seeds: Sequence[str]) -> dict[str, str]:
     """Return "host:port" by listener; a listener takes WebSockets of pages of its host.
 
     Args:

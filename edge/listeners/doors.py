@@ -17,12 +17,12 @@ from typing import Any
 from conf.errors import UserError
 from conf.events import say
 from edge.hot.loop import Loop
-from edge.listeners.listeners import Listener, address_of
+from edge.listeners.listeners import EdgeListener, address_of
 from edge.node.node import EdgeNode
-from wire.looks.source import Ask, Place, Source
+from wire.looks.source import Place, RowScan, RowSource
 from wire.messages.orders import NodeOrdered, OrderNode
 
-__all__ = ["LISTENER_VERBS", "ListenerDoors"]
+__all__ = ["LISTENER_VERBS", "ListenerEndpoints"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ PAUSE, RESUME = "listener pause", "listener resume"
 LISTENER_VERBS = (PAUSE, RESUME)
 
 
-class ListenerDoors:
+class ListenerEndpoints:
     """The listeners.
 
     Args:
@@ -43,7 +43,7 @@ class ListenerDoors:
     def __init__(
         self,
         node: EdgeNode,
-        listening: Sequence[Listener],
+        listening: Sequence[EdgeListener],
         loop: Loop,
         accept: Callable[[object, int, str], None],
     ) -> None:
@@ -98,14 +98,14 @@ class ListenerDoors:
         state = "paused" if pauses else ("open" if self._open else "drained")
         return NodeOrdered(order.request, 1, [f"state {state}", f"connections {len(listener.intake)}"])
 
-    def look(self) -> Source:
+    def look(self) -> RowSource:
         """Return what operators see of the listeners."""
 
-        def walk(ask: Ask) -> Iterator[tuple[Place, Any]]:
+        def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
             (after,) = ask.numbers(1)
             return ((place, each) for place, each in enumerate(self._listening) if place > after)
 
-        columns: dict[str, Callable[[Listener], object]] = {
+        columns: dict[str, Callable[[EdgeListener], object]] = {
             "listener": lambda each: each.policy.name,
             "kind": lambda each: each.settings.protocol,
             "bind": lambda each: address_of(each.socket),
@@ -117,14 +117,14 @@ class ListenerDoors:
             "client_certificates": lambda each: each.settings.require_client_certificate,
             "anonymous": lambda each: each.policy.allow_anonymous,
         }
-        return Source(walk, columns, total=lambda: len(self._listening))
+        return RowSource(walk, columns, total=lambda: len(self._listening))
 
-    def _state(self, listener: Listener) -> str:
+    def _state(self, listener: EdgeListener) -> str:
         if listener.policy.name in self._paused:
             return "paused"
         return "open" if self._open else "drained"
 
-    def _change(self, listener: Listener, *, pauses: bool) -> None:
+    def _change(self, listener: EdgeListener, *, pauses: bool) -> None:
         if not pauses:
             if self._open:
                 self._open_one(listener)
@@ -134,10 +134,10 @@ class ListenerDoors:
         if self._open:
             self._shut_one(listener)
 
-    def _open_one(self, listener: Listener) -> None:
+    def _open_one(self, listener: EdgeListener) -> None:
         listener.open()
         self._loop.listen(listener.socket, listener)
 
-    def _shut_one(self, listener: Listener) -> None:
+    def _shut_one(self, listener: EdgeListener) -> None:
         self._loop.forget_listener(listener.socket)
         listener.shut(self._accept)

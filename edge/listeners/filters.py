@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from edge.listeners.page_origins import PageOrigins
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 
-__all__ = ["FrontDoor", "front_door", "listener_filter"]
+__all__ = ["ListenerAdmission", "front_door", "listener_filter"]
 
 
-class FrontDoor:
+class ListenerAdmission:
     """Where a load balancer stands before a listener: whose headers are believed, and what reads them."""
 
     def __init__(self, trusted: "TrustedProxies", begin: "Callable[[Admit | None], ProxiedSocket]") -> None:
@@ -24,13 +24,13 @@ class FrontDoor:
         self.begin = begin
 
 
-def front_door(versions: str, networks: tuple[str, ...]) -> FrontDoor | None:
+def front_door(versions: str, networks: tuple[str, ...]) -> ListenerAdmission | None:
     """Return what takes PROXY headers of "v1", "v2" or "any" version; None for "none"."""
     if versions == "none":
         return None
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 
-    return FrontDoor(TrustedProxies(networks), lambda admit: ProxiedSocket(versions, admit))
+    return ListenerAdmission(TrustedProxies(networks), lambda admit: ProxiedSocket(versions, admit))
 
 
 def listener_filter(

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wire.decoding import Unreadable
-from wire.messages.hand_over import ANSWER_S, HAND_OVER_BYTES_MAX, Answer, HandOver, decode_hand_over
+from wire.messages.hand_over import ANSWER_S, HAND_OVER_BYTES_MAX, HandoffReply, SocketHandoffRequest, decode_hand_over
 
-__all__ = ["ANSWERED_S", "HandOverDesk", "Offer", "is_allowed"]
+__all__ = ["ANSWERED_S", "Offer", "SocketHandoff", "is_allowed"]
 
 ANSWERED_S = ANSWER_S / 2  # an older offer is refused: the answer has to be back in time
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
@@ -29,7 +29,7 @@ class Offer(NamedTuple):
     flags: int
 
 
-class HandOverDesk:
+class SocketHandoff:
     """Judge of what balancers offer.
 
     Args:
@@ -40,13 +40,18 @@ class HandOverDesk:
     """
 
     def __init__(
-        self, state: Callable[[str], Answer], take: Callable[[str, int, float], None], count: Callable[[str], None]
+        self,
+        state: Callable[[str], HandoffReply],
+        take: Callable[[str, int, float], None],
+        count: Callable[[str], None],
     ) -> None:
         self._state = state
         self._take = take
         self._count = count
 
-    def offered(self, now: float, offer: Offer, answer: Callable[[Answer], bool], clock: Callable[[], float]) -> None:
+    def offered(
+        self, now: float, offer: Offer, answer: Callable[[HandoffReply], bool], clock: Callable[[], float]
+    ) -> None:
         """Answer one offer, and take or close each of its descriptors.
 
         Args:
@@ -59,7 +64,7 @@ class HandOverDesk:
         try:
             message, verdict = self._judge(now, offer)
             self._count(f"handed_over_{verdict.name.lower()}")
-            if not answer(verdict) or verdict is not Answer.TAKEN or message is None:
+            if not answer(verdict) or verdict is not HandoffReply.TAKEN or message is None:
                 return
             if clock() - message.sent_ms / 1000 >= ANSWER_S:  # stopped between two lines: nobody waits for it any more
                 self._count("handed_over_late")
@@ -69,20 +74,20 @@ class HandOverDesk:
             for fd in descriptors:
                 os.close(fd)
 
-    def _judge(self, now: float, offer: Offer) -> tuple[HandOver | None, Answer]:
+    def _judge(self, now: float, offer: Offer) -> tuple[SocketHandoffRequest | None, HandoffReply]:
         if len(offer.data) > HAND_OVER_BYTES_MAX or offer.flags & socket.MSG_TRUNC:
-            return None, Answer.UNUSABLE
+            return None, HandoffReply.UNUSABLE
         if not offer.descriptors and offer.flags & socket.MSG_CTRUNC:
-            return None, Answer.FULL  # this process has no room for another descriptor
+            return None, HandoffReply.FULL  # this process has no room for another descriptor
         try:
             message = decode_hand_over(offer.data)
         except Unreadable:
-            return None, Answer.UNUSABLE
+            return None, HandoffReply.UNUSABLE
         if len(offer.descriptors) != 1 or offer.flags & socket.MSG_CTRUNC or not _is_client(offer.descriptors[0]):
-            return None, Answer.UNUSABLE
+            return None, HandoffReply.UNUSABLE
         accepted, sent = message.accepted_ms / 1000, message.sent_ms / 1000
         if not accepted <= sent <= now < sent + ANSWERED_S:
-            return None, Answer.NOT_READY
+            return None, HandoffReply.NOT_READY
         return message, self._state(message.listener)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import trio
 
 from conf.errors import UserError
-from edge.listeners.hand_over import HandOverDesk, Offer, is_allowed
+from edge.listeners.hand_over import Offer, SocketHandoff, is_allowed
 from wire.clock import boot_time
-from wire.messages.hand_over import HAND_OVER, HAND_OVER_BYTES_MAX, Answer
+from wire.messages.hand_over import HAND_OVER, HAND_OVER_BYTES_MAX, HandoffReply
 from wire.unix_name import unix_name
 
-__all__ = ["HandOverSocket"]
+__all__ = ["HandoffSocket"]
 
 NAME = "hand-over.sock"
 ADDRESS_CHARACTERS_MAX = 255  # of the map: ``wire/messages/ranges.py``
@@ -29,7 +29,7 @@ DESCRIPTOR_BYTES = struct.calcsize("i")
 DESCRIPTORS_MAX = 4  # that are looked at in one message: one is right, and none may stay
 
 
-class HandOverSocket:
+class HandoffSocket:
     """The socket of one edge.
 
     Args:
@@ -40,7 +40,7 @@ class HandOverSocket:
     """
 
     def __init__(
-        self, folder: Path, desk: HandOverDesk, count: Callable[[str], None], after: Callable[[], None]
+        self, folder: Path, desk: SocketHandoff, count: Callable[[str], None], after: Callable[[], None]
     ) -> None:
         self._path = folder.absolute() / NAME
         self._desk = desk
@@ -101,7 +101,7 @@ class HandOverSocket:
     async def _turn(self, balancer: socket.socket) -> bool:
         """Answer what is there; False at the end."""
 
-        def answer(verdict: Answer) -> bool:
+        def answer(verdict: HandoffReply) -> bool:
             try:
                 return balancer.send(bytes((verdict,))) == 1
             except OSError:

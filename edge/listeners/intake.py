@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from access.limits.buckets import AddressBuckets, Buckets
 from conf.addresses import TrustedNetworks, address_key
-from conf.admission import KnownAddresses, Place
+from conf.admission import AdmissionSlot, KnownAddresses
 from conf.limit_settings import ListenerLimits
-from edge.hot.purses import Purse
-from edge.hot.state import Conn
+from edge.hot.purses import SharedRateLimit
+from edge.hot.state import LoopConnection
 from edge.listeners.accept_queue import AcceptQueue
 
-__all__ = ["WAITS", "Admit", "Intake", "Seat"]
+__all__ = ["WAITS", "AdmissionControl", "Admit", "ConnectionSlot"]
 
 WAITS = "waits"  # in place of a counter: its address's turn comes later
 ADDRESS_RATE = "refused_accept_rate_address"  # counters
@@ -25,7 +25,7 @@ IDLE_PURSES = 65_536  # of addresses without a connection that have used up some
 NUMBER, ADDRESS_NUMBER = "refused_connections_listener", "refused_connections_address"
 
 
-class Seat:
+class ConnectionSlot:
     """The place of one connection at its listener.
 
     Attributes:
@@ -36,21 +36,21 @@ class Seat:
     """
 
     @property
-    def purse(self) -> Purse | None:
+    def purse(self) -> SharedRateLimit | None:
         """The purse of its address, None without a limit."""
         return self._intake.purse(self) if self._intake is not None else None
 
     __slots__ = ("_intake", "_known", "address", "conn", "metered", "place")
 
-    def __init__(self, intake: "Intake", address: str, metered: bool) -> None:
-        self._intake: Intake | None = intake
+    def __init__(self, intake: "AdmissionControl", address: str, metered: bool) -> None:
+        self._intake: AdmissionControl | None = intake
         self.address = address
         self.metered = metered
-        self.conn: Conn | None = None
-        self.place: Place[Seat] | None = None
+        self.conn: LoopConnection | None = None
+        self.place: AdmissionSlot[ConnectionSlot] | None = None
         self._known: KnownAddresses | None = None
 
-    def await_login(self, place: "Place[Seat]", known: KnownAddresses) -> None:
+    def await_login(self, place: "AdmissionSlot[ConnectionSlot]", known: KnownAddresses) -> None:
         """Hold a place among the connections that have not authenticated; ``known`` learns the address of a user."""
         self.place, self._known = place, known
 
@@ -79,10 +79,10 @@ class Seat:
 
 # Takes a client's address, "" for one that is not known; returns ("", its place), (counter of the refusal, None), or
 # (WAITS, None).
-Admit = Callable[[str], tuple[str, Seat | None]]
+Admit = Callable[[str], tuple[str, ConnectionSlot | None]]
 
 
-class Intake:
+class AdmissionControl:
     """Connections of one listener.
 
     Invariant: for each seat that was not left, its listener and its address count one.
@@ -100,8 +100,8 @@ class Intake:
         self._trusted = TrustedNetworks(trusted)
         self._seats = 0
         self._by_address: dict[str, int] = {}
-        self._purses: dict[str, Purse] = {}  # of addresses with connections
-        self._idle: dict[str, Purse] = {}
+        self._purses: dict[str, SharedRateLimit] = {}  # of addresses with connections
+        self._idle: dict[str, SharedRateLimit] = {}
         self.queue: AcceptQueue[object] | None = None
         self._unlimited: list[object] = []  # waited when the limit was taken away
         self.limit(limits)
@@ -121,7 +121,7 @@ class Intake:
         for purse in (*self._purses.values(), *self._idle.values()):
             purse.limit(*_together(limits))
 
-    def purse(self, seat: Seat) -> Purse | None:
+    def purse(self, seat: ConnectionSlot) -> SharedRateLimit | None:
         """Return the purse of a seat's address, None without a limit."""
         rates = _together(self._limits)
         if not any(rates) or not seat.metered:
@@ -129,7 +129,7 @@ class Intake:
         key = address_key(seat.address)
         purse = self._purses.get(key)
         if purse is None:
-            known = self._idle.pop(key) if key in self._idle else Purse(*rates)
+            known = self._idle.pop(key) if key in self._idle else SharedRateLimit(*rates)
             purse = self._purses[key] = known
         return purse
 
@@ -172,17 +172,17 @@ class Intake:
         due, self._unlimited = self._unlimited, []
         return due if self.queue is None else due + self.queue.take_due(now)
 
-    def enter(self, address: str) -> Seat:
+    def enter(self, address: str) -> ConnectionSlot:
         """Give a place to a connection that was not refused."""
-        seat = Seat(self, address, self.is_metered(address))
+        seat = ConnectionSlot(self, address, self.is_metered(address))
         self._seats += 1
         if seat.metered:
             key = address_key(address)
             self._by_address[key] = self._by_address.get(key, 0) + 1
         return seat
 
-    def left(self, seat: Seat) -> None:
-        """Take a place back; ``Seat.leave`` calls it once."""
+    def left(self, seat: ConnectionSlot) -> None:
+        """Take a place back; ``ConnectionSlot.leave`` calls it once."""
         self._seats -= 1
         if not seat.metered:
             return

@@ -17,13 +17,13 @@ from conf.served_hosts import ServedHosts
 from conf.settings import ListenerSettings
 from edge.hot.options import StreamFilter
 from edge.listeners.filters import front_door, listener_filter
-from edge.listeners.intake import Intake
+from edge.listeners.intake import AdmissionControl
 from edge.listeners.page_origins import PageOrigins
 from edge.node.limits import ListenerPolicy
 from wire.links.tls import certificate_hosts, client_listener_context
 
 __all__ = [
-    "Listener",
+    "EdgeListener",
     "address_of",
     "bind_socket",
     "certified_hosts",
@@ -42,7 +42,7 @@ TCP_INFO_BYTES = 136
 BYTES_RECEIVED = slice(128, 136)  # tcpi_bytes_received of struct tcp_info, Linux 4.1
 
 
-class Listener:
+class EdgeListener:
     """One listener: its socket, what it allows, its certificate, how many it takes.
 
     Args:
@@ -54,7 +54,7 @@ class Listener:
         self.settings = settings
         self.policy = policy_of(settings)  # a reload of limits replaces it
         self.context = listener_context(settings, gateways)  # a reload replaces it, for the next handshakes
-        self.intake = Intake(settings, self.policy.unmetered)
+        self.intake = AdmissionControl(settings, self.policy.unmetered)
         self.hosts = ServedHosts([settings.bind, host_of(settings.advertise)])
         self.hosts.set_certified(certified_hosts(settings))
         pages = PageOrigins(settings.origins, "https" if settings.tls else "http", self.hosts)
@@ -80,7 +80,7 @@ class Listener:
         """
         start_listening(self.socket, self.settings.backlog, f"listener {self.settings.name}")
 
-    def shut(self, accept: Callable[["Listener", int, str], None]) -> None:
+    def shut(self, accept: Callable[["EdgeListener", int, str], None]) -> None:
         """Refuse connections and keep the address; ``accept`` gets those that the kernel has taken already."""
         with contextlib.suppress(OSError):
             for _ in range(self.settings.backlog):

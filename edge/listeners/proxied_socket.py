@@ -10,8 +10,8 @@ import socket
 from collections.abc import Sequence
 
 from edge.hot.options import FirstBytes
-from edge.listeners.intake import WAITS, Admit, Seat
-from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
+from edge.listeners.intake import WAITS, Admit, ConnectionSlot
+from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader
 
 __all__ = ["ProxiedSocket", "TrustedProxies"]
 
@@ -56,7 +56,7 @@ class ProxiedSocket(FirstBytes):
         """versions: "v1", "v2" or "any"; admit: called once for each client, with "" if its header names no address."""
         self.header = ProxyHeader(versions)
         self.outcome = ""
-        self.seat: Seat | None = None
+        self.seat: ConnectionSlot | None = None
         self.waits = False
         self._admit = admit
 
@@ -70,7 +70,7 @@ class ProxiedSocket(FirstBytes):
         """The name that the header vouches for, "" for none; None: one that no client can have."""
         return self.header.common_name
 
-    def judged(self, outcome: str, seat: Seat | None) -> None:
+    def judged(self, outcome: str, seat: ConnectionSlot | None) -> None:
         """End its wait: it has a seat, or the name of the counter that refuses it."""
         self.waits, self.outcome, self.seat = False, outcome, seat
 
@@ -98,7 +98,7 @@ class ProxiedSocket(FirstBytes):
             return self._client_came()
         try:
             count = self.header.take(waiting)
-        except WrongHeader:
+        except InvalidProxyHeader:
             self.outcome = WRONG
             return FirstBytes.ENDED
         borrowed.recv(count)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from access.identity.principal import name_fault
 
-__all__ = ["HEADER_BYTES_MAX", "ProxyHeader", "WrongHeader", "crc32c"]
+__all__ = ["HEADER_BYTES_MAX", "InvalidProxyHeader", "ProxyHeader", "crc32c"]
 
 V1_PREFIX = b"PROXY "
 V1_BYTES_MAX = 107  # with its line end
@@ -26,7 +26,7 @@ HAS_CERTIFICATE = 0x02 | 0x04  # of its flags: in this connection, or in the ses
 ADDRESS_BYTES = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}  # of what has streams: unknown, IPv4, IPv6, Unix
 
 
-class WrongHeader(ValueError):
+class InvalidProxyHeader(ValueError):
     """No header, or a malformed one, or of a version that is not accepted."""
 
 
@@ -59,17 +59,17 @@ class ProxyHeader:
         """Return how many of the bytes that wait in the socket are the header's; they have to be read, and no other.
 
         Raises:
-            WrongHeader: This is not a header of an accepted version.
+            InvalidProxyHeader: This is not a header of an accepted version.
         """
         data = self._taken + waiting
         try:
             end = self._end_of(data)
             if end > 0:
                 self._read(data[:end])
-        except WrongHeader:
+        except InvalidProxyHeader:
             raise
         except ValueError as error:
-            raise WrongHeader(str(error)) from None
+            raise InvalidProxyHeader(str(error)) from None
         count = (end or len(data)) - len(self._taken)
         self._taken = data[: len(self._taken) + count]
         self.complete = end > 0
@@ -79,13 +79,13 @@ class ProxyHeader:
         """Return where the header ends, 0 while it is incomplete: then all the bytes are the header's."""
         if data[: len(V2_SIGNATURE)] == V2_SIGNATURE[: len(data)]:
             if self._versions == "v1":
-                raise WrongHeader("version 2 is not accepted")
+                raise InvalidProxyHeader("version 2 is not accepted")
             return _end_of_v2(data)
         if self._versions == "v2" or data[: len(V1_PREFIX)] != V1_PREFIX[: len(data)]:
-            raise WrongHeader("no PROXY header")
+            raise InvalidProxyHeader("no PROXY header")
         end = data.find(b"\r\n", 0, V1_BYTES_MAX)
         if end < 0 and len(data) >= V1_BYTES_MAX:
-            raise WrongHeader("header too long")
+            raise InvalidProxyHeader("header too long")
         return end + 2 if end >= 0 else 0
 
     def _read(self, header: bytes) -> None:
@@ -99,7 +99,7 @@ class ProxyHeader:
         if words[1] == "UNKNOWN":
             return
         if len(words) != 6 or words[1] not in ("TCP4", "TCP6"):
-            raise WrongHeader("malformed header")
+            raise InvalidProxyHeader("malformed header")
         make = ipaddress.IPv4Address if words[1] == "TCP4" else ipaddress.IPv6Address
         source, _ = make(words[2]), make(words[3])
         port, _ = _port(words[4]), _port(words[5])
@@ -112,7 +112,7 @@ class ProxyHeader:
             return
         size = ADDRESS_BYTES.get(family)
         if size is None or len(header) < V2_FIXED_BYTES + size:
-            raise WrongHeader("no address of a stream")
+            raise InvalidProxyHeader("no address of a stream")
         options = V2_FIXED_BYTES + size
         if family == 0x11:
             self.source = (str(ipaddress.IPv4Address(header[16:20])), int.from_bytes(header[24:26], "big"))
@@ -130,13 +130,13 @@ def _end_of_v2(data: bytes) -> int:
     version_command, _, length = struct.unpack_from(">BBH", data, len(V2_SIGNATURE))
     end = V2_FIXED_BYTES + int(length)
     if version_command >> 4 != 2 or version_command & 0x0F not in (LOCAL, PROXY) or end > HEADER_BYTES_MAX:
-        raise WrongHeader("malformed header")
+        raise InvalidProxyHeader("malformed header")
     return end if len(data) >= end else 0
 
 
 def _port(word: str) -> int:
     if not word.isascii() or not word.isdigit() or len(word) > 5 or int(word) > 65535:
-        raise WrongHeader("malformed port")
+        raise InvalidProxyHeader("malformed port")
     return int(word)
 
 
@@ -148,10 +148,10 @@ def _options(header: bytes, at: int) -> list[tuple[int, bytes]]:
         if kind == CHECKSUM:
             told = int.from_bytes(value, "big")
             if len(value) != 4 or told != crc32c(header[:start] + bytes(4) + header[end:]):
-                raise WrongHeader("wrong checksum")
+                raise InvalidProxyHeader("wrong checksum")
         found.append((kind, value))
     if sum(1 for kind, _ in found if kind == TLS) > 1:
-        raise WrongHeader("two options about TLS")
+        raise InvalidProxyHeader("two options about TLS")
     return found
 
 
@@ -159,18 +159,18 @@ def _walk(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
     """Yield type, start and end of each option."""
     while at < len(data):
         if at + 3 > len(data):
-            raise WrongHeader("an option is cut off")
+            raise InvalidProxyHeader("an option is cut off")
         kind, start = data[at], at + 3
         at = start + int.from_bytes(data[at + 1 : start], "big")
         if at > len(data):
-            raise WrongHeader("an option is cut off")
+            raise InvalidProxyHeader("an option is cut off")
         yield kind, start, at
 
 
 def _verified_name(option: bytes) -> str | None:
     """Return the name of a verified certificate from the option about TLS, "" without one, None for a wrong one."""
     if len(option) < 5:
-        raise WrongHeader("an option is cut off")
+        raise InvalidProxyHeader("an option is cut off")
     names = [option[start:end] for kind, start, end in _walk(option, 5) if kind == COMMON_NAME]
     if not option[0] & HAS_CERTIFICATE or int.from_bytes(option[1:5], "big") != 0 or not names:
         return ""  # 0: the sender verified it

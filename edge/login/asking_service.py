@@ -20,14 +20,14 @@ from access.limits.breaker import Breaker
 from conf.events import say
 from conf.url_settings import Url
 from edge.login.bounded_http import error_text, read_body
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.logins import Done
 from wire.clock import boot_time
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["Asking", "Question", "Server"]
+__all__ = ["CalloutRequest", "CalloutService", "Server"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ AT_ONCE = 32
 CLOSE_S = 1.0
 
 
-class Question(Protocol):
+class CalloutRequest(Protocol):
     """One login's question."""
 
     @property
@@ -52,7 +52,7 @@ class Question(Protocol):
         """Return the result of a reply, None for no reply; and a word for the counters, empty without a reply."""
 
 
-class Door:
+class ServerConnections:
     """Connections to a server under one TLS context."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -87,7 +87,7 @@ class Server:
         self.setting = setting
         self.url = url
         self.headers = {"Content-Type": content, "Accept-Encoding": "identity"}
-        self.door = Door(context)
+        self.door = ServerConnections(context)
         self.breaker = Breaker()
         self.is_said = False  # the log knows that it is not asked
 
@@ -102,7 +102,7 @@ class Server:
             say(logger, "login.server_answers", listener=self.listener, setting=self.setting)
 
 
-class Asking:
+class CalloutService:
     """The questions of one kind at one edge.
 
     Args:
@@ -117,8 +117,8 @@ class Asking:
     def __init__(
         self,
         servers: Mapping[str, Server],
-        question_of: Callable[[Ticket], Question | None],
-        desk: JobDesk,
+        question_of: Callable[[Ticket], CalloutRequest | None],
+        desk: AuthJobs,
         done: Done,
     ) -> None:
         self._servers = servers
@@ -127,7 +127,7 @@ class Asking:
         self._done = done
         self._came = trio.Event()
         self._asking = 0
-        self._retired: list[Door] = []
+        self._retired: list[ServerConnections] = []
         self.outcomes: Counter[tuple[str, ...]] = Counter()
 
     def came(self) -> None:
@@ -146,7 +146,7 @@ class Asking:
         """Ask the server of a listener under another context from now on."""
         server = self._servers[listener]
         self._retired.append(server.door)
-        server.door = Door(context)
+        server.door = ServerConnections(context)
         self._came.set()
 
     async def run(self) -> None:
@@ -181,7 +181,7 @@ class Asking:
                 self.outcomes[server.listener, "cached" if kept is not None else "breaker_open"] += 1
                 self._done(number, ticket, question.read(None)[0] if kept is None else kept)
 
-    async def _ask(self, server: Server, permit: int, number: int, ticket: Ticket, question: Question) -> None:
+    async def _ask(self, server: Server, permit: int, number: int, ticket: Ticket, question: CalloutRequest) -> None:
         door = server.door
         door.asking += 1
         try:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from access.identity.certificates import NameKind, certificate_facts
 from access.identity.principal import CertificateFacts
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.node.limits import ListenerPolicy
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "KEPT_BYTES_MAX",
     "CertificateReader",
     "FromHeader",
-    "WrongCertificate",
+    "InvalidCertificate",
     "facts_of",
     "shown_facts",
 ]
@@ -29,7 +29,7 @@ KEPT = 1_024  # certificates whose facts are kept: reading one costs more than a
 KEPT_BYTES_MAX = 4_096  # of one that is
 
 
-class WrongCertificate(ValueError):
+class InvalidCertificate(ValueError):
     """A certificate that names nobody; the text is the name of the counter."""
 
 
@@ -41,10 +41,10 @@ class FromHeader(Protocol):
         """The name that it vouches for, "" for none; None: one that no client can have."""
 
 
-CertificateReader: TypeAlias = Callable[[Conn], CertificateFacts | None]
+CertificateReader: TypeAlias = Callable[[LoopConnection], CertificateFacts | None]
 
 
-def shown_facts(conn: Conn) -> CertificateFacts | None:
+def shown_facts(conn: LoopConnection) -> CertificateFacts | None:
     """Return the facts of the certificate that TLS verified, None without one.
 
     Raises:
@@ -66,20 +66,20 @@ _kept_facts = lru_cache(KEPT)(_read_facts)  # they follow from the bytes alone; 
 
 
 def facts_of(
-    conn: Conn, policy: ListenerPolicy, header: FromHeader | None, read: CertificateReader
+    conn: LoopConnection, policy: ListenerPolicy, header: FromHeader | None, read: CertificateReader
 ) -> CertificateFacts | None:
     """Return the facts that a client's chain judges, None for a client without a certificate.
 
     Raises:
-        WrongCertificate: It is unreadable, or the header names nobody by it.
+        InvalidCertificate: It is unreadable, or the header names nobody by it.
     """
     try:
         facts = read(conn)
     except ValueError:
-        raise WrongCertificate("refused_certificate") from None
+        raise InvalidCertificate("refused_certificate") from None
     if not policy.proxy_identity or (facts is not None and facts.of_cluster and not facts.gateway):
         return facts
     name = header.common_name if header is not None else ""
     if name is None:
-        raise WrongCertificate("refused_proxy_identity")
+        raise InvalidCertificate("refused_proxy_identity")
     return CertificateFacts({NameKind.CN: (name,)}, "", "", "") if name else None

@@ -12,7 +12,7 @@ from access.identity.revocation import RevocationSet, read_authorities, read_crl
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
 from edge.login.ban_view import RevokedView
-from edge.login.logins import Applicant
+from edge.login.logins import ConnectingClient
 from wire.node.revocation_files import RevocationFiles
 
 __all__ = ["ClientFiles", "client_lists"]
@@ -23,7 +23,7 @@ ClientFiles: TypeAlias = RevocationFiles[ListenerSettings, RevocationSet]
 def client_lists(
     listener: ListenerSettings,
     revoked: RevokedView,
-    end_those: Callable[[Callable[[Applicant], bool]], None],
+    end_those: Callable[[Callable[[ConnectingClient], bool]], None],
     utc: Callable[[], float] = time.time,
 ) -> ClientFiles:
     """Return the lists of one listener, by which ``revoked`` judges from now on.
@@ -66,7 +66,7 @@ def _read(listener: ListenerSettings, utc: float) -> RevocationSet | None:
     return read_crl_files(listener.crl_files, read_authorities(listener.client_ca), utc)
 
 
-def _is_gone(client: Applicant, listener: str, lists: RevocationSet) -> bool:
+def _is_gone(client: ConnectingClient, listener: str, lists: RevocationSet) -> bool:
     principal = client.principal
     return (
         principal is not None

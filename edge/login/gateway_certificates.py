@@ -21,7 +21,7 @@ from access.identity.principal import CertificateFacts
 from access.identity.revocation import read_authorities
 from conf.events import say
 from conf.node_settings import NAME_PATTERN
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.login.certificate_facts import shown_facts
 from wire.links.revoked import RevokedPeers
 from wire.links.tls import peer_identity
@@ -90,7 +90,7 @@ class GatewayCertificates:
         self._cluster = cluster
         self._revoked = revoked
 
-    def read(self, conn: Conn) -> CertificateFacts | None:
+    def read(self, conn: LoopConnection) -> CertificateFacts | None:
         """Return the facts of the certificate that a client shows, None without one.
 
         One in the name of the nodes' authority is told as of the cluster, with the gateway that it names, if it is one.
@@ -104,7 +104,7 @@ class GatewayCertificates:
             return facts
         return replace(facts, of_cluster=True, gateway=self._gateway(conn, signer))
 
-    def _gateway(self, conn: Conn, signer: x509.Certificate) -> str:
+    def _gateway(self, conn: LoopConnection, signer: x509.Certificate) -> str:
         """Return the name of the gateway, "" for what is none."""
         try:
             cluster, tier, name = peer_identity(conn.tls)
@@ -122,7 +122,7 @@ class GatewayCertificates:
             return ""
         return name
 
-    def is_revoked(self, conn: Conn) -> bool:
+    def is_revoked(self, conn: LoopConnection) -> bool:
         """Return whether the lists that are in force end a connection of a gateway that stands."""
         return (
             self._revoked is not None

@@ -13,7 +13,7 @@ import trio
 
 from access.identity.passwords import HashJob
 from conf.events import say
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.logins import Done
 
 __all__ = ["HashWorker"]
@@ -31,7 +31,7 @@ class HashWorker:
         done: Takes each result.
     """
 
-    def __init__(self, desk: JobDesk, done: Done) -> None:
+    def __init__(self, desk: AuthJobs, done: Done) -> None:
         self._desk = desk
         self._done = done
         self._came = trio.Event()

@@ -12,9 +12,9 @@ from access.identity.http_answer import HttpJob, HttpReply, cache_s, read_answer
 from access.limits.answer_cache import AnswerCache
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
-from edge.login.asking_service import Asking, Server
+from edge.login.asking_service import CalloutService, Server
 from edge.login.bounded_http import needs_httpx, server_url, tls_context
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.logins import Done
 from wire.clock import boot_time
 from wire.node.reload_parts import changed_files, file_marks, secret_marks
@@ -64,7 +64,7 @@ class HttpCallouts:
     """
 
     def __init__(
-        self, listeners: Sequence[ListenerSettings], cache: AnswerCache[HttpReply], desk: JobDesk, done: Done
+        self, listeners: Sequence[ListenerSettings], cache: AnswerCache[HttpReply], desk: AuthJobs, done: Done
     ) -> None:
         self._cache = cache
         keys = ("http_ca", "http_certificate", "http_key")
@@ -76,7 +76,7 @@ class HttpCallouts:
             )
             for one in listeners
         }
-        self.asking = Asking(servers, self._question, desk, done)
+        self.asking = CalloutService(servers, self._question, desk, done)
 
     def _question(self, ticket: Ticket) -> _Callout | None:
         return _Callout(ticket.job, self._cache) if isinstance(ticket.job, HttpJob) else None

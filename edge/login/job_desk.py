@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from access.identity.chain import Ticket
 
-__all__ = ["JobDesk"]
+__all__ = ["AuthJobs"]
 
 
-class JobDesk:
+class AuthJobs:
     """Logins that wait for one kind of job.
 
     Args:

@@ -16,7 +16,7 @@ from conf.edge_settings import ListenerSettings
 from conf.events import say
 from conf.url_settings import Url
 from edge.login.bounded_http import ANSWER_BYTES_MAX, error_text, needs_httpx, read_body, server_url, tls_context
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.logins import Done
 from wire.clock import boot_time
 
@@ -59,7 +59,7 @@ class KeyRefresh:
     """
 
     def __init__(
-        self, listeners: list[ListenerSettings], sources: Mapping[str, "KeySource"], desk: JobDesk, done: Done
+        self, listeners: list[ListenerSettings], sources: Mapping[str, "KeySource"], desk: AuthJobs, done: Done
     ) -> None:
         self._desk = desk
         self._done = done

@@ -16,7 +16,7 @@ from access.identity.ocsp import OcspMode, OcspStep
 from access.identity.password_file import read_password_file
 from access.identity.password_step import FileUsers, PasswordStep, RouterUsers
 from access.identity.passwords import HashKind, PasswordRecord, has_argon2
-from access.identity.principal import Step, no_acl
+from access.identity.principal import AuthenticationStep, no_acl
 from access.identity.revocation import read_authorities
 from access.identity.scram import Scram, load_users
 from access.identity.scram_step import ScramStep
@@ -80,7 +80,7 @@ class ListenerChain:
         known = former.users.get(method)
         return known is not None and known.get(user) != self.users.get(method, {}).get(user)
 
-    def _steps(self, name: StepName) -> Iterator[Step]:
+    def _steps(self, name: StepName) -> Iterator[AuthenticationStep]:
         listener, chains = self._listener, self._chains
         if name == "certificate":
             yield CertificateStep(NameKind(listener.certificate_name), NameUse(listener.certificate_use))
@@ -99,7 +99,7 @@ class ListenerChain:
             if of_cluster is not None:
                 yield PasswordStep(of_cluster, chains.known)
 
-    def _ocsp(self) -> Iterator[Step]:
+    def _ocsp(self) -> Iterator[AuthenticationStep]:
         """Return the step that judges certificates before every other one, whichever of them lets the client in."""
         listener, unanswered = self._listener, self._chains.unanswered
         if listener.ocsp == "off":
@@ -112,7 +112,7 @@ class ListenerChain:
 
         yield OcspStep(OcspMode(listener.ocsp), read_authorities(listener.client_ca), count)
 
-    def _scram(self) -> Step:
+    def _scram(self) -> AuthenticationStep:
         listener, path, shared = self._listener, self._edge.scram_users_file, self._edge.scram_secret_file
         asks = listener.cluster_users and shared is not None
         if path is None and not asks:

@@ -9,9 +9,9 @@ from conf.settings import EdgeSettings
 from edge.login.chains import Chains
 from edge.login.hash_worker_service import HashWorker
 from edge.login.http_callouts import HttpCallouts
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.key_refresh_service import KeyRefresh
-from edge.login.logins import Logins
+from edge.login.logins import ClientLogins
 from edge.login.ocsp_questions import ocsp_questions
 from edge.login.server_urls import ServerUrls
 
@@ -35,9 +35,9 @@ class LoginShells:
         UserError: An extra is not installed, or a file is unusable.
     """
 
-    def __init__(self, edge: EdgeSettings, chains: Chains, logins: Logins, kick: Callable[[], None]) -> None:
-        desks = {kind: JobDesk(WAITING_MAX) for kind in ("jwks", "http", "ocsp")}
-        desks["hash"] = JobDesk(edge.hashes_waiting_max)
+    def __init__(self, edge: EdgeSettings, chains: Chains, logins: ClientLogins, kick: Callable[[], None]) -> None:
+        desks = {kind: AuthJobs(WAITING_MAX) for kind in ("jwks", "http", "ocsp")}
+        desks["hash"] = AuthJobs(edge.hashes_waiting_max)
         listeners = edge.listeners
         hashes = HashWorker(desks["hash"], logins.done)
         with_keys = [listener for listener in listeners if listener.token_jwks_url]

@@ -21,16 +21,16 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
-from access.identity.chain import ANONYMOUS, Admitted, Outcome, Refused, Ticket, Waiting
-from access.identity.principal import Credentials, Moment, Principal
+from access.identity.chain import ANONYMOUS, Admitted, LoginPending, LoginRefused, Outcome, Ticket
+from access.identity.principal import Credentials, Principal, TimePoint
 from access.identity.scram_step import Challenge, ClientData
 from conf.events import say
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.login.auth_packets import Authentication, encode_auth, read_auth
-from edge.login.certificate_facts import CertificateReader, FromHeader, WrongCertificate, facts_of
+from edge.login.certificate_facts import CertificateReader, FromHeader, InvalidCertificate, facts_of
 from edge.login.chains import Chains
 from edge.login.credentials import credentials_of
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.live_sweep import LiveSweep
 from edge.login.refusal_records import refusal_record
 from edge.node.limits import ListenerPolicy
@@ -41,7 +41,7 @@ from mqtt.packets import Connect
 from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 
-__all__ = ["Answers", "Applicant", "Done", "Logins"]
+__all__ = ["ClientLogins", "ConnectingClient", "Done", "LoginReplies"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +60,16 @@ NAMES = {  # of counters, by the code of the refusal
 }
 
 
-class Seated(Protocol):
+class AdmittedClient(Protocol):
     """The place of a connection at its listener."""
 
     address: str
 
 
-class Applicant(Protocol):
+class ConnectingClient(Protocol):
     """A client, as far as its login goes."""
 
-    conn: Conn
+    conn: LoopConnection
     number: int
     policy: ListenerPolicy
     connect: Connect | None
@@ -85,7 +85,7 @@ class Applicant(Protocol):
         """Whether it has CONNACK."""
 
     @property
-    def seat(self) -> Seated | None:
+    def seat(self) -> AdmittedClient | None:
         """Its place; None in a loop without sockets."""
 
     @property
@@ -93,7 +93,7 @@ class Applicant(Protocol):
         """The PROXY header, None without one."""
 
 
-class Answers(Protocol):
+class LoginReplies(Protocol):
     """Answers to clients, as the room of clients gives them."""
 
     def refused(self, client: Any, code: ReasonCode, *, guessed: bool) -> None:
@@ -123,7 +123,7 @@ class _Login:
         self.ticket: Ticket | None = None
 
 
-class Logins:
+class ClientLogins:
     """The logins of one edge.
 
     Args:
@@ -141,8 +141,8 @@ class Logins:
         node: EdgeNode,
         loop: ClientIO,
         chains: Chains,
-        client_of: Callable[[int], Applicant | None],
-        clients: Callable[[], Sequence[Applicant]],
+        client_of: Callable[[int], ConnectingClient | None],
+        clients: Callable[[], Sequence[ConnectingClient]],
         read_certificate: CertificateReader,
         utc: Callable[[], float],
     ) -> None:
@@ -152,26 +152,26 @@ class Logins:
         self._client_of = client_of
         self._read_certificate = read_certificate
         self._utc = utc
-        self._desks: dict[str, JobDesk] = {}
+        self._desks: dict[str, AuthJobs] = {}
         self._results: deque[tuple[int, Ticket, object]] = deque()  # at most one of each login that waits
         self._taken = 0  # how often rights were taken
         self._ends: dict[int, float] = {}  # number of a connection -> end of its principal, utc
         self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with former ones
         self._look_at = 0.0
-        self._answers: Answers | None = None
-        self._sweep: LiveSweep[Applicant] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
+        self._answers: LoginReplies | None = None
+        self._sweep: LiveSweep[ConnectingClient] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
 
-    def join(self, answers: Answers) -> None:
+    def join(self, answers: LoginReplies) -> None:
         """Name the one who answers clients."""
         self._answers = answers
 
-    def add_desks(self, desks: Mapping[str, JobDesk]) -> None:
+    def add_desks(self, desks: Mapping[str, AuthJobs]) -> None:
         """Let logins wait for jobs of these kinds; without a desk a job fails, and its client gets 0x88."""
         self._desks.update(desks)
 
     # --- packets
 
-    def begin(self, client: Applicant, go_on: GoOn) -> None:
+    def begin(self, client: ConnectingClient, go_on: GoOn) -> None:
         """Judge a CONNECT that is well formed."""
         packet = client.connect
         assert packet is not None
@@ -182,15 +182,15 @@ class Logins:
             return
         try:
             credentials = self._credentials(client, packet)
-        except WrongCertificate as error:
+        except InvalidCertificate as error:
             self._node.count(str(error))
-            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "a certificate that names nobody"))
+            self._refuse(client, LoginRefused(ReasonCode.NOT_AUTHORIZED, "a certificate that names nobody"))
             return
         if credentials.method:
             client.authentication = Authentication(credentials.method)
         self._begin(client, credentials, go_on)
 
-    def _is_door_open(self, client: Applicant, packet: Connect) -> bool:
+    def _is_door_open(self, client: ConnectingClient, packet: Connect) -> bool:
         """Whether nothing of a client would be judged: no steps, no ban of anybody, no certificate, no method."""
         return (
             self._chains.of(client.policy).asks_nothing
@@ -200,13 +200,13 @@ class Logins:
             and self._shows_none(client)
         )
 
-    def _shows_none(self, client: Applicant) -> bool:
+    def _shows_none(self, client: ConnectingClient) -> bool:
         try:
             return self._read_certificate(client.conn) is None
         except ValueError:
             return False
 
-    def take_auth(self, client: Applicant, first_byte: int, body: bytes) -> None:
+    def take_auth(self, client: ConnectingClient, first_byte: int, body: bytes) -> None:
         """Take an AUTH packet: the next message of an exchange, or the beginning of a renewal.
 
         Raises:
@@ -223,7 +223,7 @@ class Logins:
         else:
             self._resume(client, ticket, ClientData(data))
 
-    def _credentials(self, client: Applicant, packet: Connect) -> Credentials:
+    def _credentials(self, client: ConnectingClient, packet: Connect) -> Credentials:
         facts = facts_of(client.conn, client.policy, client.first_bytes, self._read_certificate)
         if facts is not None and facts.of_cluster and not facts.gateway:
             self._node.count("certificates_of_nodes_refused")
@@ -231,20 +231,20 @@ class Logins:
         secure = client.conn.tls is not None
         return credentials_of(packet, client.policy.name, address, certificate=facts, secure=secure)
 
-    def _renew(self, client: Applicant, data: bytes) -> None:
+    def _renew(self, client: ConnectingClient, data: bytes) -> None:
         """Run the chain again for an open client; it may prove that it is the same user for longer, never another."""
         principal, authentication = client.principal, client.authentication
         assert principal is not None and authentication is not None
         packet = Connect(client.client_id)
         try:
             credentials = self._credentials(client, packet)
-        except WrongCertificate as error:
+        except InvalidCertificate as error:
             self._node.count(str(error))
-            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "a certificate that names nobody"))
+            self._refuse(client, LoginRefused(ReasonCode.NOT_AUTHORIZED, "a certificate that names nobody"))
             return
         self._begin(client, replace(credentials, method=authentication.method, data=data), self._renewed)
 
-    def _renewed(self, client: Applicant) -> None:
+    def _renewed(self, client: ConnectingClient) -> None:
         authentication = client.authentication
         assert authentication is not None
         client.login = None
@@ -256,15 +256,15 @@ class Logins:
     # --- the chain
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> TimePoint:
         """This turn's."""
-        return Moment(self._node.now, self._utc())
+        return TimePoint(self._node.now, self._utc())
 
-    def _begin(self, client: Applicant, credentials: Credentials, go_on: GoOn, *, again: bool = False) -> None:
+    def _begin(self, client: ConnectingClient, credentials: Credentials, go_on: GoOn, *, again: bool = False) -> None:
         client.login = _Login(credentials, go_on, self._taken, again)
         self._take(client, self._chains.of(client.policy).begin(credentials, self.moment))
 
-    def _resume(self, client: Applicant, ticket: Ticket, result: object) -> None:
+    def _resume(self, client: ConnectingClient, ticket: Ticket, result: object) -> None:
         login = client.login
         assert isinstance(login, _Login)
         login.ticket = None
@@ -272,13 +272,13 @@ class Logins:
             login.taken = self._taken  # the steps before had nothing of it to judge, and this one looks only now
         self._take(client, self._chains.of(client.policy).resume(ticket, result, self.moment))
 
-    def _take(self, client: Applicant, outcome: Outcome) -> None:
+    def _take(self, client: ConnectingClient, outcome: Outcome) -> None:
         """Answer a client as its chain demands."""
         login = client.login
         assert isinstance(login, _Login)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, LoginRefused):
             self._refuse(client, outcome)
-        elif isinstance(outcome, Waiting):
+        elif isinstance(outcome, LoginPending):
             login.ticket = outcome.ticket
             self._wait(client, outcome)
         elif login.taken != self._taken:  # what it was judged by may be gone
@@ -286,13 +286,13 @@ class Logins:
         else:
             self._admit(client, outcome, login)
 
-    def _wait(self, client: Applicant, waiting: Waiting) -> None:
+    def _wait(self, client: ConnectingClient, waiting: LoginPending) -> None:
         ticket, job = waiting.ticket, waiting.job
         if isinstance(job, Challenge):
             assert client.authentication is not None
             login = client.login
             if isinstance(login, _Login) and login.again:  # it has had its exchange, and expects no other
-                self._refuse(client, Refused(ReasonCode.SERVER_BUSY, "rights were taken while it proved itself"))
+                self._refuse(client, LoginRefused(ReasonCode.SERVER_BUSY, "rights were taken while it proved itself"))
                 return
             self._loop.write(client.conn, encode_auth(client.authentication, job.data, ends=False))
             self._loop.resume(client.conn)
@@ -307,17 +307,17 @@ class Logins:
         self._node.count(f"refused_login_queue_{job.kind}")
         found = client if out == client.number else self._client_of(out)
         if found is not None:
-            self._refuse(found, Refused(ReasonCode.SERVER_BUSY, f"too many wait for a job: {job.kind}"))
+            self._refuse(found, LoginRefused(ReasonCode.SERVER_BUSY, f"too many wait for a job: {job.kind}"))
 
-    def _admit(self, client: Applicant, admitted: Admitted, login: _Login) -> None:
+    def _admit(self, client: ConnectingClient, admitted: Admitted, login: _Login) -> None:
         principal, former = admitted.principal, client.principal
         if former is not None and (former.user, former.made) != (principal.user, principal.made):
-            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "another user than before"))  # [MQTT-4.12.1-2]
+            self._refuse(client, LoginRefused(ReasonCode.NOT_AUTHORIZED, "another user than before"))  # [MQTT-4.12.1-2]
             return
         if not principal.client_id:
             principal = replace(principal, client_id=client.client_id)
         if former is not None and principal.client_id != client.client_id:
-            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, "another client ID than before"))
+            self._refuse(client, LoginRefused(ReasonCode.NOT_AUTHORIZED, "another client ID than before"))
             return
         if client.authentication is not None:
             client.authentication.final = principal.data
@@ -331,7 +331,7 @@ class Logins:
             self._forget_former_ends()
         login.go_on(client)
 
-    def _refuse(self, client: Applicant, refused: Refused, *, guessed: bool = True) -> None:
+    def _refuse(self, client: ConnectingClient, refused: LoginRefused, *, guessed: bool = True) -> None:
         login, client.login = client.login, None
         code = refused.code
         if code != ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # a wrong proof of an exchange gets 0x87
@@ -346,7 +346,7 @@ class Logins:
 
     # --- what came while a client waited
 
-    def stands(self, client: Applicant, go_on: GoOn) -> bool:
+    def stands(self, client: ConnectingClient, go_on: GoOn) -> bool:
         """Return whether a client that was let in may have its CONNACK now.
 
         Otherwise it is taken care of: it is refused, or judged anew, and ``go_on`` is called when it is let in again.
@@ -380,23 +380,23 @@ class Logins:
         self._taken += 1
         self._chains.forget_answers()
 
-    def end_those(self, is_gone: Callable[[Applicant], bool]) -> None:
+    def end_those(self, is_gone: Callable[[ConnectingClient], bool]) -> None:
         """Judge anew who waits, and close each live client that is let in no more: files were read anew."""
         self.rights_taken()
         self._sweep.begin(is_gone)
         self._node.wake()
 
-    def give(self, client: Applicant, principal: Principal) -> None:
+    def give(self, client: ConnectingClient, principal: Principal) -> None:
         """Have an open client's user be what it is now; whoever waits for CONNACK is judged anew in any case."""
         assert self._answers is not None
         client.principal = principal
         self._answers.renewed(client)
 
-    def end(self, client: Applicant, reason: str) -> None:
+    def end(self, client: ConnectingClient, reason: str) -> None:
         """End a client that is let in no more."""
         if client.principal is not None and not client.conn.closed:
             self._node.count("logins_ended")
-            self._refuse(client, Refused(ReasonCode.NOT_AUTHORIZED, f"let in no more: {reason}"), guessed=False)
+            self._refuse(client, LoginRefused(ReasonCode.NOT_AUTHORIZED, f"let in no more: {reason}"), guessed=False)
 
     # --- the shells
 
@@ -437,7 +437,7 @@ class Logins:
             return 0.0
         return self._look_at if self._next_ends else float("inf")
 
-    def closed(self, client: Applicant, why: int) -> None:
+    def closed(self, client: ConnectingClient, why: int) -> None:
         """Forget a connection that is gone."""
         del why
         login, client.login = client.login, None

@@ -9,9 +9,9 @@ from access.identity.chain import Ticket
 from access.identity.http_answer import HttpReply
 from access.identity.ocsp import OcspJob, OcspReply
 from conf.edge_settings import ListenerSettings
-from edge.login.asking_service import Asking, Server
+from edge.login.asking_service import CalloutService, Server
 from edge.login.bounded_http import needs_httpx, server_url, tls_context
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.logins import Done
 
 __all__ = ["ocsp_questions"]
@@ -34,7 +34,7 @@ class _Question:
         return (OcspReply(reply.body), "answered") if reply.status == OK else (OcspReply(b""), "status")
 
 
-def ocsp_questions(listeners: Sequence[ListenerSettings], desk: JobDesk, done: Done) -> Asking:
+def ocsp_questions(listeners: Sequence[ListenerSettings], desk: AuthJobs, done: Done) -> CalloutService:
     """Return the questions of an edge.
 
     Args:
@@ -54,4 +54,4 @@ def ocsp_questions(listeners: Sequence[ListenerSettings], desk: JobDesk, done: D
     def question_of(ticket: Ticket) -> _Question | None:
         return _Question(ticket.job) if isinstance(ticket.job, OcspJob) else None
 
-    return Asking(servers, question_of, desk, done)
+    return CalloutService(servers, question_of, desk, done)

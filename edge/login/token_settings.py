@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 from access.files import AccessFileError, read_access_file, read_secret
-from access.identity.principal import Step, no_acl
+from access.identity.principal import AuthenticationStep, no_acl
 from conf.edge_settings import ListenerSettings
 from conf.errors import ExitCode, UserError
 
@@ -18,7 +18,7 @@ __all__ = ["token_step"]
 KEY_BYTES_MAX = 64 * 1024
 
 
-def token_step(listener: ListenerSettings, source: "KeySource | None") -> Step:
+def token_step(listener: ListenerSettings, source: "KeySource | None") -> AuthenticationStep:
     """Return the step; ``source`` has the keys of ``token_jwks_url``, None without one.
 
     Raises:

@@ -11,15 +11,15 @@ from typing import Protocol
 import msgspec
 
 from access.identity.chain import Ticket
-from access.identity.password_step import AskUser, UserFound, UserRecord
+from access.identity.password_step import FetchUser, UserFound, UserRecord
 from access.identity.passwords import parse_record
 from access.identity.principal import Principal
-from access.policy.records import Standing, User
+from access.policy.records import User, UserEntitlements
 from access.policy.view import PolicyView, limits_of, roles_of
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from wire.decoding import Unreadable, strictly
 from wire.messages.control import Control
-from wire.messages.policy import USERS_ASKED_MAX, AskCredentials, AskUsers, Users
+from wire.messages.policy import USERS_ASKED_MAX, AskCredentials, FetchUsers, UserRecords
 
 __all__ = ["Heard", "UserQuestions", "principal_now", "record_of"]
 
@@ -35,7 +35,7 @@ Told = Callable[[User | None], None]
 Done = Callable[[int, Ticket, object], None]
 
 
-class Asking(Protocol):
+class CredentialLookupIO(Protocol):
     """This edge, as far as questions go."""
 
     @property
@@ -83,10 +83,10 @@ class UserQuestions:
 
     def __init__(
         self,
-        node: Asking,
+        node: CredentialLookupIO,
         routers: Callable[[], Sequence[str]],
         view: Callable[[], PolicyView],
-        desk: JobDesk,
+        desk: AuthJobs,
         done: Done,
     ) -> None:
         self._node = node
@@ -163,9 +163,9 @@ class UserQuestions:
             self._turn += 1
             question.router, names = routers[self._turn % len(routers)], sorted(question.names)
             is_login = bool(question.logins)
-            self._node.tell(question.router, AskCredentials(number, *names) if is_login else AskUsers(number, names))
+            self._node.tell(question.router, AskCredentials(number, *names) if is_login else FetchUsers(number, names))
 
-    def handle(self, router: str, message: Users) -> None:
+    def handle(self, router: str, message: UserRecords) -> None:
         """Take a router's answer; one that is too old, or that nobody asked for, tells nothing."""
         question = self._questions.get(message.request)
         if question is None or router != question.router:
@@ -217,7 +217,7 @@ _decode = strictly(msgspec.msgpack.Decoder(User).decode, "user")
 def _question_of(login: tuple[int, Ticket]) -> _Question:
     """Return the question of one login: routers send credentials for one at a time, and count them."""
     job = login[1].job
-    assert isinstance(job, AskUser)
+    assert isinstance(job, FetchUser)
     return _Question({job.user}, {job.user: [login]}, None)
 
 
@@ -244,7 +244,7 @@ def record_of(user: User, view: PolicyView) -> UserRecord | None:
     )
 
 
-def principal_now(principal: Principal, standing: Standing | None, view: PolicyView) -> Principal:
+def principal_now(principal: Principal, standing: UserEntitlements | None, view: PolicyView) -> Principal:
     """Return a client of the cluster's users with its roles and limits of now; the same object where nothing moved.
 
     Args:
@@ -253,7 +253,7 @@ def principal_now(principal: Principal, standing: Standing | None, view: PolicyV
         view: The policy in force.
     """
     if standing is None or standing.made != principal.made:
-        standing = Standing(principal.made, principal.own_roles, principal.groups, dict(principal.own_limits))
+        standing = UserEntitlements(principal.made, principal.own_roles, principal.groups, dict(principal.own_limits))
     now = msgspec.structs.replace(
         principal,
         roles=roles_of(standing, view),

@@ -7,16 +7,16 @@ from typing import Any
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.hot.connections import NO_LIMIT
-from edge.hot.engine import Engine
-from edge.hot.state import Conn
+from edge.hot.engine import BrokerLoop
+from edge.hot.state import LoopConnection
 from edge.looks.windows import in_flight, oldest_unacknowledged, round_trip_p99_ms, unsent_bytes, waiting_since_ns
 from edge.node.node import NS, EdgeNode
 from edge.rights.client_rights import ClientRights
-from edge.subscriptions.held_live import HeldMessages
-from wire.looks.moments import Moments
+from edge.subscriptions.held_live import LiveMessageHolds
+from wire.looks.moments import TimestampColumns
 from wire.looks.ordered_keys import OrderedKeys
-from wire.looks.source import Ask, Columns, LookRefused, Place, Source
-from wire.messages.look_rows_clients import SeenClient
+from wire.looks.source import Columns, Place, QueryRefused, RowScan, RowSource
+from wire.messages.look_rows_clients import ClientRow
 
 __all__ = ["ClientTable"]
 
@@ -44,9 +44,9 @@ class ClientTable:
     def __init__(
         self,
         node: EdgeNode,
-        hot: Engine,
+        hot: BrokerLoop,
         clients: Clients,
-        held: HeldMessages,
+        held: LiveMessageHolds,
         rights: ClientRights,
         utc_ms: Callable[[], int],
         peer_name: Callable[[int], str],
@@ -57,19 +57,19 @@ class ClientTable:
         self._clients = clients
         self._held = held
         self._rights = rights
-        self._moments = Moments(utc_ms)
+        self._moments = TimestampColumns(utc_ms)
         self._peer_name = peer_name
         self._traced = traced
         self._keys: OrderedKeys[int] = OrderedKeys(clients.numbers)
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, RowSource]:
         """Return the looks at clients."""
         columns = self._columns()
         of_one = {name: _of_client(read) for name, read in {**columns, **self._columns_of_one()}.items()}
-        one = Source(self._named, {**of_one, "may_receive": self._may_receive})
-        return {"clients": Source(self._all, columns, lambda: len(self._clients), whole=self._whole), "client": one}
+        one = RowSource(self._named, {**of_one, "may_receive": self._may_receive})
+        return {"clients": RowSource(self._all, columns, lambda: len(self._clients), whole=self._whole), "client": one}
 
-    def walk(self, ask: Ask) -> Iterator[tuple[int, Client]]:
+    def walk(self, ask: RowScan) -> Iterator[tuple[int, Client]]:
         """Yield connections behind a place, by number."""
         (after,) = ask.numbers(1)
         for number in self._keys.behind(after if after >= 0 else None, ask.now):
@@ -83,14 +83,14 @@ class ClientTable:
         found = [one for one in self._clients.at_partition(partition) if one.client_id == client_id]
         return sorted(found, key=lambda one: one.number)
 
-    def _all(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _all(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         yield from self.walk(ask)
 
-    def _named(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _named(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         client_id = ask.where["client_id"]
         found = self.named(client_id)
         if not found:
-            raise LookRefused(f"edge {self._node.name} has no connection of client {client_id[:64]!r}")
+            raise QueryRefused(f"edge {self._node.name} has no connection of client {client_id[:64]!r}")
         yield from ((client.number, (client, ask.where)) for client in found)
 
     # --- columns
@@ -125,7 +125,7 @@ class ClientTable:
             "roles": lambda client: list(client.principal.roles) if client.principal is not None else None,
         }
 
-    def _whole(self) -> Callable[[Client], SeenClient]:
+    def _whole(self) -> Callable[[Client], ClientRow]:
         """Return what makes all columns of a client at once: a list of every client asks for them.
 
         A call for each column takes three times as long.
@@ -134,7 +134,7 @@ class ClientTable:
         ahead_ms = self._moments.ahead(now * 1000)
         address_of = self._address
 
-        def row(client: Client) -> SeenClient:
+        def row(client: Client) -> ClientRow:
             conn, principal, session = client.conn, client.principal, client.session
             outbound, version, silence_ns = conn.outbound, conn.version, conn.silence_ns
             inflight = waiting = 0
@@ -144,7 +144,7 @@ class ClientTable:
                 if outbound.pending:
                     waiting = len(outbound.pending)
                     oldest_s = max(0.0, now - waiting_since_ns(conn) / NS)
-            return SeenClient(
+            return ClientRow(
                 client.client_id,
                 principal.user if principal is not None else "",
                 client.phase,
@@ -279,7 +279,7 @@ def _drains(node: EdgeNode) -> bool:
     return mine is not None and bool(mine.admin_state)
 
 
-def _tls(conn: Conn) -> str | None:
+def _tls(conn: LoopConnection) -> str | None:
     if conn.tls is None:
         return None
     cipher = conn.tls.cipher()

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from edge.clients.client import Client
-from edge.hot.engine import Engine
+from edge.hot.engine import BrokerLoop
 from edge.hot.handler import DropSink
 from edge.node.node import EdgeNode
 from edge.rights.client_rights import ClientRights
 from wire.looks.journal import Journal, journal_source
-from wire.looks.source import Source
+from wire.looks.source import RowSource
 
 __all__ = ["join_journal"]
 
@@ -32,7 +32,9 @@ class _Drops:
             self._rights.refused(context, "publish", topic.decode("utf-8", "replace"))
 
 
-def join_journal(node: EdgeNode, hot: Engine, rights: ClientRights, utc_ms: Callable[[], int]) -> dict[str, Source]:
+def join_journal(
+    node: EdgeNode, hot: BrokerLoop, rights: ClientRights, utc_ms: Callable[[], int]
+) -> dict[str, RowSource]:
     """Have the loop write into the journal of its node, and return the look at it."""
     journal = node.journal
     journal.utc_ms = utc_ms

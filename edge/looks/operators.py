@@ -13,23 +13,23 @@ from edge.cluster.peer_table import PeerTable
 from edge.looks.traces import EdgeTraces
 from edge.node.node import EdgeNode
 from edge.node.ports import LinkIO
-from wire.looks.desk import LookDesk
-from wire.looks.pace import LookBounds
-from wire.looks.source import Source
+from wire.looks.desk import QueryServer
+from wire.looks.pace import QueryBounds
+from wire.looks.source import RowSource
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, PeerKey
-from wire.messages.looks import Look, StartTrace, StopTrace
+from wire.messages.looks import Query, StartTrace, StopTrace
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import OrderNode
 
-__all__ = ["EDGE_BOUNDS", "Operators"]
+__all__ = ["EDGE_BOUNDS", "EdgeOperators"]
 
 logger = logging.getLogger(__name__)
 
-EDGE_BOUNDS = LookBounds(rows=500, seconds=0.0003, reply_bytes=32 * 1024)
+EDGE_BOUNDS = QueryBounds(rows=500, seconds=0.0003, reply_bytes=32 * 1024)
 
 
-class Operators:
+class EdgeOperators:
     """Operators of one edge.
 
     Args:
@@ -50,7 +50,7 @@ class Operators:
         node: EdgeNode,
         loop: LinkIO,
         peers: PeerTable,
-        sources: dict[str, Source],
+        sources: dict[str, RowSource],
         traces: EdgeTraces,
         utc_ms: Callable[[], int],
     ) -> None:
@@ -59,7 +59,7 @@ class Operators:
         self._peers = peers
         self.traces = traces
         sources = sources | traces.desk.sources()
-        self.desk = LookDesk(node.name, TIER_EDGE, EDGE_BOUNDS, sources, self.tell, lambda: node.map.epoch, utc_ms)
+        self.desk = QueryServer(node.name, TIER_EDGE, EDGE_BOUNDS, sources, self.tell, lambda: node.map.epoch, utc_ms)
         self.desk.traces = traces.desk
         self.verbs: Callable[[PeerKey, Admin], AdminReply | None] = _no_verbs
 
@@ -68,7 +68,7 @@ class Operators:
         self._node.wake()
         operator = operator_of(key)
         role = operator.role.name.lower() if operator is not None else ""
-        if isinstance(message, Look):
+        if isinstance(message, Query):
             self.desk.ask(self._node.now, key.node, role, message)
         elif isinstance(message, StartTrace | StopTrace):
             self.tell(key.node, self.traces.desk.asked(self._node.now, role, message))

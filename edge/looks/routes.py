@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from edge.clients.client import Client
-from edge.hot.engine import Engine
+from edge.hot.engine import BrokerLoop
 from edge.hot.state import Route
 from edge.looks.windows import in_flight
 from edge.node.node import EdgeNode
@@ -13,17 +13,17 @@ from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from mqtt.topics import matches, parse_shared
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.skew import skew
-from wire.looks.source import Ask, Columns, LookRefused, Place, Source
+from wire.looks.source import Columns, Place, QueryRefused, RowScan, RowSource
 from wire.messages.hello import PeerKey
-from wire.messages.look_rows_topics import SeenMember
+from wire.messages.look_rows_topics import ShareMemberRow
 
-__all__ = ["RouteLooks"]
+__all__ = ["EdgeRouteQueries"]
 
 MEMBERS_MAX = 100  # of a group in one row
 NEAR_MAX = 20  # near misses of one topic
 
 
-class RouteLooks:
+class EdgeRouteQueries:
     """Routes and subscribers of one edge.
 
     Args:
@@ -37,7 +37,7 @@ class RouteLooks:
     def __init__(
         self,
         node: EdgeNode,
-        hot: Engine,
+        hot: BrokerLoop,
         local: EphemeralSubscriptions,
         rights: ClientRights,
         get: Callable[[int], Client | None],
@@ -50,17 +50,17 @@ class RouteLooks:
         self._topics: OrderedKeys[bytes] = OrderedKeys(lambda: hot.routes)
         self._shares: OrderedKeys[bytes] = OrderedKeys(local.shares)
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, RowSource]:
         """Return the looks at routes, matches and shares."""
         return {
-            "routes": Source(self._routes, self._route_columns(), lambda: len(self._hot.routes)),
-            "matches": Source(self._matches, self._match_columns()),
-            "shares": Source(self._groups, self._share_columns()),
+            "routes": RowSource(self._routes, self._route_columns(), lambda: len(self._hot.routes)),
+            "matches": RowSource(self._matches, self._match_columns()),
+            "shares": RowSource(self._groups, self._share_columns()),
         }
 
     # --- routes
 
-    def _routes(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _routes(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         routes: Mapping[bytes, Route] = self._hot.routes
         for topic in self._topics.behind(ask.after.encode() if ask.after else None, ask.now):
             route = routes.get(topic)
@@ -83,11 +83,11 @@ class RouteLooks:
 
     # --- matches
 
-    def _matches(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _matches(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         """Yield (client, subscription, share, why not, QoS) of the subscribers here, of groups their members."""
         topic = ask.where["topic"]
         if not topic or "+" in topic or "#" in topic or "\0" in topic:
-            raise LookRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", 2)
+            raise QueryRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", 2)
         (after,) = ask.numbers(1)
         at, qos = 0, _number(ask.where.get("qos", "1"))
         for number, subscription, share in self._local.matching(topic):
@@ -155,7 +155,7 @@ class RouteLooks:
 
     # --- shared groups
 
-    def _groups(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _groups(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         for share in self._shares.behind(ask.after.encode() if ask.after else None, ask.now):
             if self._local.members(share):
                 yield share.decode(), (share, ask.where)
@@ -177,14 +177,14 @@ class RouteLooks:
             "who": self._who,
         }
 
-    def _who(self, group: tuple[bytes, Mapping[str, str]]) -> list[SeenMember] | None:
+    def _who(self, group: tuple[bytes, Mapping[str, str]]) -> list[ShareMemberRow] | None:
         """Return the members of a group that a question names in full."""
         share, where = group
         if f"{where.get('group')}/{where.get('filter')}" != share.decode():
             return None
         clients = self._local.member_clients(share)[:MEMBERS_MAX]
         return [
-            SeenMember(client.client_id, not client.conn.closed, _waiting(client), node=self._node.name)
+            ShareMemberRow(client.client_id, not client.conn.closed, _waiting(client), node=self._node.name)
             for client in clients
         ]
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from conf.drop_reasons import REASON_OF, REASONS
 from edge.clients.client import Client
-from edge.hot.engine import Engine
+from edge.hot.engine import BrokerLoop
 from edge.looks.clients import ClientTable
 from edge.looks.windows import in_flight, unsent_bytes, waiting_since_ns
 from edge.node.node import NS, EdgeNode
 from wire.looks.journal import drop_columns
-from wire.looks.source import Ask, Columns, LookRefused, Place, Source
+from wire.looks.source import Columns, Place, QueryRefused, RowScan, RowSource
 
 __all__ = ["slow_sources"]
 
@@ -31,7 +31,7 @@ class _Slow(NamedTuple):
     since_ms: int | None
 
 
-def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable) -> dict[str, Source]:
+def slow_sources(node: EdgeNode, hot: BrokerLoop, table: ClientTable) -> dict[str, RowSource]:
     """Return the looks at slow clients and at drops."""
 
     def measured(client: Client, by: str) -> _Slow | None:
@@ -47,10 +47,10 @@ def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable) -> dict[str, S
         since_ms = table.utc_of(since_ns / NS) if since_ns else None
         return _Slow(value, client.number, client, by, unit, since_ms) if value > 0 else None
 
-    def slow(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def slow(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         by = ask.where.get("by", MEASURES[0])
         if by not in MEASURES:
-            raise LookRefused(f"an edge measures slow clients by {', '.join(MEASURES)}, not by {by[:32]!r}", 2)
+            raise QueryRefused(f"an edge measures slow clients by {', '.join(MEASURES)}, not by {by[:32]!r}", 2)
         for number, client in table.walk(ask):
             yield number, measured(client, by)
 
@@ -58,8 +58,8 @@ def slow_sources(node: EdgeNode, hot: Engine, table: ClientTable) -> dict[str, S
         return hot.counters() | dict(node.counts)
 
     return {
-        "slow": Source(slow, _slow_columns(node.name)),
-        "drops": Source(lambda _: _drops(counts()), drop_columns(node.journal, node.name), lambda: len(REASONS)),
+        "slow": RowSource(slow, _slow_columns(node.name)),
+        "drops": RowSource(lambda _: _drops(counts()), drop_columns(node.journal, node.name), lambda: len(REASONS)),
     }
 
 

@@ -10,30 +10,30 @@ from edge.looks.windows import open_packets
 from edge.node.node import NS, EdgeNode
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from mqtt.topics import parse_shared
-from wire.looks.source import Ask, Columns, LookRefused, Place, Source
-from wire.messages.sessions import Subscription
+from wire.looks.source import Columns, Place, QueryRefused, RowScan, RowSource
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["subscription_sources"]
 
 
-def subscription_sources(node: EdgeNode, table: ClientTable, local: EphemeralSubscriptions) -> dict[str, Source]:
+def subscription_sources(node: EdgeNode, table: ClientTable, local: EphemeralSubscriptions) -> dict[str, RowSource]:
     """Return the looks at subscriptions and at what is under way."""
 
-    def since_ms(pair: tuple[Client, Subscription]) -> int | None:
+    def since_ms(pair: tuple[Client, SessionSubscription]) -> int | None:
         since = local.since(pair[0], pair[1].topic_filter)
         return table.utc_of(since) if since else None
 
     columns = {**_subscription_columns(node.name), "since_ms": since_ms}
     return {
-        "subscriptions": Source(lambda ask: _subscriptions(table, ask), columns),
-        "inflight": Source(lambda ask: _inflight(node, table, ask), _INFLIGHT),
+        "subscriptions": RowSource(lambda ask: _subscriptions(table, ask), columns),
+        "inflight": RowSource(lambda ask: _inflight(node, table, ask), _INFLIGHT),
     }
 
 
-def _subscriptions(table: ClientTable, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _subscriptions(table: ClientTable, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     """Yield the subscriptions of each client behind a place: (connection, how many of its filters were shown)."""
     number, passed = ask.numbers(2)
-    behind = Ask(ask.where, str(number - 1) if number >= 0 else "", ask.wanted, ask.role, ask.limit, ask.now)
+    behind = RowScan(ask.where, str(number - 1) if number >= 0 else "", ask.wanted, ask.role, ask.limit, ask.now)
     for found, client in table.walk(behind):
         if client.session:
             continue  # a storage node shows them; here stand filters of its groups alone
@@ -60,12 +60,12 @@ def _subscription_columns(name: str) -> Columns:
     }
 
 
-def _filter_of(subscription: Subscription) -> str:
+def _filter_of(subscription: SessionSubscription) -> str:
     shared = parse_shared(subscription.topic_filter)
     return shared[1] if shared is not None else subscription.topic_filter
 
 
-def _share_of(subscription: Subscription) -> str:
+def _share_of(subscription: SessionSubscription) -> str:
     shared = parse_shared(subscription.topic_filter)
     return shared[0] if shared is not None else ""
 
@@ -87,11 +87,11 @@ class _Flight:
         self.now_ns = 0
 
 
-def _inflight(node: EdgeNode, table: ClientTable, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _inflight(node: EdgeNode, table: ClientTable, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     """Yield what is under way to a client, oldest first, then what it published; places count the rows."""
     clients = table.named(ask.where["client_id"])
     if not clients:
-        raise LookRefused(f"edge {node.name} has no connection of client {ask.where['client_id'][:64]!r}")
+        raise QueryRefused(f"edge {node.name} has no connection of client {ask.where['client_id'][:64]!r}")
     (after,) = ask.numbers(1)
     at = 0
     for client in clients:

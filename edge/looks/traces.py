@@ -10,16 +10,16 @@ from typing import Any
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.engine import Engine
-from edge.hot.state import Peer, Route
+from edge.hot.engine import BrokerLoop
+from edge.hot.state import LoopPeer, Route
 from edge.node.node import EdgeNode
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.looks.origins import origin_text
-from wire.looks.trace_desk import TraceDesk
+from wire.looks.trace_desk import Tracer
 from wire.looks.traces import BY_NODE, COPY_OF, NO_ORIGIN, Origin
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.running_traces import RunningTrace
-from wire.messages.sessions import SessionOpened, Subscription
+from wire.messages.sessions import SessionOpened, SessionSubscription
 
 __all__ = ["EdgeTraces"]
 
@@ -44,7 +44,7 @@ class EdgeTraces:
     """
 
     def __init__(
-        self, node: EdgeNode, hot: Engine, clients: Clients, routes: TopicRoutes, utc: Callable[[], float]
+        self, node: EdgeNode, hot: BrokerLoop, clients: Clients, routes: TopicRoutes, utc: Callable[[], float]
     ) -> None:
         self._node = node
         self._hot = hot
@@ -56,7 +56,7 @@ class EdgeTraces:
         self._lives: dict[str, int] = {}  # edges and storage nodes that it had, with their incarnations
         self._primaries: list[str] = []
         self._forwarded: tuple[object, str] = (None, "")  # where the last message went, and that as a text
-        self.desk = TraceDesk(node.name, lambda: node.map, self._changed)
+        self.desk = Tracer(node.name, lambda: node.map, self._changed)
         self.desk.utc_us = lambda: int(utc() * 1e6)
         self.payload_bytes = 0
         clients.lifecycle.watch(self)
@@ -147,7 +147,7 @@ class EdgeTraces:
         if self._marks_clients:
             self._about(client, "disconnected", reason=f"{client.end_code:#04x}" if client.end_code >= 0 else "")
 
-    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Tell of filters that were granted."""
         if self._marks_clients:
             self._about(client, "subscribed", detail=_few([one.topic_filter for one in taken]))
@@ -272,7 +272,7 @@ class EdgeTraces:
 
 
 def _node_of(peer: object) -> str:
-    assert isinstance(peer, Peer)
+    assert isinstance(peer, LoopPeer)
     return str(getattr(peer.key, "node", peer.node))
 
 

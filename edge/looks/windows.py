@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edge.hot.round_trips import p99_ms
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 
 __all__ = [
     "in_flight",
@@ -19,12 +19,12 @@ STATES = {1: "sent", 2: "sent", 3: "released", 4: "received"}  # of a packet tow
 ARRIVED = 3  # place of the arrival in a message that waits: edge/hot/state.py, Waiting
 
 
-def unsent_bytes(conn: Conn) -> int:
+def unsent_bytes(conn: LoopConnection) -> int:
     """Return the bytes that the socket has not taken."""
     return conn.out.end - conn.out.start if conn.out is not None else 0
 
 
-def in_flight(conn: Conn) -> int:
+def in_flight(conn: LoopConnection) -> int:
     """Return how many QoS 1 and 2 packets a client has not acknowledged."""
     outbound = conn.outbound
     if outbound is None:
@@ -32,7 +32,7 @@ def in_flight(conn: Conn) -> int:
     return len(outbound.pushes) if outbound.pushes else outbound.inflight
 
 
-def open_packets(conn: Conn) -> Iterator[tuple[int, str, int | None]]:
+def open_packets(conn: LoopConnection) -> Iterator[tuple[int, str, int | None]]:
     """Yield (packet identifier, state, session_seq of a durable session) of what is not acknowledged, oldest first."""
     outbound = conn.outbound
     if outbound is None:
@@ -50,17 +50,17 @@ def open_packets(conn: Conn) -> Iterator[tuple[int, str, int | None]]:
         yield identifier, STATES.get(state, "sent"), None
 
 
-def oldest_unacknowledged(conn: Conn) -> int | None:
+def oldest_unacknowledged(conn: LoopConnection) -> int | None:
     """Return the packet identifier of the oldest packet that a client has not acknowledged."""
     return next((identifier for identifier, _, _ in open_packets(conn)), None)
 
 
-def round_trip_p99_ms(conn: Conn) -> float | None:
+def round_trip_p99_ms(conn: LoopConnection) -> float | None:
     """Return within which time a client acknowledges 99 of 100 packets, None of one that acknowledged none."""
     return p99_ms(conn.outbound.trips.counted()) if conn.outbound is not None else None
 
 
-def waiting_since_ns(conn: Conn) -> int:
+def waiting_since_ns(conn: LoopConnection) -> int:
     """Return since when a message waits for room in the window of an ephemeral session, 0 if none does."""
     outbound = conn.outbound
     if outbound is None or not outbound.pending:

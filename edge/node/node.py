@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from access.operators.audit_chain import AuditRecord
-from edge.hot.state import Peer
+from edge.hot.state import LoopPeer
 from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
 from wire.links.link import LinkFull
@@ -21,12 +21,12 @@ from wire.messages.hello import NodeIdentity
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.lease_holder import LeaseHolder
 
-__all__ = ["NS", "Counts", "EdgeNode"]
+__all__ = ["NS", "EdgeCounters", "EdgeNode"]
 
 NS = 1_000_000_000
 
 
-class Counts(dict[str, int]):
+class EdgeCounters(dict[str, int]):
     """Events of one edge by name: connects by reason code, disconnects by reason, refusals."""
 
     def add(self, what: str, amount: int = 1) -> None:
@@ -57,8 +57,8 @@ class EdgeNode:
         entry: NodeEntry,
         limits: EdgeLimits,
         loop: NodeIO,
-        counts: Counts,
-        peer_of: Callable[[str], Peer | None],
+        counts: EdgeCounters,
+        peer_of: Callable[[str], LoopPeer | None],
         map_moved: Callable[[ClusterMap], None],
         ended_incarnation: int = 0,
     ) -> None:
@@ -107,7 +107,7 @@ class EdgeNode:
         """Return True while this edge may let clients in: it decides, by a policy that is not older than itself."""
         return self.lease.knows_policy and self.lease.has_lease(self.now)
 
-    def primary_peer(self, partition: int) -> Peer | None:
+    def primary_peer(self, partition: int) -> LoopPeer | None:
         """Return the peer of a partition's primary, None while there is none or no link to it was ever made."""
         placements = self.map.partitions
         return self.peer_of(placements[partition].primary) if partition < len(placements) else None
@@ -119,7 +119,7 @@ class EdgeNode:
             return False
         return self._send(peer, FrameKind.CONTROL, encode_control(message))
 
-    def _send(self, peer: Peer, kind: int, payload: bytes) -> bool:
+    def _send(self, peer: LoopPeer, kind: int, payload: bytes) -> bool:
         if len(payload) > FRAME_BYTES_MAX:
             self.count("control_too_long")
             return False

@@ -8,22 +8,22 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge.hot.options import SessionOptions
-from edge.hot.purses import Purse
-from edge.hot.state import Conn, Inbound, Peer, PendingAck, Route, Sub
+from edge.hot.purses import SharedRateLimit
+from edge.hot.state import InboundPublish, LoopConnection, LoopPeer, PendingAck, Route, Sub
 
 __all__ = [
     "ClientEnds",
     "ClientIO",
-    "Copies",
-    "Delivery",
-    "Ending",
-    "Figures",
+    "ConnectionEnd",
+    "CorePublisher",
+    "DirectDelivery",
     "HeldBytes",
     "LeaseGate",
     "LinkIO",
+    "LoopCounters",
     "NodeIO",
     "Primaries",
-    "Publisher",
+    "RetainedCopySource",
     "RightsIO",
     "RouteTable",
     "SessionIO",
@@ -40,72 +40,72 @@ class NodeIO(Protocol):
     def now_ns(self) -> int:
         """Time of the current turn."""
 
-    def control(self, peer: Peer, kind: int, payload: bytes) -> None:
+    def control(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
         """Send one numbered frame."""
 
 
 class LinkIO(Protocol):
     """Links to other nodes."""
 
-    def add_peer(self, node: int, tier: str, incarnation: int) -> Peer:
+    def add_peer(self, node: int, tier: str, incarnation: int) -> LoopPeer:
         """Make a peer."""
 
-    def unbind_link(self, peer: Peer) -> None:
+    def unbind_link(self, peer: LoopPeer) -> None:
         """End the older connection of a peer."""
 
-    def bind_link(self, conn: Conn, peer: Peer, peer_taken: int) -> None:
+    def bind_link(self, conn: LoopConnection, peer: LoopPeer, peer_taken: int) -> None:
         """Join a connection to its peer."""
 
-    def retire_peer(self, peer: Peer) -> None:
+    def retire_peer(self, peer: LoopPeer) -> None:
         """End an incarnation of a node."""
 
-    def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
+    def write(self, conn: LoopConnection, data: bytes, needs_lease: bool = False) -> None:
         """Append to the output."""
 
-    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+    def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
         """End a connection."""
 
 
 class ClientIO(Protocol):
     """Answers to clients."""
 
-    def write(self, conn: Conn, data: bytes, needs_lease: bool = False) -> None:
+    def write(self, conn: LoopConnection, data: bytes, needs_lease: bool = False) -> None:
         """Append whole packets to the output."""
 
-    def resume(self, conn: Conn) -> None:
+    def resume(self, conn: LoopConnection) -> None:
         """End the parking by a Handler call."""
 
-    def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
+    def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
         """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
 
 
 class Sessions(Protocol):
     """Connections of durable sessions and their partitions' primaries."""
 
-    def set_primary_of(self, conn: Conn, peer: Peer | None) -> None:
+    def set_primary_of(self, conn: LoopConnection, peer: LoopPeer | None) -> None:
         """Name the peer that gets a session's PUSH_ACKs."""
 
 
 class SessionIO(ClientIO, Sessions, Protocol):
     """Sessions begin."""
 
-    def open_session(self, conn: Conn, options: SessionOptions) -> None:
+    def open_session(self, conn: LoopConnection, options: SessionOptions) -> None:
         """Put the bounds of CONNECT and CONNACK into force."""
 
-    def share(self, conn: Conn, purse: Purse | None) -> None:
+    def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
         """Have a client use up what its address may send in all."""
 
 
 class ClientEnds(Protocol):
     """Connections of clients end."""
 
-    def close(self, conn: Conn, last: bytes = b"", linger: bool = True) -> None:
+    def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
         """Write the last bytes, stop reading, flush, half-close."""
 
-    def leave(self, conn: Conn) -> None:
+    def leave(self, conn: LoopConnection) -> None:
         """Flush, and close."""
 
-    def cut(self, conn: Conn, last: bytes = b"") -> None:
+    def cut(self, conn: LoopConnection, last: bytes = b"") -> None:
         """Close, and hold nothing more."""
 
 
@@ -118,19 +118,19 @@ class RightsIO(Protocol):
     def rights_epoch(self) -> int:
         """Number of the rules that kept decisions are of."""
 
-    def limit(self, conn: Conn, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
+    def limit(self, conn: LoopConnection, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
         """Read a client no faster than this."""
 
-    def share(self, conn: Conn, purse: Purse | None) -> None:
+    def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
         """Have a client use up what its address may send in all."""
 
-    def forget_verdicts(self, conn: Conn) -> None:
+    def forget_verdicts(self, conn: LoopConnection) -> None:
         """Ask anew for each topic of a connection."""
 
-    def join_class(self, conn: Conn, number: int) -> None:
+    def join_class(self, conn: LoopConnection, number: int) -> None:
         """Name the bit on Routes of a connection's class, -1 for none."""
 
-    def judge_pushes_to(self, conn: Conn) -> None:
+    def judge_pushes_to(self, conn: LoopConnection) -> None:
         """Have each PUSH to a connection judged before it is written."""
 
     def drop_routes(self) -> None:
@@ -140,13 +140,13 @@ class RightsIO(Protocol):
         """Take no decision that was made before."""
 
 
-class Publisher(Protocol):
+class CorePublisher(Protocol):
     """Messages that the core publishes."""
 
     def publish(
         self,
         route: Route,
-        publish: Inbound,
+        publish: InboundPublish,
         retained_partition: int = -1,
         origin_kind: int = 0,
         origin_a: int = 0,
@@ -157,22 +157,22 @@ class Publisher(Protocol):
     ) -> int:
         """Send a message to every destination of a route; return its tag."""
 
-    def acknowledge(self, publish: Inbound, reason_code: int) -> None:
+    def acknowledge(self, publish: InboundPublish, reason_code: int) -> None:
         """Answer a PUBLISH that is not sent anywhere, or whose answer waited."""
 
-    def bears(self, publish: Inbound, origin_kind: int, origin_a: int, origin_b: int) -> None:
+    def bears(self, publish: InboundPublish, origin_kind: int, origin_a: int, origin_b: int) -> None:
         """Note which origin a message went by whose answer is due."""
 
-    def released(self, conn: Conn, packet_identifier: int, reason_code: int) -> None:
+    def released(self, conn: LoopConnection, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP."""
 
-    def resume(self, conn: Conn) -> None:
+    def resume(self, conn: LoopConnection) -> None:
         """End the parking by a Handler call."""
 
-    def begin_pipeline(self, conn: Conn) -> None:
+    def begin_pipeline(self, conn: LoopConnection) -> None:
         """Parse nothing but retained messages of QoS 1 and 2, and what has no order with them."""
 
-    def end_pipeline(self, conn: Conn) -> None:
+    def end_pipeline(self, conn: LoopConnection) -> None:
         """Parse every packet again."""
 
     def route(self, topic: bytes) -> Route | None:
@@ -187,7 +187,7 @@ class Publisher(Protocol):
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
         """Return whether a member here got the message of this origin."""
 
-    def read_given_up(self, record: bytes, since_ns: int) -> Inbound | None:
+    def read_given_up(self, record: bytes, since_ns: int) -> InboundPublish | None:
         """Return the message of a copy that waited for a member, None if it expired meanwhile."""
 
 
@@ -226,7 +226,7 @@ class Primaries(Sessions, Protocol):
     """Partitions and their primaries."""
 
     @property
-    def primaries(self) -> Sequence[Peer | None]:
+    def primaries(self) -> Sequence[LoopPeer | None]:
         """The primary of each partition."""
 
     def set_partitions(self, count: int) -> None:
@@ -238,36 +238,36 @@ class Primaries(Sessions, Protocol):
     def set_epoch(self, partition: int, partition_epoch: int) -> None:
         """Note the epoch that a partition is at."""
 
-    def set_primary(self, partition: int, peer: Peer | None) -> None:
+    def set_primary(self, partition: int, peer: LoopPeer | None) -> None:
         """Name a partition's primary."""
 
-    def replay_partition(self, partition: int, peer: Peer) -> int:
+    def replay_partition(self, partition: int, peer: LoopPeer) -> int:
         """Send again what the former primary did not acknowledge."""
 
 
-class Delivery(Protocol):
+class DirectDelivery(Protocol):
     """One message to one client, outside of any route."""
 
-    def deliver(self, conn: Conn, publish: Inbound, qos: int, identifiers: bytes = b"") -> bool:
+    def deliver(self, conn: LoopConnection, publish: InboundPublish, qos: int, identifiers: bytes = b"") -> bool:
         """Send one message to one ephemeral session."""
 
-    def charge(self, conn: Conn, filters: int, gap_ns: int) -> None:
+    def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
         """Let what a client asks for use up its rate: with more than a second's worth it is not read."""
 
-    def can_take(self, conn: Conn, size: int, qos: int) -> bool:
+    def can_take(self, conn: LoopConnection, size: int, qos: int) -> bool:
         """Return whether a message that can wait is sent or queued, and none is dropped for it."""
 
-    def report_room(self, conn: Conn) -> None:
+    def report_room(self, conn: LoopConnection) -> None:
         """Call ``Handler.has_room`` when a connection has taken more of what it was sent."""
 
 
-class Copies(Protocol):
+class RetainedCopySource(Protocol):
     """Copies that the core kept for a subscriber."""
 
-    def can_take(self, conn: Conn, size: int, qos: int, live: bool = False) -> bool:
+    def can_take(self, conn: LoopConnection, size: int, qos: int, live: bool = False) -> bool:
         """Return whether a message is sent or queued, and not dropped."""
 
-    def report_room(self, conn: Conn) -> None:
+    def report_room(self, conn: LoopConnection) -> None:
         """Call ``Handler.has_room`` when a connection has taken more of what it was sent."""
 
     def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
@@ -284,7 +284,7 @@ class HeldBytes(Protocol):
     def bound_held_bytes(self, bytes_max: int) -> None:
         """Set the bound above which the Handler is called."""
 
-    def largest_holders(self, count: int) -> list[Conn]:
+    def largest_holders(self, count: int) -> list[LoopConnection]:
         """Return the clients for which most is held, the largest first."""
 
 
@@ -297,17 +297,17 @@ class LeaseGate(Protocol):
     def set_fence(self, at_ns: int) -> None:
         """Say when clients may not be served any more; 0: never."""
 
-    def resume(self, conn: Conn) -> None:
+    def resume(self, conn: LoopConnection) -> None:
         """End the parking by a Handler call."""
 
 
-class Ending(Protocol):
+class ConnectionEnd(Protocol):
     """Debts of an edge that stops."""
 
     def stop_reading(self) -> None:
         """Read nothing more from clients."""
 
-    def owes(self, conn: Conn) -> bool:
+    def owes(self, conn: LoopConnection) -> bool:
         """Return whether a client is owed something."""
 
     def owes_partitions(self) -> bool:
@@ -317,11 +317,11 @@ class Ending(Protocol):
         """Return whether last bytes or closed sockets wait."""
 
 
-class Figures(Protocol):
+class LoopCounters(Protocol):
     """The loop's counters, and the topics that show them."""
 
     def counters(self) -> dict[str, int]:
         """Return all counters by name."""
 
-    def publish(self, route: Route, publish: Inbound) -> int:
+    def publish(self, route: Route, publish: InboundPublish) -> int:
         """Send a message to every destination of a route."""

@@ -12,16 +12,16 @@ import msgspec
 from access.limits.buckets import Buckets
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.state import Inbound, Route
+from edge.hot.state import InboundPublish, Route
 from edge.node.node import EdgeNode
-from edge.node.ports import Publisher
+from edge.node.ports import CorePublisher
 from edge.subscriptions.sys_scope import EVENTS
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
-from wire.messages.sessions import SessionExpired, SessionOpened, Subscription
+from wire.messages.sessions import SessionExpired, SessionOpened, SessionSubscription
 
-__all__ = ["ClusterEvents"]
+__all__ = ["ClientEventPublisher"]
 
 WAITING_MAX = 1_000  # events whose topic's Route is asked for
 
@@ -52,7 +52,7 @@ class _NodeEvent(msgspec.Struct):
     at_ms: int
 
 
-class ClusterEvents:
+class ClientEventPublisher:
     """Publishes the events of one edge.
 
     Args:
@@ -67,7 +67,7 @@ class ClusterEvents:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Publisher,
+        loop: CorePublisher,
         clients: Clients,
         routes: TopicRoutes,
         peer_of: Callable[[int], str],
@@ -101,7 +101,7 @@ class ClusterEvents:
         self._say(client, "disconnected", reason_code=client.end_code if client.end_code >= 0 else None)
         self._addresses.pop(client.number, None)
 
-    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Say which filters a client has now."""
         for subscription in taken:
             self._say(client, "subscribed", filter=subscription.topic_filter, qos=subscription.qos)
@@ -186,12 +186,12 @@ class ClusterEvents:
         return False
 
     def _publish(self, what: str, event: msgspec.Struct) -> None:
-        publish = Inbound(f"{EVENTS}{what}".encode(), msgspec.json.encode(event))
+        publish = InboundPublish(f"{EVENTS}{what}".encode(), msgspec.json.encode(event))
         self._waiting += 1
         self._node.wake()
         self._routes.need(publish.topic.decode(), lambda route: self._routed(route, publish))
 
-    def _routed(self, route: Route, publish: Inbound) -> None:
+    def _routed(self, route: Route, publish: InboundPublish) -> None:
         self._waiting -= 1
         self._loop.publish(route, publish)
 

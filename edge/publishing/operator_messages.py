@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from edge.hot.state import Inbound, Route
+from edge.hot.state import InboundPublish, Route
 from edge.node.node import EdgeNode
-from edge.publishing.sending import Outgoing, Sending
+from edge.publishing.sending import MessageSender, OutgoingMessage
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
 from mqtt.reasons import FAILURE
@@ -45,7 +45,7 @@ class _Open:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sent(Outgoing):
+class _Sent(OutgoingMessage):
     """One message of an order."""
 
     messages: "OperatorMessages"
@@ -76,7 +76,7 @@ class OperatorMessages:
         sending: Sends a message everywhere.
     """
 
-    def __init__(self, node: EdgeNode, routes: TopicRoutes, sending: Sending) -> None:
+    def __init__(self, node: EdgeNode, routes: TopicRoutes, sending: MessageSender) -> None:
         self._node = node
         self._routes = routes
         self._sending = sending
@@ -102,7 +102,7 @@ class OperatorMessages:
         self._open.append(waiting)
         for topic in sorted(waiting.left):
             expiry_s = NO_EXPIRY if sent.expiry_s < 0 else sent.expiry_s
-            publish = Inbound(topic.encode(), sent.payload, sent.qos, sent.retain, expiry_s=expiry_s)
+            publish = InboundPublish(topic.encode(), sent.payload, sent.qos, sent.retain, expiry_s=expiry_s)
             if order.dry_run:
                 self._routes.with_route(publish.topic, partial(self._would, waiting, topic))
             else:

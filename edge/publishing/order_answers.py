@@ -3,7 +3,7 @@
 import math
 
 from edge.node.node import EdgeNode
-from wire.messages.redispatch import RedispatchAnswer
+from wire.messages.redispatch import RedispatchReply
 from wire.messages.wills import WillFired
 
 __all__ = ["OrderAnswers"]
@@ -16,10 +16,10 @@ class OrderAnswers:
 
     def __init__(self, node: EdgeNode) -> None:
         self._node = node
-        self._unsent: list[tuple[str, RedispatchAnswer | WillFired]] = []
+        self._unsent: list[tuple[str, RedispatchReply | WillFired]] = []
         self._next_at = math.inf
 
-    def send(self, node: str, answer: RedispatchAnswer | WillFired) -> None:
+    def send(self, node: str, answer: RedispatchReply | WillFired) -> None:
         """Send an answer to a primary, or keep it until its link has room."""
         if not self._node.tell(node, answer):
             self._unsent.append((node, answer))

@@ -6,7 +6,7 @@ themselves are in ``edge/routes/shared_groups.py``. Source: MQTT 5.0 section 4.8
 
 from collections.abc import Callable, Sequence
 
-from edge.hot.state import Group, PendingAck, Remote, Sub
+from edge.hot.state import PendingAck, Remote, ShareGroup, Sub
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from wire.messages.batches import decode_publish
@@ -34,7 +34,7 @@ class Picking:
         self._sticky = sticky
         self._count = count
 
-    def pick(self, group: Group, topic: bytes) -> Sub | Remote | None:
+    def pick(self, group: ShareGroup, topic: bytes) -> Sub | Remote | None:
         """Choose for a message that a Route names the group for; None: nobody takes it."""
         choice: Remote | int | None
         if isinstance(group, SharedGroup):

@@ -13,14 +13,14 @@ from functools import partial
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import Conduct
-from edge.hot.state import Conn, Inbound, Route
+from edge.clients.conduct import AbuseLimits
+from edge.hot.state import InboundPublish, LoopConnection, Route
 from edge.node.node import EdgeNode
-from edge.node.ports import Publisher
+from edge.node.ports import CorePublisher
 from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.recording import Recording
-from edge.publishing.sending import Outgoing, Sending
-from edge.rights.absent import AbsentUsers, Left
+from edge.publishing.sending import MessageSender, OutgoingMessage
+from edge.rights.absent import AbsentClientMessage, AbsentUserChecks
 from edge.routes.publisher_names import name_publisher, remove_names
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.errors import MqttError
@@ -29,7 +29,7 @@ from mqtt.topics import is_reserved, validate_topic_name
 from wire.messages.batches import OriginKind, encode_owner
 from wire.messages.wills import WILL_SHARES_MAX, FireWill, WillFired
 
-__all__ = ["Publishing"]
+__all__ = ["EdgePublishing"]
 
 WILLS_MAX = 65_536  # ordered and not answered; beyond, and beyond these bytes of payloads, one is refused for a while
 WILLS_BYTES_MAX = 64 * 1024 * 1024
@@ -40,8 +40,8 @@ JUDGED_S = 5.0  # that a router has to say who the user of a will is
 class _Missed:
     """A publisher that waits for a topic's Route."""
 
-    loop: Publisher
-    conn: Conn
+    loop: CorePublisher
+    conn: LoopConnection
 
     def routed(self, _: Route) -> None:
         """Parse the packet again."""
@@ -49,7 +49,7 @@ class _Missed:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Will(Outgoing):
+class _Will(OutgoingMessage):
     """A will that a partition ordered.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Will(Outgoing):
         shares: Groups whose copies the partition gives to members; an edge that repeats a will may pick another one.
     """
 
-    publishing: "Publishing"
+    publishing: "EdgePublishing"
     node: str
     order: FireWill
     judged: bool = False
@@ -100,16 +100,16 @@ class _Will(Outgoing):
 class _Redispatched:
     """A group's copy whose member ended before it acknowledged."""
 
-    publishing: "Publishing"
+    publishing: "EdgePublishing"
     share: bytes
-    publish: Inbound
+    publish: InboundPublish
 
     def routed(self, route: Route) -> None:
         """Send it to another member."""
         self.publishing.redispatch_routed(self.share, self.publish, route)
 
 
-class Publishing:
+class EdgePublishing:
     """Publishes what the loop hands over.
 
     Args:
@@ -127,13 +127,13 @@ class Publishing:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Publisher,
+        loop: CorePublisher,
         clients: Clients,
         routes: TopicRoutes,
-        sending: Sending,
+        sending: MessageSender,
         recording: Recording,
-        conduct: Conduct,
-        absent: AbsentUsers,
+        conduct: AbuseLimits,
+        absent: AbsentUserChecks,
         answers: OrderAnswers,
     ) -> None:
         self._node = node
@@ -153,7 +153,7 @@ class Publishing:
 
     # --- misses
 
-    def miss(self, conn: Conn, topic: bytes) -> None:
+    def miss(self, conn: LoopConnection, topic: bytes) -> None:
         """Judge the name of a topic without a Route, ask for its destinations, resume the publisher."""
         name = topic.decode()
         limits = self._node.limits
@@ -170,7 +170,7 @@ class Publishing:
         if not self._routes.cache.gathers:
             self._node.wake_lightly()
 
-    def prefetch(self, conn: Conn, topics: list[bytes]) -> int:
+    def prefetch(self, conn: LoopConnection, topics: list[bytes]) -> int:
         """Request Routes of topics behind one that is missed, up to the first invalid one; return how many."""
         del conn
         limits, cache = self._node.limits, self._routes.cache
@@ -186,7 +186,7 @@ class Publishing:
 
     # --- handed over
 
-    def inbound(self, conn: Conn, publish: Inbound, route: Route) -> None:
+    def inbound(self, conn: LoopConnection, publish: InboundPublish, route: Route) -> None:
         """Take a retained PUBLISH, or QoS 2 of a durable session; ``miss`` has judged the topic of its Route."""
         client = conn.context
         assert isinstance(client, Client)
@@ -197,11 +197,11 @@ class Publishing:
         if publish.qos == 2 and client.session:
             self._recording.begin(client, publish, route)
         else:
-            self._sending.send(Outgoing(self._sending, publish), route)
+            self._sending.send(OutgoingMessage(self._sending, publish), route)
 
     # --- shared groups
 
-    def redispatch(self, share: bytes, publish: Inbound) -> None:
+    def redispatch(self, share: bytes, publish: InboundPublish) -> None:
         """Send a group's copy whose member ended before it acknowledged to another member, wherever that is.
 
         Its publisher has its acknowledgement: as the edge's own message, it has an origin of its own.
@@ -238,7 +238,7 @@ class Publishing:
         due = min(self._answers.next_deadline(), self._judging[0][0] if self._judging else math.inf)
         return min(due, self._conduct.will_at()) if self._deferred else due
 
-    def redispatch_routed(self, share: bytes, publish: Inbound, route: Route) -> None:
+    def redispatch_routed(self, share: bytes, publish: InboundPublish, route: Route) -> None:
         """Send it to the group alone, if there still is one."""
         groups = tuple(group for group in route.groups if group.share == share)
         if not groups:
@@ -264,7 +264,9 @@ class Publishing:
             self._node.count("wills_refused")
             self._answers.send(node, WillFired(order.request, order.partition, order.number, True))
             return
-        publish = Inbound(will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s)
+        publish = InboundPublish(
+            will.topic.encode(), will.payload, will.qos, will.retain, will.properties, 5, will.expiry_s
+        )
         origin = (OriginKind.WILL, order.partition << 32 | order.partition_epoch, order.number)
         ordered = _Will(self._sending, publish, origin, publishing=self, node=node, order=order)
         self._wills[key] = ordered
@@ -278,7 +280,7 @@ class Publishing:
 
     def _judge_will(self, ordered: _Will) -> None:
         order, will = ordered.order, ordered.order.will
-        left = Left(order.owner, order.owner_made, will.topic, will.qos, will.address, will.fingerprint)
+        left = AbsentClientMessage(order.owner, order.owner_made, will.topic, will.qos, will.address, will.fingerprint)
         judged = partial(self._will_judged, ordered)
         if not self._absent.judge_will(left, order.client_id, will.retain, judged):
             self._end_will(ordered, again=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import Conn, Inbound, PendingAck, Remote, Route
+from edge.hot.state import InboundPublish, LoopConnection, PendingAck, Remote, Route
 from edge.node.node import EdgeNode
-from edge.node.ports import Publisher
+from edge.node.ports import CorePublisher
 from edge.publishing.picking import Picking, topic_of
-from edge.publishing.sending import Outgoing, Picks, Sending
+from edge.publishing.sending import MessageSender, OutgoingMessage, Picks
 from edge.rights.client_rights import ClientRights
 from edge.routes.shared_groups import HERE, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
@@ -34,7 +34,7 @@ class _Inbound:
 
     recording: "Recording"
     client: Client
-    publish: Inbound
+    publish: InboundPublish
     counter: int = -1  # that the partition gave; -1: none yet
     known: dict[bytes, SharePick] = field(default_factory=dict)  # picks that are recorded, by share
 
@@ -63,7 +63,7 @@ class _NewPick:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Recorded(Outgoing):
+class _Recorded(OutgoingMessage):
     """A QoS 2 PUBLISH of a durable session, whose identifier is recorded."""
 
     recording: "Recording"
@@ -86,8 +86,8 @@ class _Recorded(Outgoing):
 class _Failed:
     """A refused message, until its identifier is released."""
 
-    loop: Publisher
-    publish: Inbound
+    loop: CorePublisher
+    publish: InboundPublish
     reason_code: int
 
     def released(self, answer: Control) -> None:
@@ -100,8 +100,8 @@ class _Failed:
 class _Pubrel:
     """A PUBREL of a durable session."""
 
-    loop: Publisher
-    conn: Conn
+    loop: CorePublisher
+    conn: LoopConnection
     packet_identifier: int
 
     def released(self, answer: Control) -> None:
@@ -128,12 +128,12 @@ class Recording:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Publisher,
+        loop: CorePublisher,
         clients: Clients,
         requests: PartitionRequests,
         routes: TopicRoutes,
         picking: Picking,
-        sending: Sending,
+        sending: MessageSender,
         rights: ClientRights,
     ) -> None:
         self._node = node
@@ -145,7 +145,7 @@ class Recording:
         self._sending = sending
         self._rights = rights
 
-    def begin(self, client: Client, publish: Inbound, route: Route) -> None:
+    def begin(self, client: Client, publish: InboundPublish, route: Route) -> None:
         """Record a PUBLISH and send it."""
         self.record(_Inbound(self, client, publish), route)
 
@@ -248,13 +248,13 @@ class Recording:
 
     # --- release
 
-    def refused(self, conn: Conn, publish: Inbound, reason_code: int) -> None:
+    def refused(self, conn: LoopConnection, publish: InboundPublish, reason_code: int) -> None:
         """Release the identifier of a message that was refused, then answer the client."""
         client = conn.context
         assert isinstance(client, Client)
         self._release(client, publish.packet_identifier, _Failed(self._loop, publish, reason_code).released)
 
-    def pubrel(self, conn: Conn, packet_identifier: int) -> None:
+    def pubrel(self, conn: LoopConnection, packet_identifier: int) -> None:
         """Answer PUBREL of a durable session when the record is durably gone; unknown ones too [MQTT-4.3.3-11]."""
         client = conn.context
         assert isinstance(client, Client)

@@ -6,16 +6,16 @@ higher ``attempt``, recorded again. While nobody has room the partition keeps th
 Source: MQTT 5.0 section 4.8.2; docs/adr/0016.
 """
 
-from edge.hot.state import Inbound, Remote, Route
+from edge.hot.state import InboundPublish, Remote, Route
 from edge.node.node import EdgeNode
-from edge.node.ports import Publisher
+from edge.node.ports import CorePublisher
 from edge.publishing.order_answers import OrderAnswers
 from edge.publishing.picking import Picking
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.reasons import FAILURE
 from wire.messages.batches import OriginKind
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, handed_sender
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply, handed_sender
 
 __all__ = ["Redispatch", "Redispatching"]
 
@@ -73,7 +73,7 @@ class Redispatching:
     """
 
     def __init__(
-        self, node: EdgeNode, loop: Publisher, routes: TopicRoutes, picking: Picking, answers: OrderAnswers
+        self, node: EdgeNode, loop: CorePublisher, routes: TopicRoutes, picking: Picking, answers: OrderAnswers
     ) -> None:
         self._node = node
         self._loop = loop
@@ -89,7 +89,7 @@ class Redispatching:
         if copy is None:
             if len(self._copies) >= IN_FLIGHT_MAX:
                 self._node.count("redispatches_refused")
-                self._answers.send(node, RedispatchAnswer(order.request, order.partition, order.number, None, True))
+                self._answers.send(node, RedispatchReply(order.request, order.partition, order.number, None, True))
                 return
             copy = self._copies[key] = _Copy(self, node, order)
         elif not copy.asked:
@@ -142,12 +142,12 @@ class Redispatching:
             return
         copy.asked = True
         pick = group.written(choice, node.incarnation, attempt)
-        self._answers.send(copy.node, RedispatchAnswer(order.request, order.partition, order.number, pick))
+        self._answers.send(copy.node, RedispatchReply(order.request, order.partition, order.number, pick))
 
     def _send(self, copy: _Copy, group: SharedGroup, choice: Remote | int) -> None:
         order, message = copy.order, copy.order.message
         topic = message.topic.encode()
-        publish = Inbound(
+        publish = InboundPublish(
             topic, message.payload, message.qos, message.retain, message.properties, 5, message.expiry_s
         )  # fmt: skip
         sent = Redispatch(group, choice, copy)
@@ -177,7 +177,7 @@ class Redispatching:
         """Answer an order; with ``again``, its partition orders it again later."""
         order = copy.order
         self._copies.pop((order.partition, order.number), None)
-        self._answers.send(copy.node, RedispatchAnswer(order.request, order.partition, order.number, None, again))
+        self._answers.send(copy.node, RedispatchReply(order.request, order.partition, order.number, None, again))
 
 
 def _sender(order: RedispatchOrder) -> int:

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.state import Conn, Inbound, Remote, Route
+from edge.hot.state import InboundPublish, LoopConnection, Remote, Route
 from edge.node.node import EdgeNode
-from edge.node.ports import Publisher
+from edge.node.ports import CorePublisher
 from edge.publishing.pipelines import Pipeline, Pipelines
 from edge.routes.shared_groups import RecordedPick, SharedGroup
 from edge.subscriptions.topic_routes import TopicRoutes
 from mqtt.reasons import FAILURE, ReasonCode
 from wire.messages.batches import OriginKind, encode_owner
 
-__all__ = ["Outgoing", "Picks", "Sending"]
+__all__ = ["MessageSender", "OutgoingMessage", "Picks"]
 
 Picks = dict[bytes, Remote | int | None]  # by share: where a message's copy goes, as recorded
 
 
 @dataclass(slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message on its way to everybody: a client's PUBLISH, or what a subclass says.
 
     Attributes:
@@ -37,8 +37,8 @@ class Outgoing:
         copies: How many this edge delivers.
     """
 
-    sending: "Sending"
-    publish: Inbound
+    sending: "MessageSender"
+    publish: InboundPublish
     origin: tuple[int, int, int] = (OriginKind.EDGE, 0, 0)
     picks: Picks | None = None
     retained_partition: int = -1
@@ -107,7 +107,7 @@ class Outgoing:
         return False
 
 
-class Sending:
+class MessageSender:
     """Sends the messages of one edge.
 
     Args:
@@ -117,14 +117,14 @@ class Sending:
         routes: Where topics go.
     """
 
-    def __init__(self, node: EdgeNode, loop: Publisher, clients: Clients, routes: TopicRoutes) -> None:
+    def __init__(self, node: EdgeNode, loop: CorePublisher, clients: Clients, routes: TopicRoutes) -> None:
         self._node = node
         self._loop = loop
         self._clients = clients
         self._routes = routes
-        self._pipelines: Pipelines[Outgoing] = Pipelines()
+        self._pipelines: Pipelines[OutgoingMessage] = Pipelines()
 
-    def send(self, item: Outgoing, route: Route) -> None:
+    def send(self, item: OutgoingMessage, route: Route) -> None:
         """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the retained partition first.
 
         One that may not join its connection's pipeline waits until that is empty, and its connection with it.
@@ -147,14 +147,14 @@ class Sending:
             return
         self._retain_first(item)
 
-    def _retain_first(self, item: Outgoing) -> None:
+    def _retain_first(self, item: OutgoingMessage) -> None:
         """Write a message to its retained partition and the queues there, then send it to everybody else.
 
         Meanwhile its connection is read for more retained messages. What is refused reaches nobody.
         """
         publish, conn = item.publish, item.publish.conn
         self._routes.cache.retained_started(item.name)
-        copy = Inbound(
+        copy = InboundPublish(
             publish.topic, publish.payload, publish.qos, True, publish.properties, publish.version, publish.expiry_s,
             publish.packet_identifier, conn=conn,
         )  # fmt: skip
@@ -167,17 +167,17 @@ class Sending:
         )
         self._go_on(conn)
 
-    def _may_join(self, pipeline: Pipeline[Outgoing], item: Outgoing, route: Route) -> bool:
+    def _may_join(self, pipeline: Pipeline[OutgoingMessage], item: OutgoingMessage, route: Route) -> bool:
         """Whether a message may be written now, behind others of its connection that are not sent to everybody yet."""
         if not item.waits_for_retained or item.retained_partition in route.partitions:
             return False  # its first write would reach subscribers
         return self._pipelines.may_join(pipeline, item)
 
-    def retained_written(self, item: Outgoing) -> None:
+    def retained_written(self, item: OutgoingMessage) -> None:
         """Note that a retained write is acknowledged, or refused."""
         self._routes.cache.retained_finished(item.name)
 
-    def stands(self, item: Outgoing, reason_code: int) -> None:
+    def stands(self, item: OutgoingMessage, reason_code: int) -> None:
         """Send a message to everybody else once it, and those before it, stand in their retained partitions."""
         conn = item.publish.conn
         pipeline = self._pipelines.of(conn.number) if conn is not None else None
@@ -188,13 +188,13 @@ class Sending:
         if not pipeline.is_draining:
             self._drain(pipeline)
 
-    def _drain(self, pipeline: Pipeline[Outgoing]) -> None:
+    def _drain(self, pipeline: Pipeline[OutgoingMessage]) -> None:
         pipeline.is_draining = True
         while (first := pipeline.take_outcome()) is not None:
             self._stands(*first)
         pipeline.is_draining = False
 
-    def _stands(self, item: Outgoing, reason_code: int) -> None:
+    def _stands(self, item: OutgoingMessage, reason_code: int) -> None:
         publish, conn = item.publish, item.publish.conn
         if conn is not None and conn.closed and conn.session:
             self._leave(item)  # its client sends it again, and may have elsewhere, with newer ones behind it
@@ -215,7 +215,7 @@ class Sending:
             # messages no longer takes them where the Route of that time says.
             self._routes.with_route(publish.topic, item.routed_again)
 
-    def send_to_others(self, item: Outgoing, route: Route) -> None:
+    def send_to_others(self, item: OutgoingMessage, route: Route) -> None:
         """Send a message to everybody beside its retained partition."""
         publish = item.publish
         others = _others(route, item.retained_partition)
@@ -229,7 +229,7 @@ class Sending:
             self._loop.publish(_with_picks(others, item.picks), publish, -1, *item.origin, item.finished, written)
         self._leave(item)
 
-    def _leave(self, item: Outgoing) -> None:
+    def _leave(self, item: OutgoingMessage) -> None:
         """Go on with the next message of the pipeline, or with the one that waited until it is empty."""
         conn = item.publish.conn
         if conn is None:
@@ -243,7 +243,7 @@ class Sending:
         if pipeline.waiting is not None:
             self._routes.with_route(pipeline.waiting.publish.topic, pipeline.waiting.routed)
 
-    def _go_on(self, conn: Conn | None) -> None:
+    def _go_on(self, conn: LoopConnection | None) -> None:
         if conn is not None and not conn.closed:
             self._loop.resume(conn)
 

@@ -20,10 +20,10 @@ from access.policy.records import User
 from access.policy.view import PolicyView, roles_of
 from access.rules.rules import Action
 from edge.rights.client_rights import AbsentRights, ClientRights
-from wire.messages.away import AwaySession
+from wire.messages.away import DisconnectedSession
 from wire.messages.batches import OPERATOR_MADE
 
-__all__ = ["AbsentUsers", "Left"]
+__all__ = ["AbsentClientMessage", "AbsentUserChecks"]
 
 LookUp = Callable[[str, Callable[[User | None], None]], bool]
 WILL = (Action.PUBLISH, Action.WILL)
@@ -31,7 +31,7 @@ RETAINED = (Action.PUBLISH, Action.RETAIN)
 KNOWN_MAX = 1_000  # rights kept while a page is judged: its topics may have many levels
 
 
-class Left(NamedTuple):
+class AbsentClientMessage(NamedTuple):
     """A will or a retained message, as far as its user is judged."""
 
     owner: str
@@ -42,7 +42,7 @@ class Left(NamedTuple):
     fingerprint: str = ""
 
 
-class AbsentUsers:
+class AbsentUserChecks:
     """The judge of one edge.
 
     Args:
@@ -60,7 +60,7 @@ class AbsentUsers:
         self._view = view
         self._utc = utc
 
-    def judge_will(self, will: Left, client_id: str, retain: bool, then: Callable[[bool], None]) -> bool:
+    def judge_will(self, will: AbsentClientMessage, client_id: str, retain: bool, then: Callable[[bool], None]) -> bool:
         """Have ``then`` told whether a will may go out; False: nobody can say now, and it is not called."""
         actions = (*WILL, Action.RETAIN) if retain else WILL
 
@@ -70,7 +70,7 @@ class AbsentUsers:
 
         return self._told(will, told)
 
-    def judge_retained(self, left: Sequence[Left], then: Callable[[list[bool]], None]) -> None:
+    def judge_retained(self, left: Sequence[AbsentClientMessage], then: Callable[[list[bool]], None]) -> None:
         """Have ``then`` told of each retained message whether its user may still leave it there."""
         users: dict[tuple[str, int], User | None] = {}
         wanted = {(one.owner, one.made) for one in left if one.made not in (0, OPERATOR_MADE)}
@@ -99,7 +99,7 @@ class AbsentUsers:
         """Whether rules here depend on the cluster's users."""
         return self._rights.follows_cluster
 
-    def judge_filters(self, away: AwaySession, then: Callable[[list[str] | None], None]) -> bool:
+    def judge_filters(self, away: DisconnectedSession, then: Callable[[list[str] | None], None]) -> bool:
         """Have ``then`` told which filters of an absent client its user may not have any more; None: not now.
 
         All, where that user is gone. One that is disabled or banned keeps them: it may come back, and gets nothing
@@ -125,13 +125,13 @@ class AbsentUsers:
 
         return self._look_up(away.owner, told)
 
-    def _told(self, left: Left, told: Callable[[User | None], None]) -> bool:
+    def _told(self, left: AbsentClientMessage, told: Callable[[User | None], None]) -> bool:
         if left.made:
             return self._look_up(left.owner, told)
         told(None)
         return True
 
-    def _principal(self, left: Left, client_id: str, user: User | None) -> Principal | None:
+    def _principal(self, left: AbsentClientMessage, client_id: str, user: User | None) -> Principal | None:
         """Return who left it, as he is now; None if he has no rights at all."""
         view, utc = self._view(), self._utc()
         bans = view.bans
@@ -143,7 +143,7 @@ class AbsentUsers:
             return None
         return Principal(left.owner, "", client_id, roles_of(user, view), made=user.made)
 
-    def _rights_of(self, left: Left, client_id: str, user: User | None) -> AbsentRights | None:
+    def _rights_of(self, left: AbsentClientMessage, client_id: str, user: User | None) -> AbsentRights | None:
         """Return the rights of who left it, as he is now; None if he has none at all."""
         principal = self._principal(left, client_id, user)
         if principal is None:
@@ -154,11 +154,11 @@ class AbsentUsers:
 class _Known:
     """Rights of those who left the messages of one page, each looked up once: most pages are of few users."""
 
-    def __init__(self, look: Callable[[Left, str], AbsentRights | None]) -> None:
+    def __init__(self, look: Callable[[AbsentClientMessage, str], AbsentRights | None]) -> None:
         self._look = look
         self._known: dict[tuple[str, int, str], AbsentRights | None] = {}
 
-    def of(self, left: Left, client_id: str) -> AbsentRights | None:
+    def of(self, left: AbsentClientMessage, client_id: str) -> AbsentRights | None:
         """Return the rights of who left a message, with a client ID; None if he has none at all."""
         key = (left.owner, left.made, client_id)
         if key not in self._known:
@@ -168,7 +168,7 @@ class _Known:
         return self._known[key]
 
 
-def _may_stay(left: Left, known: _Known) -> bool:
+def _may_stay(left: AbsentClientMessage, known: _Known) -> bool:
     """Whether its user, with some client ID, may leave a message there now: which one it had is not kept."""
     if left.made == OPERATOR_MADE:
         return True

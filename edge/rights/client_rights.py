@@ -15,23 +15,23 @@ from access.identity.principal import Principal
 from access.operators.audit_chain import AuditRecord, Scalar
 from access.policy.view import PolicyView
 from access.rules.rights import ConnectionRights, RightsClasses
-from access.rules.rules import Action, Grant, Policy
-from access.rules.who import Who
-from edge.hot.state import Conn
+from access.rules.rules import Action, CompiledRules, Grant
+from access.rules.who import Subject
+from edge.hot.state import LoopConnection
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.ports import RightsIO
 from edge.rights.bounds import Bounds, bounds_of_listener, stricter
 from edge.rights.sources import RuleBook, Sources
 
-__all__ = ["AbsentRights", "ClientRights", "Judged"]
+__all__ = ["AbsentRights", "AuthorizedClient", "ClientRights"]
 
 EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
 
 
-class Judged(Protocol):
+class AuthorizedClient(Protocol):
     """A client, as far as rights go."""
 
-    conn: Conn
+    conn: LoopConnection
     policy: ListenerPolicy
     client_id: str
     principal: Principal | None
@@ -63,10 +63,10 @@ class ClientRights:
         self._of_listeners: dict[str, tuple[ListenerPolicy, Bounds]] = {}
         self._limits = limits
         self._now = 0.0
-        self._renewed: list[Judged] = []
+        self._renewed: list[AuthorizedClient] = []
         # Clients with filters of before, to be judged by the sweep; and those of them that it took at once.
-        self.resumed: deque[tuple[Judged, list[str]]] = deque()
-        self.untold: deque[Judged] = deque()  # whose filters of before were too many to be told at CONNECT
+        self.resumed: deque[tuple[AuthorizedClient, list[str]]] = deque()
+        self.untold: deque[AuthorizedClient] = deque()  # whose filters of before were too many to be told at CONNECT
         self.take_groups: Callable[[Any], list[str]] = lambda _: []  # the sweep's, for what cannot wait for its turn
         self.renewals = 0  # clients that were given other rights in place of their own
         self._classes: RightsClasses | None = None
@@ -81,7 +81,7 @@ class ClientRights:
         """How often the rules changed: what was decided at another number is decided again before it is acted on."""
         return self._classes.steps if self._classes is not None else 0
 
-    def moment(self, client: Judged) -> tuple[int, int]:
+    def moment(self, client: AuthorizedClient) -> tuple[int, int]:
         """Return what moves whenever decisions about a client may be others than before."""
         return self.changes, client.renewals
 
@@ -120,26 +120,26 @@ class ClientRights:
 
     # --- clients
 
-    def admit(self, client: Judged, now: float, address: str = "") -> None:
+    def admit(self, client: AuthorizedClient, now: float, address: str = "") -> None:
         """Give a client its rights; its principal and client ID stand."""
         if self._classes is None:
             return
         self._now = now
         principal, name = client.principal, client.policy.name
         if principal is None:
-            who = Who(client.client_id, "", listener=name, address=address)
+            who = Subject(client.client_id, "", listener=name, address=address)
         else:
-            who = Who(client.client_id, principal.user, principal.common_name, principal.attributes, name, address)
+            who = Subject(client.client_id, principal.user, principal.common_name, principal.attributes, name, address)
         self._join(client, who)
 
-    def has_joined(self, client: Judged) -> bool:
+    def has_joined(self, client: AuthorizedClient) -> bool:
         """Return whether a client's rights are those of its principal of now, by the rules of now."""
         if self._classes is None:
             return True
         rights = client.rights
         return rights is not None and rights.is_current and rights.principal is client.principal
 
-    def renew(self, client: Judged, now: float, address: str) -> None:
+    def renew(self, client: AuthorizedClient, now: float, address: str) -> None:
         """Give an open client other rights in place of its own; the sweep judges its filters in its next turn."""
         self._loop.forget_verdicts(client.conn)
         self.admit(client, now, address)
@@ -147,12 +147,12 @@ class ClientRights:
         self.renewals += 1
         self._renewed.append(client)
 
-    def take_renewed(self) -> list[Judged]:
+    def take_renewed(self) -> list[AuthorizedClient]:
         """Return the clients whose filters are to be judged again, alone; with them ``renewals`` are dealt with."""
         renewed, self._renewed = self._renewed, []
         return renewed
 
-    def _join(self, client: Judged, who: Who) -> ConnectionRights | None:
+    def _join(self, client: AuthorizedClient, who: Subject) -> ConnectionRights | None:
         """Give a client the class of its rules of now; the former one is left behind it, so none ends between."""
         book, classes = self._book, self._classes
         if book is None or classes is None:
@@ -164,12 +164,12 @@ class ClientRights:
         client.rights = ConnectionRights(joined, who, client.principal, former)
         return client.rights
 
-    def _rights_of(self, client: Judged) -> ConnectionRights | None:
+    def _rights_of(self, client: AuthorizedClient) -> ConnectionRights | None:
         """Return a client's rights by the rules of now: another file may give its user other roles."""
         rights = client.rights
         return rights if rights is None or rights.is_current else self._join(client, rights.who)
 
-    def leave(self, client: Judged) -> None:
+    def leave(self, client: AuthorizedClient) -> None:
         """Take the rights of a client that is gone; it may do nothing any more."""
         rights, client.rights = client.rights, None
         if rights is not None and self._classes is not None:
@@ -180,7 +180,7 @@ class ClientRights:
         if classes.epoch > self._loop.rights_epoch:
             self._loop.void_verdicts(classes.epoch)
 
-    def opened(self, client: Judged, resumed: bool, filters: int, *, untold: bool = False) -> None:
+    def opened(self, client: AuthorizedClient, resumed: bool, filters: int, *, untold: bool = False) -> None:
         """Have each push to a session judged that stood before: its filters were granted by rules of another time.
 
         Whoever may receive every topic is spared that; pushes of topics that begin with $ are judged in any case.
@@ -199,12 +199,12 @@ class ClientRights:
         elif untold:
             self.untold.append(client)
 
-    def may_have_lost(self, client: Judged, since: int) -> bool:
+    def may_have_lost(self, client: AuthorizedClient, since: int) -> bool:
         """Return whether a client's rules are others than at a number of ``changes``, and do not grant everything."""
         rights = self._rights_of(client) if self._classes is not None else None
         return rights is not None and rights.changed_at > since and self.grant(client, "#", 2) is not Grant.GRANTED
 
-    def judge_deliveries(self, client: Judged) -> None:
+    def judge_deliveries(self, client: AuthorizedClient) -> None:
         """Have each push to a client judged, until it ends: a filter is granted in part, or rights were taken."""
         if self._classes is not None:
             self._loop.judge_pushes_to(client.conn)
@@ -216,7 +216,7 @@ class ClientRights:
 
     # --- bounds
 
-    def bounds_of(self, client: Judged) -> Bounds:
+    def bounds_of(self, client: AuthorizedClient) -> Bounds:
         """Return the bounds of a client whose principal stands, by the limits of now."""
         policy, principal, book = client.policy, client.principal, self._book
         known = self._of_listeners.get(policy.name)
@@ -228,7 +228,7 @@ class ClientRights:
 
     # --- decisions
 
-    def authorize(self, client: Judged, topic: bytes, retain: bool) -> int:
+    def authorize(self, client: AuthorizedClient, topic: bytes, retain: bool) -> int:
         """Return what a client may publish to a topic, as ``Handler.authorize`` does."""
         if self._classes is None:
             return EVERYTHING
@@ -246,7 +246,7 @@ class ClientRights:
         verdicts, of_class = rights.verdicts(text, retain or is_own)
         return verdicts | OF_CLASS if of_class and not is_own else verdicts
 
-    def refused(self, client: Judged, kind: str, topic: str) -> None:
+    def refused(self, client: AuthorizedClient, kind: str, topic: str) -> None:
         """Have the audit note a ``publish``, ``subscribe`` or ``will`` that no rule of a client allows."""
         if client.rights is not None:
             who = client.rights.who
@@ -263,28 +263,28 @@ class ClientRights:
                 )
             )
 
-    def may_publish(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
+    def may_publish(self, client: AuthorizedClient, topic: str, qos: int, retain: bool) -> bool:
         """Return whether a message that waited may go out now."""
         if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.judge_publish(topic, qos, retain)
 
-    def may_will(self, client: Judged, topic: str, qos: int, retain: bool) -> bool:
+    def may_will(self, client: AuthorizedClient, topic: str, qos: int, retain: bool) -> bool:
         """Return whether a client may leave a will."""
         if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.may_will(topic, qos, retain)
 
-    def may_receive(self, client: Judged, topic: str, qos: int = 0) -> bool:
+    def may_receive(self, client: AuthorizedClient, topic: str, qos: int = 0) -> bool:
         """Return whether a client may be sent a message."""
         if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.may_receive(topic, qos)
 
-    def grant(self, client: Judged, topic_filter: str, qos: int) -> Grant:
+    def grant(self, client: AuthorizedClient, topic_filter: str, qos: int) -> Grant:
         """Return how much of a filter is granted; a part is, only where each delivery is judged."""
         sources = self._book.of(client.policy.name) if self._book is not None else None
         if sources is None:
@@ -313,7 +313,7 @@ class ClientRights:
             if not left or sources.of_credentials:
                 return []
             joined = classes.join(book.key(name, principal, client_id), self._now)
-            rights = ConnectionRights(joined, Who(client_id, principal.user, listener=name), principal, None)
+            rights = ConnectionRights(joined, Subject(client_id, principal.user, listener=name), principal, None)
             if joined.policy.asks_connection:
                 left.clear()
             left = [one for one in left if _granted(rights, sources, *one) is Grant.REFUSED]
@@ -339,7 +339,7 @@ class ClientRights:
         listeners = []
         for name, sources in book.by_listener.items():
             joined = classes.join(book.key(name, principal, client_id), self._now)
-            who = Who(client_id, user, listener=name)
+            who = Subject(client_id, user, listener=name)
             listeners.append((joined.policy, who, sources.of_credentials and bool(user)))
             classes.leave(joined)
         self._follow(classes)
@@ -355,7 +355,7 @@ class ClientRights:
         """Return infinity: nothing waits here."""
         return math.inf
 
-    def closed(self, client: Judged, why: int) -> None:
+    def closed(self, client: AuthorizedClient, why: int) -> None:
         """Forget a connection that is gone."""
         del why
         self.leave(client)
@@ -370,7 +370,7 @@ class AbsentRights:
 
     __slots__ = ("_listeners",)
 
-    def __init__(self, listeners: Sequence[tuple[Policy, Who, bool]] | None) -> None:
+    def __init__(self, listeners: Sequence[tuple[CompiledRules, Subject, bool]] | None) -> None:
         self._listeners = listeners
 
     def may(self, actions: Sequence[Action], topic: str, qos: int) -> bool:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from access.rules.rules import Grant
-from edge.hot.state import Conn
-from edge.rights.client_rights import ClientRights, Judged
-from wire.messages.sessions import Subscription
+from edge.hot.state import LoopConnection
+from edge.rights.client_rights import AuthorizedClient, ClientRights
+from wire.messages.sessions import SessionSubscription
 
-__all__ = ["FILTERS_OF_TURN", "Output", "Subscriber", "Sweep"]
+__all__ = ["FILTERS_OF_TURN", "Output", "ReauthorizationPass", "Subscriber"]
 
 CLIENTS_OF_TURN = 200
 FILTERS_OF_TURN = 250  # 5 to 10 us each: half of the 5 ms that a turn may take
@@ -30,12 +30,12 @@ LATE_READER = "late_reader"
 DRAIN_S = 1.0  # for output of before the step, at a client from which it took something
 
 
-class Subscriber(Judged, Protocol):
+class Subscriber(AuthorizedClient, Protocol):
     """A client with filters."""
 
     session: int
     partial: set[str]
-    subscriptions: dict[str, Subscription]
+    subscriptions: dict[str, SessionSubscription]
 
     @property
     def was_open(self) -> bool:
@@ -45,10 +45,10 @@ class Subscriber(Judged, Protocol):
 class Output(Protocol):
     """The loop, as far as output and Routes go."""
 
-    def output_mark(self, conn: Conn) -> int:
+    def output_mark(self, conn: LoopConnection) -> int:
         """Return the end of the output of now."""
 
-    def written_to(self, conn: Conn) -> int:
+    def written_to(self, conn: LoopConnection) -> int:
         """Return how much has left."""
 
     def refresh_routes(self) -> None:
@@ -89,7 +89,7 @@ class _Look(Generic[C]):
         return [self.left.popleft() for _ in range(min(most, len(self.left)))]
 
 
-class Sweep(Generic[C]):
+class ReauthorizationPass(Generic[C]):
     """Passes over the clients of one edge.
 
     Args:
@@ -287,7 +287,7 @@ class Sweep(Generic[C]):
             self._revoke(client, refused)
         return bool(refused)
 
-    def _refused(self, client: C, some: Iterable[Subscription]) -> list[str]:
+    def _refused(self, client: C, some: Iterable[SessionSubscription]) -> list[str]:
         """Return the filters that are granted no more, and note those that are in part."""
         refused = []
         for subscription in some:

@@ -9,12 +9,12 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from edge.hot.state import Group, Peer
-from edge.routes.audience import Account
+from edge.hot.state import LoopPeer, ShareGroup
+from edge.routes.audience import FanoutAccount
 from edge.routes.shared_groups import SharedGroups
 from wire.messages.routes import Destinations
 
-__all__ = ["Answer", "Answers"]
+__all__ = ["RouteAnswer", "RouteAnswers"]
 
 ANSWER_BYTES = 400  # of one without destinations
 GROUPS_PER_STEP = 10  # that an answer names, made in a step of some tens of microseconds
@@ -23,7 +23,7 @@ KEY_FACTOR = 16  # objects of an answer take so many times the bytes of its enco
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Answer:
+class RouteAnswer:
     """Destinations of some topics.
 
     Attributes:
@@ -34,11 +34,13 @@ class Answer:
 
     __slots__ = ("__weakref__", "_account", "_bytes", "edges", "groups", "looked_up_at", "nodes", "partitions")
 
-    def __init__(self, destinations: Destinations, groups: tuple[Group, ...], account: Account, size: int) -> None:
+    def __init__(
+        self, destinations: Destinations, groups: tuple[ShareGroup, ...], account: FanoutAccount, size: int
+    ) -> None:
         self.nodes = tuple(destinations.edges)
         self.partitions = tuple(destinations.partitions)
         self.groups = groups
-        self.edges: tuple[Peer, ...] = ()
+        self.edges: tuple[LoopPeer, ...] = ()
         self.looked_up_at = -1
         self._account = account
         self._bytes = size
@@ -48,7 +50,7 @@ class Answer:
         self._account.bytes -= self._bytes
 
 
-class Answers:
+class RouteAnswers:
     """The answers that some cached topic has.
 
     Args:
@@ -59,34 +61,34 @@ class Answers:
     """
 
     def __init__(
-        self, node: str, peer_of: Callable[[str], Peer | None], groups: SharedGroups, account: Account
+        self, node: str, peer_of: Callable[[str], LoopPeer | None], groups: SharedGroups, account: FanoutAccount
     ) -> None:
         self._node = node
         self._peer_of = peer_of
         self.groups = groups
         self._account = account
-        self._known: WeakValueDictionary[bytes, Answer] = WeakValueDictionary()
+        self._known: WeakValueDictionary[bytes, RouteAnswer] = WeakValueDictionary()
         self._peers_version = 0
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def making(self, destinations: Destinations) -> Generator[int, None, Answer]:
+    def making(self, destinations: Destinations) -> Generator[int, None, RouteAnswer]:
         """Return the answer with exactly these destinations; yield the steps that many groups take."""
         key = _encoder.encode(destinations)
         answer = self._known.get(key)
         if answer is not None:
             return answer
-        groups: list[Group] = []
+        groups: list[ShareGroup] = []
         for group in destinations.groups:
             groups.append(self.groups.get(group))
             if len(groups) % GROUPS_PER_STEP == 0:
                 yield 1
-        answer = Answer(destinations, tuple(groups), self._account, ANSWER_BYTES + KEY_FACTOR * len(key))
+        answer = RouteAnswer(destinations, tuple(groups), self._account, ANSWER_BYTES + KEY_FACTOR * len(key))
         self._known[key] = answer
         return answer
 
-    def look_up(self, answer: Answer) -> None:
+    def look_up(self, answer: RouteAnswer) -> None:
         """Have an answer name the peers of now; its tuple of edges stays the same one if they did not change."""
         if answer.looked_up_at == self._peers_version:
             return

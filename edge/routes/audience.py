@@ -6,14 +6,14 @@ Routes hold the tuple and its ``Audience``; the count falls when the last of the
 
 from edge.hot.state import Sub
 
-__all__ = ["NOBODY", "Account", "Audience", "encoding_of"]
+__all__ = ["NOBODY", "Audience", "FanoutAccount", "encoding_of"]
 
 TUPLE_BYTES = 56  # of an empty one, with what the collector adds
 POINTER_BYTES = 8
 SUB_BYTES = 96  # of a subscriber that was merged for one combination of filters, identifiers included
 
 
-class Account:
+class FanoutAccount:
     """Bytes of what Routes share."""
 
     __slots__ = ("bytes",)
@@ -34,7 +34,7 @@ class Audience:
     __slots__ = ("__weakref__", "_account", "_bytes", "copies", "made_at", "subs")
 
     def __init__(
-        self, subs: tuple[Sub, ...], account: Account, made_at: int, own_subs: int = 0, own_copies: int = 0
+        self, subs: tuple[Sub, ...], account: FanoutAccount, made_at: int, own_subs: int = 0, own_copies: int = 0
     ) -> None:
         """own_subs: How many of them no other Audience has; own_copies: those of them with several."""
         self.subs = subs
@@ -48,7 +48,7 @@ class Audience:
         self._account.bytes -= self._bytes
 
 
-NOBODY = Audience((), Account(), 0)
+NOBODY = Audience((), FanoutAccount(), 0)
 
 
 def encoding_of(sub: Sub) -> tuple[bool, bytes]:

@@ -9,7 +9,7 @@ Source: MQTT 5.0 section 3.3.2.3.7; docs/adr/0057-who-published.md.
 from collections.abc import Sequence
 
 from conf.errors import ExitCode, UserError
-from edge.hot.state import Inbound
+from edge.hot.state import InboundPublish
 from mqtt.data_types import decode_varint, encode_varint
 from mqtt.errors import RemoteProtocolError
 from mqtt.limits import Limits
@@ -19,7 +19,7 @@ from mqtt.reasons import PacketType
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared, validate_topic_filter
 
-__all__ = ["NamedTopics", "check_filters", "name_publisher", "remove_names"]
+__all__ = ["PublisherNameTopics", "check_filters", "name_publisher", "remove_names"]
 
 RESERVED = b"\0\x12stratamq-"  # begins each of NAMES in bytes
 LIMITS = Limits(control_characters=True)  # the loop has judged what the client wrote
@@ -40,7 +40,7 @@ def check_filters(setting: str, filters: Sequence[str]) -> None:
             raise UserError(f"{setting}: {topic_filter!r} is no topic filter: {error}", ExitCode.USAGE) from error
 
 
-class NamedTopics:
+class PublisherNameTopics:
     """The topics on which a message names its publisher."""
 
     def __init__(self, filters: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class NamedTopics:
         return self._any and bool(self._trie.match(topic))
 
 
-def name_publisher(publish: Inbound, client_id: str, user: str) -> None:
+def name_publisher(publish: InboundPublish, client_id: str, user: str) -> None:
     """Put its publisher's names into a message, in the place of what its client wrote there.
 
     Args:
@@ -68,7 +68,7 @@ def name_publisher(publish: Inbound, client_id: str, user: str) -> None:
     publish.version = 5
 
 
-def remove_names(publish: Inbound) -> None:
+def remove_names(publish: InboundPublish) -> None:
     """Take out what a client wrote under the names that only an edge may write.
 
     Args:
@@ -78,7 +78,7 @@ def remove_names(publish: Inbound) -> None:
         _rewrite(publish, ())
 
 
-def _rewrite(publish: Inbound, added: tuple[tuple[str, str], ...]) -> None:
+def _rewrite(publish: InboundPublish, added: tuple[tuple[str, str], ...]) -> None:
     block = publish.properties
     properties, _ = decode_properties(encode_varint(len(block)) + block, 0, PacketType.PUBLISH, LIMITS)
     written = properties.pop(PropertyId.USER_PROPERTY, [])

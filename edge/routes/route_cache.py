@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from edge.hot.state import Route
 from edge.node.slices import Slices
-from edge.routes.answers import Answer, Answers
+from edge.routes.answers import RouteAnswer, RouteAnswers
 from edge.routes.invalidations import Invalidations
 from edge.routes.missed_topics import MissedTopics
 from wire.decoding import Unreadable
@@ -64,7 +64,7 @@ NO_PROBE = _Probe(0, 0, lambda: None)
 class _Cached:
     __slots__ = ("answer", "number", "shard", "shard_epoch")
 
-    def __init__(self, answer: Answer, number: int, shard: int, shard_epoch: int) -> None:
+    def __init__(self, answer: RouteAnswer, number: int, shard: int, shard_epoch: int) -> None:
         self.answer = answer
         self.number = number  # of invalidations that it was checked against
         self.shard = shard
@@ -94,8 +94,8 @@ class RouteCache:
         cluster_map: Callable[[], ClusterMap],
         tell: Callable[[str, Control], bool],
         tell_all: Callable[[str, list[Control]], int],
-        answers: Answers,
-        install: Callable[[str, Answer], Route],
+        answers: RouteAnswers,
+        install: Callable[[str, RouteAnswer], Route],
         drop: Callable[[str], None],
         check: Callable[[str], object],
         clear_used: Callable[[str], bool],
@@ -185,7 +185,7 @@ class RouteCache:
             self._misses.prefetch(topic)
         return True
 
-    def answer(self, topic: str) -> Answer | None:
+    def answer(self, topic: str) -> RouteAnswer | None:
         """Return the cached answer for a topic if it still holds; else forget it."""
         cached = self._cached.get(topic)
         if cached is None:
@@ -302,7 +302,7 @@ class RouteCache:
         return True
 
     def _resolving(self, question: _Question, answer: Resolved) -> Iterator[int]:
-        shared: dict[int, Answer] = {}
+        shared: dict[int, RouteAnswer] = {}
         for position, (topic, place) in enumerate(zip(question.topics, answer.answers, strict=True)):
             if position % TOPICS_PER_STEP == 0 and position:
                 yield 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 from zlib import crc32
 
-from edge.hot.state import Group, Peer, Remote
+from edge.hot.state import LoopPeer, Remote, ShareGroup
 from wire.messages.redispatch import SharePick
 from wire.messages.routes import GroupDestinations
 
@@ -22,7 +22,7 @@ HERE = -2  # marks this edge among the destinations
 Place = tuple[str, int, int]  # edge or "", partition or -1, members
 
 
-class SharedGroup(Group):
+class SharedGroup(ShareGroup):
     """One group as Routes name it."""
 
     def __init__(self, share: str, places: Sequence[Place], groups: "SharedGroups", turn: int = 0) -> None:
@@ -90,7 +90,7 @@ class SharedGroup(Group):
         node = next(edge for edge, other in zip(self._edges, self._choices, strict=True) if _place(other) == place)
         return SharePick(self.share, -1, node, choice.peer.incarnation, attempt)
 
-    def read(self, pick: SharePick, incarnation: int, peer: Peer | None) -> Remote | int | None:
+    def read(self, pick: SharePick, incarnation: int, peer: LoopPeer | None) -> Remote | int | None:
         """Return what was recorded as a destination; None if it was an incarnation of an edge that is over.
 
         Args:
@@ -107,7 +107,7 @@ class SharedGroup(Group):
         return Remote(peer, -1, self.share, pick.attempt)
 
 
-class RecordedPick(Group):
+class RecordedPick(ShareGroup):
     """A group of one message whose pick for it is recorded at a partition: the copy goes there and nowhere else.
 
     Attributes:
@@ -130,7 +130,7 @@ class SharedGroups:
         peer_of: The peer of an edge, as it is now.
     """
 
-    def __init__(self, node: str, sticky: bool, peer_of: Callable[[str], Peer | None]) -> None:
+    def __init__(self, node: str, sticky: bool, peer_of: Callable[[str], LoopPeer | None]) -> None:
         self.node = node
         self.sticky = sticky
         self.peer_of = peer_of

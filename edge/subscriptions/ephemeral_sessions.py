@@ -12,12 +12,12 @@ from zlib import crc32
 from edge.clients.client import Client
 from edge.hot.state import Sub
 from edge.rights.client_rights import ClientRights
-from edge.routes.audience import NOBODY, Account, Audience, encoding_of
+from edge.routes.audience import NOBODY, Audience, FanoutAccount, encoding_of
 from mqtt.filter_costs import FilterCosts
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import matches, parse_shared
 from wire.messages.overlapping import identifiers_of, options_of, sharing_a_copy
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["EphemeralSubscriptions"]
 
@@ -29,7 +29,7 @@ class _Member:
 
     __slots__ = ("client", "since", "sub", "subscription")
 
-    def __init__(self, client: Client, subscription: Subscription, since: float) -> None:
+    def __init__(self, client: Client, subscription: SessionSubscription, since: float) -> None:
         self.client = client
         self.since = since  # seconds, as the node counts them
         self.subscription = subscription
@@ -83,11 +83,11 @@ class EphemeralSubscriptions:
     """Local subscriptions; ``on_change`` is told every filter whose subscribers changed."""
 
     def __init__(
-        self, on_change: Callable[[str], None], account: Account | None = None, rights: ClientRights | None = None
+        self, on_change: Callable[[str], None], account: FanoutAccount | None = None, rights: ClientRights | None = None
     ) -> None:
         self._on_change = on_change
         self._rights = rights
-        self._account = account or Account()
+        self._account = account or FanoutAccount()
         self._trie = TopicTrie()
         self._costs = FilterCosts(self._trie)
         self._filters: dict[str, _Filter] = {}
@@ -104,7 +104,7 @@ class EphemeralSubscriptions:
         """Return which filters of one SUBSCRIBE may be added: matching would cost too much with the others."""
         return self._costs.admits(client.number, client.subscriptions, names)
 
-    def add(self, client: Client, subscription: Subscription, now: float = 0.0) -> None:
+    def add(self, client: Client, subscription: SessionSubscription, now: float = 0.0) -> None:
         """Add or replace a subscription."""
         name = subscription.topic_filter
         shared = parse_shared(name)
@@ -231,7 +231,7 @@ class EphemeralSubscriptions:
 
     # --- for looks
 
-    def matching(self, topic: str) -> Iterator[tuple[int, Subscription, str]]:
+    def matching(self, topic: str) -> Iterator[tuple[int, SessionSubscription, str]]:
         """Yield (connection, subscription, share or "") of all that a topic meets, groups' members among them."""
         for known in list(self._trie.match(topic)):
             for number, member in list(known.members.items()):
@@ -345,7 +345,7 @@ def _grouped(subs: list[Sub]) -> tuple[Sub, ...]:
     return tuple(subs)
 
 
-def subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
+def subscriber(client: Client, subscriptions: list[SessionSubscription]) -> Sub:
     """Return the subscriber for all matching subscriptions of a connection, with the copies that it gets."""
     # Held while any of them is: a later message of the topic may not overtake one that waits.
     held = bool(client.holds) and any(subscription.topic_filter in client.holds for subscription in subscriptions)
@@ -358,7 +358,7 @@ def subscriber(client: Client, subscriptions: list[Subscription]) -> Sub:
     return Sub(client.conn, max(copy.qos for copy in copies), held=held, copies=copies)
 
 
-def _copies(client: Client, group: list[Subscription], *, held: bool) -> Iterator[Sub]:
+def _copies(client: Client, group: list[SessionSubscription], *, held: bool) -> Iterator[Sub]:
     """Yield the copy of subscriptions that share one: two where No Local holds for a part of them [MQTT-3.8.3-3]."""
     local = [subscription for subscription in group if not subscription.no_local]
     yield Sub(client.conn, *_positional(group, no_local=len(local) < len(group)), held)
@@ -366,6 +366,6 @@ def _copies(client: Client, group: list[Subscription], *, held: bool) -> Iterato
         yield Sub(client.conn, *_positional(local, no_local=False), held, own_only=True)
 
 
-def _positional(group: list[Subscription], *, no_local: bool) -> tuple[int, bool, bool, bytes]:
+def _positional(group: list[SessionSubscription], *, no_local: bool) -> tuple[int, bool, bool, bytes]:
     options = options_of(group)
     return options.qos, no_local, options.retain_as_published, options.identifiers

@@ -10,9 +10,9 @@ instead. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4; docs/adr/0
 
 from edge.clients.client import Client
 from edge.hot.layout import HELD, HELD_FULL, NOT_HELD
-from edge.hot.state import Conn, Sub
+from edge.hot.state import LoopConnection, Sub
 from edge.node.node import EdgeNode
-from edge.node.ports import Copies
+from edge.node.ports import RetainedCopySource
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.sys_scope import is_routed
@@ -20,9 +20,9 @@ from mqtt.topic_trie import TopicTrie
 from wire.messages.batches import PublishMessage, decode_publish
 from wire.messages.overlapping import identifiers_of
 from wire.messages.retained import RetainedMessage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
-__all__ = ["HeldMessages", "Hold"]
+__all__ = ["Hold", "LiveMessageHolds"]
 
 CLIENT_BYTES_MAX = 1024 * 1024  # held for one client; more end the holding
 EDGE_BYTES_MAX = 32 * 1024 * 1024  # for all of them; more end it for those that have more than their part of it
@@ -49,7 +49,7 @@ class Hold:
         return self.late or self.read
 
 
-class Copy:
+class HeldCopy:
     """One copy of a message."""
 
     __slots__ = ("record", "since", "sub", "topic")
@@ -73,7 +73,7 @@ class Copy:
         return message.payload
 
 
-class Waiting:
+class HeldCopies:
     """Copies held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
 
     __slots__ = ("bytes", "client", "copies", "holds", "passed")
@@ -81,7 +81,7 @@ class Waiting:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.holds: list[Hold] = []
-        self.copies: list[Copy] = []
+        self.copies: list[HeldCopy] = []
         self.bytes = 0  # of them, about
         # Topics of messages that went out before a late read ended, with the identifiers of their copies.
         self.passed: dict[bytes, set[bytes]] = {}
@@ -100,16 +100,18 @@ class Waiting:
         return filters
 
 
-class HeldMessages:
+class LiveMessageHolds:
     """The holds of one edge."""
 
-    def __init__(self, node: EdgeNode, loop: Copies, local: EphemeralSubscriptions, rights: ClientRights) -> None:
+    def __init__(
+        self, node: EdgeNode, loop: RetainedCopySource, local: EphemeralSubscriptions, rights: ClientRights
+    ) -> None:
         self._node = node
         self._rights = rights
         self._loop = loop
         self._local = local
-        self._waiting: dict[int, Waiting] = {}  # by client
-        self._due: dict[int, Waiting] = {}  # of them those that let go something at the end of the turn
+        self._waiting: dict[int, HeldCopies] = {}  # by client
+        self._due: dict[int, HeldCopies] = {}  # of them those that let go something at the end of the turn
         self._bytes = 0  # of all copies, about
 
     def __len__(self) -> int:
@@ -127,7 +129,7 @@ class HeldMessages:
         left = [hold.deadline - self._node.now for hold in holds if not hold.passes]
         return max(0.0, *left) if left else None
 
-    def begin(self, client: Client, granted: list[Subscription], existed: list[bool]) -> Hold | None:
+    def begin(self, client: Client, granted: list[SessionSubscription], existed: list[bool]) -> Hold | None:
         """Hold the filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
 
         A filter that is subscribed to again too: its retained messages are sent once more [MQTT-3.8.4-3].
@@ -147,7 +149,7 @@ class HeldMessages:
         node = self._node
         waiting = self._waiting.get(client.number)
         if waiting is None:
-            waiting = self._waiting[client.number] = Waiting(client)
+            waiting = self._waiting[client.number] = HeldCopies(client)
         hold = Hold(client, filters, node.now + node.limits.retained_hold_s)
         waiting.holds.append(hold)
         client.holds.update(filters)
@@ -159,19 +161,19 @@ class HeldMessages:
         waiting = self._waiting.get(client.number) if isinstance(client, Client) else None
         if waiting is None:
             return NOT_HELD  # by a Route that is older than the end of the hold
-        self._keep(waiting, Copy(self._node.now, sub, topic, record))
+        self._keep(waiting, HeldCopy(self._node.now, sub, topic, record))
         full = waiting.bytes > CLIENT_BYTES_MAX or self._bytes > EDGE_BYTES_MAX
         if full or waiting.passes:
             self._due[waiting.client.number] = waiting
             self._node.wake()
         return HELD_FULL if full else HELD
 
-    def _keep(self, waiting: Waiting, copy: Copy) -> None:
+    def _keep(self, waiting: HeldCopies, copy: HeldCopy) -> None:
         waiting.copies.append(copy)
         waiting.bytes += copy.size
         self._bytes += copy.size
 
-    def is_held(self, hold: Hold, subscription: Subscription, message: RetainedMessage) -> bool:
+    def is_held(self, hold: Hold, subscription: SessionSubscription, message: RetainedMessage) -> bool:
         """Whether a retained message is among the held ones, which are sent, or older than one that has passed.
 
         What another subscription of the client gets as a copy of its own says nothing of this one.
@@ -211,7 +213,7 @@ class HeldMessages:
         hold.read = True
         self._release(waiting)
 
-    def _release(self, waiting: Waiting, *, at_once: bool = False) -> None:
+    def _release(self, waiting: HeldCopies, *, at_once: bool = False) -> None:
         """Deliver what nothing waits for any more, as far as the client takes it, and end the holds that are empty.
 
         ``at_once``: all of it, and what the client does not take is dropped like any live message.
@@ -243,12 +245,12 @@ class HeldMessages:
             waiting.holds.clear()
             del self._waiting[client.number]
 
-    def _takes(self, copy: Copy) -> bool:
+    def _takes(self, copy: HeldCopy) -> bool:
         """Return whether a copy would not be dropped now."""
         size = len(copy.record) + len(copy.sub.identifiers) + COPY_BYTES
         return self._loop.can_take(copy.sub.conn, size, copy.sub.qos, True)
 
-    def _deliver(self, waiting: Waiting, copy: Copy) -> None:
+    def _deliver(self, waiting: HeldCopies, copy: HeldCopy) -> None:
         client = waiting.client
         if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
             waiting.passed.setdefault(copy.topic, set()).add(copy.sub.identifiers)
@@ -258,7 +260,7 @@ class HeldMessages:
             self._node.count("dropped_held_rights")
             self._node.journal.note("drop", "not_authorized", client.client_id, copy.topic.decode())
 
-    def has_room(self, conn: Conn) -> None:
+    def has_room(self, conn: LoopConnection) -> None:
         """A client can be sent more."""
         waiting = self._waiting.get(conn.number)
         if waiting is not None and waiting.copies and waiting.passes:
@@ -276,7 +278,7 @@ class HeldMessages:
         """Let go what was held for long enough; a read that ends later brings nothing older."""
         self._let_go(list(self._waiting.values()), now)
 
-    def _let_go(self, some: list[Waiting], now: float) -> None:
+    def _let_go(self, some: list[HeldCopies], now: float) -> None:
         room = CLIENT_BYTES_MAX
         if self._bytes > EDGE_BYTES_MAX:
             room = min(room, EDGE_BYTES_MAX // len(self._waiting))

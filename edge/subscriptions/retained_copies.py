@@ -11,11 +11,11 @@ from functools import partial
 
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import Inbound
+from edge.hot.state import InboundPublish
 from edge.node.node import EdgeNode
-from edge.node.ports import Delivery
+from edge.node.ports import DirectDelivery
 from edge.rights.client_rights import ClientRights
-from edge.subscriptions.held_live import HeldMessages
+from edge.subscriptions.held_live import LiveMessageHolds
 from edge.subscriptions.retained_pages import RetainedPages
 from edge.subscriptions.retained_read import ReadPage, RetainedRead, SubscribeReads
 from edge.subscriptions.sys_topics import SysTopics
@@ -23,7 +23,7 @@ from wire.messages.batches import NO_EXPIRY
 from wire.messages.control import Control
 from wire.messages.overlapping import identifiers_of
 from wire.messages.retained import RetainedDelivered, RetainedMessage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["RetainedCopies"]
 
@@ -67,9 +67,9 @@ class RetainedCopies:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Delivery,
+        loop: DirectDelivery,
         requests: PartitionRequests,
-        held: HeldMessages,
+        held: LiveMessageHolds,
         sys: SysTopics,
         rights: ClientRights,
         pages: RetainedPages,
@@ -123,20 +123,20 @@ class RetainedCopies:
                     self.note(read, "expired", message.topic)
                     continue
                 expiry_s -= waited_s
-            publish = Inbound(
+            publish = InboundPublish(
                 message.topic.encode(), message.payload, message.qos, True, message.properties, 5, expiry_s
             )
             self._loop.deliver(client.conn, publish, qos, identifiers)
         finish(page)
         return True
 
-    def deliver_sys(self, client: Client, subscription: Subscription) -> None:
+    def deliver_sys(self, client: Client, subscription: SessionSubscription) -> None:
         """Deliver the current values of $SYS."""
         identifiers = identifiers_of([subscription])
         for topic, value in self._sys.matching(subscription.topic_filter):
             if not self._may_receive(client, topic, 0):
                 continue
-            self._loop.deliver(client.conn, Inbound(topic.encode(), value, 0, True), 0, identifiers)
+            self._loop.deliver(client.conn, InboundPublish(topic.encode(), value, 0, True), 0, identifiers)
 
     def _may_receive(self, client: Client, topic: str, qos: int) -> bool:
         if self._rights.may_receive(client, topic, qos):

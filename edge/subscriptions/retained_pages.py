@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edge.clients.client import Client
 
-__all__ = ["MESSAGE_BYTES", "Page", "RetainedPages"]
+__all__ = ["MESSAGE_BYTES", "RetainedPage", "RetainedPages"]
 
 MESSAGES_PER_TURN = 50
 BYTES_MAX = 16 * 1024 * 1024
@@ -22,7 +22,7 @@ MESSAGE_BYTES = 500  # what a message takes besides its payload, about
 PAGE_MESSAGES = 1  # what a page costs besides its messages
 
 
-class Page(Protocol):
+class RetainedPage(Protocol):
     """A page on its way to a client."""
 
     @property
@@ -50,7 +50,7 @@ class _Stalled:
     __slots__ = ("bytes", "pages")
 
     def __init__(self) -> None:
-        self.pages: deque[tuple[Page, int]] = deque()
+        self.pages: deque[tuple[RetainedPage, int]] = deque()
         self.bytes = 0
 
 
@@ -58,7 +58,7 @@ class RetainedPages:
     """The waiting pages of one edge."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[Client, deque[tuple[Page, int]]] = OrderedDict()
+        self._waiting: OrderedDict[Client, deque[tuple[RetainedPage, int]]] = OrderedDict()
         self._stalled: dict[Client, _Stalled] = {}
         self._bytes = 0  # of all of them
         self._taken = 0  # messages in this turn
@@ -85,7 +85,7 @@ class RetainedPages:
         """Bytes of all pages here, about."""
         return self._bytes
 
-    def put(self, page: Page) -> None:
+    def put(self, page: RetainedPage) -> None:
         """Have a page delivered, now or in a later turn."""
         if page.client in self._stalled:
             self._stall(page)
@@ -96,14 +96,14 @@ class RetainedPages:
             self._waiting.setdefault(page.client, deque()).append((page, size))
             self._bytes += size
 
-    def _take(self, page: Page) -> None:
+    def _take(self, page: RetainedPage) -> None:
         before = page.count
         whole = page.take()
         self._taken += PAGE_MESSAGES + (before if whole else before - page.count)
         if not whole:
             self._stall(page, first=True)
 
-    def _stall(self, page: Page, *, first: bool = False) -> None:
+    def _stall(self, page: RetainedPage, *, first: bool = False) -> None:
         size = page.size
         stalled = self._stalled.get(page.client)
         if self._bytes + size > BYTES_MAX or (stalled is not None and stalled.bytes + size > CLIENT_BYTES_MAX):

@@ -16,7 +16,7 @@ from edge.subscriptions.held_live import Hold
 from edge.subscriptions.retained_pages import MESSAGE_BYTES
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.retained import RetainedMessage, RetainedPage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["PageDelivery", "ReadPage", "RetainedRead", "SubscribeReads"]
 
@@ -40,7 +40,7 @@ class SubscribeReads:
     )
 
     def __init__(
-        self, client: Client, durable: bool, hold: Hold | None, wanted: list[Subscription], number: int = 0
+        self, client: Client, durable: bool, hold: Hold | None, wanted: list[SessionSubscription], number: int = 0
     ) -> None:
         self.client = client
         self.durable = durable
@@ -74,7 +74,7 @@ class RetainedRead:
         "whole",
     )
 
-    def __init__(self, subscription: Subscription, whole: SubscribeReads, left: int, now: float) -> None:
+    def __init__(self, subscription: SessionSubscription, whole: SubscribeReads, left: int, now: float) -> None:
         self.subscription = subscription
         self.whole = whole
         self.left = left  # how many more may be delivered

@@ -13,12 +13,12 @@ from functools import partial
 
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import Conn
+from edge.hot.state import LoopConnection
 from edge.node.node import NS, EdgeNode
-from edge.node.ports import Delivery
-from edge.rights.absent import AbsentUsers, Left
+from edge.node.ports import DirectDelivery
+from edge.rights.absent import AbsentClientMessage, AbsentUserChecks
 from edge.rights.client_rights import ClientRights
-from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.held_live import Hold, LiveMessageHolds
 from edge.subscriptions.retained_copies import RetainedCopies
 from edge.subscriptions.retained_limits import RetainedLimits
 from edge.subscriptions.retained_pace import RetainedPace
@@ -30,7 +30,7 @@ from edge.subscriptions.sys_topics import SysTopics
 from mqtt.topics import has_wildcard
 from wire.messages.control import Control
 from wire.messages.retained import ReadRetained, RetainedMessage, RetainedPage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["RetainedReads"]
 
@@ -70,12 +70,12 @@ class RetainedReads:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Delivery,
+        loop: DirectDelivery,
         requests: PartitionRequests,
-        held: HeldMessages,
+        held: LiveMessageHolds,
         sys: SysTopics,
         rights: ClientRights,
-        absent: AbsentUsers,
+        absent: AbsentUserChecks,
     ) -> None:
         self._node = node
         self._loop = loop
@@ -86,7 +86,7 @@ class RetainedReads:
         self.page = self._scans.page  # of a node, if it answers ReadRetainedAll
         self.none = self._scans.none  # likewise: partitions without a match
         self.map_moved = self._scans.map_moved
-        self._current: dict[int, dict[str, Subscription]] = {}  # by connection: what is read for it, by filter
+        self._current: dict[int, dict[str, SessionSubscription]] = {}  # by connection: what is read for it, by filter
         self._put_back: dict[int, deque[tuple[RetainedRead, int, str]]] = {}  # by connection: pages to read again
         self._delayed: dict[int, list[SubscribeReads]] = {}  # by connection: that are read when it has room
         self._refused: deque[tuple[float, RetainedRead, int, str]] = deque()  # when to ask again; the next one first
@@ -124,19 +124,21 @@ class RetainedReads:
         return len(self._current.get(client.number, ()))
 
     def read_for_connection(
-        self, client: Client, granted: list[Subscription], existed: list[bool], hold: Hold | None
+        self, client: Client, granted: list[SessionSubscription], existed: list[bool], hold: Hold | None
     ) -> None:
         """An ephemeral session subscribed; what is held for it is delivered after the last copy."""
         self._start(client, granted, existed, durable=False, hold=hold)
 
-    def read_for_session(self, client: Client, granted: list[Subscription], existed: list[bool], number: int) -> None:
+    def read_for_session(
+        self, client: Client, granted: list[SessionSubscription], existed: list[bool], number: int
+    ) -> None:
         """A durable session subscribed, with this request; its partition holds live messages until the last copy."""
         self._start(client, granted, existed, durable=True, number=number)
 
     def _start(
         self,
         client: Client,
-        granted: list[Subscription],
+        granted: list[SessionSubscription],
         existed: list[bool],
         *,
         durable: bool,
@@ -208,7 +210,7 @@ class RetainedReads:
         whole.paced = False
         self._read_more(whole)
 
-    def _begin(self, whole: SubscribeReads, subscription: Subscription) -> None:
+    def _begin(self, whole: SubscribeReads, subscription: SessionSubscription) -> None:
         client, name = whole.client, subscription.topic_filter
         read = RetainedRead(
             subscription,
@@ -329,7 +331,7 @@ class RetainedReads:
             self.limits.reached(read, dropped, page.answer.messages[-1].topic)
         read.left -= len(messages)
         if messages and self._node.limits.recheck_retained_source:
-            left = [Left(one.owner, one.owner_made, one.topic, one.qos) for one in messages]
+            left = [AbsentClientMessage(one.owner, one.owner_made, one.topic, one.qos) for one in messages]
             checked: list[bool] = []
             self._absent.judge_retained(left, partial(self._checked, page, messages, checked))
             if page.messages is None:
@@ -396,7 +398,7 @@ class RetainedReads:
             for whole in self._delayed.pop(client.number, ()):
                 self._read_more(whole)
 
-    def has_room(self, conn: Conn) -> None:
+    def has_room(self, conn: LoopConnection) -> None:
         """A connection has taken more of what it was sent: what waited for that goes on."""
         self._node.wake()
         self._held.has_room(conn)

@@ -15,14 +15,14 @@ from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode
 from mqtt.reasons import ReasonCode
 from wire.messages.control import Control
-from wire.messages.sessions import SessionSubscribed, SessionUnsubscribed, Subscription
+from wire.messages.sessions import SessionSubscribed, SessionSubscription, SessionUnsubscribed
 
-__all__ = ["SessionFilters", "Subscribed", "Unsubscribed"]
+__all__ = ["SessionFilters", "SubscribeCallback", "Unsubscribed"]
 
 FILTERS_PER_PIECE = 32
 
 
-class Subscribed(Protocol):
+class SubscribeCallback(Protocol):
     """The asker for filters to be added."""
 
     def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
@@ -42,13 +42,13 @@ class _Adding:
 
     filters: "SessionFilters"
     client: Client
-    wanted: list[Subscription]
-    then: Subscribed
+    wanted: list[SessionSubscription]
+    then: SubscribeCallback
     codes: list[int] = field(default_factory=list)
     existed: list[bool] = field(default_factory=list)
     read: int = 0
 
-    def piece(self) -> list[Subscription]:
+    def piece(self) -> list[SessionSubscription]:
         """Return the filters that are asked for next."""
         return self.wanted[len(self.codes) : len(self.codes) + FILTERS_PER_PIECE]
 
@@ -91,7 +91,7 @@ class SessionFilters:
         self._clients = clients
         self._requests = requests
 
-    def subscribe(self, client: Client, wanted: list[Subscription], then: Subscribed) -> None:
+    def subscribe(self, client: Client, wanted: list[SessionSubscription], then: SubscribeCallback) -> None:
         """Add or replace subscriptions; ``then`` is called when the routes of all stand, unless the client has left.
 
         What cannot be asked, because too many requests are unanswered, is refused with 0x97.

@@ -18,7 +18,7 @@ from edge.node.ports import ClientIO
 from edge.node.slices import Slices
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
-from edge.subscriptions.held_live import HeldMessages, Hold
+from edge.subscriptions.held_live import Hold, LiveMessageHolds
 from edge.subscriptions.packet_bounds import Joins, count_filters
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters
@@ -30,10 +30,10 @@ from mqtt.packets import Suback, Subscribe, Unsuback, Unsubscribe
 from mqtt.properties import PropertyId
 from mqtt.reasons import FAILURE, ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 from wire.node.route_registrar import RouteRegistrar
 
-__all__ = ["Subscribing"]
+__all__ = ["SubscribeHandler"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STEPS_MAX = 10  # of a turn, for what clients ask and again for those that leave
@@ -54,7 +54,7 @@ class _Waiting:
         self.packet = packet
         self.judged = (0, 0)  # ClientRights.moment when its filters were judged
         self.codes: list[int] = []
-        self.kept: list[tuple[Subscription, bool]] = []  # granted ones, with whether they stood before
+        self.kept: list[tuple[SessionSubscription, bool]] = []  # granted ones, with whether they stood before
         self.hold: Hold | None = None
         self.missing: set[str] = set()
 
@@ -63,9 +63,9 @@ class _Waiting:
 class _DurableSubscribe:
     """A SUBSCRIBE of a durable session, whose filters its partition takes."""
 
-    subscribing: "Subscribing"
+    subscribing: "SubscribeHandler"
     item: _Waiting
-    granted: list[Subscription]
+    granted: list[SessionSubscription]
 
     def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
         """Write SUBACK."""
@@ -76,7 +76,7 @@ class _DurableSubscribe:
 class _DurableUnsubscribe:
     """An UNSUBSCRIBE of a durable session."""
 
-    subscribing: "Subscribing"
+    subscribing: "SubscribeHandler"
     client: Client
     packet: Unsubscribe
 
@@ -89,7 +89,7 @@ class _DurableUnsubscribe:
 class _Revoked:
     """Filters that the rules grant no more, until their partition has dropped them."""
 
-    subscribing: "Subscribing"
+    subscribing: "SubscribeHandler"
     client: Client
     names: list[str]
 
@@ -98,7 +98,7 @@ class _Revoked:
         self.subscribing.durable_removed(self.client, self.names, codes)
 
 
-class Subscribing:
+class SubscribeHandler:
     """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices.
 
     Args:
@@ -121,7 +121,7 @@ class Subscribing:
         requests: PartitionRequests,
         local: EphemeralSubscriptions,
         registrar: RouteRegistrar,
-        held: HeldMessages,
+        held: LiveMessageHolds,
         retained: RetainedReads,
         rights: ClientRights,
     ) -> None:
@@ -180,7 +180,7 @@ class Subscribing:
 
     def _subscribing(self, item: _Waiting) -> Iterator[int]:
         client, packet = item.client, item.packet
-        granted: list[Subscription] = []
+        granted: list[SessionSubscription] = []
         item.judged = self._rights.moment(client)
         identifier = property_values.subscription_identifier(packet.properties)
         for position, wanted in enumerate(packet.subscriptions):
@@ -192,7 +192,7 @@ class Subscribing:
             if code < FAILURE:
                 code = min(wanted.qos, self._node.limits.maximum_qos)
                 granted.append(
-                    Subscription(
+                    SessionSubscription(
                         wanted.topic_filter,
                         code,
                         # Not of a shared group, whose member has none [MQTT-3.8.3-4].
@@ -263,11 +263,11 @@ class Subscribing:
             topic_filter = packet.subscriptions[at].topic_filter
             self._node.journal.note("refused", f"{codes[at]:#04x}", client.client_id, topic_filter, detail="SUBSCRIBE")
 
-    def _subscribe_durable(self, item: _Waiting, granted: list[Subscription]) -> None:
+    def _subscribe_durable(self, item: _Waiting, granted: list[SessionSubscription]) -> None:
         self.durable.subscribe(item.client, granted, _DurableSubscribe(self, item, granted))
 
     def durable_subscribed(
-        self, item: _Waiting, granted: list[Subscription], answers: list[int], existed: list[bool], read: int
+        self, item: _Waiting, granted: list[SessionSubscription], answers: list[int], existed: list[bool], read: int
     ) -> None:
         """Write SUBACK of a durable session, and read retained messages for it.
 
@@ -293,7 +293,7 @@ class Subscribing:
         self._clients.lifecycle.subscribed(client, taken)
         self._retained.read_for_session(client, taken, before, read)
 
-    def _subscribe_ephemeral(self, item: _Waiting, granted: list[Subscription]) -> Iterator[int]:
+    def _subscribe_ephemeral(self, item: _Waiting, granted: list[SessionSubscription]) -> Iterator[int]:
         client = item.client
         existed = [subscription.topic_filter in client.subscriptions for subscription in granted]
         item.hold = self._held.begin(client, granted, existed)
@@ -315,8 +315,8 @@ class Subscribing:
             self._finish(item)
 
     def _affordable(
-        self, item: _Waiting, some: list[tuple[Subscription, bool, int]]
-    ) -> list[tuple[Subscription, bool]]:
+        self, item: _Waiting, some: list[tuple[SessionSubscription, bool, int]]
+    ) -> list[tuple[SessionSubscription, bool]]:
         """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
         client = item.client
         verdicts = self._local.admits(client, [subscription.topic_filter for subscription, _, _ in some])
@@ -328,7 +328,7 @@ class Subscribing:
             self._held.unsubscribed(client, [subscription.topic_filter for subscription, _, _ in refused])
         return [(one, before) for (one, before, _), verdict in zip(some, verdicts, strict=True) if verdict]
 
-    def _add(self, item: _Waiting, some: list[tuple[Subscription, bool]]) -> None:
+    def _add(self, item: _Waiting, some: list[tuple[SessionSubscription, bool]]) -> None:
         client = item.client
         item.kept += some
         fresh = []

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from conf.drop_reasons import REASON_OF
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.state import Inbound, Route, Sub
+from edge.hot.state import InboundPublish, Route, Sub
 from edge.node.node import EdgeNode
-from edge.node.ports import Figures
+from edge.node.ports import LoopCounters
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from edge.subscriptions.sys_scope import has_figures
 from edge.subscriptions.sys_topics import SysTopics
 from edge.subscriptions.topic_routes import TopicRoutes
-from wire.messages.sessions import SessionOpened, Subscription
+from wire.messages.sessions import SessionOpened, SessionSubscription
 
 __all__ = ["SysFigures"]
 
@@ -38,7 +38,7 @@ class SysFigures:
     def __init__(
         self,
         node: EdgeNode,
-        loop: Figures,
+        loop: LoopCounters,
         clients: Clients,
         routes: TopicRoutes,
         sys: SysTopics,
@@ -76,10 +76,10 @@ class SysFigures:
         for topic, value in self._sys.update(now - self._started, interval_s, figures, self._node.map):
             route = self._routes.of_local(topic.encode())
             if route.subs:
-                self._loop.publish(route, Inbound(topic.encode(), value))
+                self._loop.publish(route, InboundPublish(topic.encode(), value))
             stored = tuple(sub for sub in self._stored.subscribers(topic).subs if self._may_receive(sub, topic))
             if stored:
-                self._loop.publish(Route(topic.encode(), stored), Inbound(topic.encode(), value))
+                self._loop.publish(Route(topic.encode(), stored), InboundPublish(topic.encode(), value))
 
     def _figures(self) -> dict[str, int]:
         """Return the loop's counters, and what else $SYS shows."""
@@ -105,7 +105,7 @@ class SysFigures:
         if opened.sys_filters:
             self.subscribed(client, opened.sys_filters)
 
-    def subscribed(self, client: Client, taken: Sequence[Subscription]) -> None:
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Take filters that reach figures; those of an ephemeral session stand in Routes."""
         if not client.session:
             return

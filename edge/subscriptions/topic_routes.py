@@ -12,9 +12,9 @@ from edge.hot.state import Route
 from edge.node.node import EdgeNode
 from edge.node.ports import RouteTable
 from edge.rights.client_rights import ClientRights
-from edge.routes.answers import Answer, Answers
-from edge.routes.audience import Account
-from edge.routes.publisher_names import NamedTopics
+from edge.routes.answers import RouteAnswer, RouteAnswers
+from edge.routes.audience import FanoutAccount
+from edge.routes.publisher_names import PublisherNameTopics
 from edge.routes.route_cache import RouteCache
 from edge.routes.shared_groups import SharedGroups
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
@@ -55,12 +55,12 @@ class TopicRoutes:
     ) -> None:
         self._wake = node.wake
         self._node = node
-        self.named = NamedTopics(node.limits.publisher_properties)
+        self.named = PublisherNameTopics(node.limits.publisher_properties)
         self.traced: Callable[[str], bool] | None = None
         self._loop = loop
-        self.shared_bytes = Account()
+        self.shared_bytes = FanoutAccount()
         self.local = EphemeralSubscriptions(self._local_changed, self.shared_bytes, rights)
-        self.answers = Answers(
+        self.answers = RouteAnswers(
             node.name,
             node.peer_of,
             SharedGroups(node.name, node.limits.sticky_shares, node.peer_of),
@@ -147,14 +147,14 @@ class TopicRoutes:
     def _has_room(self, topics_bytes: int) -> bool:
         return topics_bytes + self.shared_bytes.bytes <= self._node.limits.routes_bytes_max
 
-    def _install(self, topic: str, answer: Answer) -> Route:
+    def _install(self, topic: str, answer: RouteAnswer) -> Route:
         route = self._route(topic.encode(), topic, answer)
         # Where a node's own message goes is no way for a client's: what the loop keeps says no to it.
         kept = Route(route.topic, reason_code=ReasonCode.NOT_AUTHORIZED) if is_reserved(topic) else route
         self._loop.install_route(route.topic, kept)
         return route
 
-    def _route(self, name: bytes, topic: str, answer: Answer) -> Route:
+    def _route(self, name: bytes, topic: str, answer: RouteAnswer) -> Route:
         audience = self.local.subscribers(topic)
         route = Route(name, audience.subs, answer.edges, answer.partitions, answer.groups, 0, audience)
         route.copies = audience.copies

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import trio
 
 from conf.balance_settings import BalanceListener
-from gateways.balancer.directory import Wanted
+from gateways.balancer.directory import PlacementRequest
 from gateways.balancer.proxy_header import TlsFacts
 
 __all__ = ["Arrival"]
@@ -32,7 +32,7 @@ class Arrival:
     settings: BalanceListener
     accepted: float
     until: float
-    wanted: Wanted
+    wanted: PlacementRequest
     version: int = 0
     first: bytes = b""
     secured: "trio.SSLStream[trio.SocketStream] | None" = None

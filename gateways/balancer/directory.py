@@ -21,7 +21,7 @@ from gateways.balancer.edge import Edge
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.hand_over import HAND_OVER
 
-__all__ = ["Directory", "DirectoryRules", "Forward", "Wanted"]
+__all__ = ["Directory", "DirectoryRules", "Forward", "PlacementRequest"]
 
 Forward: TypeAlias = Literal["auto", "hand_over", "redirect", "relay"]
 WILDCARDS = ("0.0.0.0", "[::]", "::", "*", "")
@@ -52,7 +52,7 @@ class DirectoryRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlacementRequest:
     """One client that needs an edge.
 
     Attributes:
@@ -170,7 +170,7 @@ class Directory:
         """Return why each other edge is none."""
         return self._left_out[listener]
 
-    def choose(self, now: float, wanted: Wanted) -> Edge | None:
+    def choose(self, now: float, wanted: PlacementRequest) -> Edge | None:
         """Return an edge for a client and count it there, or None while there is none.
 
         ``took`` or ``failed`` follows.
@@ -188,7 +188,7 @@ class Directory:
         edge.picked(now, self._number)
         return edge
 
-    def _narrowed(self, now: float, usable: list[Edge], wanted: Wanted) -> list[Edge]:
+    def _narrowed(self, now: float, usable: list[Edge], wanted: PlacementRequest) -> list[Edge]:
         """Leave out whom a rule leaves out as long as another one is there."""
         usable = [edge for edge in usable if self._states.get(edge.node, ALIVE) == ALIVE] or usable
         if self._rules.near:

@@ -16,7 +16,7 @@ from conf.balance_settings import BalanceListener
 from conf.errors import UserError
 from gateways.balancer.no_room import is_no_room
 
-__all__ = ["Door", "activated_sockets"]
+__all__ = ["BalancerListener", "activated_sockets"]
 
 FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
 ACCEPTS_PER_TURN = 64
@@ -47,7 +47,7 @@ def activated_sockets(environment: Mapping[str, str], pid: int) -> dict[str, soc
     return sockets
 
 
-class Door:
+class BalancerListener:
     """One listener.
 
     Args:
@@ -125,7 +125,7 @@ class Door:
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
 
-    async def run(self, arrived: Callable[["Door", socket.socket, str], None]) -> None:
+    async def run(self, arrived: Callable[["BalancerListener", socket.socket, str], None]) -> None:
         """Hand every new connection on, with its client's address, until the door is closed."""
         while self._socket.fileno() >= 0:
             if not self.is_open:

@@ -28,7 +28,7 @@ from wire.messages.nodes import FollowMap, MapPage, MapStep
 from wire.node.known_cluster import KnownCluster
 from wire.node.lease_holder import STRANDED_S
 
-__all__ = ["MapFollower"]
+__all__ = ["BalancerMapFollower"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class _Router:
     ask_at: float = -INFINITY  # infinity: it sends every step by itself
 
 
-class MapFollower:
+class BalancerMapFollower:
     """The map.
 
     Args:

@@ -19,7 +19,7 @@ from gateways.balancer.edge import Edge
 from gateways.balancer.hand_over import EdgeSocket
 from gateways.balancer.no_room import is_no_room
 from gateways.balancer.proxy_header import proxy_header
-from gateways.balancer.relay import Pump
+from gateways.balancer.relay import RelayPump
 from gateways.balancer.tls_relay import SecuredPump
 from mqtt.encode import encode_packet
 from mqtt.packets import Connack
@@ -27,7 +27,7 @@ from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import split_address
-from wire.messages.hand_over import Answer
+from wire.messages.hand_over import HandoffReply
 
 __all__ = ["Forwarding"]
 
@@ -51,7 +51,7 @@ class Forwarding:
         self._directory = directory
         self._start = start
         self._sockets: dict[str, EdgeSocket] = {}  # by path
-        self._pump, self._secured = Pump(), SecuredPump()
+        self._pump, self._secured = RelayPump(), SecuredPump()
         self._waiting: deque[Arrival] = deque()
         self._waits = trio.Event()
         self._under_way = 0  # without an edge: handed over without an answer yet, dialling, waiting
@@ -173,13 +173,13 @@ class Forwarding:
                 one.close()
                 del self._sockets[path]
 
-    def _told(self, arrival: Arrival, edge: Edge, answer: Answer | None) -> None:
+    def _told(self, arrival: Arrival, edge: Edge, answer: HandoffReply | None) -> None:
         self._under_way -= 1
-        if answer is Answer.TAKEN:
+        if answer is HandoffReply.TAKEN:
             edge.took()
             self.picks[edge.node, "hand_over"] += 1
             arrival.client.close()
-        elif answer is Answer.UNUSABLE:  # the client is gone
+        elif answer is HandoffReply.UNUSABLE:  # the client is gone
             edge.lost()
             self.refuse(arrival, "gone")
         else:

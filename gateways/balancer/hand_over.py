@@ -17,13 +17,13 @@ import trio
 
 from gateways.balancer.no_room import is_no_room
 from wire.clock import boot_time
-from wire.messages.hand_over import ANSWER_S, Answer, encode_hand_over
+from wire.messages.hand_over import ANSWER_S, HandoffReply, encode_hand_over
 from wire.unix_name import unix_name
 
 __all__ = ["EdgeSocket", "is_reachable"]
 
 ANSWERS_PER_TURN = 256
-Told: TypeAlias = Callable[[Answer | None], None]  # None: the edge said nothing in time, or is gone
+Told: TypeAlias = Callable[[HandoffReply | None], None]  # None: the edge said nothing in time, or is gone
 
 
 class EdgeSocket:
@@ -100,7 +100,7 @@ class EdgeSocket:
         for _ in range(ANSWERS_PER_TURN):
             try:
                 answer = connection.recv(2)
-                verdict = Answer(answer[0])
+                verdict = HandoffReply(answer[0])
             except BlockingIOError:
                 return True
             except (OSError, IndexError, ValueError):
@@ -126,13 +126,13 @@ class EdgeSocket:
             told(answer)
 
 
-def _last_answers(connection: socket.socket) -> list[Answer]:
+def _last_answers(connection: socket.socket) -> list[HandoffReply]:
     """Return the answers that have come, and let none come any more: a client that an edge took is no other one's."""
-    answers: list[Answer] = []
+    answers: list[HandoffReply] = []
     with contextlib.suppress(OSError, IndexError, ValueError):  # the end, or no answer
         connection.shutdown(socket.SHUT_RD)
         while True:
-            answers.append(Answer(connection.recv(2)[0]))
+            answers.append(HandoffReply(connection.recv(2)[0]))
     return answers
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-__all__ = ["LINGER_S", "LOOK_S", "Pump"]
+__all__ = ["LINGER_S", "LOOK_S", "RelayPump"]
 
 READ_BYTES = 64 * 1024
 EVENTS_PER_TURN = 256
@@ -38,7 +38,7 @@ class _End:
         self.ended = ended
 
 
-class Pump:
+class RelayPump:
     """All relayed connections of a balancer."""
 
     def __init__(self) -> None:

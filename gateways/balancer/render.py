@@ -10,7 +10,7 @@ from typing import Any
 
 from conf.errors import ExitCode, UserError
 
-__all__ = ["KINDS", "Target", "render", "targets"]
+__all__ = ["KINDS", "BackendServer", "render", "targets"]
 
 ENVOY = "type.googleapis.com/envoy.extensions"
 MANY = 1_000_000  # of Envoy: 1024 connections to all edges together unless it is told otherwise
@@ -19,7 +19,7 @@ WILDCARDS = ("0.0.0.0", "[::]", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BackendServer:
     """One edge: host and port of the listener."""
 
     name: str
@@ -28,7 +28,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BalancerConfigPlan:
     """A configuration before it is written.
 
     Attributes:
@@ -39,25 +39,25 @@ class Plan:
         proxy: The listener expects PROXY headers.
     """
 
-    targets: Sequence[Target]
+    targets: Sequence[BackendServer]
     listener: str
     bind: str
     health_port: int
     proxy: bool
 
 
-def targets(nodes: Iterable[Mapping[str, Any]], listener: str) -> list[Target]:
+def targets(nodes: Iterable[Mapping[str, Any]], listener: str) -> list[BackendServer]:
     """Return the edges of `stratamq node list` that may get clients, by name."""
     found = []
     for node in nodes:
         address = (node.get("clients") or {}).get(listener, "")
         host, _, port = address.rpartition(":")
         if node.get("tier") == "edge" and node.get("state") == "active" and host not in WILDCARDS and port.isdecimal():
-            found.append(Target(str(node["node"]), host, int(port)))
+            found.append(BackendServer(str(node["node"]), host, int(port)))
     return sorted(found, key=lambda target: target.name)
 
 
-def render(kind: str, to: Sequence[Target], listener: str, bind: str, health_port: int, *, proxy: bool) -> str:
+def render(kind: str, to: Sequence[BackendServer], listener: str, bind: str, health_port: int, *, proxy: bool) -> str:
     """Return the configuration.
 
     Raises:
@@ -68,10 +68,10 @@ def render(kind: str, to: Sequence[Target], listener: str, bind: str, health_por
     if not bind.rpartition(":")[2].isdecimal():
         raise UserError(f"--bind {bind}: expected host:port, or :port for all addresses", ExitCode.USAGE)
     heading = f"# Written by `stratamq balance render {kind}` from the map: {len(to)} edges.\n"
-    return heading + KINDS[kind](Plan(to, listener, bind, health_port, proxy))
+    return heading + KINDS[kind](BalancerConfigPlan(to, listener, bind, health_port, proxy))
 
 
-def _haproxy(plan: Plan) -> str:
+def _haproxy(plan: BalancerConfigPlan) -> str:
     check = f" check port {plan.health_port}" if plan.health_port else " check"
     lines = [
         "defaults",
@@ -93,7 +93,7 @@ def _haproxy(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _nginx(plan: Plan) -> str:
+def _nginx(plan: BalancerConfigPlan) -> str:
     """Write a block for the main context; the free edition has no checks of its own."""
     servers = [
         f"        server {target.host}:{target.port} max_fails=1 fail_timeout=2s;  # {target.name}"
@@ -119,7 +119,7 @@ def _nginx(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _envoy(plan: Plan) -> str:
+def _envoy(plan: BalancerConfigPlan) -> str:
     host, _, port = plan.bind.rpartition(":")
     endpoints = [
         f"        - endpoint: {{address: {{socket_address: {{address: {target.host.strip('[]')}, "

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import trio
 
 from access.identity.peer_lists import read_peer_lists
-from conf.admission import POOLS, AdmissionPool, Place
+from conf.admission import POOLS, AdmissionPool, AdmissionSlot
 from conf.errors import UserError
 from conf.events import say
 from conf.settings import BalanceConfig, NodeConfig
 from gateways.balancer.arrival import Arrival
-from gateways.balancer.directory import Directory, DirectoryRules, Wanted
-from gateways.balancer.doors import Door, activated_sockets
+from gateways.balancer.directory import Directory, DirectoryRules, PlacementRequest
+from gateways.balancer.doors import BalancerListener, activated_sockets
 from gateways.balancer.first_bytes import WrongFirstBytes
-from gateways.balancer.following import MapFollower
+from gateways.balancer.following import BalancerMapFollower
 from gateways.balancer.forwarding import Forwarding
 from gateways.balancer.hand_over import is_reachable
 from gateways.balancer.reading import peek_connect, receive_connect
@@ -116,7 +116,7 @@ class BalanceService:
         )
         self._map_refused: Counter[str] = Counter()
         refusals = Refusals(lambda reason: self._map_refused.update((reason.removeprefix("refused_"),)))
-        self._follower = MapFollower(
+        self._follower = BalancerMapFollower(
             self._send,
             self._moved,
             process.folder.cluster_id,
@@ -127,7 +127,7 @@ class BalanceService:
         bounds = POOLS["balancer_arrivals"]
         bounds = bounds._replace(places_max=min(bounds.places_max, 2 * settings.connections_max))
         self._unread: AdmissionPool[_Unread] = AdmissionPool(bounds, lambda *_: False, _has_sent)
-        self._doors: list[Door] = []
+        self._doors: list[BalancerListener] = []
         self._reads: dict[str, bool] = {}
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class BalanceService:
             self._nursery = nursery
             self._forwarding = Forwarding(settings, self._directory, nursery.start_soon)
             for listener in settings.listeners:
-                door = Door(listener, given.get(listener.name), self._count)
+                door = BalancerListener(listener, given.get(listener.name), self._count)
                 self._doors.append(door)
             self._register_metrics()
             await nursery.start(self._hub.run, "")
@@ -238,10 +238,10 @@ class BalanceService:
 
     # -- clients
 
-    def _arrived(self, door: Door, client, address: str) -> None:  # type: ignore[no-untyped-def]
+    def _arrived(self, door: BalancerListener, client, address: str) -> None:  # type: ignore[no-untyped-def]
         now = boot_time()
         listener = door.settings
-        wanted = Wanted(listener.name, address)
+        wanted = PlacementRequest(listener.name, address)
         arrival = Arrival(client, listener, now, now + self._settings.choose_s, wanted)
         client.setblocking(False)
         if self._reads[listener.name] or listener.name in self._certificates:
@@ -259,7 +259,7 @@ class BalanceService:
         else:
             self._forwarding.forward(arrival)
 
-    async def _look(self, arrival: Arrival, place: Place["_Unread"]) -> None:
+    async def _look(self, arrival: Arrival, place: AdmissionSlot["_Unread"]) -> None:
         """Read what the choice needs, then go on; a newcomer may displace the client meanwhile."""
         scope = place.owner.scope
         try:
@@ -284,7 +284,9 @@ class BalanceService:
         if connect is not None:
             arrival.version = connect.protocol_version
             key = connect.client_id or arrival.wanted.key
-            arrival.wanted = Wanted(arrival.settings.name, key, connect.client_id, in_clear=arrival.secured is not None)
+            arrival.wanted = PlacementRequest(
+                arrival.settings.name, key, connect.client_id, in_clear=arrival.secured is not None
+            )
         arrival.until = boot_time() + self._settings.choose_s
         self._forwarding.forward(arrival)
 
@@ -295,7 +297,7 @@ class BalanceService:
             return await peek_connect(arrival.client, bytes_max)
         arrival.secured = await secure(arrival.client, certificates.context)
         arrival.tls = tls_facts(arrival.secured)
-        arrival.wanted = Wanted(name, arrival.wanted.key, in_clear=True)
+        arrival.wanted = PlacementRequest(name, arrival.wanted.key, in_clear=True)
         if not self._reads[name]:
             return None
         connect, arrival.first = await receive_connect(arrival.secured, bytes_max)

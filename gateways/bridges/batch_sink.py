@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import trio
 
-from gateways.bridges.flow import Flow
-from gateways.bridges.pump import Sending
+from gateways.bridges.flow import BridgeFlow
+from gateways.bridges.pump import SinkDelivery
 
-__all__ = ["BatchSink", "Outcome"]
+__all__ = ["BatchResult", "BatchSink"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchResult:
     """Outcome of a batch: done without text; else tried again, or rejected for a reason."""
 
     text: str = ""
@@ -40,11 +40,11 @@ class BatchSink:
 
     name = "sink"
 
-    def __init__(self, flow: Flow, messages: int, size_bytes: int, workers: int = 1) -> None:
+    def __init__(self, flow: BridgeFlow, messages: int, size_bytes: int, workers: int = 1) -> None:
         self.is_up = False
         self.reason = "not connected yet"
         self._flow, self._messages, self._size_bytes = flow, messages, size_bytes
-        self._queues: list[deque[Sending]] = [deque() for _ in range(workers)]
+        self._queues: list[deque[SinkDelivery]] = [deque() for _ in range(workers)]
         self._wakes = [trio.Event() for _ in range(workers)]
 
     @property
@@ -52,13 +52,13 @@ class BatchSink:
         """Whether one more record may wait."""
         return sum(map(len, self._queues)) < 2 * self._messages * len(self._queues)
 
-    def send(self, sending: Sending) -> None:
+    def send(self, sending: SinkDelivery) -> None:
         """Let a record wait for its batch."""
         worker = zlib.crc32(sending.record.lane.encode()) % len(self._queues)
         self._queues[worker].append(sending)
         self._wakes[worker].set()
 
-    async def write(self, batch: Sequence[Sending]) -> Outcome:
+    async def write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         """Write a batch; no exception leaves."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class BatchSink:
                 batch.append(queue.popleft())
             await self._attempt(batch, queue)
 
-    async def _attempt(self, batch: list[Sending], queue: deque[Sending]) -> None:
+    async def _attempt(self, batch: list[SinkDelivery], queue: deque[SinkDelivery]) -> None:
         outcome = await self.write(batch)
         if outcome.reason and len(batch) > 1:
             for number, each in enumerate(batch):
@@ -87,7 +87,7 @@ class BatchSink:
         elif not await self._settle(batch, outcome):
             self._give_back([], queue)
 
-    async def _settle(self, batch: list[Sending], outcome: Outcome) -> bool:
+    async def _settle(self, batch: list[SinkDelivery], outcome: BatchResult) -> bool:
         """Answer the records of a batch; return False when they are tried again."""
         if not outcome.text:
             self.is_up, self.reason = True, ""
@@ -104,7 +104,7 @@ class BatchSink:
             return False
         return True
 
-    def _give_back(self, rest: list[Sending], queue: deque[Sending]) -> None:
+    def _give_back(self, rest: list[SinkDelivery], queue: deque[SinkDelivery]) -> None:
         """Give back what waits behind a failure: its lanes may be those of the failed records."""
         waiting, delay = [*rest, *queue], self._flow.pump.retry_s
         queue.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from gateways.bridges.flow import Flow
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.message import user_properties
 from gateways.bridges.pump import DeadLetter
 
@@ -22,7 +22,7 @@ WAITING_MAX = 256
 class DeadLetterFile:
     """``DeadLetters`` of a flow; ``run`` writes."""
 
-    def __init__(self, path: Path, flow: Flow, bytes_max: int) -> None:
+    def __init__(self, path: Path, flow: BridgeFlow, bytes_max: int) -> None:
         self._path, self._flow, self._bytes_max = path, flow, bytes_max
         self._waiting: list[DeadLetter] = []
         self._wake = trio.Event()

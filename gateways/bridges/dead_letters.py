@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conf.bridge_settings import BridgeSettings
 from gateways.bridges.dead_letter_file import DeadLetterFile
-from gateways.bridges.flow import DeadLetters, Flow
+from gateways.bridges.flow import BridgeFlow, DeadLetters
 from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters
 
 __all__ = ["Task", "dead_letters_of"]
@@ -16,7 +16,7 @@ Task = Callable[[], Awaitable[None]]
 
 
 def dead_letters_of(
-    name: str, settings: BridgeSettings, cluster: MqttEnd, flow: Flow, tasks: list[Task]
+    name: str, settings: BridgeSettings, cluster: MqttEnd, flow: BridgeFlow, tasks: list[Task]
 ) -> DeadLetters:
     """Return where a flow's rejected records go; a file's writer is added to the tasks."""
     kind, _, place = (settings.dead_letter or f"topic:bridge/{name}/rejected").partition(":")

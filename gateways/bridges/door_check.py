@@ -12,9 +12,9 @@ from random import Random
 import trio
 
 from conf.errors import UserError
-from gateways.bridges.doors import Door
+from gateways.bridges.doors import BrokerEndpoint
 from gateways.bridges.publishers import NamedPublishers
-from gateways.bridges.running import Finding
+from gateways.bridges.running import BridgeFinding
 from gateways.client import GatewayClient
 from mqtt.client_session import Accepted
 from mqtt.packets import Publish, SubscriptionRequest
@@ -25,7 +25,7 @@ CHECK_S_MAX = 15.0
 RETAINED_NEVER = 2  # Retain Handling: do not send retained messages
 
 
-class Visitor:
+class CheckConnection:
     """A ``ClientUser`` that looks and goes."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Visitor:
         """Nothing waits."""
 
 
-async def check_door(side: str, door: Door, filters: Sequence[SubscriptionRequest]) -> list[Finding]:
+async def check_door(side: str, door: BrokerEndpoint, filters: Sequence[SubscriptionRequest]) -> list[BridgeFinding]:
     """Return what was found at each address of a door."""
-    findings: list[Finding] = []
+    findings: list[BridgeFinding] = []
     for address in door.addresses:
         looked = dataclasses.replace(
             door,
@@ -66,7 +66,7 @@ async def check_door(side: str, door: Door, filters: Sequence[SubscriptionReques
             session_expiry_s=0,
         )
         asked = [dataclasses.replace(each, retain_handling=RETAINED_NEVER) for each in filters]
-        visitor = Visitor()
+        visitor = CheckConnection()
         client = GatewayClient(looked.options(asked), visitor, Random())
         text, ok = "does not answer", False
         try:
@@ -84,5 +84,5 @@ async def check_door(side: str, door: Door, filters: Sequence[SubscriptionReques
         if visitor.accepted is not None:
             problem = NamedPublishers(visitor.accepted.connack.properties).problem(door.named_filters or ())
             ok, text = (False, problem) if problem else (ok, text)
-        findings.append(Finding(ok, f"{side} {address}", text))
+        findings.append(BridgeFinding(ok, f"{side} {address}", text))
     return findings

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conf.bridge_settings import BridgeSettings, MqttDoorSettings
+from conf.bridge_settings import BridgeSettings, MqttEndpointSettings
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_private, read_secret
 from gateways.addresses import Address, parse_address
@@ -20,14 +20,14 @@ from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest, Will
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["Door", "cluster_door", "remote_door"]
+__all__ = ["BrokerEndpoint", "cluster_door", "remote_door"]
 
 ALIASES_MAX = 64  # topic aliases that a broker may use towards us
 EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue; bytes are bounded by the end
 
 
 @dataclass
-class Door:
+class BrokerEndpoint:
     """One broker, and who the bridge is there.
 
     Attributes:
@@ -104,13 +104,13 @@ class Door:
         )
 
 
-def cluster_door(name: str, settings: BridgeSettings) -> Door:
+def cluster_door(name: str, settings: BridgeSettings) -> BrokerEndpoint:
     """Return the cluster's door of a bridge.
 
     Raises:
         UserError: A mistake, with its place.
     """
-    door = MqttDoorSettings(
+    door = MqttEndpointSettings(
         addresses=settings.cluster,
         client_id=settings.client_id,
         username=settings.username,
@@ -127,7 +127,7 @@ def cluster_door(name: str, settings: BridgeSettings) -> Door:
     return _door(f"bridge.{name}", "cluster", door, settings)
 
 
-def remote_door(name: str, settings: BridgeSettings, remote: MqttDoorSettings) -> Door:
+def remote_door(name: str, settings: BridgeSettings, remote: MqttEndpointSettings) -> BrokerEndpoint:
     """Return the other broker's door.
 
     Raises:
@@ -136,7 +136,7 @@ def remote_door(name: str, settings: BridgeSettings, remote: MqttDoorSettings) -
     return _door(f"bridge.{name}.remote", "addresses", remote, settings)
 
 
-def _door(where: str, key: str, door: MqttDoorSettings, settings: BridgeSettings) -> Door:
+def _door(where: str, key: str, door: MqttEndpointSettings, settings: BridgeSettings) -> BrokerEndpoint:
     addresses = []
     for text in door.addresses:
         try:
@@ -152,7 +152,7 @@ def _door(where: str, key: str, door: MqttDoorSettings, settings: BridgeSettings
         check_private(door.key, f"{where}: key")
     secure = any(address.secure for address in addresses)
     version = 5 if door.protocol == "5" else 4
-    return Door(
+    return BrokerEndpoint(
         where,
         tuple(addresses),
         door.client_id or settings.client_id,

@@ -12,13 +12,13 @@ from hashlib import blake2b
 from mqtt.packets import Publish
 from mqtt.topics import matches
 
-__all__ = ["Echoes", "digest"]
+__all__ = ["BridgeEchoes", "digest"]
 
 ECHOES_MAX = 65_536  # awaited at once
 ECHO_S = 60.0  # an echo comes sooner, or not at all
 
 
-class Echoes:
+class BridgeEchoes:
     """Published messages that may come back."""
 
     def __init__(self, filters: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from conf.errors import UserError
 from conf.events import say
-from gateways.bridges.exchanges import ASKED, DONE, SENT, DamagedRow, Exchanges
+from gateways.bridges.exchanges import ASKED, DONE, SENT, DamagedExchangeRow, SinkExchanges
 from gateways.client import GatewayClient
 from gateways.spool import SpoolFile, SpoolFull
 from gateways.spool_rows import Write
@@ -45,7 +45,7 @@ class ExactlyOnce:
     name = "spool"
 
     def __init__(
-        self, path: Path, owner: str, bytes_max: int, exchanges: Exchanges, clients: Mapping[str, GatewayClient]
+        self, path: Path, owner: str, bytes_max: int, exchanges: SinkExchanges, clients: Mapping[str, GatewayClient]
     ) -> None:
         self.is_up, self.reason = False, "not opened yet"
         self._path, self._owner, self._bytes_max = path, owner, bytes_max
@@ -87,7 +87,7 @@ class ExactlyOnce:
     def _restore(self, spool: Spool) -> None:
         try:
             count = self._exchanges.restore(*(list(spool.load(kind)) for kind in (SENT, DONE, ASKED)))
-        except DamagedRow as error:
+        except DamagedExchangeRow as error:
             raise UserError(f"the spool {self._path} has a row that is none ({error}): move the file away") from None
         for side, client in self._clients.items():
             client.was_granted = self._exchanges.is_asked(side, client.filters)

@@ -18,8 +18,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateways.bridges.flow import Flow
-from gateways.bridges.message import BridgeMessage, Record, user_properties
+from gateways.bridges.flow import BridgeFlow
+from gateways.bridges.message import BridgeMessage, SinkRecord, user_properties
 from gateways.bridges.mqtt_end import REASON, MqttEnd
 from gateways.spool_rows import Delete, Put, Write
 from mqtt import StreamDecoder, encode_packet
@@ -28,7 +28,7 @@ from mqtt.errors import MqttError
 from mqtt.packets import Publish, SubscriptionRequest
 from mqtt.properties import PropertyId
 
-__all__ = ["ASKED", "DONE", "SENT", "DamagedRow", "Exchange", "Exchanges"]
+__all__ = ["ASKED", "DONE", "SENT", "DamagedExchangeRow", "SinkExchange", "SinkExchanges"]
 
 SENT, DONE, ASKED = "sent", "done", "asked"
 HEADER = struct.Struct(">BBHQQH")  # flags, direction, source identifier, number, at_ms, bytes of the source topic
@@ -42,12 +42,12 @@ ORPHAN = -1  # token of an exchange that nobody waits for
 Rows = Sequence[tuple[bytes, bytes]]
 
 
-class DamagedRow(ValueError):
+class DamagedExchangeRow(ValueError):
     """A row is none of ours."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class SinkExchange:
     """One open exchange towards a sink, as its row has it.
 
     Attributes:
@@ -77,11 +77,11 @@ class Exchange:
         return head + topic + (encode_packet(self.packet, 5) if self.packet else b"")
 
     @classmethod
-    def decode(cls, value: bytes) -> Exchange:
+    def decode(cls, value: bytes) -> SinkExchange:
         """Return the exchange of a row.
 
         Raises:
-            DamagedRow: It is none.
+            DamagedExchangeRow: It is none.
         """
         try:
             flags, direction, source_identifier, number, at_ms, size = HEADER.unpack_from(value)
@@ -90,15 +90,15 @@ class Exchange:
             if not flags & RELEASED:
                 (found,) = StreamDecoder(5).feed(value[HEADER.size + size :])
                 if not isinstance(found, Publish) or found.qos != 2:
-                    raise DamagedRow("no PUBLISH of QoS 2")
+                    raise DamagedExchangeRow("no PUBLISH of QoS 2")
                 packet = found
             is_dead_letter = bool(flags & DEAD_LETTER)
             return cls(number, DIRECTIONS[direction], is_dead_letter, source_identifier, topic, at_ms, packet)
         except (struct.error, UnicodeDecodeError, IndexError, ValueError, MqttError) as error:
-            raise DamagedRow(str(error)) from None
+            raise DamagedExchangeRow(str(error)) from None
 
 
-class Exchanges:
+class SinkExchanges:
     """All of one bridge.
 
     Args:
@@ -111,12 +111,12 @@ class Exchanges:
         self,
         ends: Mapping[str, MqttEnd],
         sessions: Mapping[str, ClientSession],
-        flows: Sequence[Flow],
+        flows: Sequence[BridgeFlow],
         name: str = "",
     ) -> None:
         self._ends, self._sessions, self._name = ends, sessions, name
         self._flows = {flow.direction: flow for flow in flows}
-        self._sent: dict[tuple[str, int], Exchange] = {}
+        self._sent: dict[tuple[str, int], SinkExchange] = {}
         self._done: set[tuple[str, int]] = set()
         self._next_number = 0
         self._asked: dict[str, bytes] = {}
@@ -181,7 +181,7 @@ class Exchanges:
                     self._note_sent(side, identifier, change.token)
                 case "released":
                     if (side, identifier) in self._sent:
-                        self._put_sent(side, identifier, Exchange(self._sent[side, identifier].number))
+                        self._put_sent(side, identifier, SinkExchange(self._sent[side, identifier].number))
                 case "ended":
                     if self._sent.pop((side, identifier), None) is not None:
                         self._writes.append(Delete(SENT, _key(side, identifier)))
@@ -205,7 +205,7 @@ class Exchanges:
         publish = self._sessions[side].outbound.get(identifier)
         if publish is None or publish.packet.qos != 2:
             return  # a broker keeps nothing of QoS 1: the identifier may be used again at once
-        exchange = Exchange(self._next_number, packet=publish.packet, source_topic=publish.packet.topic_name)
+        exchange = SinkExchange(self._next_number, packet=publish.packet, source_topic=publish.packet.topic_name)
         self._next_number += 1
         publisher, inner = self._ends[side].publisher_of(token)
         flow = publisher.flow
@@ -222,7 +222,7 @@ class Exchanges:
             )
         self._put_sent(side, identifier, exchange)
 
-    def _put_sent(self, side: str, identifier: int, exchange: Exchange) -> None:
+    def _put_sent(self, side: str, identifier: int, exchange: SinkExchange) -> None:
         self._sent[side, identifier] = exchange
         self._writes.append(Put(SENT, _key(side, identifier), exchange.encode()))
 
@@ -246,11 +246,11 @@ class Exchanges:
         """Put sessions, ends and flows in the state that the rows stand for; return how many exchanges go on.
 
         Raises:
-            DamagedRow: A row is none of ours.
+            DamagedExchangeRow: A row is none of ours.
         """
         self._done = {_place(key) for key, _ in done}
         self._asked = {side: value for key, value in asked for side, letter in SIDES.items() if key == letter}
-        rows = sorted(((_place(key), Exchange.decode(value)) for key, value in sent), key=lambda row: row[1].number)
+        rows = sorted(((_place(key), SinkExchange.decode(value)) for key, value in sent), key=lambda row: row[1].number)
         opened: dict[str, dict[int, OpenPublish]] = {side: {} for side in self._ends}
         held: dict[str, list[Publish]] = {side: [] for side in self._ends}
         for (side, identifier), exchange in rows:
@@ -267,7 +267,7 @@ class Exchanges:
             session.restore(opened[side], [identifier for where, identifier in self._done if where == side], held[side])
         return len(rows)
 
-    def _take_up(self, side: str, exchange: Exchange, packet: Publish, held: dict[str, list[Publish]]) -> int:
+    def _take_up(self, side: str, exchange: SinkExchange, packet: Publish, held: dict[str, list[Publish]]) -> int:
         """Give an open exchange back to its flow; return its token in the session."""
         flow = self._flows.get(exchange.direction)
         if flow is None:
@@ -283,7 +283,7 @@ class Exchanges:
             exchange.source_topic, packet.payload, 2, packet.retain, self._before(packet), at_ms=exchange.at_ms
         )
         target = exchange.source_topic if exchange.is_dead_letter else packet.topic_name
-        record = Record(target, packet.payload, target, message, None, 2, packet.retain)
+        record = SinkRecord(target, packet.payload, target, message, None, 2, packet.retain)
         reason = ""
         if exchange.is_dead_letter:
             reason = dict(user_properties(packet.properties)).get(REASON, "rejected")
@@ -319,4 +319,4 @@ def _place(key: bytes) -> tuple[str, int]:
     for side, letter in SIDES.items():
         if key[:1] == letter and len(key) == 3:
             return side, int.from_bytes(key[1:], "big")
-    raise DamagedRow(f"key {key.hex()}")
+    raise DamagedExchangeRow(f"key {key.hex()}")

@@ -21,12 +21,12 @@ from conf.bridge_settings import FilesSink, GatewaySettings
 from conf.errors import UserError
 from conf.private_files import make_private_folder
 from conf.synced_folder import sync_folder
-from gateways.bridges.batch_sink import BatchSink, Outcome
-from gateways.bridges.flow import Flow
+from gateways.bridges.batch_sink import BatchResult, BatchSink
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.map_bridge import build_sink
 from gateways.bridges.message import user_properties
-from gateways.bridges.pump import Sending
-from gateways.bridges.running import Bridge, Finding
+from gateways.bridges.pump import SinkDelivery
+from gateways.bridges.running import Bridge, BridgeFinding
 
 __all__ = ["FileSink", "build_files"]
 
@@ -55,7 +55,7 @@ class FileSink(BatchSink):
 
     name = "files"
 
-    def __init__(self, settings: FilesSink, bridge: str, member: int, flow: Flow) -> None:
+    def __init__(self, settings: FilesSink, bridge: str, member: int, flow: BridgeFlow) -> None:
         super().__init__(flow, BATCH, BATCH_BYTES)
         self._settings, self._member, self._stem = settings, member, f"{bridge}-{member}"
         self._left = re.compile(rf"{re.escape(bridge)}-(\d+)-\d+{re.escape(OPEN)}")
@@ -94,12 +94,12 @@ class FileSink(BatchSink):
             self._file is not None and self._file.tell() >= self._settings.rotate_bytes
         )
 
-    async def write(self, batch: Sequence[Sending]) -> Outcome:
+    async def write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         """Write and sync a batch; one without records only turns the file over."""
         async with self._writing:
             return await trio.to_thread.run_sync(self._write, batch)
 
-    def _write(self, batch: Sequence[Sending]) -> Outcome:
+    def _write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         try:
             if not self._mended:
                 self._mend()
@@ -114,8 +114,8 @@ class FileSink(BatchSink):
                 self._turn_over()
         except (OSError, self._arrow.ArrowException) as error:
             self._drop()
-            return Outcome(f"{self._settings.folder}: {getattr(error, 'strerror', None) or error}")
-        return Outcome()
+            return BatchResult(f"{self._settings.folder}: {getattr(error, 'strerror', None) or error}")
+        return BatchResult()
 
     def _open(self) -> None:
         self._path = self._settings.folder / f"{self._stem}-{time.time_ns() // 1_000_000}{OPEN}"
@@ -170,7 +170,7 @@ class FileSink(BatchSink):
             sync_folder(self._settings.folder)
         path.unlink()
 
-    def _batch(self, batch: Sequence[Sending]) -> Any:
+    def _batch(self, batch: Sequence[SinkDelivery]) -> Any:
         records = [each.record for each in batch]
         columns = {
             "at_ms": [record.message.at_ms for record in records],
@@ -184,7 +184,9 @@ class FileSink(BatchSink):
         }
         return self._arrow.RecordBatch.from_pydict(columns, self._schema)
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Look whether the folder can be written."""
         writable = os.access(self._settings.folder, os.W_OK)
-        return [Finding(writable, f"files {self._settings.folder}", "writable" if writable else "cannot be written")]
+        return [
+            BridgeFinding(writable, f"files {self._settings.folder}", "writable" if writable else "cannot be written")
+        ]

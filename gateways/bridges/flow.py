@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from conf.events import say
-from gateways.bridges.message import BridgeMessage, Record
-from gateways.bridges.pump import DeadLetter, Pump, Sending
-from gateways.bridges.rules import Verdict
+from gateways.bridges.message import BridgeMessage, SinkRecord
+from gateways.bridges.pump import BridgePump, DeadLetter, SinkDelivery
+from gateways.bridges.rules import RuleResult
 
-__all__ = ["DeadLetters", "Flow", "Sink"]
+__all__ = ["BridgeFlow", "DeadLetters", "Sink"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,18 +24,18 @@ REJECTED_SHOWN_CHARS = 200
 
 
 class Sink(Protocol):
-    """Where records go; it answers each by ``Flow.done``, ``retry`` or ``reject``, now or later."""
+    """Where records go; it answers each by ``BridgeFlow.done``, ``retry`` or ``reject``, now or later."""
 
     @property
     def has_room(self) -> bool:
         """Whether it takes one more record now."""
 
-    def send(self, sending: Sending) -> None:
+    def send(self, sending: SinkDelivery) -> None:
         """Take a record."""
 
 
 class DeadLetters(Protocol):
-    """Where rejected records go; it answers by ``Flow.dead_letter_done`` or ``dead_letter_failed``."""
+    """Where rejected records go; it answers by ``BridgeFlow.dead_letter_done`` or ``dead_letter_failed``."""
 
     @property
     def has_room(self) -> bool:
@@ -53,7 +53,7 @@ class LastError:
     at_ms: int = 0
 
 
-class Flow:
+class BridgeFlow:
     """One direction.
 
     Args:
@@ -67,8 +67,8 @@ class Flow:
     def __init__(
         self,
         direction: str,
-        pump: Pump,
-        judge: Callable[[BridgeMessage], Verdict],
+        pump: BridgePump,
+        judge: Callable[[BridgeMessage], RuleResult],
         acknowledge: Callable[[int], None],
         now: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -103,8 +103,8 @@ class Flow:
                 self.pump.counts[f"dropped_{verdict.dropped}"] += 1
         self.step()
 
-    def restore(self, reference: int, message: BridgeMessage, record: Record, reason: str) -> int:
-        """Take what a former process had open: see ``Pump.restore``."""
+    def restore(self, reference: int, message: BridgeMessage, record: SinkRecord, reason: str) -> int:
+        """Take what a former process had open: see ``BridgePump.restore``."""
         return self.pump.restore(reference, message, record, reason, self._now())
 
     def drop(self, reason: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from conf.errors import ExitCode, UserError
 from conf.private_files import read_secret
 
-__all__ = ["SILENT", "Complaints", "kafka_library", "kafka_settings"]
+__all__ = ["SILENT", "ErrorReporter", "kafka_library", "kafka_settings"]
 
 SILENT = {"log_level": 0}  # of one who only looks: what it finds is told in one line, not at each attempt
 TELLING = ("_SSL", "_AUTHENTICATION", "_RESOLVE", "SASL_AUTHENTICATION_FAILED")
@@ -43,7 +43,7 @@ def kafka_settings(where: str, brokers: Sequence[str], further: Mapping[str, str
     return told
 
 
-class Complaints:
+class ErrorReporter:
     """The latest error of the library's connections that says why no broker answers; from any thread.
 
     Args:

@@ -14,12 +14,12 @@ import trio
 
 from conf.bridge_settings import GatewaySettings, KafkaSink
 from conf.errors import ExitCode, UserError
-from gateways.bridges.flow import Flow
-from gateways.bridges.kafka_library import SILENT, Complaints, kafka_library, kafka_settings
+from gateways.bridges.flow import BridgeFlow
+from gateways.bridges.kafka_library import SILENT, ErrorReporter, kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_sink
 from gateways.bridges.message import user_properties
-from gateways.bridges.pump import Sending
-from gateways.bridges.running import Bridge, Finding
+from gateways.bridges.pump import SinkDelivery
+from gateways.bridges.running import Bridge, BridgeFinding
 from mqtt.properties import PropertyId
 
 __all__ = ["KafkaProducer", "build_kafka_sink"]
@@ -67,11 +67,11 @@ class KafkaProducer:
 
     name = "kafka"
 
-    def __init__(self, library: Any, told: Mapping[str, Any], topics: Sequence[str], flow: Flow) -> None:
+    def __init__(self, library: Any, told: Mapping[str, Any], topics: Sequence[str], flow: BridgeFlow) -> None:
         self.is_up = False
         self.reason = "not connected yet"
         self._library, self._told, self._topics, self._flow = library, dict(told), topics, flow
-        self._complaints = Complaints(library)
+        self._complaints = ErrorReporter(library)
         self._producer: Any = None
         self._verdicts: list[tuple[int, Any]] = []  # of the present poll
         self._sent = trio.Event()
@@ -84,7 +84,7 @@ class KafkaProducer:
         """Whether the library takes one more record."""
         return self._producer is not None and not self._full
 
-    def send(self, sending: Sending) -> None:
+    def send(self, sending: SinkDelivery) -> None:
         """Give a record to the library."""
         record, token = sending.record, sending.token
         try:
@@ -185,24 +185,24 @@ class KafkaProducer:
         for token in tokens:
             self._flow.retry(token, "the producer began anew", reason="producer_fatal", after_s=0.0)
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Ask for the topics of the rules."""
         return await trio.to_thread.run_sync(self._check, abandon_on_cancel=True)
 
-    def _check(self) -> list[Finding]:
+    def _check(self) -> list[BridgeFinding]:
         where = f"kafka {self._told['bootstrap.servers']}"
-        complaints = Complaints(self._library, looks=True)
+        complaints = ErrorReporter(self._library, looks=True)
         admin = self._library.Producer({**self._told, **SILENT, "error_cb": complaints.hear})
         try:
             found = [admin.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
             count = len(admin.list_topics(timeout=LOOK_S).brokers)
         except self._library.KafkaException as error:
             admin.poll(0)  # for its complaints
-            return [Finding(False, where, complaints.add_to(_words(error)))]
-        findings = [Finding(True, where, f"{count} brokers")]
+            return [BridgeFinding(False, where, complaints.add_to(_words(error)))]
+        findings = [BridgeFinding(True, where, f"{count} brokers")]
         for topic in found:
             text = f"{len(topic.partitions)} partitions" if topic.error is None else topic.error.str()
-            findings.append(Finding(topic.error is None, f"{where} {topic.topic}", text))
+            findings.append(BridgeFinding(topic.error is None, f"{where} {topic.topic}", text))
         return findings
 
 
@@ -220,7 +220,7 @@ REJECTIONS = {
 }
 
 
-def _headers(sending: Sending) -> list[tuple[str, bytes]]:
+def _headers(sending: SinkDelivery) -> list[tuple[str, bytes]]:
     record = sending.record
     message = record.message
     headers = [

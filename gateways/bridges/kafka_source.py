@@ -18,12 +18,12 @@ import trio
 
 from conf.bridge_settings import GatewaySettings, KafkaSource
 from conf.errors import ExitCode, UserError
-from gateways.bridges.flow import Flow
-from gateways.bridges.kafka_library import SILENT, Complaints, kafka_library, kafka_settings
+from gateways.bridges.flow import BridgeFlow
+from gateways.bridges.kafka_library import SILENT, ErrorReporter, kafka_library, kafka_settings
 from gateways.bridges.map_bridge import build_source
 from gateways.bridges.message import BridgeMessage, mqtt_text
 from gateways.bridges.offsets import Offsets, Partition
-from gateways.bridges.running import Bridge, Finding
+from gateways.bridges.running import Bridge, BridgeFinding
 from mqtt.properties import Properties, PropertyId
 
 __all__ = ["KafkaConsumer", "build_kafka_source", "judge_group"]
@@ -89,11 +89,11 @@ class KafkaConsumer:
 
     name = "kafka"
 
-    def __init__(self, library: Any, told: Mapping[str, Any], topics: list[str], flow: Flow) -> None:
+    def __init__(self, library: Any, told: Mapping[str, Any], topics: list[str], flow: BridgeFlow) -> None:
         self.is_up = False
         self.reason = "not connected yet"
         self._library, self._told, self._topics, self._flow = library, dict(told), topics, flow
-        self._complaints = Complaints(library)
+        self._complaints = ErrorReporter(library)
         self._lock = threading.Lock()
         self._offsets = Offsets()
         self._references: dict[int, tuple[Partition, int]] = {}
@@ -251,22 +251,22 @@ class KafkaConsumer:
         if error.code() == self._library.KafkaError._ALL_BROKERS_DOWN:
             self.is_up, self.reason = False, self._complaints.add_to("all brokers are down")
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Ask for the topics, and who is in the group; it is not joined."""
         return await trio.to_thread.run_sync(self._check, abandon_on_cancel=True)
 
-    def _check(self) -> list[Finding]:
-        where, complaints = f"kafka {self._told['bootstrap.servers']}", Complaints(self._library, looks=True)
+    def _check(self) -> list[BridgeFinding]:
+        where, complaints = f"kafka {self._told['bootstrap.servers']}", ErrorReporter(self._library, looks=True)
         consumer = self._library.Consumer({**self._told, **SILENT, "error_cb": complaints.hear})
         try:
             found = [consumer.list_topics(topic, timeout=LOOK_S).topics[topic] for topic in self._topics]
         except self._library.KafkaException as error:
             consumer.consume(1, 0.0)  # for its complaints
-            return [Finding(False, where, complaints.add_to(str(error)))]
+            return [BridgeFinding(False, where, complaints.add_to(str(error)))]
         finally:
             consumer.close()
         findings = [
-            Finding(
+            BridgeFinding(
                 each.error is None,
                 f"{where} {each.topic}",
                 f"{len(each.partitions)} partitions" if each.error is None else each.error.str(),
@@ -275,7 +275,7 @@ class KafkaConsumer:
         ]
         return [*findings, *self._look_at_group(f"{where} group {self._told['group.id']}")]
 
-    def _look_at_group(self, where: str) -> list[Finding]:
+    def _look_at_group(self, where: str) -> list[BridgeFinding]:
         """Name members of the group that are not this bridge: they would take partitions of it."""
         group, own = self._told["group.id"], self._told["client.id"]
         shared = {key: value for key, value in self._told.items() if key not in CONSUMER_ONLY} | SILENT
@@ -287,7 +287,7 @@ class KafkaConsumer:
         return [judge_group(described, own, where)]
 
 
-def judge_group(described: Any, own: str, where: str) -> Finding:
+def judge_group(described: Any, own: str, where: str) -> BridgeFinding:
     """Return what the description of a group means for a bridge that wants its partitions alone.
 
     Args:
@@ -298,10 +298,10 @@ def judge_group(described: Any, own: str, where: str) -> Finding:
     others = [each for each in described.members if each.client_id != own]
     shown = ", ".join(f"{each.client_id} at {each.host}" for each in others[:SHOWN_MAX])
     if others:
-        return Finding(False, where, f"another program reads there: {shown}; take another consumer_group")
+        return BridgeFinding(False, where, f"another program reads there: {shown}; take another consumer_group")
     if described.state.name == "STABLE" and not described.members:
-        return Finding(True, where, "in use; the server does not tell by whom")
-    return Finding(True, where, "no other program")
+        return BridgeFinding(True, where, "in use; the server does not tell by whom")
+    return BridgeFinding(True, where, "no other program")
 
 
 def _message(record: Any) -> BridgeMessage:

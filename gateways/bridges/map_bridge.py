@@ -21,13 +21,13 @@ from conf.errors import ExitCode, UserError
 from gateways.bridges.dead_letters import dead_letters_of
 from gateways.bridges.door_check import check_door
 from gateways.bridges.doors import cluster_door
-from gateways.bridges.flow import Flow, Sink
+from gateways.bridges.flow import BridgeFlow, Sink
 from gateways.bridges.message import BridgeMessage, user_properties
 from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
 from gateways.bridges.predicates import Predicate
-from gateways.bridges.pump import Pump, PumpBounds
-from gateways.bridges.rules import Rule, Rules, Transform
-from gateways.bridges.running import Bridge, ClusterSide, Finding, Side, wall_ms
+from gateways.bridges.pump import BridgePump, PumpBounds
+from gateways.bridges.rules import BridgeRule, Rules, Transform
+from gateways.bridges.running import Bridge, BridgeFinding, BridgeSide, ClusterSide, wall_ms
 from gateways.bridges.templates import Template
 from gateways.client import GatewayClient
 from mqtt.errors import MqttError
@@ -36,22 +36,22 @@ from mqtt.properties import PropertyId
 from mqtt.publisher_properties import CLIENT_ID, NAMES, USER_NAME
 from mqtt.topics import validate_topic_filter
 
-__all__ = ["OtherSide", "OtherSource", "build_sink", "build_source", "rules_of", "to_json"]
+__all__ = ["RemoteEnd", "RemoteSource", "build_sink", "build_source", "rules_of", "to_json"]
 
 Fields = Mapping[str, Callable[[BridgeMessage], str]]
 
 
-class OtherSide(Sink, Side, Protocol):
+class RemoteEnd(Sink, BridgeSide, Protocol):
     """The other side of a bridge out of the cluster."""
 
     async def run(self) -> None:
         """Do what must be done beside ``send``, for ever."""
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Look, and move nothing."""
 
 
-class OtherSource(Side, Protocol):
+class RemoteSource(BridgeSide, Protocol):
     """The other side of a bridge into the cluster."""
 
     def finish(self, reference: int) -> None:
@@ -60,11 +60,11 @@ class OtherSource(Side, Protocol):
     async def run(self) -> None:
         """Give messages to the flow, for ever."""
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Look, and move nothing."""
 
 
-def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[[Flow], OtherSide]) -> Bridge:
+def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[[BridgeFlow], RemoteEnd]) -> Bridge:
     """Return a bridge out of the cluster; with ``shares`` it has as many members, each with a flow of its own.
 
     Raises:
@@ -79,7 +79,7 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
     for each in settings.map:
         filters[each.filter] = max(each.qos, filters.get(each.filter, 0))
     bridge = Bridge(name, getattr(settings, "kind", ""), [], [], [])
-    checks: list[Callable[[], Awaitable[list[Finding]]]] = []
+    checks: list[Callable[[], Awaitable[list[BridgeFinding]]]] = []
     for number in range(settings.shares):
         door = cluster_door(name, settings)
         shared = settings.shares > 1
@@ -94,9 +94,9 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
         end = MqttEnd("cluster", trio.current_time, wall_ms)
         end.version, end.reference_as = door.version, door.client_id
         end.named_filters = door.named_filters = named if settings.protocol == "5" else None
-        pump = Pump(_bounds(settings, pipelined), Random())
+        pump = BridgePump(_bounds(settings, pipelined), Random())
         direction = f"out-{number}" if shared else "out"
-        flow = Flow(direction, pump, Rules(rules).judge, end.finish, trio.current_time, wall_ms)
+        flow = BridgeFlow(direction, pump, Rules(rules).judge, end.finish, trio.current_time, wall_ms)
         client = GatewayClient(door.options(asked), end, Random())
         end.flow, end.client = flow, client
         other = make(flow)
@@ -113,7 +113,7 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
 
 
 def build_source(
-    name: str, settings: MapBridge, make: Callable[[Flow], OtherSource], fields: Fields | None = None
+    name: str, settings: MapBridge, make: Callable[[BridgeFlow], RemoteSource], fields: Fields | None = None
 ) -> Bridge:
     """Return a bridge into the cluster.
 
@@ -125,8 +125,8 @@ def build_source(
     end = MqttEnd("cluster", trio.current_time, wall_ms)
     end.version = door.version
     bridge = Bridge(name, getattr(settings, "kind", ""), [], [], [])
-    pump = Pump(_bounds(settings, pipelined=True), Random())
-    flow = Flow("in", pump, rules.judge, lambda reference: source.finish(reference), trio.current_time, wall_ms)
+    pump = BridgePump(_bounds(settings, pipelined=True), Random())
+    flow = BridgeFlow("in", pump, rules.judge, lambda reference: source.finish(reference), trio.current_time, wall_ms)
     source = make(flow)
     client = GatewayClient(door.options(()), end, Random())
     end.client = client
@@ -146,7 +146,7 @@ def _bounds(settings: BridgeSettings, pipelined: bool) -> PumpBounds:
 
 def rules_of(
     name: str, maps: Sequence[MapSettings], *, by_filter: bool = True, fields: Fields | None = None
-) -> list[Rule]:
+) -> list[BridgeRule]:
     """Return the rules of a bridge.
 
     Raises:
@@ -163,7 +163,7 @@ def rules_of(
     return rules
 
 
-def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> Rule:
+def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> BridgeRule:
     if by_filter:
         validate_topic_filter(each.filter)
         if each.filter.startswith("$share/"):
@@ -172,7 +172,7 @@ def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> Rule:
     transform = _function(each.transform) if each.transform else None
     if each.format == "json" and transform is not None:
         raise ValueError('format = "json" and transform exclude each other')
-    return Rule(
+    return BridgeRule(
         each.filter,
         Template(each.topic, place, fields),
         Template(each.key, place, fields) if each.key else None,

@@ -9,7 +9,7 @@ from mqtt.data_types import check_text
 from mqtt.errors import MqttError
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["BridgeMessage", "Record", "mqtt_text", "user_properties"]
+__all__ = ["BridgeMessage", "SinkRecord", "mqtt_text", "user_properties"]
 
 OVERHEAD_BYTES = 200  # counted for each message beside its payload and topic, so that empty ones fill a window too
 
@@ -41,7 +41,7 @@ class BridgeMessage:
 
 
 @dataclass(slots=True)
-class Record:
+class SinkRecord:
     """A message as the rules made it for a sink.
 
     Attributes:

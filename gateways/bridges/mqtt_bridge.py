@@ -16,14 +16,14 @@ from conf.bridge_settings import GatewaySettings, MqttBridge
 from conf.errors import ExitCode, UserError
 from gateways.bridges.dead_letters import Task, dead_letters_of
 from gateways.bridges.door_check import check_door
-from gateways.bridges.doors import Door, cluster_door, remote_door
+from gateways.bridges.doors import BrokerEndpoint, cluster_door, remote_door
 from gateways.bridges.exactly_once import ExactlyOnce, spool_path
-from gateways.bridges.exchanges import Exchanges
-from gateways.bridges.flow import Flow
+from gateways.bridges.exchanges import SinkExchanges
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
 from gateways.bridges.mqtt_rules import MqttRules
-from gateways.bridges.pump import Pump, PumpBounds
-from gateways.bridges.running import Bridge, ClusterSide, Side, wall_ms
+from gateways.bridges.pump import BridgePump, PumpBounds
+from gateways.bridges.running import Bridge, BridgeSide, ClusterSide, wall_ms
 from gateways.bridges.topic_lines import TopicLine, parse_topic_line
 from gateways.client import GatewayClient
 from mqtt.client_session import ClientSession
@@ -76,10 +76,10 @@ def mqtt_rules_of(settings: MqttBridge, lines: list[TopicLine]) -> tuple[MqttRul
 
 def make_flow(
     settings: MqttBridge, direction: str, rules: MqttRules, acknowledge: Callable[[int], None], random: Random
-) -> Flow:
+) -> BridgeFlow:
     """Return one direction."""
     bounds = PumpBounds(settings.window_messages, settings.window_bytes, settings.give_up_s, pipelined=True)
-    return Flow(direction, Pump(bounds, random), rules.judge, acknowledge, trio.current_time, wall_ms)
+    return BridgeFlow(direction, BridgePump(bounds, random), rules.judge, acknowledge, trio.current_time, wall_ms)
 
 
 def subscriptions(filters: dict[str, int]) -> list[SubscriptionRequest]:
@@ -116,7 +116,7 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
             flow.connect(PublishingSink(ends[sink], flow, wall_ms, settings.client_id), letters)
             flows.append(flow)
     sessions: dict[str, ClientSession] = {}
-    exchanges = Exchanges(ends, sessions, flows, settings.client_id) if settings.exactly_once else None
+    exchanges = SinkExchanges(ends, sessions, flows, settings.client_id) if settings.exactly_once else None
     clients: dict[str, GatewayClient] = {}
     for side, end in ends.items():
         doors[side].full_qos = exchanges is not None
@@ -132,12 +132,12 @@ def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bri
             _notify(end, doors[side])
         if doors[side].version != 5:
             _try_level(end, doors[side])
-    visit = Visit(settings, ends["remote"], clients["remote"], flows)
+    visit = CheckResult(settings, ends["remote"], clients["remote"], flows)
     tasks += [
         clients["cluster"].run,
         {"automatic": clients["remote"].run, "once": visit.once, "lazy": visit.lazily}[settings.start],
     ]
-    sides: list[Side] = list(ends.values())
+    sides: list[BridgeSide] = list(ends.values())
     if exchanges is not None:
         owner = f"bridge {settings.client_id}"
         path, bytes_max = spool_path(gateway.data_dir, name), SPOOL_WINDOWS * settings.window_bytes + SPOOL_BYTES_MIN
@@ -153,13 +153,13 @@ def _want(wanted: dict[str, int], topic_filter: str, qos: int) -> None:
     wanted[topic_filter] = max(qos, wanted.get(topic_filter, 0))
 
 
-def _end(side: str, door: Door, filters: list[str]) -> MqttEnd:
+def _end(side: str, door: BrokerEndpoint, filters: list[str]) -> MqttEnd:
     end = MqttEnd(side, trio.current_time, wall_ms, filters, has_no_local=door.version == 5)
     end.version = door.version
     return end
 
 
-def _notify(end: MqttEnd, door: Door) -> None:
+def _notify(end: MqttEnd, door: BrokerEndpoint) -> None:
     """Say on each connection that it stands, and let the will say that it does not."""
     topic = f"$SYS/broker/connection/{door.client_id}/state"
     door.will = Will(topic, b"0", 1, True)
@@ -172,7 +172,7 @@ def _notify(end: MqttEnd, door: Door) -> None:
     end.when_up.append(say)
 
 
-def _try_level(end: MqttEnd, door: Door) -> None:
+def _try_level(end: MqttEnd, door: BrokerEndpoint) -> None:
     """Come as a bridge first; a broker that does not take that is visited as a client, whose echoes are told apart."""
     stood = False
 
@@ -189,10 +189,10 @@ def _try_level(end: MqttEnd, door: Door) -> None:
     end.when_down.append(down)
 
 
-class Visit:
+class CheckResult:
     """When the other broker is visited, where that is not always."""
 
-    def __init__(self, settings: MqttBridge, end: MqttEnd, client: GatewayClient, flows: list[Flow]) -> None:
+    def __init__(self, settings: MqttBridge, end: MqttEnd, client: GatewayClient, flows: list[BridgeFlow]) -> None:
         self._settings, self._end, self._client, self._flows = settings, end, client, flows
 
     async def once(self) -> None:

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gateways.bridges.echoes import Echoes, digest
-from gateways.bridges.flow import Flow
-from gateways.bridges.message import BridgeMessage, Record, user_properties
+from gateways.bridges.echoes import BridgeEchoes, digest
+from gateways.bridges.flow import BridgeFlow
+from gateways.bridges.message import BridgeMessage, SinkRecord, user_properties
 from gateways.bridges.publishers import NamedPublishers
-from gateways.bridges.pump import DeadLetter, Sending
+from gateways.bridges.pump import DeadLetter, SinkDelivery
 from mqtt.client_session import Accepted
 from mqtt.data_types import check_text
 from mqtt.errors import MqttError
@@ -24,7 +24,7 @@ from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import FAILURE, ReasonCode
 from mqtt.topics import validate_topic_name
 
-__all__ = ["EndClient", "MqttEnd", "Publisher", "PublishingDeadLetters", "PublishingSink", "make_publish"]
+__all__ = ["EndClient", "EndPublisher", "MqttEnd", "PublishingDeadLetters", "PublishingSink", "make_publish"]
 
 OUTGOING_BYTES_MAX = 1024 * 1024  # that wait for the kernel: QoS 0 has no other bound
 FORWARDED = (
@@ -113,7 +113,7 @@ class MqttEnd:
     ) -> None:
         self.name = name
         self.client: EndClient | None = None
-        self.flow: Flow | None = None
+        self.flow: BridgeFlow | None = None
         self._is_connected = False
         self._reason = "not connected yet"
         self.when_up: list[Callable[[], None]] = []
@@ -126,11 +126,11 @@ class MqttEnd:
         self._named = NamedPublishers({})
         self.reference_as = ""  # client ID in references of messages; "" for none
         self._now, self._wall_ms = now, wall_ms
-        self._publishers: list[Publisher] = []
+        self._publishers: list[EndPublisher] = []
         self._next_reference = 0
         self._taken: dict[int, Publish] = {}  # given to the flow and not finished
         self._maximum_qos, self._retain_available = 2, True
-        self._echoes = Echoes(filters)
+        self._echoes = BridgeEchoes(filters)
         self._left_at = -1.0  # when the first message of this connection was left to the broker; -1: none was
 
     @property
@@ -145,18 +145,20 @@ class MqttEnd:
             return "" if self.is_up else "the broker has not answered SUBSCRIBE yet"
         return self._reason
 
-    def publisher(self, answer: Answer, flow: Flow | None = None, *, is_dead_letter: bool = False) -> Publisher:
+    def publisher(
+        self, answer: Answer, flow: BridgeFlow | None = None, *, is_dead_letter: bool = False
+    ) -> EndPublisher:
         """Return one more sender on this connection; ``flow`` is told when there is room."""
         assert len(self._publishers) < PUBLISHERS_MAX
-        made = Publisher(self, len(self._publishers), answer, flow, is_dead_letter)
+        made = EndPublisher(self, len(self._publishers), answer, flow, is_dead_letter)
         self._publishers.append(made)
         return made
 
-    def publisher_of(self, token: int) -> tuple[Publisher, int]:
+    def publisher_of(self, token: int) -> tuple[EndPublisher, int]:
         """Return who sent a message of the session, and its own token."""
         return self._publishers[token % PUBLISHERS_MAX], token // PUBLISHERS_MAX
 
-    def token_of(self, flow: Flow, token: int, is_dead_letter: bool) -> int:
+    def token_of(self, flow: BridgeFlow, token: int, is_dead_letter: bool) -> int:
         """Return the session's token of a message of a flow's sink or dead letter; -1 where it has none here."""
         for index, each in enumerate(self._publishers):
             if each.flow is flow and each.is_dead_letter == is_dead_letter:
@@ -230,7 +232,7 @@ class MqttEnd:
             ),
         )
 
-    def _leave(self, flow: Flow, client: EndClient, packet: Publish) -> None:
+    def _leave(self, flow: BridgeFlow, client: EndClient, packet: Publish) -> None:
         """Leave a message to the broker, which keeps it, for there is no room; so all behind it, or order would break.
 
         The connection stays: a new one would bring the same while the sink stands still. ``_fetch`` gets them.
@@ -331,7 +333,7 @@ class MqttEnd:
         return ""
 
 
-class Publisher:
+class EndPublisher:
     """One of those that publish on an end's connection; a ``Sink`` and ``DeadLetters``.
 
     Attributes:
@@ -340,7 +342,7 @@ class Publisher:
         is_dead_letter: It publishes what the flow's sink rejects.
     """
 
-    def __init__(self, end: MqttEnd, index: int, answer: Answer, flow: Flow | None, is_dead_letter: bool) -> None:
+    def __init__(self, end: MqttEnd, index: int, answer: Answer, flow: BridgeFlow | None, is_dead_letter: bool) -> None:
         self.answer, self.flow, self.is_dead_letter = answer, flow, is_dead_letter
         self._end, self._index = end, index
 
@@ -357,7 +359,7 @@ class Publisher:
 class PublishingSink:
     """Sink of a flow: records are published at an end."""
 
-    def __init__(self, end: MqttEnd, flow: Flow, wall_ms: Callable[[], int], bridge: str = "") -> None:
+    def __init__(self, end: MqttEnd, flow: BridgeFlow, wall_ms: Callable[[], int], bridge: str = "") -> None:
         self._flow, self._wall_ms, self._bridge = flow, wall_ms, bridge
         self._publisher = end.publisher(self._answered, flow)
 
@@ -366,7 +368,7 @@ class PublishingSink:
         """Whether one more record may be sent."""
         return self._publisher.has_room
 
-    def send(self, sending: Sending) -> None:
+    def send(self, sending: SinkDelivery) -> None:
         """Publish; QoS 0 is done when it is on its way."""
         packet = make_publish(sending.record, self._wall_ms(), self._bridge)
         if packet is None:
@@ -396,7 +398,7 @@ class PublishingSink:
 class PublishingDeadLetters:
     """Dead letter of a flow: a topic at an end."""
 
-    def __init__(self, end: MqttEnd, flow: Flow, topic: str) -> None:
+    def __init__(self, end: MqttEnd, flow: BridgeFlow, topic: str) -> None:
         self._flow, self._topic = flow, topic
         self._publisher = end.publisher(self._answered, flow, is_dead_letter=True)
 
@@ -437,7 +439,7 @@ class PublishingDeadLetters:
             self._flow.dead_letter_failed(token, f"{self._topic}: the broker answered 0x{reason_code & 0xFF:02x}")
 
 
-def make_publish(record: Record, now_ms: int, bridge: str = "") -> Publish | None:
+def make_publish(record: SinkRecord, now_ms: int, bridge: str = "") -> Publish | None:
     """Return the packet that a record becomes; None for one whose Message Expiry Interval has passed.
 
     Args:

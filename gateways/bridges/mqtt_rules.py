@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from gateways.bridges.message import BridgeMessage, Record, user_properties
-from gateways.bridges.rules import Verdict
+from gateways.bridges.message import BridgeMessage, SinkRecord, user_properties
+from gateways.bridges.rules import RuleResult
 from gateways.bridges.topic_lines import TopicLine
 
 __all__ = ["MqttRules"]
@@ -38,7 +38,7 @@ class MqttRules:
         )
         self._of_topic: dict[str, tuple[str, int] | None] = {}
 
-    def judge(self, message: BridgeMessage) -> Verdict:
+    def judge(self, message: BridgeMessage) -> RuleResult:
         """Return what becomes of a message."""
         if message.properties:
             path = [
@@ -49,14 +49,14 @@ class MqttRules:
             ]
             if self._bridge in path or len(path) >= PATH_NAMES_MAX:
                 reason = "loop" if self._bridge in path else "path_too_long"
-                return Verdict(dropped=reason, fell=[f"bridge-path is {','.join(path)[:200]}"])
+                return RuleResult(dropped=reason, fell=[f"bridge-path is {','.join(path)[:200]}"])
         found = self._line(message.topic)
         if found is None:
-            return Verdict(dropped="unmatched")
+            return RuleResult(dropped="unmatched")
         target, qos = found
-        return Verdict(
+        return RuleResult(
             [
-                Record(
+                SinkRecord(
                     target,
                     message.payload,
                     target,

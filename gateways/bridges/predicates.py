@@ -13,12 +13,12 @@ from typing import Any
 
 from gateways.bridges.message import BridgeMessage, user_properties
 
-__all__ = ["Predicate", "Unjudged"]
+__all__ = ["Predicate", "PredicateUndecided"]
 
 PREDICATE_S_MAX = 0.001  # of processor time
 
 
-class Unjudged(Exception):
+class PredicateUndecided(Exception):
     """A predicate has no answer for a message; ``reason`` is the counter's label."""
 
     def __init__(self, reason: str, text: str) -> None:
@@ -56,7 +56,7 @@ class Predicate:
         try:
             payload = json.loads(message.payload)
         except (ValueError, RecursionError):
-            raise Unjudged("not_json", "the payload is no JSON") from None
+            raise PredicateUndecided("not_json", "the payload is no JSON") from None
         properties = dict(reversed(user_properties(message.properties)))
         began = self._processor_s()
         try:
@@ -70,9 +70,9 @@ class Predicate:
                 }
             )
         except Exception as error:
-            raise Unjudged("predicate_failed", str(error).split(". ")[0]) from None
+            raise PredicateUndecided("predicate_failed", str(error).split(". ")[0]) from None
         if self._processor_s() - began > PREDICATE_S_MAX:
-            raise Unjudged("predicate_slow", "the expression took more than 1 ms")
+            raise PredicateUndecided("predicate_slow", "the expression took more than 1 ms")
         if not isinstance(answer, bool):
-            raise Unjudged("predicate_failed", f"the answer is {answer!r}, not true or false")
+            raise PredicateUndecided("predicate_failed", f"the answer is {answer!r}, not true or false")
         return answer

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gateways.bridges.message import BridgeMessage, Record
+from gateways.bridges.message import BridgeMessage, SinkRecord
 from gateways.retry_delay import RetryDelay
 
-__all__ = ["DeadLetter", "Pump", "PumpBounds", "Sending"]
+__all__ = ["BridgePump", "DeadLetter", "PumpBounds", "SinkDelivery"]
 
 
 WINDOWS_MAX = 2  # by bytes, of a broker that sends more than Receive Maximum, or has none (3.1.1)
@@ -42,11 +42,11 @@ class PumpBounds:
 
 
 @dataclass(slots=True)
-class Sending:
+class SinkDelivery:
     """One record that a sink has, or gets next."""
 
     token: int  # grows with the order of messages
-    record: Record
+    record: SinkRecord
     reference: int  # of its message
     first_tried: float = -math.inf
     at_sink: bool = False
@@ -58,7 +58,7 @@ class DeadLetter:
     """A rejected record on its way to the dead letter."""
 
     token: int
-    record: Record
+    record: SinkRecord
     reason: str
 
 
@@ -75,7 +75,7 @@ class _Lane:
         self.queued = False  # stands in the pump's queue of lanes
 
 
-class Pump:
+class BridgePump:
     """Unfinished messages of one direction of a bridge.
 
     Attributes:
@@ -90,7 +90,7 @@ class Pump:
         self._next_token = 0
         self._size = 0
         self._messages: dict[int, tuple[BridgeMessage, int]] = {}  # reference -> message, unfinished records
-        self._sendings: dict[int, Sending] = {}
+        self._sendings: dict[int, SinkDelivery] = {}
         self._lanes: dict[str, _Lane] = {}
         self._ready: deque[str] = deque()  # lanes that may send, in turn
         self._blocked: list[tuple[float, str]] = []  # a heap of lanes that wait for a time
@@ -131,7 +131,7 @@ class Pump:
         """Return how many records are not at the sink."""
         return sum(len(lane.waiting) for lane in self._lanes.values())
 
-    def offer(self, reference: int, message: BridgeMessage, records: Sequence[Record]) -> None:
+    def offer(self, reference: int, message: BridgeMessage, records: Sequence[SinkRecord]) -> None:
         """Take a message; without records it is finished at once."""
         assert reference not in self._messages, "a reference is used once"
         self.counts["received"] += 1
@@ -143,7 +143,7 @@ class Pump:
         for record in records:
             token = self._next_token
             self._next_token += 1
-            self._sendings[token] = Sending(token, record, reference)
+            self._sendings[token] = SinkDelivery(token, record, reference)
             lane = self._lanes.get(record.lane)
             if lane is None:
                 lane = self._lanes[record.lane] = _Lane(self._random)
@@ -152,16 +152,16 @@ class Pump:
 
     def reject_message(self, reference: int, message: BridgeMessage, reason: str) -> None:
         """Take a message that the rules cannot make a record of: it goes to the dead letter."""
-        record = Record(message.topic, message.payload, message.topic, message, message.key)
+        record = SinkRecord(message.topic, message.payload, message.topic, message, message.key)
         self.counts["received"] += 1
         self._messages[reference] = (message, 1)
         self._size += message.size
         token = self._next_token
         self._next_token += 1
-        self._sendings[token] = Sending(token, record, reference, reason=reason)
+        self._sendings[token] = SinkDelivery(token, record, reference, reason=reason)
         self._count_rejected(token, reason)
 
-    def restore(self, reference: int, message: BridgeMessage, record: Record, reason: str, now: float) -> int:
+    def restore(self, reference: int, message: BridgeMessage, record: SinkRecord, reason: str, now: float) -> int:
         """Take a message whose record a former process gave to the sink, or with a reason to the dead letter.
 
         Returns:
@@ -172,7 +172,7 @@ class Pump:
         self._size += message.size
         token = self._next_token
         self._next_token += 1
-        self._sendings[token] = Sending(token, record, reference, now, at_sink=not reason, reason=reason)
+        self._sendings[token] = SinkDelivery(token, record, reference, now, at_sink=not reason, reason=reason)
         if not reason:
             self._lanes.setdefault(record.lane, _Lane(self._random)).at_sink += 1
         return token
@@ -190,7 +190,7 @@ class Pump:
 
     # What the sink asks and says
 
-    def next_sending(self, now: float) -> Sending | None:
+    def next_sending(self, now: float) -> SinkDelivery | None:
         """Return the record that the sink gets next, None if there is none now."""
         self._wake(now)
         while self._ready:
@@ -299,7 +299,7 @@ class Pump:
         self.counts[f"rejected_{reason}"] += 1
         self._rejected.append(token)
 
-    def _leave_sink(self, token: int) -> Sending | None:
+    def _leave_sink(self, token: int) -> SinkDelivery | None:
         """Take a record from the sink; None for one that it does not have, which a late answer may name."""
         sending = self._sendings.get(token)
         if sending is None or not sending.at_sink:

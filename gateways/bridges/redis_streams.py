@@ -19,12 +19,12 @@ import trio
 from conf.bridge_settings import GatewaySettings, RedisSink, RedisSource
 from conf.errors import ExitCode, UserError
 from conf.private_files import read_secret
-from gateways.bridges.batch_sink import BatchSink, Outcome
-from gateways.bridges.flow import Flow
+from gateways.bridges.batch_sink import BatchResult, BatchSink
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.map_bridge import build_sink, build_source
 from gateways.bridges.message import BridgeMessage, mqtt_text
-from gateways.bridges.pump import Sending
-from gateways.bridges.running import Bridge, Finding
+from gateways.bridges.pump import SinkDelivery
+from gateways.bridges.running import Bridge, BridgeFinding
 from mqtt.properties import Properties, PropertyId
 
 __all__ = ["RedisStreamSink", "RedisStreamSource", "build_redis_sink", "build_redis_source"]
@@ -97,15 +97,15 @@ def _client(library: Any, settings: RedisBridge, password: str | None) -> Any:
     )
 
 
-def _check(library: Any, settings: RedisBridge, password: str | None) -> list[Finding]:
+def _check(library: Any, settings: RedisBridge, password: str | None) -> list[BridgeFinding]:
     where = f"redis {settings.redis_host}:{settings.redis_port}"
     try:
         client = _client(library, settings, password)
         found = client.info("server")["redis_version"]
         client.close()
     except (library.RedisError, OSError) as error:
-        return [Finding(False, where, str(error))]
-    return [Finding(True, where, f"version {found}")]
+        return [BridgeFinding(False, where, str(error))]
+    return [BridgeFinding(True, where, f"version {found}")]
 
 
 class RedisStreamSink(BatchSink):
@@ -113,7 +113,7 @@ class RedisStreamSink(BatchSink):
 
     name = "redis"
 
-    def __init__(self, library: Any, settings: RedisSink, password: str | None, flow: Flow) -> None:
+    def __init__(self, library: Any, settings: RedisSink, password: str | None, flow: BridgeFlow) -> None:
         super().__init__(flow, BATCH, BATCH_BYTES)
         self._library, self._settings, self._password = library, settings, password
         self._redis: Any = None
@@ -129,11 +129,11 @@ class RedisStreamSink(BatchSink):
             await trio.sleep(1.0)
         await self.work(0)
 
-    async def write(self, batch: Sequence[Sending]) -> Outcome:
+    async def write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         """Add entries in one round trip."""
         return await trio.to_thread.run_sync(self._write, batch, abandon_on_cancel=True)
 
-    def _write(self, batch: Sequence[Sending]) -> Outcome:
+    def _write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         try:
             pipeline = self._redis.pipeline(transaction=True)  # all or none: a repeat is of the whole batch
             for each in batch:
@@ -142,18 +142,18 @@ class RedisStreamSink(BatchSink):
         except self._library.ResponseError as error:
             text = str(error)
             retried = any(word in text for word in RETRIED)
-            return Outcome(text, "" if retried else "refused_by_redis")
+            return BatchResult(text, "" if retried else "refused_by_redis")
         except (self._library.RedisError, OSError) as error:
-            return Outcome(str(error))
-        return Outcome()
+            return BatchResult(str(error))
+        return BatchResult()
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Ask for the version."""
         look = partial(_check, self._library, self._settings, self._password)
         return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
 
 
-def _fields(sending: Sending) -> dict[str, bytes]:
+def _fields(sending: SinkDelivery) -> dict[str, bytes]:
     record = sending.record
     found = {
         "topic": record.message.topic.encode(),
@@ -169,7 +169,9 @@ class RedisStreamSource:
 
     name = "redis"
 
-    def __init__(self, library: Any, settings: RedisSource, password: str | None, consumer: str, flow: Flow) -> None:
+    def __init__(
+        self, library: Any, settings: RedisSource, password: str | None, consumer: str, flow: BridgeFlow
+    ) -> None:
         self.is_up, self.reason = False, "not connected yet"
         self._library, self._settings, self._password = library, settings, password
         self._consumer, self._flow = consumer, flow
@@ -293,7 +295,7 @@ class RedisStreamSource:
         with self._lock:
             self._known.difference_update(finished)
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Ask for the version."""
         look = partial(_check, self._library, self._settings, self._password)
         return await trio.to_thread.run_sync(look, abandon_on_cancel=True)

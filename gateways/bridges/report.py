@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from conf.metrics import Metrics
-from gateways.bridges.flow import Flow
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.running import Bridge
 
 __all__ = ["Rates", "register_metrics", "status_rows"]
@@ -71,7 +71,7 @@ def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]
 def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
     """Show every bridge on the page, with a reason on each counter."""
 
-    def flows() -> Iterator[tuple[str, Flow]]:
+    def flows() -> Iterator[tuple[str, BridgeFlow]]:
         return ((bridge.name, flow) for bridge in bridges for flow in bridge.flows)  # those of a standby change
 
     metrics.counter(

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateways.bridges.message import BridgeMessage, Record
-from gateways.bridges.predicates import Predicate, Unjudged
+from gateways.bridges.message import BridgeMessage, SinkRecord
+from gateways.bridges.predicates import Predicate, PredicateUndecided
 from gateways.bridges.templates import MissingValue, Template
 from mqtt.topics import matches
 
-__all__ = ["Rejected", "Rule", "Rules", "Verdict"]
+__all__ = ["BridgeRule", "RuleError", "RuleResult", "Rules"]
 
 TOPICS_MAX = 4096  # whose rules are remembered; then all are forgotten at once
 
@@ -22,7 +22,7 @@ Transform = Callable[[str, bytes], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class BridgeRule:
     """One rule.
 
     Attributes:
@@ -54,7 +54,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RuleError:
     """A rule took a message and could not make a record of it."""
 
     reason: str
@@ -62,7 +62,7 @@ class Rejected:
 
 
 @dataclass(slots=True)
-class Verdict:
+class RuleResult:
     """Outcome for one message.
 
     Attributes:
@@ -72,8 +72,8 @@ class Verdict:
         dropped: Label of the counter where there is no record, "" where there is one.
     """
 
-    records: list[Record] = field(default_factory=list)
-    rejected: Rejected | None = None
+    records: list[SinkRecord] = field(default_factory=list)
+    rejected: RuleError | None = None
     fell: list[str] = field(default_factory=list)
     dropped: str = ""
 
@@ -86,25 +86,25 @@ class Rules:
         by_filter: The source's topics are MQTT's; False: names that must be equal.
     """
 
-    def __init__(self, rules: Sequence[Rule], *, by_filter: bool = True) -> None:
+    def __init__(self, rules: Sequence[BridgeRule], *, by_filter: bool = True) -> None:
         self._rules = tuple(rules)
         self._by_filter = by_filter
-        self._of_topic: dict[str, tuple[Rule, ...]] = {}
+        self._of_topic: dict[str, tuple[BridgeRule, ...]] = {}
 
-    def judge(self, message: BridgeMessage) -> Verdict:
+    def judge(self, message: BridgeMessage) -> RuleResult:
         """Return what becomes of a message; no exception leaves."""
-        verdict = Verdict()
+        verdict = RuleResult()
         rules = self._matching(message.topic)
         targets: set[str] = set()
         for rule in rules:
             try:
                 record = _record(rule, message)
-            except Unjudged as error:
-                verdict.rejected = Rejected(error.reason, str(error))
+            except PredicateUndecided as error:
+                verdict.rejected = RuleError(error.reason, str(error))
             except MissingValue as error:
-                verdict.rejected = Rejected("template", str(error))
+                verdict.rejected = RuleError("template", str(error))
             except Exception as error:  # of somebody's function
-                verdict.rejected = Rejected("transform", f"{type(error).__name__}: {error}")
+                verdict.rejected = RuleError("transform", f"{type(error).__name__}: {error}")
             else:
                 if isinstance(record, str):
                     verdict.fell.append(f"{rule.topic_filter}: {record}")
@@ -117,7 +117,7 @@ class Rules:
             verdict.dropped = "filtered" if rules else "unmatched"
         return verdict
 
-    def _matching(self, topic: str) -> tuple[Rule, ...]:
+    def _matching(self, topic: str) -> tuple[BridgeRule, ...]:
         found = self._of_topic.get(topic)
         if found is None:
             if len(self._of_topic) >= TOPICS_MAX:
@@ -130,7 +130,7 @@ class Rules:
         return matches(topic_filter, topic) if self._by_filter else topic_filter == topic
 
 
-def _record(rule: Rule, message: BridgeMessage) -> Record | str:
+def _record(rule: BridgeRule, message: BridgeMessage) -> SinkRecord | str:
     """Return the record, or why the message falls."""
     if rule.where is not None and not rule.where.holds(message):
         return "where is false"
@@ -145,7 +145,7 @@ def _record(rule: Rule, message: BridgeMessage) -> Record | str:
     if rule.whole is not None:
         payload = rule.whole(message)
     key = message.key if rule.key is None else rule.key.fill(message).encode()
-    return Record(
+    return SinkRecord(
         rule.target.fill(message),
         payload,
         message.topic if key is None else key.decode(errors="replace"),

@@ -16,17 +16,17 @@ import trio
 
 from conf.errors import UserError
 from conf.events import say
-from gateways.bridges.doors import Door
-from gateways.bridges.flow import Flow
+from gateways.bridges.doors import BrokerEndpoint
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.mqtt_end import MqttEnd
 from gateways.client import GatewayClient
 
-__all__ = ["Bridge", "ClusterSide", "Finding", "Side", "keep_time", "run_bridge", "wall_ms"]
+__all__ = ["Bridge", "BridgeFinding", "BridgeSide", "ClusterSide", "keep_time", "run_bridge", "wall_ms"]
 
 logger = logging.getLogger(__name__)
 
 
-class Side(Protocol):
+class BridgeSide(Protocol):
     """One side of a bridge."""
 
     name: str
@@ -41,7 +41,7 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BridgeFinding:
     """One thing that `bridge check` found."""
 
     ok: bool
@@ -54,7 +54,7 @@ class ClusterSide:
     """The connection at the cluster, for those that put a will on it."""
 
     end: MqttEnd
-    door: Door
+    door: BrokerEndpoint
 
 
 @dataclass
@@ -72,11 +72,11 @@ class Bridge:
 
     name: str
     kind: str
-    flows: list[Flow]
-    sides: list[Side]
+    flows: list[BridgeFlow]
+    sides: list[BridgeSide]
     tasks: list[Callable[[], Awaitable[None]]]
     clients: list[GatewayClient] = field(default_factory=list)
-    checks: Sequence[Callable[[], Awaitable[list[Finding]]]] = ()
+    checks: Sequence[Callable[[], Awaitable[list[BridgeFinding]]]] = ()
     cluster: ClusterSide | None = None
     state: str = "starting"
     failure: str = ""
@@ -101,7 +101,7 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def keep_time(flow: Flow) -> None:
+async def keep_time(flow: BridgeFlow) -> None:
     """Call a flow's ``step`` at its deadlines, for ever."""
     moved, due = trio.Event(), math.inf
 

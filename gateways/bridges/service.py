@@ -18,7 +18,7 @@ from conf.errors import ExitCode
 from conf.metrics import Metrics
 from gateways.bridges.kinds import build_all
 from gateways.bridges.report import Rates, register_metrics, status_rows
-from gateways.bridges.running import Bridge, Finding, run_bridge
+from gateways.bridges.running import Bridge, BridgeFinding, run_bridge
 from gateways.process import open_pages
 from wire.links.plain_run import run_plainly
 from wire.node.process import own_version
@@ -105,11 +105,11 @@ async def _serve_status(path: Path, bridges: list[Bridge], rates: Rates) -> None
             connection.close()
 
 
-def check(config: BridgeConfig) -> list[tuple[str, Finding]]:
+def check(config: BridgeConfig) -> list[tuple[str, BridgeFinding]]:
     """Look at both sides of each bridge; return what was found by bridge."""
 
-    async def look() -> list[tuple[str, Finding]]:
-        found: list[tuple[str, Finding]] = []
+    async def look() -> list[tuple[str, BridgeFinding]]:
+        found: list[tuple[str, BridgeFinding]] = []
         for bridge in build_all(config):
             for each in bridge.checks:
                 found += [(bridge.name, finding) for finding in await each()]

@@ -26,7 +26,7 @@ __all__ = ["StandBy"]
 logger = logging.getLogger(__name__)
 
 
-class Listener:
+class StandbyUser:
     """``ClientUser`` that hears presence."""
 
     def __init__(self, presence: Presence) -> None:
@@ -77,7 +77,7 @@ class StandBy:
     def __init__(self, bridge: Bridge, rebuild: Callable[[], Bridge], topic: str, process: str) -> None:
         self._bridge, self._rebuild, self._topic = bridge, rebuild, topic
         self._presence = Presence(Random())
-        self._listener = Listener(self._presence)
+        self._listener = StandbyUser(self._presence)
         assert bridge.cluster is not None
         door = dataclasses.replace(
             bridge.cluster.door,

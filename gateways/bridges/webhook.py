@@ -22,11 +22,11 @@ from conf.errors import ExitCode, UserError
 from conf.private_files import read_secret
 from conf.url_settings import HttpUrl
 from conf.urls import mask_urls
-from gateways.bridges.batch_sink import BatchSink, Outcome
-from gateways.bridges.flow import Flow
+from gateways.bridges.batch_sink import BatchResult, BatchSink
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.map_bridge import build_sink, to_json
-from gateways.bridges.pump import Sending
-from gateways.bridges.running import Bridge, Finding
+from gateways.bridges.pump import SinkDelivery
+from gateways.bridges.running import Bridge, BridgeFinding
 from gateways.transport import client_context
 
 __all__ = ["WebhookSink", "build_webhook"]
@@ -70,7 +70,7 @@ class WebhookSink(BatchSink):
         url: HttpUrl,
         secrets: tuple[bytes, str],
         context: ssl.SSLContext | None,
-        flow: Flow,
+        flow: BridgeFlow,
     ) -> None:
         super().__init__(flow, settings.batch_messages, settings.batch_bytes, settings.concurrency)
         self._library, self._settings, self._url = library, settings, url
@@ -93,7 +93,7 @@ class WebhookSink(BatchSink):
             verify=self._context if self._context is not None else True,
         )
 
-    async def write(self, batch: Sequence[Sending]) -> Outcome:
+    async def write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         """Send one request."""
         single = self._settings.batch_messages == 1
         if single:
@@ -111,13 +111,13 @@ class WebhookSink(BatchSink):
             with trio.fail_after(self._settings.timeout_s):
                 return await self._post(body, headers)
         except trio.TooSlowError:
-            return Outcome(f"no answer within {self._settings.timeout_s:g} s")
+            return BatchResult(f"no answer within {self._settings.timeout_s:g} s")
         except self._library.HTTPError as error:
-            return Outcome(_text(error))
+            return BatchResult(_text(error))
         except (ssl.SSLError, OSError) as error:
-            return Outcome(mask_urls(str(error)))
+            return BatchResult(mask_urls(str(error)))
 
-    async def _post(self, body: bytes, headers: dict[str, str]) -> Outcome:
+    async def _post(self, body: bytes, headers: dict[str, str]) -> BatchResult:
         async with self._client.stream("POST", self._url.plain, content=body, headers=headers) as answer:
             size = 0
             async for part in answer.aiter_raw():
@@ -126,15 +126,15 @@ class WebhookSink(BatchSink):
                     break  # the status says what became of it
             status = answer.status_code
             if 200 <= status < 300:
-                return Outcome()
+                return BatchResult()
             text = f"status {status}"
             if 400 <= status < 500 and status not in RETRIED:
-                return Outcome(text, f"status_{status}")
+                return BatchResult(text, f"status_{status}")
             if 300 <= status < 400:
                 text += ", a redirect, which is not followed"
-            return Outcome(text, "", _seconds(answer.headers.get("retry-after", "")))
+            return BatchResult(text, "", _seconds(answer.headers.get("retry-after", "")))
 
-    async def check(self) -> list[Finding]:
+    async def check(self) -> list[BridgeFinding]:
         """Ask for the URL without a body: the server is there, and its certificate is believed."""
         where = f"webhook {self._url}"
         try:
@@ -142,17 +142,19 @@ class WebhookSink(BatchSink):
                 async with self._make() as client, client.stream("OPTIONS", self._url.plain) as answer:
                     status = answer.status_code  # what else it says may have no end
         except trio.TooSlowError:
-            return [Finding(False, where, "no answer")]
+            return [BridgeFinding(False, where, "no answer")]
         except (self._library.HTTPError, ssl.SSLError, OSError) as error:
-            return [Finding(False, where, _text(error))]
-        return [Finding(status < 500 or status == NOT_IMPLEMENTED, where, f"answers OPTIONS with status {status}")]
+            return [BridgeFinding(False, where, _text(error))]
+        return [
+            BridgeFinding(status < 500 or status == NOT_IMPLEMENTED, where, f"answers OPTIONS with status {status}")
+        ]
 
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {mask_urls(str(error))}"
 
 
-def _object(sending: Sending) -> bytes:
+def _object(sending: SinkDelivery) -> bytes:
     found = json.loads(to_json(sending.record.message, sending.record.payload))
     if sending.record.target:
         found["target"] = sending.record.target
@@ -160,7 +162,7 @@ def _object(sending: Sending) -> bytes:
     return json.dumps(found, ensure_ascii=False).encode()
 
 
-def _key(batch: Sequence[Sending]) -> str:
+def _key(batch: Sequence[SinkDelivery]) -> str:
     """Return the same key for the same messages; those of QoS 0 never come again, and count by their time."""
     names = [
         each.record.message.reference or f"{each.token}:{each.record.message.at_ms}:{each.record.message.topic}"

@@ -17,14 +17,21 @@ from conf.udp_settings import UdpSettings
 from gateways.addresses import parse_address
 from gateways.client import GatewayClient, GatewayClientOptions
 from gateways.datagrams.messages import Code
-from gateways.datagrams.node_events import ClusterAnswered, ClusterGranted, ClusterMessage, ClusterPublish, Event, Ready
+from gateways.datagrams.node_events import (
+    ClusterAnswered,
+    ClusterGranted,
+    ClusterMessage,
+    ClusterPublish,
+    DatagramReady,
+    Event,
+)
 from gateways.transport import client_context
 from mqtt.client_session import Accepted
 from mqtt.packets import Connect, Publish, SubscriptionRequest
 from mqtt.properties import PropertyId
 from mqtt.reasons import FAILURE, ReasonCode
 
-__all__ = ["ClusterEnd", "make_cluster_end"]
+__all__ = ["ClusterConnection", "make_cluster_end"]
 
 KEEP_ALIVE_S = 30
 RECEIVE_MAXIMUM = 64  # less than may wait for one device: see deliveries.py
@@ -37,7 +44,7 @@ REFUSALS = {
 }
 
 
-class ClusterEnd:
+class ClusterConnection:
     """The user of the client.
 
     Attributes:
@@ -71,7 +78,7 @@ class ClusterEnd:
         """Keep a connection, for ever."""
         await self._client.run()
 
-    def apply(self, ready: Ready) -> None:
+    def apply(self, ready: DatagramReady) -> None:
         """Do what the node wants of the cluster."""
         for topic_filter in ready.subscribe:
             self._client.subscribe(SubscriptionRequest(topic_filter, 1, True, False, NO_RETAINED))
@@ -135,7 +142,7 @@ class ClusterEnd:
 
 def make_cluster_end(
     udp: UdpSettings, name: str, when_event: Callable[[Event], None], when_lost: Callable[[], None]
-) -> ClusterEnd:
+) -> ClusterConnection:
     """Return the end that the settings name.
 
     Raises:
@@ -155,4 +162,4 @@ def make_cluster_end(
         return Connect(client_id, True, KEEP_ALIVE_S, properties={PropertyId.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM})
 
     options = GatewayClientOptions(addresses, connect, context=context, server_references=udp.server_references)
-    return ClusterEnd(options, Random(), when_event, when_lost)
+    return ClusterConnection(options, Random(), when_event, when_lost)

@@ -13,10 +13,10 @@ from collections import deque
 
 from msgspec import Struct
 
-from gateways.datagrams.messages import Endpoint, Packet, Publish
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.messages import Datagram, DatagramPublish, Endpoint
+from gateways.datagrams.subscribers import DatagramPeer
 
-__all__ = ["RETRY_S", "TRIES_MAX", "Deliveries", "Given", "Waiting"]
+__all__ = ["RETRY_S", "TRIES_MAX", "Deliveries", "DeliveryTask", "PendingDelivery"]
 
 RETRY_S = 0.5  # doubled each time
 TRIES_MAX = 5
@@ -27,7 +27,7 @@ QUEUED_MAX = 256
 SILENT_MAX = 65_536  # destinations that are remembered to be silent
 
 
-class Waiting(Struct):
+class PendingDelivery(Struct):
     """One message that was taken: what must be answered before its source is.
 
     Attributes:
@@ -37,7 +37,7 @@ class Waiting(Struct):
         receivers: Subscribers that it was sent to.
     """
 
-    peer: Peer | None
+    peer: DatagramPeer | None
     request: int
     number: int
     open: int = 0
@@ -45,12 +45,12 @@ class Waiting(Struct):
     token: int = -1
 
 
-class Given(Struct):
+class DeliveryTask(Struct):
     """One message to one destination."""
 
-    peer: Peer
-    packet: Packet
-    waiting: Waiting
+    peer: DatagramPeer
+    packet: Datagram
+    waiting: PendingDelivery
     tries: int = 0
     sent: float = 0.0
     due: float = 0.0
@@ -61,8 +61,8 @@ class _Destination:
 
     def __init__(self) -> None:
         self.heard = -math.inf  # when it spoke last
-        self.outstanding: dict[int, Given] = {}  # by number
-        self.queue: deque[Given] = deque()
+        self.outstanding: dict[int, DeliveryTask] = {}  # by number
+        self.queue: deque[DeliveryTask] = deque()
 
 
 class Deliveries:
@@ -82,10 +82,12 @@ class Deliveries:
         found = self._destinations.get(endpoint)
         return found is not None and len(found.queue) >= QUEUED_MAX
 
-    def send(self, now: float, peer: Peer, message: Publish, qos: int, waiting: Waiting) -> Packet | None:
+    def send(
+        self, now: float, peer: DatagramPeer, message: DatagramPublish, qos: int, waiting: PendingDelivery
+    ) -> Datagram | None:
         """Send one message to one subscriber; None: behind others, or, with a full queue, given up."""
         self._number += 1
-        packet = Packet(self._number, Publish(message.topic, message.payload, qos, self._number))
+        packet = Datagram(self._number, DatagramPublish(message.topic, message.payload, qos, self._number))
         waiting.receivers += 1
         endpoint = peer.endpoint
         if not qos or endpoint in self._silent:
@@ -93,7 +95,7 @@ class Deliveries:
         destination = self._destinations.get(endpoint)
         if destination is None:
             destination = self._destinations[endpoint] = _Destination()
-        given = Given(peer, packet, waiting)
+        given = DeliveryTask(peer, packet, waiting)
         if len(destination.outstanding) < OUTSTANDING_MAX:
             waiting.open += 1
             self._launch(now, destination, given)
@@ -112,7 +114,9 @@ class Deliveries:
             destination.heard = now
         self._silent.pop(endpoint, None)
 
-    def answered(self, now: float, endpoint: Endpoint, number: int) -> tuple[Waiting | None, list[tuple[Peer, Packet]]]:
+    def answered(
+        self, now: float, endpoint: Endpoint, number: int
+    ) -> tuple[PendingDelivery | None, list[tuple[DatagramPeer, Datagram]]]:
         """Take an answer; return what it was waited for by, and what may be sent in its place."""
         destination = self._destinations.get(endpoint)
         given = destination.outstanding.pop(number, None) if destination is not None else None
@@ -124,7 +128,7 @@ class Deliveries:
         given.waiting.open -= 1
         return given.waiting, send
 
-    def _follow(self, now: float, destination: _Destination) -> list[tuple[Peer, Packet]]:
+    def _follow(self, now: float, destination: _Destination) -> list[tuple[DatagramPeer, Datagram]]:
         """Launch what waited for room."""
         send = []
         while destination.queue and len(destination.outstanding) < OUTSTANDING_MAX:
@@ -133,11 +137,13 @@ class Deliveries:
             send.append((after.peer, after.packet))
         return send
 
-    def repeat(self, now: float) -> tuple[list[tuple[Peer, Packet]], list[Waiting], list[Peer]]:
+    def repeat(
+        self, now: float
+    ) -> tuple[list[tuple[DatagramPeer, Datagram]], list[PendingDelivery], list[DatagramPeer]]:
         """Return what is sent again now, the messages that destinations were owed that are given up, and these."""
-        send: list[tuple[Peer, Packet]] = []
-        ended: list[Waiting] = []
-        gone: list[Peer] = []
+        send: list[tuple[DatagramPeer, Datagram]] = []
+        ended: list[PendingDelivery] = []
+        gone: list[DatagramPeer] = []
         while self._due and self._due[0][0] <= now:
             due, endpoint, number = heapq.heappop(self._due)
             destination = self._destinations.get(endpoint)
@@ -166,7 +172,7 @@ class Deliveries:
         """Return when to call ``repeat`` next."""
         return self._due[0][0] if self._due else None
 
-    def move(self, former: Endpoint, peer: Peer) -> None:
+    def move(self, former: Endpoint, peer: DatagramPeer) -> None:
         """Send what a session is owed at a former address to its new one from now on."""
         old = self._destinations.get(former)
         owed = [] if old is None else [*old.outstanding.values(), *old.queue]
@@ -182,7 +188,7 @@ class Deliveries:
             each.peer = peer
         new.queue.extend(old.queue)
 
-    def _launch(self, now: float, destination: _Destination, given: Given) -> None:
+    def _launch(self, now: float, destination: _Destination, given: DeliveryTask) -> None:
         number = given.packet.request
         given.sent = now
         given.due = now + (RETRY_S * (1 << given.tries) if given.tries < TRIES_MAX else LATER_S)
@@ -190,7 +196,7 @@ class Deliveries:
         destination.outstanding[number] = given
         heapq.heappush(self._due, (given.due, given.peer.endpoint, number))
 
-    def _give_up(self, endpoint: Endpoint) -> list[Waiting]:
+    def _give_up(self, endpoint: Endpoint) -> list[PendingDelivery]:
         destination = self._destinations.pop(endpoint)
         while len(self._silent) >= SILENT_MAX:
             del self._silent[next(iter(self._silent))]

@@ -14,10 +14,20 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from gateways.datagrams.deliveries import RETRY_S, TRIES_MAX
-from gateways.datagrams.messages import Body, Code, Endpoint, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.messages import (
+    Body,
+    Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
+    Endpoint,
+    PubAccept,
+    PubAck,
+    PubConnect,
+)
 from gateways.datagrams.proofs import COOKIE_BYTES
 
-__all__ = ["Device", "DeviceReady", "Outcome"]
+__all__ = ["Device", "DeviceReady", "RequestResult"]
 
 LEASE_S = 300
 PROBE_S = 1.0  # between repeats of the oldest message of a topic, others of which wait longer and longer
@@ -30,7 +40,7 @@ NUMBERS_KEPT = 1_024
 FILLER = bytes(COOKIE_BYTES)  # makes a first question so long that the answer has room for a cookie
 
 
-class Outcome(NamedTuple):
+class RequestResult(NamedTuple):
     """How a publish or a subscription ended: the answer's code, -1 for nobody's answer."""
 
     ref: int
@@ -55,9 +65,9 @@ class _Question(Struct):
 class DeviceReady(Struct):
     """Output of a step: packets to send, messages that came, and what ended."""
 
-    send: list[tuple[Endpoint, Packet]] = field(default_factory=list)
-    delivered: list[Publish] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    send: list[tuple[Endpoint, Datagram]] = field(default_factory=list)
+    delivered: list[DatagramPublish] = field(default_factory=list)
+    outcomes: list[RequestResult] = field(default_factory=list)
 
 
 class Device:
@@ -94,25 +104,25 @@ class Device:
         """Send a message; its outcome has the same ``ref``."""
         self._number += 1
         self._published += 1
-        question = _Question(ref, Publish(topic, payload, qos, self._number), now, topic, index=self._published)
+        question = _Question(ref, DatagramPublish(topic, payload, qos, self._number), now, topic, index=self._published)
         self._waiting.append(question)
         self._go_on(now)
 
     def subscribe(self, now: float, ref: int, topic_filter: str, qos: int) -> None:
         """Ask for a filter, and go on asking each 20 s."""
         self._wanted[topic_filter, None] = (qos, now + RENEW_S)
-        self._ask(now, _Question(ref, Subscribe(topic_filter, qos, relay=self._relay, cookie=FILLER), now))
+        self._ask(now, _Question(ref, DatagramSubscribe(topic_filter, qos, relay=self._relay, cookie=FILLER), now))
 
     def take_output(self) -> DeviceReady:
         """Return what has gathered since the last time."""
         out, self._out = self._out, DeviceReady()
         return out
 
-    def handle(self, now: float, arrived: list[tuple[Endpoint, Packet]]) -> DeviceReady:
+    def handle(self, now: float, arrived: list[tuple[Endpoint, Datagram]]) -> DeviceReady:
         """Take datagrams, and the time."""
         for endpoint, packet in arrived:
             match packet.body:
-                case Publish() as message:
+                case DatagramPublish() as message:
                     self._delivered(endpoint, packet, message)
                 case PubAck() as answer:
                     self._answered(now, endpoint, packet.request, answer)
@@ -150,24 +160,28 @@ class Device:
 
     def _send(self, now: float, request: int, question: _Question) -> None:
         body, target = question.body, question.target
-        if isinstance(body, Publish):
+        if isinstance(body, DatagramPublish):
             route = self._routes.get(question.topic)
             if route is None:
                 body, target = PubConnect(question.topic, cookie=FILLER), self._at_home()
             else:
                 target, number = route
                 topic = "" if number else body.topic
-                body = Publish(topic, body.payload, body.qos, body.number, number, self._cookies.get(target, b""))
-        elif isinstance(body, Subscribe):
+                body = DatagramPublish(
+                    topic, body.payload, body.qos, body.number, number, self._cookies.get(target, b"")
+                )
+        elif isinstance(body, DatagramSubscribe):
             target = target or self._at_home()
             cookie = self._cookies.get(target, FILLER)
-            body = Subscribe(body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, question.is_named)
+            body = DatagramSubscribe(
+                body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, question.is_named
+            )
         question.tries += 1
         wait_s = RETRY_S * (1 << min(question.tries - 1, TRIES_MAX))
         if wait_s > PROBE_S and self._is_probe(question):
             wait_s = PROBE_S
         self._set_due(question, now + wait_s)
-        self._out.send.append((target or self._at_home(), Packet(request, body)))
+        self._out.send.append((target or self._at_home(), Datagram(request, body)))
 
     def _is_probe(self, question: _Question) -> bool:
         """Return whether this is the oldest message of its topic: what notices that a node is there again."""
@@ -195,7 +209,7 @@ class Device:
         if now - question.began >= self._give_up_s:
             del self._asked[request]
             if question.ref >= 0:
-                self._out.outcomes.append(Outcome(question.ref, -1))
+                self._out.outcomes.append(RequestResult(question.ref, -1))
             return
         if question.tries >= TRIES_MAX:
             question.tries = 0
@@ -232,10 +246,10 @@ class Device:
                 del self._asked[request]
                 if question.topic and now - question.began > RETRY_S:
                     self._hurry(now, question.topic)
-                if answer.code == Code.SUBSCRIBED and isinstance(question.body, Subscribe):
+                if answer.code == Code.SUBSCRIBED and isinstance(question.body, DatagramSubscribe):
                     self._subscribed(now, question, question.body, answer)
                 else:
-                    self._out.outcomes.append(Outcome(question.ref, answer.code, answer.receivers))
+                    self._out.outcomes.append(RequestResult(question.ref, answer.code, answer.receivers))
 
     def _elsewhere(self, now: float, request: int, question: _Question, answer: PubAck) -> None:
         if question.topic:
@@ -252,10 +266,10 @@ class Device:
         else:
             self._set_due(question, now + RETRY_S)  # a circle: it is followed, but not without rest
 
-    def _subscribed(self, now: float, question: _Question, wanted: Subscribe, answer: PubAck) -> None:
+    def _subscribed(self, now: float, question: _Question, wanted: DatagramSubscribe, answer: PubAck) -> None:
         """Renew there from now on, and go to the other nodes that must know this address."""
         if question.ref >= 0:
-            self._out.outcomes.append(Outcome(question.ref, answer.code))
+            self._out.outcomes.append(RequestResult(question.ref, answer.code))
         self._wanted[wanted.filter, question.target if question.is_named else None] = (wanted.qos, now + RENEW_S)
         for node in answer.nodes:
             if (wanted.filter, node) not in self._wanted:
@@ -265,23 +279,23 @@ class Device:
     def _drop(self, request: int, question: _Question) -> None:
         """Ask a node that was named no more."""
         del self._asked[request]
-        if isinstance(question.body, Subscribe):
+        if isinstance(question.body, DatagramSubscribe):
             self._wanted.pop((question.body.filter, question.target), None)
 
     def _renew(self, now: float) -> None:
         for (topic_filter, node), (qos, due) in list(self._wanted.items()):
             if due <= now:
                 self._wanted[topic_filter, node] = (qos, now + RENEW_S)
-                wanted = Subscribe(topic_filter, qos, relay=self._relay)
+                wanted = DatagramSubscribe(topic_filter, qos, relay=self._relay)
                 self._ask(now, _Question(-1, wanted, now, target=node, is_named=node is not None))
 
-    def _delivered(self, endpoint: Endpoint, packet: Packet, message: Publish) -> None:
+    def _delivered(self, endpoint: Endpoint, packet: Datagram, message: DatagramPublish) -> None:
         numbers = self._seen.pop(endpoint, {})
         while len(self._seen) >= NODES_MAX:
             del self._seen[next(iter(self._seen))]
         self._seen[endpoint] = numbers
         if message.qos:
-            self._out.send.append((endpoint, Packet(packet.request, PubAck(Code.DELIVERED))))
+            self._out.send.append((endpoint, Datagram(packet.request, PubAck(Code.DELIVERED))))
         if message.number not in numbers:
             if len(numbers) >= NUMBERS_KEPT:
                 del numbers[next(iter(numbers))]

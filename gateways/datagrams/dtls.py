@@ -30,8 +30,8 @@ from conf.admitted import NotAdmitted, place_for
 from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, PubAck, encode
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import QUEUED_MAX, SESSION_S_MAX, SILENCE_S
-from gateways.datagrams.sockets import BATCH, Received, read_packet
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.sockets import BATCH, DatagramReceiver, read_packet
+from gateways.datagrams.subscribers import DatagramPeer
 
 __all__ = ["DTLS_BYTES", "DtlsFiles", "DtlsSocket"]
 
@@ -164,7 +164,7 @@ class DtlsSocket:
         self._numbers = itertools.count(1)
         self.known = KnownAddresses()
         self.handshakes: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["dtls_handshakes"], self.known.knows)
-        self._arrived: list[tuple[Peer, str, bytes]] = []
+        self._arrived: list[tuple[DatagramPeer, str, bytes]] = []
         self._stirred = trio.Event()
         self._nursery: trio.Nursery | None = None
 
@@ -186,7 +186,7 @@ class DtlsSocket:
         """Close the socket."""
         self._dtls.close()
 
-    def prove(self, peer: Peer) -> None:
+    def prove(self, peer: DatagramPeer) -> None:
         """Do nothing: a session has one address, which its handshake has proved."""
 
     async def readable(self) -> None:
@@ -195,7 +195,7 @@ class DtlsSocket:
             self._stirred = trio.Event()
             await self._stirred.wait()
 
-    def read(self, now: float, received: Received) -> bool:
+    def read(self, now: float, received: DatagramReceiver) -> bool:
         """Hand on up to BATCH packets that came; return whether there are more."""
         del now
         arrived, self._arrived = self._arrived[:BATCH], self._arrived[BATCH:]
@@ -244,7 +244,7 @@ class DtlsSocket:
             shown = await self._shake(channel, lambda der: _node(der, endpoint))
             if shown is not None:
                 session.unanswered = 0.0
-                await self._carry(channel, session, Peer(endpoint), shown)
+                await self._carry(channel, session, DatagramPeer(endpoint), shown)
         if self._own.get(endpoint) is session:
             del self._own[endpoint]
 
@@ -271,7 +271,7 @@ class DtlsSocket:
             next(iter(self._sessions.values())).scope.cancel()
         try:
             with session.scope:
-                await self._carry(channel, session, Peer(endpoint, number), shown)
+                await self._carry(channel, session, DatagramPeer(endpoint, number), shown)
         finally:
             del self._sessions[number]
             if self._by_endpoint.get(endpoint) is session:
@@ -298,7 +298,7 @@ class DtlsSocket:
         self.counts["handshakes_failed"] += 1
         return None
 
-    async def _carry(self, channel: trio.DTLSChannel, session: _Session, peer: Peer, shown: _Shown) -> None:
+    async def _carry(self, channel: trio.DTLSChannel, session: _Session, peer: DatagramPeer, shown: _Shown) -> None:
         """Carry packets both ways until the session ends."""
         with trio.move_on_after(min(SESSION_S_MAX, shown.valid_s)):
             async with trio.open_nursery() as nursery:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct, field
 
 from gateways.datagrams.messages import Code, Endpoint, Join
-from gateways.datagrams.subscribers import Peer, Subscription
+from gateways.datagrams.subscribers import DatagramPeer, DatagramSubscription
 from gateways.datagrams.subtrees import is_within, touches
 
 __all__ = ["JOIN_LEASE_S", "Child", "Jurisdiction", "Uplink"]
@@ -36,13 +36,13 @@ class Child(Struct):
 
     name: str
     subtree: str
-    peer: Peer
+    peer: DatagramPeer
     incarnation: int
     request: int
     unconfirmed: set[tuple[Endpoint, str]]
     until: float
     is_joined: bool = False
-    rest: list[Subscription] = field(default_factory=list)
+    rest: list[DatagramSubscription] = field(default_factory=list)
 
 
 class Jurisdiction:
@@ -139,7 +139,7 @@ class Uplink(Struct):
         cookie: Of the parent, in clear.
     """
 
-    parent: Peer
+    parent: DatagramPeer
     until: float = 0.0
     sent: dict[int, float] = field(default_factory=dict)
     due: float = 0.0

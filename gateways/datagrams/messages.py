@@ -24,16 +24,16 @@ __all__ = [
     "HOPS_MAX",
     "Body",
     "Code",
+    "Datagram",
+    "DatagramPublish",
+    "DatagramSubscribe",
     "Endpoint",
     "Join",
-    "Malformed",
-    "Packet",
+    "MalformedDatagram",
     "PubAccept",
     "PubAck",
     "PubConnect",
-    "Publish",
-    "Rejected",
-    "Subscribe",
+    "RejectedRequest",
     "decode",
     "encode",
 ]
@@ -52,7 +52,7 @@ VARINT_BYTES_MAX = 10
 pb: Any = stratamq_udp_pb2
 
 
-class Malformed(Exception):
+class MalformedDatagram(Exception):
     """A datagram that is no message; the text names why, without any of its bytes.
 
     Attributes:
@@ -61,7 +61,7 @@ class Malformed(Exception):
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
-        self.rejected: Packet | None = None
+        self.rejected: Datagram | None = None
 
 
 class Code(enum.IntEnum):
@@ -109,7 +109,7 @@ class PubAccept(Struct, frozen=True):
     cookie: bytes = b""
 
 
-class Publish(Struct, frozen=True):
+class DatagramPublish(Struct, frozen=True):
     """One message; ``topic`` is empty where a ``topic_number`` stands for it."""
 
     topic: str
@@ -130,7 +130,7 @@ class PubAck(Struct, frozen=True):
     cookie: bytes = b""
 
 
-class Subscribe(Struct, frozen=True):
+class DatagramSubscribe(Struct, frozen=True):
     """Wish for the messages of a filter, for ``lease_s`` seconds; ``filter`` has ``#``, never ``*``.
 
     With ``keep_open`` it goes to a node that an answer named: it keeps the way from there open, and renews nothing.
@@ -157,29 +157,29 @@ class Join(Struct, frozen=True):
     cookie: bytes = b""
 
 
-class Rejected(Struct, frozen=True):
+class RejectedRequest(Struct, frozen=True):
     """A question that is not well-formed, in place of its message; it is never encoded."""
 
     code: Code
 
 
-Body: TypeAlias = PubConnect | PubAccept | Publish | PubAck | Subscribe | Join | Rejected
+Body: TypeAlias = PubConnect | PubAccept | DatagramPublish | PubAck | DatagramSubscribe | Join | RejectedRequest
 
 
-class Packet(Struct, frozen=True):
+class Datagram(Struct, frozen=True):
     """One datagram; an answer has the ``request`` of what it answers."""
 
     request: int
     body: Body
 
 
-def encode(packet: Packet) -> bytes:
+def encode(packet: Datagram) -> bytes:
     """Return the bytes of a packet; who sends bounds them by DATAGRAM_BYTES_MAX."""
     match packet.body:
         case PubAck(code, (), lease_s, receivers, cookie):  # these two are most of all, and a dict costs half
             answer = {"code": code, "lease_s": lease_s, "receivers": receivers, "cookie": cookie}
             return _written(pb.Packet(version=VERSION, request=packet.request, puback=answer))
-        case Publish(topic, payload, qos, number, topic_number, cookie):
+        case DatagramPublish(topic, payload, qos, number, topic_number, cookie):
             message = {"topic": topic, "payload": payload, "qos": qos, "number": number}
             if topic_number or cookie:
                 message |= {"topic_number": topic_number, "cookie": cookie}
@@ -195,7 +195,7 @@ def encode(packet: Packet) -> bytes:
             _put(out.puback, code=code, lease_s=lease_s, receivers=receivers, cookie=cookie)
             for node in nodes:
                 out.puback.nodes.add(ip=node.ip, port=node.port)
-        case Subscribe() as ask:
+        case DatagramSubscribe() as ask:
             _put(out.subscribe, filter=ask.filter, qos=ask.qos, lease_s=ask.lease_s, end=ask.end, hops=ask.hops)
             _put(out.subscribe, cookie=ask.cookie, relay=ask.relay, keep_open=ask.keep_open)
             _put_endpoint(out.subscribe.deliver_to, ask.deliver_to)
@@ -205,7 +205,7 @@ def encode(packet: Packet) -> bytes:
     return _written(out)
 
 
-def decode(data: bytes, bytes_max: int = DATAGRAM_BYTES_MAX) -> Packet:
+def decode(data: bytes, bytes_max: int = DATAGRAM_BYTES_MAX) -> Datagram:
     """Return the message of a datagram.
 
     Args:
@@ -221,21 +221,21 @@ def decode(data: bytes, bytes_max: int = DATAGRAM_BYTES_MAX) -> Packet:
     kind = found.WhichOneof("body")
     try:
         if len(data) > bytes_max:
-            raise Malformed("too long")
+            raise MalformedDatagram("too long")
         if found.version != VERSION:
-            raise Malformed("version")
+            raise MalformedDatagram("version")
         reader = _READERS.get(kind)
         if reader is None:
-            raise Malformed("no message")
-        return Packet(found.request, reader(found))
-    except Malformed as error:
+            raise MalformedDatagram("no message")
+        return Datagram(found.request, reader(found))
+    except MalformedDatagram as error:
         raise _malformed(str(error), 0 if kind in ANSWERS else found.request) from None
 
 
-def _malformed(why: str, request: int) -> Malformed:
-    made = Malformed(why)
+def _malformed(why: str, request: int) -> MalformedDatagram:
+    made = MalformedDatagram(why)
     if request:
-        made.rejected = Packet(request, Rejected(Code.TOO_LARGE if why == "too long" else Code.MALFORMED))
+        made.rejected = Datagram(request, RejectedRequest(Code.TOO_LARGE if why == "too long" else Code.MALFORMED))
     return made
 
 
@@ -294,26 +294,26 @@ def _pubaccept(found: Any) -> PubAccept:
     return PubAccept(_subtree(body.subtree), body.lease_s, body.topic_number, _cookie(body.cookie))
 
 
-def _publish(found: Any) -> Publish:
+def _publish(found: Any) -> DatagramPublish:
     body = found.publish
     topic, topic_number = body.topic, body.topic_number
     if bool(topic) == bool(topic_number):
-        raise Malformed("topic or topic_number")
+        raise MalformedDatagram("topic or topic_number")
     if topic:
         _topic(topic)
-    return Publish(topic, body.payload, _qos(body.qos), body.number, topic_number, _cookie(body.cookie))
+    return DatagramPublish(topic, body.payload, _qos(body.qos), body.number, topic_number, _cookie(body.cookie))
 
 
 def _puback(found: Any) -> PubAck:
     body = found.puback
     named = body.nodes
     if body.code > 255 or len(named) > NODES_MAX:
-        raise Malformed("answer")
+        raise MalformedDatagram("answer")
     nodes = tuple(map(_endpoint, named)) if named else ()
     return PubAck(body.code, nodes, body.lease_s, body.receivers, _cookie(body.cookie))
 
 
-def _subscribe(found: Any) -> Subscribe:
+def _subscribe(found: Any) -> DatagramSubscribe:
     body = found.subscribe
     topic_filter = body.filter
     if topic_filter == "*" or topic_filter.endswith("/*"):
@@ -321,11 +321,11 @@ def _subscribe(found: Any) -> Subscribe:
     try:
         validate_topic_filter(topic_filter, bytes_max=DATAGRAM_BYTES_MAX, levels_max=LEVELS_MAX)
     except MqttError:
-        raise Malformed("filter") from None
+        raise MalformedDatagram("filter") from None
     deliver_to = _endpoint(body.deliver_to) if body.HasField("deliver_to") else None
     hops, cookie = _hops(body.hops), _cookie(body.cookie)
     qos, lease_s, keep_open = _qos(body.qos), body.lease_s, body.keep_open
-    return Subscribe(topic_filter, qos, deliver_to, lease_s, body.end, hops, cookie, body.relay, keep_open)
+    return DatagramSubscribe(topic_filter, qos, deliver_to, lease_s, body.end, hops, cookie, body.relay, keep_open)
 
 
 def _join(found: Any) -> Join:
@@ -347,7 +347,7 @@ def _topic(topic: str) -> str:
     try:
         validate_topic_name(topic, bytes_max=DATAGRAM_BYTES_MAX, levels_max=LEVELS_MAX)
     except MqttError:
-        raise Malformed("topic") from None
+        raise MalformedDatagram("topic") from None
     return topic
 
 
@@ -358,23 +358,23 @@ def _subtree(subtree: str) -> str:
 
 def _endpoint(endpoint: Any) -> Endpoint:
     if len(endpoint.ip) not in (4, 16) or not 0 < endpoint.port <= PORT_MAX:
-        raise Malformed("endpoint")
+        raise MalformedDatagram("endpoint")
     return Endpoint(endpoint.ip, endpoint.port)
 
 
 def _qos(qos: int) -> int:
     if qos > 1:
-        raise Malformed("qos")
+        raise MalformedDatagram("qos")
     return qos
 
 
 def _hops(hops: int) -> int:
     if hops > HOPS_MAX:
-        raise Malformed("hops")
+        raise MalformedDatagram("hops")
     return hops
 
 
 def _cookie(cookie: bytes) -> bytes:
     if len(cookie) > COOKIE_BYTES_MAX:
-        raise Malformed("cookie")
+        raise MalformedDatagram("cookie")
     return cookie

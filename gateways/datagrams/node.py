@@ -16,30 +16,30 @@ from gateways.datagrams.jurisdiction import JOIN_LEASE_S, Child
 from gateways.datagrams.messages import (
     HOPS_MAX,
     Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
     Join,
-    Packet,
     PubAccept,
     PubAck,
     PubConnect,
-    Publish,
-    Rejected,
-    Subscribe,
+    RejectedRequest,
 )
 from gateways.datagrams.node_events import (
     Arrived,
     ClusterAnswered,
     ClusterGranted,
     ClusterMessage,
+    DatagramNodeSettings,
+    DatagramReady,
     Event,
-    NodeSettings,
-    Ready,
-    Rights,
+    TopicAuthorizer,
 )
-from gateways.datagrams.parts import Parts
+from gateways.datagrams.parts import NodeContext
 from gateways.datagrams.proofs import Proofs
-from gateways.datagrams.publishing import Publishing
-from gateways.datagrams.subscribers import Peer
-from gateways.datagrams.subscribing import Subscribing
+from gateways.datagrams.publishing import DatagramPublishing
+from gateways.datagrams.subscribers import DatagramPeer
+from gateways.datagrams.subscribing import DatagramSubscriptions
 from gateways.datagrams.subtrees import is_within
 
 __all__ = ["DatagramNode"]
@@ -50,7 +50,13 @@ PUBLISH_LEASE_S = 600
 class DatagramNode:
     """The core of one node of the tree."""
 
-    def __init__(self, settings: NodeSettings, rights: Rights, proofs: Proofs, parent: Peer | None = None) -> None:
+    def __init__(
+        self,
+        settings: DatagramNodeSettings,
+        rights: TopicAuthorizer,
+        proofs: Proofs,
+        parent: DatagramPeer | None = None,
+    ) -> None:
         """Begin an incarnation.
 
         Args:
@@ -59,9 +65,9 @@ class DatagramNode:
             proofs: Cookies, with a secret of this incarnation.
             parent: Where JOIN goes; None at the root.
         """
-        self._parts = Parts(settings, rights, proofs, parent)
-        self._subscribing = Subscribing(self._parts)
-        self._publishing = Publishing(self._parts)
+        self._parts = NodeContext(settings, rights, proofs, parent)
+        self._subscribing = DatagramSubscriptions(self._parts)
+        self._publishing = DatagramPublishing(self._parts)
         self._joins = Buckets(settings.joins_per_second_max, settings.joins_per_second_max, keys_max=1)
         self._is_leaving = False
         self._preparing: list[Child] = []
@@ -86,7 +92,7 @@ class DatagramNode:
         """Return whether this node decides about its subtree."""
         return self._parts.holds(now)
 
-    def handle(self, now: float, events: Iterable[Event] = ()) -> Ready:
+    def handle(self, now: float, events: Iterable[Event] = ()) -> DatagramReady:
         """Take what came, and the time; return what is to be done."""
         self._time(now)
         for event in events:
@@ -99,30 +105,30 @@ class DatagramNode:
                     self._subscribing.granted(topic_filter, is_granted)
                 case ClusterMessage():
                     self._publishing.from_cluster(now, event)
-        out, self._parts.out = self._parts.out, Ready()
+        out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
-    def lose_cluster(self) -> Ready:
+    def lose_cluster(self) -> DatagramReady:
         """Answer all who wait for the cluster; whether it took what they sent or not, they will ask again."""
         self._publishing.lost_cluster()
         self._subscribing.lost_cluster()
-        out, self._parts.out = self._parts.out, Ready()
+        out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
-    def judge_again(self, now: float) -> Ready:
+    def judge_again(self, now: float) -> DatagramReady:
         """Take the rules as they are now: subscriptions that they do not allow end."""
         self._subscribing.judge_again(now)
-        out, self._parts.out = self._parts.out, Ready()
+        out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
-    def leave(self, now: float) -> Ready:
+    def leave(self, now: float) -> DatagramReady:
         """Give the subtree back to the parent; with children its lease ends by itself, and not before theirs."""
         uplink = self._parts.uplink
         if uplink is not None and not self._is_leaving and self.holds(now) and not self._parts.jurisdiction.children:
             self._is_leaving = True
             uplink.until = now
             self._ask_parent(now)
-        out, self._parts.out = self._parts.out, Ready()
+        out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
     def next_deadline(self) -> float | None:
@@ -163,7 +169,7 @@ class DatagramNode:
         settings, request = parts.settings, parts.next_request()
         uplink.asked(now, request)
         wanted = Join(settings.subtree, settings.incarnation, settings.endpoint, self._is_leaving, uplink.cookie)
-        parts.send(uplink.parent, Packet(request, wanted))
+        parts.send(uplink.parent, Datagram(request, wanted))
 
     def _arrived(self, now: float, arrived: Arrived) -> None:
         parts, body = self._parts, arrived.packet.body
@@ -178,17 +184,17 @@ class DatagramNode:
         if parts.is_from_there(arrived):
             parts.deliveries.heard(now, arrived.peer.endpoint)
         match body:
-            case Publish():
+            case DatagramPublish():
                 self._publishing.asked(now, arrived, body)
             case PubAck():
                 self._answered(now, arrived, body)
             case PubConnect():
                 self._resolve(now, arrived, body)
-            case Subscribe():
+            case DatagramSubscribe():
                 self._subscribing.asked(now, arrived, body)
             case Join():
                 self._join(now, arrived, body)
-            case Rejected(code):
+            case RejectedRequest(code):
                 parts.refuse(arrived, code)
             case PubAccept():
                 parts.counts["unasked"] += 1  # a node publishes nothing of its own
@@ -239,7 +245,7 @@ class DatagramNode:
             cookie = parts.proofs.cookie(wanted.reply_to, now)
             accept = PubAccept(parts.settings.subtree, PUBLISH_LEASE_S, number, cookie)
             if neighbour:
-                parts.send(parts.reach(wanted.reply_to), Packet(arrived.packet.request, accept))
+                parts.send(parts.reach(wanted.reply_to), Datagram(arrived.packet.request, accept))
             else:
                 parts.answer(arrived, accept)
 
@@ -250,9 +256,9 @@ class DatagramNode:
             parts.refuse(arrived, code)
             return
         parts.counts[f"refused_{code.name.lower()}"] += 1
-        parts.send(parts.reach(wanted.reply_to), Packet(arrived.packet.request, PubAck(code)))
+        parts.send(parts.reach(wanted.reply_to), Datagram(arrived.packet.request, PubAck(code)))
 
-    def _pass(self, arrived: Arrived, wanted: PubConnect, peer: Peer | None) -> None:
+    def _pass(self, arrived: Arrived, wanted: PubConnect, peer: DatagramPeer | None) -> None:
         if peer is None or peer == arrived.peer:
             self._refuse_resolve(arrived, wanted, Code.NOT_MINE)
             return
@@ -260,7 +266,7 @@ class DatagramNode:
             self._parts.refuse(arrived, Code.NOT_MINE, peer.endpoint)
             return
         self._parts.counts["resolves_passed"] += 1
-        self._parts.send(peer, Packet(arrived.packet.request, structs.replace(wanted, hops=wanted.hops + 1)))
+        self._parts.send(peer, Datagram(arrived.packet.request, structs.replace(wanted, hops=wanted.hops + 1)))
 
     def _join(self, now: float, arrived: Arrived, wanted: Join) -> None:
         """Judge a JOIN; a new child is prepared first, and answered when it has every subscription."""
@@ -337,4 +343,4 @@ class DatagramNode:
         lease_s = JOIN_LEASE_S if uplink is None else int(min(JOIN_LEASE_S, uplink.until - now))
         if lease_s > 0:
             child.until = max(child.until, now + lease_s)
-            self._parts.send(child.peer, Packet(child.request, PubAck(Code.JOINED, lease_s=lease_s)))
+            self._parts.send(child.peer, Datagram(child.request, PubAck(Code.JOINED, lease_s=lease_s)))

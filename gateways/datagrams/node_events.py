@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Packet
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Datagram, Endpoint
+from gateways.datagrams.subscribers import DatagramPeer
 
 __all__ = [
     "Arrived",
@@ -16,15 +16,15 @@ __all__ = [
     "ClusterGranted",
     "ClusterMessage",
     "ClusterPublish",
+    "DatagramNodeSettings",
+    "DatagramReady",
     "Event",
-    "NodeSettings",
-    "Ready",
-    "Rights",
     "Sent",
+    "TopicAuthorizer",
 ]
 
 
-class Rights(Protocol):
+class TopicAuthorizer(Protocol):
     """The rules, which are those of MQTT; ``name`` is "" for who has none."""
 
     def may_publish(self, name: str, topic: str, qos: int) -> bool:
@@ -34,7 +34,7 @@ class Rights(Protocol):
         """Return whether a device may have all that a filter matches."""
 
 
-class NodeSettings(Struct, frozen=True):
+class DatagramNodeSettings(Struct, frozen=True):
     """Bounds of one node; conf/udp_settings.py has their defaults.
 
     Attributes:
@@ -73,9 +73,9 @@ class Arrived(NamedTuple):
         is_proved: The address has proved that it receives.
     """
 
-    peer: Peer
+    peer: DatagramPeer
     name: str
-    packet: Packet
+    packet: Datagram
     length: int
     is_proved: bool
 
@@ -95,7 +95,7 @@ class ClusterGranted(NamedTuple):
 
 
 class ClusterMessage(NamedTuple):
-    """A message of the cluster; its acknowledgement is asked for by ``Ready.done``."""
+    """A message of the cluster; its acknowledgement is asked for by ``DatagramReady.done``."""
 
     topic: str
     payload: bytes
@@ -109,8 +109,8 @@ Event: TypeAlias = Arrived | ClusterAnswered | ClusterGranted | ClusterMessage
 class Sent(NamedTuple):
     """A packet to send; one longer than ``bytes_max`` (0: no bound) is counted and not sent."""
 
-    peer: Peer
-    packet: Packet
+    peer: DatagramPeer
+    packet: Datagram
     bytes_max: int = 0
 
 
@@ -123,7 +123,7 @@ class ClusterPublish(NamedTuple):
     token: int
 
 
-class Ready(Struct):
+class DatagramReady(Struct):
     """Work for the shell after a step.
 
     Attributes:
@@ -140,6 +140,6 @@ class Ready(Struct):
     subscribe: list[str] = field(default_factory=list)
     unsubscribe: list[str] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
-    proved: list[Peer] = field(default_factory=list)
-    given_up: list[Peer] = field(default_factory=list)
+    proved: list[DatagramPeer] = field(default_factory=list)
+    given_up: list[DatagramPeer] = field(default_factory=list)
     join_refused: int | None = None

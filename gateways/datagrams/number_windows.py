@@ -10,13 +10,13 @@ from collections.abc import Hashable
 
 from gateways.datagrams.messages import PubAck
 
-__all__ = ["WINDOW", "NumberWindows", "Seen"]
+__all__ = ["WINDOW", "NumberStatus", "NumberWindows"]
 
 WINDOW = 1024
 NUMBERS_MAX = 1_000_000  # of all publishers: some 200 MB at most
 
 
-class Seen(enum.Enum):
+class NumberStatus(enum.Enum):
     """Knowledge of a number."""
 
     NEW = "noted now"
@@ -41,7 +41,7 @@ class NumberWindows:
         self._max, self._numbers = publishers_max, 0
         self._windows: dict[Hashable, _Window] = {}  # silent longest first
 
-    def look(self, publisher: Hashable, number: int) -> Seen:
+    def look(self, publisher: Hashable, number: int) -> NumberStatus:
         """Judge a number, and note a new one."""
         window = self._windows.pop(publisher, None)
         if window is None:
@@ -52,9 +52,9 @@ class NumberWindows:
             window = _Window()
         self._windows[publisher] = window
         if number in window.answers:
-            return Seen.UNDER_WAY if window.answers[number] is None else Seen.ANSWERED
+            return NumberStatus.UNDER_WAY if window.answers[number] is None else NumberStatus.ANSWERED
         if number <= window.floor:
-            return Seen.TOO_OLD
+            return NumberStatus.TOO_OLD
         if len(window.answers) >= WINDOW:
             oldest = next(iter(window.answers))
             window.floor = max(window.floor, oldest)
@@ -62,7 +62,7 @@ class NumberWindows:
             self._numbers -= 1
         window.answers[number] = None
         self._numbers += 1
-        return Seen.NEW
+        return NumberStatus.NEW
 
     def answer(self, publisher: Hashable, number: int) -> PubAck | None:
         """Return the answer that was given to a number."""

@@ -6,15 +6,15 @@ from collections import Counter
 
 from gateways.datagrams.deliveries import Deliveries
 from gateways.datagrams.jurisdiction import Jurisdiction, Uplink
-from gateways.datagrams.messages import Body, Code, Endpoint, Packet, PubAck
-from gateways.datagrams.node_events import Arrived, NodeSettings, Ready, Rights, Sent
+from gateways.datagrams.messages import Body, Code, Datagram, Endpoint, PubAck
+from gateways.datagrams.node_events import Arrived, DatagramNodeSettings, DatagramReady, Sent, TopicAuthorizer
 from gateways.datagrams.proofs import AMPLIFICATION_MAX, Proofs
-from gateways.datagrams.subscribers import Peer, Subscribers
+from gateways.datagrams.subscribers import DatagramPeer, Subscribers
 
-__all__ = ["Parts"]
+__all__ = ["NodeContext"]
 
 
-class Parts:
+class NodeContext:
     """Tables of one node.
 
     Attributes:
@@ -23,7 +23,9 @@ class Parts:
         counts: Of what happened, by name; docs/udp.md lists them.
     """
 
-    def __init__(self, settings: NodeSettings, rights: Rights, proofs: Proofs, parent: Peer | None) -> None:
+    def __init__(
+        self, settings: DatagramNodeSettings, rights: TopicAuthorizer, proofs: Proofs, parent: DatagramPeer | None
+    ) -> None:
         self.settings = settings
         self.rights = rights
         self.proofs = proofs
@@ -32,7 +34,7 @@ class Parts:
         self.subscribers = Subscribers(settings.subscriptions_max, settings.subscriptions_per_address_max)
         self.deliveries = Deliveries(settings.first_number)
         self.counts: Counter[str] = Counter()
-        self.out = Ready()
+        self.out = DatagramReady()
         self._request = settings.first_number
 
     def next_request(self) -> int:
@@ -52,27 +54,27 @@ class Parts:
         """Return whether a datagram came from whom this address belongs to; in clear nobody can tell."""
         return arrived.is_proved or not arrived.peer.session
 
-    def neighbour(self, peer: Peer) -> str:
+    def neighbour(self, peer: DatagramPeer) -> str:
         """Return "parent", the subtree of a child, or "" for who is no node."""
         if self.uplink is not None and peer == self.uplink.parent:
             return "parent"
         child = self.jurisdiction.child_at(peer.endpoint)
         return child.subtree if child is not None and child.peer == peer else ""
 
-    def reach(self, endpoint: Endpoint) -> Peer:
+    def reach(self, endpoint: Endpoint) -> DatagramPeer:
         """Return the partner at an address that another node named: a device, or this node's parent."""
         if self.uplink is not None and endpoint == self.uplink.parent.endpoint:
             return self.uplink.parent
-        return Peer(endpoint)
+        return DatagramPeer(endpoint)
 
-    def send(self, peer: Peer, packet: Packet) -> None:
+    def send(self, peer: DatagramPeer, packet: Datagram) -> None:
         """Send to who has proved its address, or is a node."""
         self.out.send.append(Sent(peer, packet))
 
     def answer(self, arrived: Arrived, body: Body) -> None:
         """Answer a datagram; an address that has not proved itself gets three times its bytes at most."""
         bytes_max = 0 if arrived.is_proved else arrived.length * AMPLIFICATION_MAX
-        self.out.send.append(Sent(arrived.peer, Packet(arrived.packet.request, body), bytes_max))
+        self.out.send.append(Sent(arrived.peer, Datagram(arrived.packet.request, body), bytes_max))
 
     def refuse(self, arrived: Arrived, code: Code, *nodes: Endpoint, cookie: bytes = b"") -> None:
         """Refuse a datagram, and count why."""

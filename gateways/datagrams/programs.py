@@ -17,25 +17,25 @@ import trio
 
 from access.files import AccessFileError
 from conf.errors import ExitCode, UserError
-from gateways.datagrams.device import Device, DeviceReady, Outcome
+from gateways.datagrams.device import Device, DeviceReady, RequestResult
 from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
 from gateways.datagrams.keys import read_key
-from gateways.datagrams.messages import Code, Endpoint, Packet, Publish
+from gateways.datagrams.messages import Code, Datagram, DatagramPublish, Endpoint
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter, validate_topic_name
 from wire.links.plain_run import run_plainly
 
-__all__ = ["KnownBy", "publish_lines", "read_line", "subscribe_and_print"]
+__all__ = ["ProgramIdentity", "publish_lines", "read_line", "subscribe_and_print"]
 
 LINE_BYTES_MAX = 1_000
 AHEAD = 256  # lines that are read before their answers came
 
 
-class KnownBy(NamedTuple):
+class ProgramIdentity(NamedTuple):
     """Files by which a device is known: a key with its name, or a certificate, its key and who signs nodes; or none."""
 
     name: str = ""
@@ -63,7 +63,7 @@ class KnownBy(NamedTuple):
 class _Program:
     """One device and its socket."""
 
-    def __init__(self, nodes: list[str], known_by: KnownBy, give_up_s: float, relay: bool) -> None:
+    def __init__(self, nodes: list[str], known_by: ProgramIdentity, give_up_s: float, relay: bool) -> None:
         try:
             homes = tuple(endpoint_of(node) for node in nodes)
         except ValueError as error:
@@ -74,7 +74,7 @@ class _Program:
             raise UserError(str(error), ExitCode.USAGE) from None
         self.device = Device(homes, time.time_ns() // 1000 << 8 | secrets.randbits(8), give_up_s, relay)
         self._bind = "::" if len(homes[0].ip) == 16 else "0.0.0.0"
-        self._arrived: list[tuple[Endpoint, Packet]] = []
+        self._arrived: list[tuple[Endpoint, Datagram]] = []
         self._changed = trio.Event()
         self.is_over = False
 
@@ -89,7 +89,7 @@ class _Program:
                 arrived, self._arrived = self._arrived, []
                 ready = self.device.handle(now, arrived)
                 for endpoint, packet in ready.send:
-                    port.send(now, Sent(Peer(endpoint), packet))
+                    port.send(now, Sent(DatagramPeer(endpoint), packet))
                 act(ready)
                 if self.is_over:
                     await port.flush()
@@ -110,7 +110,7 @@ class _Program:
             port.read(trio.current_time(), self._received)
             self._changed.set()
 
-    def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+    def _received(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
         del name, is_proved, length
         self._arrived.append((peer.endpoint, packet))
 
@@ -122,7 +122,9 @@ def _check(text: str, validate: Callable[[str], None]) -> None:
         raise UserError(f"{text}: {error}", ExitCode.USAGE) from None
 
 
-def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, give_up_s: float) -> list[Outcome]:
+def publish_lines(
+    nodes: list[str], topic: str, qos: int, known_by: ProgramIdentity, give_up_s: float
+) -> list[RequestResult]:
     """Publish each line of standard input; return what was not distributed.
 
     Raises:
@@ -130,7 +132,7 @@ def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, giv
     """
     _check(topic, validate_topic_name)
     program = _Program(nodes, known_by, give_up_s, False)
-    failed: list[Outcome] = []
+    failed: list[RequestResult] = []
     sent = 0
 
     async def feed(scope: trio.CancelScope) -> None:
@@ -141,7 +143,7 @@ def publish_lines(nodes: list[str], topic: str, qos: int, known_by: KnownBy, giv
                 break
             text = line.rstrip(b"\n")
             if len(text) > LINE_BYTES_MAX:
-                failed.append(Outcome(sent, Code.TOO_LARGE))
+                failed.append(RequestResult(sent, Code.TOO_LARGE))
             else:
                 program.device.publish(trio.current_time(), sent, topic, text, qos)
                 program.stir()
@@ -178,10 +180,10 @@ def subscribe_and_print(
     filters: list[str],
     qos: int,
     count: int,
-    known_by: KnownBy,
+    known_by: ProgramIdentity,
     give_up_s: float,
     relay: bool,
-    show: Callable[[Publish], None],
+    show: Callable[[DatagramPublish], None],
 ) -> None:
     """Subscribe, and show each message; ends after ``count`` of them, 0: never.
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from gateways.datagrams.deliveries import Waiting
-from gateways.datagrams.messages import Code, Packet, PubAck, Publish, encode
+from gateways.datagrams.deliveries import PendingDelivery
+from gateways.datagrams.messages import Code, Datagram, DatagramPublish, PubAck, encode
 from gateways.datagrams.node_events import Arrived, ClusterMessage, ClusterPublish
-from gateways.datagrams.number_windows import NumberWindows, Seen
-from gateways.datagrams.parts import Parts
-from gateways.datagrams.subscribers import Subscription
+from gateways.datagrams.number_windows import NumberStatus, NumberWindows
+from gateways.datagrams.parts import NodeContext
+from gateways.datagrams.subscribers import DatagramSubscription
 from gateways.datagrams.subtrees import is_within
 
-__all__ = ["Publishing"]
+__all__ = ["DatagramPublishing"]
 
 TOPIC_NUMBERS_MAX = 16_384
 CLUSTER_WINDOW = 1_000  # messages that wait for the cluster
@@ -25,15 +25,15 @@ LONGEST_NUMBER = (1 << 63) - 1  # what a number may take in a packet
 OTHER_BYTES_MAX = 64  # of a packet besides topic and payload
 
 
-class Publishing:
+class DatagramPublishing:
     """The messages that one node distributes."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: NodeContext) -> None:
         self._parts = parts
         self._windows = NumberWindows(parts.settings.publishers_max)
         self._numbers: dict[str, int] = {}  # of topics
         self._topics: dict[int, str] = {}
-        self._cluster: dict[int, Waiting] = {}  # by token
+        self._cluster: dict[int, PendingDelivery] = {}  # by token
         self._token = 0
 
     def topic_number(self, topic: str) -> int:
@@ -45,7 +45,7 @@ class Publishing:
             self._topics[number] = topic
         return number
 
-    def asked(self, now: float, arrived: Arrived, message: Publish) -> None:
+    def asked(self, now: float, arrived: Arrived, message: DatagramPublish) -> None:
         """Take a PUBLISH of a device, or of a node that this one relays for."""
         parts = self._parts
         topic = message.topic or self._topics.get(message.topic_number, "")
@@ -54,7 +54,7 @@ class Publishing:
             parts.refuse(arrived, Code.BUSY if parts.is_waiting(now) else Code.NOT_MINE)
             return
         if message.topic != topic:
-            message = Publish(topic, message.payload, message.qos, message.number)
+            message = DatagramPublish(topic, message.payload, message.qos, message.number)
         neighbour = parts.neighbour(arrived.peer)
         if neighbour:
             if neighbour != "parent" and is_within(topic, neighbour):
@@ -72,7 +72,12 @@ class Publishing:
             self._take(now, arrived, message, parts.subscribers.matching(topic), False)
 
     def _take(
-        self, now: float, arrived: Arrived, message: Publish, subscribers: list[Subscription], is_relayed: bool
+        self,
+        now: float,
+        arrived: Arrived,
+        message: DatagramPublish,
+        subscribers: list[DatagramSubscription],
+        is_relayed: bool,
     ) -> None:
         """Distribute a message, unless its number was seen, or a subscriber has no room for it."""
         parts, number = self._parts, message.number
@@ -80,13 +85,13 @@ class Publishing:
             parts.refuse(arrived, Code.TOO_LARGE)
             return
         publisher: Hashable = arrived.peer.session or arrived.peer.endpoint
-        seen = self._windows.look(publisher, number) if number or message.qos else Seen.NEW
-        if seen is Seen.UNDER_WAY:
+        seen = self._windows.look(publisher, number) if number or message.qos else NumberStatus.NEW
+        if seen is NumberStatus.UNDER_WAY:
             return
-        if seen is Seen.TOO_OLD:
+        if seen is NumberStatus.TOO_OLD:
             parts.refuse(arrived, Code.MALFORMED)
             return
-        if seen is Seen.ANSWERED:
+        if seen is NumberStatus.ANSWERED:
             parts.counts["repeats_answered"] += 1
             answer = self._windows.answer(publisher, number)
             if answer is not None:
@@ -101,7 +106,7 @@ class Publishing:
             parts.refuse(arrived, Code.BUSY)
             return
         parts.counts["messages_relayed" if is_relayed else "messages_received"] += 1
-        waiting = Waiting(arrived.peer, arrived.packet.request, number)
+        waiting = PendingDelivery(arrived.peer, arrived.packet.request, number)
         waiting.open = 1
         self._distribute(now, message, subscribers, waiting)
         if goes_on:
@@ -115,8 +120,8 @@ class Publishing:
     def from_cluster(self, now: float, message: ClusterMessage) -> None:
         """Distribute a message of the cluster; a child's topics are the child's to distribute."""
         parts = self._parts
-        waiting = Waiting(None, 0, 0, open=1, token=message.token)
-        taken = Publish(message.topic, message.payload, message.qos)
+        waiting = PendingDelivery(None, 0, 0, open=1, token=message.token)
+        taken = DatagramPublish(message.topic, message.payload, message.qos)
         if not self._fits(taken):  # no subscriber could be sent it: nobody is waited for, and none given up
             parts.counts["messages_too_large"] += 1
         elif (
@@ -139,7 +144,7 @@ class Publishing:
         elif waiting.peer is not None:
             self._windows.forget(waiting.peer.session or waiting.peer.endpoint, waiting.number)
             self._parts.counts[f"refused_{refusal.name.lower()}"] += 1
-            self._parts.send(waiting.peer, Packet(waiting.request, PubAck(refusal)))
+            self._parts.send(waiting.peer, Datagram(waiting.request, PubAck(refusal)))
             waiting.peer = None  # what its subscribers still answer is for nobody
 
     def lost_cluster(self) -> None:
@@ -166,15 +171,17 @@ class Publishing:
             if not waiting.open:
                 self._finish(waiting)
 
-    def _fits(self, message: Publish) -> bool:
+    def _fits(self, message: DatagramPublish) -> bool:
         """Return whether a message, under its topic and with any number, is one datagram."""
         bytes_max, topic = self._parts.settings.packet_bytes_max, message.topic or ""
         if 4 * len(topic) + len(message.payload) + OTHER_BYTES_MAX <= bytes_max:
             return True
-        packet = Packet(LONGEST_NUMBER, Publish(topic, message.payload, message.qos, LONGEST_NUMBER))
+        packet = Datagram(LONGEST_NUMBER, DatagramPublish(topic, message.payload, message.qos, LONGEST_NUMBER))
         return len(encode(packet)) <= bytes_max
 
-    def _distribute(self, now: float, message: Publish, subscribers: list[Subscription], waiting: Waiting) -> None:
+    def _distribute(
+        self, now: float, message: DatagramPublish, subscribers: list[DatagramSubscription], waiting: PendingDelivery
+    ) -> None:
         parts = self._parts
         for each in subscribers:
             packet = parts.deliveries.send(now, each.peer, message, min(each.qos, message.qos), waiting)
@@ -182,17 +189,17 @@ class Publishing:
                 parts.counts["messages_sent"] += 1
                 parts.send(each.peer, packet)
 
-    def _settle(self, waiting: Waiting) -> None:
+    def _settle(self, waiting: PendingDelivery) -> None:
         waiting.open -= 1
         if not waiting.open:
             self._finish(waiting)
 
-    def _finish(self, waiting: Waiting) -> None:
+    def _finish(self, waiting: PendingDelivery) -> None:
         """Answer the source of a message."""
         if waiting.token >= 0:
             self._parts.out.done.append(waiting.token)
         elif waiting.peer is not None:
             answer = PubAck(Code.DISTRIBUTED, receivers=waiting.receivers)
             self._windows.note(waiting.peer.session or waiting.peer.endpoint, waiting.number, answer)
-            self._parts.send(waiting.peer, Packet(waiting.request, answer))
+            self._parts.send(waiting.peer, Datagram(waiting.request, answer))
             waiting.peer = None

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from access.rules.role_table import RoleTable, read_role_table
-from access.rules.rules import Action, Grant, Policy
-from access.rules.who import Who
+from access.rules.rules import Action, CompiledRules, Grant
+from access.rules.who import Subject
 
 __all__ = ["RoleRights"]
 
@@ -26,7 +26,7 @@ class RoleRights:
         """
         self._path, self._roles = path, roles
         self._table = self.read()
-        self._policies: dict[str, tuple[Policy, Who]] = {}
+        self._policies: dict[str, tuple[CompiledRules, Subject]] = {}
 
     def read(self) -> RoleTable:
         """Return the roles of the file as they stand there now.
@@ -56,9 +56,9 @@ class RoleRights:
         policy, who = self._policies.get(name) or self._policy(name)
         return policy.grant(topic_filter, who, qos) is Grant.GRANTED
 
-    def _policy(self, name: str) -> tuple[Policy, Who]:
+    def _policy(self, name: str) -> tuple[CompiledRules, Subject]:
         while len(self._policies) >= KEPT_MAX:
             del self._policies[next(iter(self._policies))]
         tiers = self._table.tiers(self._table.roles(name, self._roles))
-        kept = self._policies[name] = (Policy(tiers, self._table.groups_named), Who(name, name))
+        kept = self._policies[name] = (CompiledRules(tiers, self._table.groups_named), Subject(name, name))
         return kept

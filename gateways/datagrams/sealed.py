@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateways.datagrams.messages import Endpoint
 from gateways.datagrams.proofs import COOKIE_BYTES, PERIOD_S, Proofs
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 
 __all__ = ["SEALED_BYTES", "SealedPort"]
 
@@ -72,7 +72,7 @@ class _Session:
     def __init__(self, number: int, name: str, endpoint: Endpoint, keys: tuple[bytes, bytes], now: float) -> None:
         self.number, self.name, self.endpoint, self.began = number, name, endpoint, now
         self.is_confirmed = False
-        self.peer = Peer(endpoint, number)  # where it spoke last
+        self.peer = DatagramPeer(endpoint, number)  # where it spoke last
         self._seal, self._open = AESGCM(keys[0]).encrypt, AESGCM(keys[1]).decrypt
         self._head = bytes((DATA,)) + number.to_bytes(8, "big")
         self._sent, self._top, self._mask = 0, 0, 0
@@ -172,7 +172,7 @@ class SealedPort:
         """Return how many sessions of others there are."""
         return len(self._sessions)
 
-    def receive(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[Peer, str, bool, bytes] | None:
+    def receive(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[DatagramPeer, str, bool, bytes] | None:
         """Take a datagram.
 
         Returns:
@@ -192,7 +192,7 @@ class SealedPort:
             self.counts["sealed_unknown"] += 1
         return None
 
-    def send(self, now: float, peer: Peer, data: bytes, is_answer: bool = False) -> bytes | None:
+    def send(self, now: float, peer: DatagramPeer, data: bytes, is_answer: bool = False) -> bytes | None:
         """Seal a packet; None if there is no session, or it waits for one that this end opens.
 
         Args:
@@ -220,7 +220,7 @@ class SealedPort:
                 self._forget(nonce)
         self._keys = keys
 
-    def prove(self, peer: Peer) -> None:
+    def prove(self, peer: DatagramPeer) -> None:
         """Take a session's new address for its own."""
         session = self._sessions.get(peer.session)
         if session is not None:
@@ -228,14 +228,14 @@ class SealedPort:
             session.endpoint = peer.endpoint
             self._by_endpoint[peer.endpoint] = session
 
-    def _data(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[Peer, str, bool, bytes] | None:
+    def _data(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[DatagramPeer, str, bool, bytes] | None:
         number = int.from_bytes(datagram[1:9], "big")
         own = self._own.get(endpoint)
         if own is not None and own.number == number:
             data = own.open(datagram)
             if data is not None:
                 self._unanswered.pop(endpoint, None)
-                return Peer(endpoint), own.name, True, data
+                return DatagramPeer(endpoint), own.name, True, data
         session = self._sessions.get(number)
         data = session.open(datagram) if session is not None and not session.is_over(now) else None
         if session is None or data is None:
@@ -246,7 +246,7 @@ class SealedPort:
             session.endpoint = endpoint
             self._by_endpoint[endpoint] = session
         if session.peer.endpoint != endpoint:
-            session.peer = Peer(endpoint, number)
+            session.peer = DatagramPeer(endpoint, number)
         return session.peer, session.name, endpoint == session.endpoint, data
 
     def _open(self, now: float, endpoint: Endpoint, datagram: bytes) -> None:

@@ -18,18 +18,18 @@ from conf.events import say
 from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
 from conf.udp_settings import UdpSettings
-from gateways.datagrams.attached import ClusterEnd, make_cluster_end
+from gateways.datagrams.attached import ClusterConnection, make_cluster_end
 from gateways.datagrams.dtls import DTLS_BYTES, DtlsFiles, DtlsSocket
 from gateways.datagrams.jurisdiction import JOIN_LEASE_S
 from gateways.datagrams.keys import read_key, read_keys
-from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Endpoint, Packet
+from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Code, Datagram, Endpoint
 from gateways.datagrams.node import DatagramNode
-from gateways.datagrams.node_events import Arrived, Event, NodeSettings, Ready
+from gateways.datagrams.node_events import Arrived, DatagramNodeSettings, DatagramReady, Event
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.rights import RoleRights
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from gateways.process import open_pages
 from wire.node.process import collect_rarely, own_version
 
@@ -66,7 +66,7 @@ class _Loop:
     def __init__(self, node: DatagramNode, port: Port, rights: RoleRights, udp: UdpSettings) -> None:
         self.node, self.port = node, port
         self._rights, self._udp = rights, udp
-        self.cluster: ClusterEnd | None = None
+        self.cluster: ClusterConnection | None = None
         self._events: list[Event] = []
         self._is_lost = False  # the connection to the cluster
         self._refused: int | None = None  # by which the parent refused this node last
@@ -121,7 +121,7 @@ class _Loop:
         """Give the subtree back."""
         self._apply(self.node.leave(trio.current_time()))
 
-    def _received(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+    def _received(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
         self._events.append(Arrived(peer, name, packet, length, is_proved))
 
     def _step(self) -> None:
@@ -131,7 +131,7 @@ class _Loop:
         events, self._events = self._events, []
         self._apply(self.node.handle(trio.current_time(), events))
 
-    def _apply(self, ready: Ready) -> None:
+    def _apply(self, ready: DatagramReady) -> None:
         now = trio.current_time()
         for sent in ready.send:
             self.port.send(now, sent)
@@ -182,7 +182,7 @@ def _build(config: GatewayConfig[UdpSettings]) -> _Loop:
         raise UserError("udp.roles_file is missing: without rules no device may do anything", ExitCode.USAGE)
     try:
         rights = RoleRights(udp.roles_file, udp.device_roles)
-        parent = Peer(endpoint_of(udp.parent)) if udp.parent else None
+        parent = DatagramPeer(endpoint_of(udp.parent)) if udp.parent else None
         make_port = _port(udp, parent)
         advertised = endpoint_of(udp.advertise) if udp.advertise else None
     except AccessFileError as error:
@@ -214,7 +214,7 @@ def _refusal(code: int) -> str:
             return f"code {code}"
 
 
-def _port(udp: UdpSettings, parent: Peer | None) -> Callable[[socket.socket], Port]:
+def _port(udp: UdpSettings, parent: DatagramPeer | None) -> Callable[[socket.socket], Port]:
     """Return what makes the node's socket of a bound one: whatever is read is read."""
     if udp.security == "dtls" and udp.dtls_certificate and udp.dtls_key and udp.dtls_authority:
         files = DtlsFiles(udp.dtls_certificate, udp.dtls_key, udp.dtls_authority)
@@ -226,7 +226,7 @@ def _port(udp: UdpSettings, parent: Peer | None) -> Callable[[socket.socket], Po
     return lambda bound: DatagramSocket(bound, sealed)
 
 
-def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:
+def _sealed(udp: UdpSettings, parent: DatagramPeer | None) -> SealedPort | None:
     if udp.security != "sealed" or udp.keys_file is None:
         return None
     keys = read_keys(udp.keys_file)
@@ -236,7 +236,7 @@ def _sealed(udp: UdpSettings, parent: Peer | None) -> SealedPort | None:
     return SealedPort(keys, udp.name, own, only=parent.endpoint, sessions_max=udp.sessions_max)
 
 
-def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> NodeSettings:
+def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> DatagramNodeSettings:
     udp, now_ms = config.settings, int(time.time() * 1000)
     now = trio.current_time()
     mark = config.gateway.data_dir / RAN_BEFORE
@@ -245,7 +245,7 @@ def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> NodeSet
     waits_s = 0.0
     if before is not None:
         waits_s = udp.restart_wait_s if not udp.parent else JOIN_LEASE_S if before == GAVE_PARTS else 0.0
-    return NodeSettings(
+    return DatagramNodeSettings(
         subtree=udp.subtree,
         endpoint=endpoint,
         grants={"" if name == IN_CLEAR else name: subtrees for name, subtrees in udp.children.items()},

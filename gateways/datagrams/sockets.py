@@ -13,12 +13,20 @@ from typing import Protocol
 
 import trio
 
-from gateways.datagrams.messages import DATAGRAM_BYTES_MAX, Endpoint, Malformed, Packet, PubAck, decode, encode
+from gateways.datagrams.messages import (
+    DATAGRAM_BYTES_MAX,
+    Datagram,
+    Endpoint,
+    MalformedDatagram,
+    PubAck,
+    decode,
+    encode,
+)
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 
-__all__ = ["BATCH", "DatagramSocket", "Received", "bind_udp", "endpoint_of", "read_packet"]
+__all__ = ["BATCH", "DatagramReceiver", "DatagramSocket", "bind_udp", "endpoint_of", "read_packet"]
 
 BATCH = 64
 ADDRESSES_MAX = 65_536  # whose forms are remembered
@@ -26,10 +34,10 @@ READ_BYTES_MAX = 65_536  # a datagram that is too long is read whole: its reques
 BUFFER_BYTES = 4 * 1024 * 1024  # of the kernel, each way; it gives what it allows
 
 
-class Received(Protocol):
+class DatagramReceiver(Protocol):
     """Taker of a datagram: peer, name, whether the address is proved, packet, length."""
 
-    def __call__(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None: ...
+    def __call__(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None: ...
 
 
 def endpoint_of(text: str) -> Endpoint:
@@ -66,7 +74,7 @@ def bind_udp(host: str, port: int) -> socket.socket:
     return made
 
 
-def read_packet(data: bytes, bytes_max: int, counts: Counter[str]) -> Packet | None:
+def read_packet(data: bytes, bytes_max: int, counts: Counter[str]) -> Datagram | None:
     """Return the packet of a datagram, ``Rejected`` for a question that is to be refused; what is no packet is counted.
 
     Args:
@@ -76,7 +84,7 @@ def read_packet(data: bytes, bytes_max: int, counts: Counter[str]) -> Packet | N
     """
     try:
         return decode(data, bytes_max)
-    except Malformed as error:
+    except MalformedDatagram as error:
         counts[f"malformed_{str(error).replace(' ', '_')}"] += 1
         return error.rejected
 
@@ -111,7 +119,7 @@ class DatagramSocket:
     async def flush(self) -> None:
         """Do nothing: what was sent has left."""
 
-    def prove(self, peer: Peer) -> None:
+    def prove(self, peer: DatagramPeer) -> None:
         """Take a session's new address for its own."""
         if self.sealed is not None:
             self.sealed.prove(peer)
@@ -124,7 +132,7 @@ class DatagramSocket:
         """Wait until a datagram is there."""
         await trio.lowlevel.wait_readable(self._socket)
 
-    def read(self, now: float, received: Received) -> bool:
+    def read(self, now: float, received: DatagramReceiver) -> bool:
         """Read up to BATCH datagrams; return whether there may be more."""
         receive, buffer, view = self._socket.recvfrom_into, self._buffer, self._view
         for _ in range(BATCH):
@@ -139,8 +147,8 @@ class DatagramSocket:
             self._take(now, self._endpoint(address), bytes(view[:length]), received)
         return True
 
-    def _take(self, now: float, endpoint: Endpoint, data: bytes, received: Received) -> None:
-        peer, name, is_proved, packet_bytes = Peer(endpoint), "", False, data
+    def _take(self, now: float, endpoint: Endpoint, data: bytes, received: DatagramReceiver) -> None:
+        peer, name, is_proved, packet_bytes = DatagramPeer(endpoint), "", False, data
         if self.sealed is not None:
             opened = self.sealed.receive(now, endpoint, data)
             if self.sealed.replies:

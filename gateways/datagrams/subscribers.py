@@ -15,20 +15,20 @@ from msgspec import Struct
 from gateways.datagrams.messages import Endpoint
 from mqtt.topic_trie import TopicTrie
 
-__all__ = ["Peer", "Subscribers", "Subscription"]
+__all__ = ["DatagramPeer", "DatagramSubscription", "Subscribers"]
 
 STALE_MAX = 1_000  # ends of subscriptions that are gone
 VISITS_MAX = 1_000  # nodes that one match may touch: docs/adr/0022-cost-of-filters.md
 
 
-class Peer(NamedTuple):
+class DatagramPeer(NamedTuple):
     """One partner: its address, and the number of its secured session, 0 if the address is all that is known."""
 
     endpoint: Endpoint
     session: int = 0
 
 
-class Subscription(Struct):
+class DatagramSubscription(Struct):
     """One filter of one address.
 
     Attributes:
@@ -38,7 +38,7 @@ class Subscription(Struct):
         name: Of the device, if it asked this node itself; None: another node passed it on.
     """
 
-    peer: Peer
+    peer: DatagramPeer
     filter: str
     qos: int
     until: float
@@ -52,7 +52,7 @@ class Subscribers:
     def __init__(self, subscriptions_max: int, per_address_max: int) -> None:
         self._max, self._per_address_max = subscriptions_max, per_address_max
         self._trie = TopicTrie()
-        self._by_endpoint: dict[Endpoint, dict[str, Subscription]] = {}
+        self._by_endpoint: dict[Endpoint, dict[str, DatagramSubscription]] = {}
         self._ends: list[tuple[float, Endpoint, str]] = []  # one entry per subscription that lives, perhaps older ones
         self._by_session: dict[int, Endpoint] = {}
         self._count = 0
@@ -60,11 +60,11 @@ class Subscribers:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Subscription]:
+    def __iter__(self) -> Iterator[DatagramSubscription]:
         for subscriptions in self._by_endpoint.values():
             yield from subscriptions.values()
 
-    def add(self, wanted: Subscription) -> bool:
+    def add(self, wanted: DatagramSubscription) -> bool:
         """Store or renew a subscription.
 
         Returns:
@@ -108,7 +108,7 @@ class Subscribers:
             del self._by_endpoint[endpoint]
             self._by_session.pop(gone.peer.session, None)
 
-    def get(self, endpoint: Endpoint, topic_filter: str) -> Subscription | None:
+    def get(self, endpoint: Endpoint, topic_filter: str) -> DatagramSubscription | None:
         """Return what an address wants by a filter."""
         return self._by_endpoint.get(endpoint, {}).get(topic_filter)
 
@@ -120,7 +120,7 @@ class Subscribers:
         """Return whether anybody wants exactly this filter by way of this node."""
         return any(each.relay for _, each in self._trie.entries(topic_filter))
 
-    def move(self, peer: Peer) -> Endpoint | None:
+    def move(self, peer: DatagramPeer) -> Endpoint | None:
         """Deliver what a session wants to its new address, and nothing more to the old one, which is returned."""
         former = self._by_session.get(peer.session)
         if former is None or former == peer.endpoint:
@@ -147,7 +147,7 @@ class Subscribers:
                 ended.append(topic_filter)
         return ended
 
-    def _note_end(self, subscription: Subscription) -> None:
+    def _note_end(self, subscription: DatagramSubscription) -> None:
         """Remember when a subscription ends; what was removed since is left out where it is too much."""
         heapq.heappush(self._ends, (subscription.until, subscription.peer.endpoint, subscription.filter))
         if len(self._ends) > 2 * self._count + STALE_MAX:
@@ -158,9 +158,9 @@ class Subscribers:
         """Return when to call ``expire`` next."""
         return self._ends[0][0] if self._ends else None
 
-    def matching(self, topic: str, relay_only: bool = False) -> list[Subscription]:
+    def matching(self, topic: str, relay_only: bool = False) -> list[DatagramSubscription]:
         """Return one subscription per address that wants a topic, the one of the highest QoS."""
-        found: dict[Endpoint, Subscription] = {}
+        found: dict[Endpoint, DatagramSubscription] = {}
         for each in self._trie.match(topic):
             if relay_only and not each.relay:
                 continue

@@ -16,13 +16,13 @@ from msgspec import Struct, structs
 
 from gateways.datagrams.deliveries import RETRY_S, TRIES_MAX
 from gateways.datagrams.jurisdiction import Child
-from gateways.datagrams.messages import HOPS_MAX, Code, Endpoint, Packet, PubAck, Subscribe
+from gateways.datagrams.messages import HOPS_MAX, Code, Datagram, DatagramSubscribe, Endpoint, PubAck
 from gateways.datagrams.node_events import Arrived
-from gateways.datagrams.parts import Parts
-from gateways.datagrams.subscribers import Peer, Subscription
+from gateways.datagrams.parts import NodeContext
+from gateways.datagrams.subscribers import DatagramPeer, DatagramSubscription
 from gateways.datagrams.subtrees import cut, is_inside, touches
 
-__all__ = ["LEASE_S_MAX", "Subscribing"]
+__all__ = ["LEASE_S_MAX", "DatagramSubscriptions"]
 
 LEASE_S_MAX = 300
 PASSED_MAX = 10_000  # questions to other nodes under way
@@ -44,19 +44,19 @@ class _Pending(Struct):
 class _Passed(Struct):
     """One question to another node; ``child`` is the one that it prepares, by ``of``."""
 
-    peer: Peer
-    packet: Packet
+    peer: DatagramPeer
+    packet: Datagram
     pending: _Pending | None
     child: Child | None = None
-    of: Subscription | None = None
+    of: DatagramSubscription | None = None
     tries: int = 0
     due: float = 0.0
 
 
-class Subscribing:
+class DatagramSubscriptions:
     """The subscriptions of one node, and their way through the tree."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: NodeContext) -> None:
         self._parts = parts
         self._passed: dict[int, _Passed] = {}  # by request
         self._due: list[tuple[float, int]] = []
@@ -65,7 +65,7 @@ class Subscribing:
         self._pending: dict[tuple[Endpoint, str, bool], _Pending] = {}  # by address, filter and whether it ends
         self._wants: dict[str, set[str]] = {}  # a filter at the cluster, and those of subscribers that it serves
 
-    def asked(self, now: float, arrived: Arrived, wanted: Subscribe) -> None:
+    def asked(self, now: float, arrived: Arrived, wanted: DatagramSubscribe) -> None:
         """Take a SUBSCRIBE."""
         parts = self._parts
         neighbour = parts.neighbour(arrived.peer)
@@ -85,7 +85,7 @@ class Subscribing:
         else:
             parts.refuse(arrived, Code.NOT_AUTHORIZED)
 
-    def _device(self, now: float, arrived: Arrived, wanted: Subscribe) -> None:
+    def _device(self, now: float, arrived: Arrived, wanted: DatagramSubscribe) -> None:
         parts, endpoint = self._parts, arrived.peer.endpoint
         if wanted.deliver_to not in (None, endpoint) or not arrived.is_proved:
             parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(endpoint, now))
@@ -105,7 +105,9 @@ class Subscribing:
             wanted = structs.replace(wanted, deliver_to=endpoint, hops=0, cookie=b"", keep_open=False)
             self._store(now, arrived, wanted, arrived.peer, "")
 
-    def _store(self, now: float, arrived: Arrived, wanted: Subscribe, peer: Peer, neighbour: str) -> None:
+    def _store(
+        self, now: float, arrived: Arrived, wanted: DatagramSubscribe, peer: DatagramPeer, neighbour: str
+    ) -> None:
         """Store or end it here, pass it on, and answer when all have answered."""
         parts, key = self._parts, (peer.endpoint, wanted.filter, wanted.end)
         if (known := self._pending.get(key)) is not None:
@@ -116,7 +118,7 @@ class Subscribing:
             self._remove(peer.endpoint, wanted.filter)
         else:
             name = None if neighbour else arrived.name
-            stored = Subscription(peer, wanted.filter, wanted.qos, now + lease_s, wanted.relay, name)
+            stored = DatagramSubscription(peer, wanted.filter, wanted.qos, now + lease_s, wanted.relay, name)
             if max(len(self._passed), len(self._pending)) >= PASSED_MAX or not parts.subscribers.add(stored):
                 parts.refuse(arrived, Code.BUSY)
                 return
@@ -152,7 +154,7 @@ class Subscribing:
                 continue
             told = parts.settings.endpoint if each.relay else endpoint
             for child in parts.jurisdiction.touched(each.filter):
-                self._pass(now, child.peer, Subscribe(each.filter, each.qos, told, end=True, hops=1), None)
+                self._pass(now, child.peer, DatagramSubscribe(each.filter, each.qos, told, end=True, hops=1), None)
 
     def prepare(self, now: float, child: Child) -> None:
         """Pass to a new child some of what it needs to decide about its subtree."""
@@ -163,7 +165,7 @@ class Subscribing:
             if each.until <= now or not touches(each.filter, child.subtree):
                 continue
             endpoint = self._parts.settings.endpoint if each.relay else each.peer.endpoint
-            wanted = Subscribe(each.filter, each.qos, endpoint, max(1, int(each.until - now)), hops=1)
+            wanted = DatagramSubscribe(each.filter, each.qos, endpoint, max(1, int(each.until - now)), hops=1)
             child.unconfirmed.add((endpoint, each.filter))
             self._pass(now, child.peer, wanted, None, child, each)
 
@@ -222,14 +224,14 @@ class Subscribing:
     def _pass(
         self,
         now: float,
-        peer: Peer,
-        wanted: Subscribe,
+        peer: DatagramPeer,
+        wanted: DatagramSubscribe,
         pending: _Pending | None,
         child: Child | None = None,
-        of: Subscription | None = None,
+        of: DatagramSubscription | None = None,
     ) -> None:
         request = self._parts.next_request()
-        passed = self._passed[request] = _Passed(peer, Packet(request, wanted), pending, child, of)
+        passed = self._passed[request] = _Passed(peer, Datagram(request, wanted), pending, child, of)
         if pending is not None:
             pending.open += 1
         self._launch(now, request, passed)
@@ -245,7 +247,7 @@ class Subscribing:
             passed.pending.is_whole = passed.pending.is_whole and is_done
             self._settle(passed.pending)
         child, wanted = passed.child, passed.packet.body
-        if child is None or passed.of is None or not isinstance(wanted, Subscribe) or wanted.deliver_to is None:
+        if child is None or passed.of is None or not isinstance(wanted, DatagramSubscribe) or wanted.deliver_to is None:
             return None
         child.unconfirmed.discard((wanted.deliver_to, wanted.filter))
         if not is_done:

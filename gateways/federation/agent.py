@@ -1,7 +1,7 @@
 """One federation agent: takes what comes from its broker, its neighbours and the clock, and says what is to be done.
 
 Joins the parts: overlay, cores and meshes of filters, custody, capture and retained registers. Sans-IO:
-``handle(now, events) -> Ready``. Decision: docs/adr/0086-federation.md.
+``handle(now, events) -> FederationReady``. Decision: docs/adr/0086-federation.md.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from struct import error as StructError
 from typing import Any
 
 from gateways.federation.capture import Capture
-from gateways.federation.courier import Courier
-from gateways.federation.delivery import Delivery
-from gateways.federation.echoes import Echoes
+from gateways.federation.courier import Forwarder
+from gateways.federation.delivery import FederatedDelivery
+from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.election import Election
 from gateways.federation.events import (
     MARKER_PREFIX,
     AckHost,
     AgentSettings,
     Captured,
+    DropNeighbour,
     Event,
-    Forget,
+    FederationLinkDown,
+    FederationLinkUp,
+    FederationReady,
     HoldLink,
     HostAcked,
     HostDown,
     HostUp,
     InterestChanged,
-    LinkDown,
-    LinkUp,
     MarkerSeen,
-    Ready,
-    Received,
-    WrongSpool,
+    NeighbourFrame,
+    SpoolMismatch,
 )
-from gateways.federation.keeper import Keeper
+from gateways.federation.keeper import RetainedSync
 from gateways.federation.loops import mark_of, without_marks
-from gateways.federation.meshes import Meshes
+from gateways.federation.meshes import DistributionTrees
 from gateways.federation.messages import (
     CoreAnnouncement,
+    CustodyAck,
     Federate,
-    Hello,
     HelloBack,
-    Kept,
-    Malformed,
+    MalformedFederationMessage,
+    NeighbourHello,
     Reconsider,
     ReconsiderTopicCore,
     TopicCores,
@@ -55,7 +55,7 @@ from gateways.federation.messages import (
     decode,
 )
 from gateways.federation.overlay import Overlay
-from gateways.federation.parts import Neighbour, Parts
+from gateways.federation.parts import AgentContext, Neighbour
 from gateways.federation.retained import Registers
 from gateways.federation.rows import HOST, Rows, message_key
 from gateways.federation.topics import TopicState
@@ -88,20 +88,20 @@ class Agent:
             wall_ms: UTC in milliseconds at ``now``.
             random: For the id.
         Raises:
-            WrongSpool: The rows are of another federation or agent, or cannot be read.
+            SpoolMismatch: The rows are of another federation or agent, or cannot be read.
         """
-        self._parts = parts = Parts(settings, now, wall_ms, random)
+        self._parts = parts = AgentContext(settings, now, wall_ms, random)
         self._facts(dict(rows.get("agent", ())), wall_ms)
         self.overlay = Overlay(parts)
-        self.meshes = Meshes(parts, self.overlay)
+        self.meshes = DistributionTrees(parts, self.overlay)
         self.election = Election(parts, self.overlay, self.meshes)
         self.capture = Capture(parts)
         self.registers = Registers(parts)
         self.rows = Rows(parts)
-        self._echoes = Echoes(parts)
-        self._keeper = Keeper(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
-        self._delivery = Delivery(parts, self.rows, self._echoes, self.capture, self._keeper.assert_retained)
-        self.courier = Courier(
+        self._echoes = ExpectedEchoes(parts)
+        self._keeper = RetainedSync(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
+        self._delivery = FederatedDelivery(parts, self.rows, self._echoes, self.capture, self._keeper.assert_retained)
+        self.courier = Forwarder(
             parts, self.overlay, self.meshes, self.election, self.rows, self._delivery, self._keeper.found_room
         )
         self._keeper.courier, self._keeper.delivery = self.courier, self._delivery
@@ -115,7 +115,7 @@ class Agent:
             self.registers.restore(rows.get("register", ()))
             self._echoes.restore(rows.get("echo", ()))
         except (ValueError, KeyError, IndexError, StructError) as error:
-            raise WrongSpool(f"a row of the spool cannot be read: {error}") from error
+            raise SpoolMismatch(f"a row of the spool cannot be read: {error}") from error
         self._delivery.begin()
 
     def _facts(self, facts: dict[bytes, bytes], wall_ms: int) -> None:
@@ -123,10 +123,10 @@ class Agent:
         for key, value in ((b"federation", settings.federation), (b"agent", settings.agent)):
             if facts.get(key, value.encode()) != value.encode():
                 name = facts[key].decode(errors="replace")
-                raise WrongSpool(f"the spool is of {key.decode()} {name}, not of {value}")
+                raise SpoolMismatch(f"the spool is of {key.decode()} {name}, not of {value}")
             parts.put("agent", key, value.encode())
         if facts and facts.get(b"rows") != ROWS_FORM:
-            raise WrongSpool(
+            raise SpoolMismatch(
                 "the spool was written by another release: let that one hand over what it holds, then move it"
             )
         parts.put("agent", b"rows", ROWS_FORM)
@@ -166,7 +166,7 @@ class Agent:
         """Return the topic of this agent's marker."""
         return self.capture.marker_topic
 
-    def handle(self, now: float, events: Iterable[Event] = ()) -> Ready:
+    def handle(self, now: float, events: Iterable[Event] = ()) -> FederationReady:
         """Take what came, and the time; return what is to be done."""
         for event in events:
             self._take(now, event)
@@ -187,7 +187,7 @@ class Agent:
             self._keeper.settled(now)
         self.election.tick(now)
         self.rows.write()
-        ready, self._parts.ready = self._parts.ready, Ready()
+        ready, self._parts.ready = self._parts.ready, FederationReady()
         ready.deadline = min(
             self.overlay.deadline(),
             self.election.deadline(),
@@ -200,7 +200,7 @@ class Agent:
 
     def _take(self, now: float, event: Event) -> None:
         match event:
-            case Received():
+            case NeighbourFrame():
                 self._received(now, event)
             case Captured():
                 self._captured(now, event)
@@ -221,13 +221,13 @@ class Agent:
             case HostDown():
                 self._delivery.is_up = False
                 self.capture.host_down()
-            case LinkUp(neighbour=neighbour, is_resumed=is_resumed):
+            case FederationLinkUp(neighbour=neighbour, is_resumed=is_resumed):
                 self.overlay.link_up(now, event)
                 self.election.link_up(neighbour)
                 self.courier.link_up(neighbour, is_resumed)
-            case LinkDown(neighbour):
+            case FederationLinkDown(neighbour):
                 self.overlay.link_down(now, neighbour)
-            case Forget(agent):
+            case DropNeighbour(agent):
                 self.overlay.forget(agent)
 
     def _forget(self, now: float) -> None:
@@ -298,7 +298,7 @@ class Agent:
 
     # --- from neighbours
 
-    def _received(self, now: float, event: Received) -> None:
+    def _received(self, now: float, event: NeighbourFrame) -> None:
         parts = self._parts
         at = parts.neighbours.get(event.neighbour)
         if at is None or not at.is_linked:
@@ -309,7 +309,7 @@ class Agent:
             parts.ready.effects.append(HoldLink(at.name, free_at))
         try:
             message = decode(event.data)
-        except Malformed as malformed:
+        except MalformedFederationMessage as malformed:
             return parts.refuse(at.name, malformed.reason)
         parts.counts[_RECEIVED[type(message)]] += 1
         if isinstance(message, TopicMessage):
@@ -324,9 +324,9 @@ class Agent:
     def _hear(self, now: float, at: Neighbour, message: object) -> None:
         overlay, election = self.overlay, self.election
         match message:
-            case Kept():
+            case CustodyAck():
                 self.courier.kept(now, at, message)
-            case Hello():
+            case NeighbourHello():
                 overlay.hello(at.name, message)
             case HelloBack():
                 overlay.hello_back(now, at.name, message)
@@ -436,7 +436,7 @@ class Agent:
 _RECEIVED = {
     kind: f"received_{kind.__struct_config__.tag}"
     for kind in (
-        Hello,
+        NeighbourHello,
         HelloBack,
         Federate,
         Reconsider,
@@ -446,6 +446,6 @@ _RECEIVED = {
         TopicSubscribe,
         TopicMessage,
         TopologyUpdate,
-        Kept,
+        CustodyAck,
     )
 }

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from gateways.federation.events import MARKER_PREFIX, AckHost, CaptureFilter, Recapture
 from gateways.federation.filters import DisjointHulls
-from gateways.federation.parts import Parts
+from gateways.federation.parts import AgentContext
 from mqtt.topics import matches
 
-__all__ = ["Capture", "Standing"]
+__all__ = ["Capture", "CaptureState"]
 
 MARKER_IDENTIFIER = 1
 BETWEEN = b"\0"  # a filter and its lane, in the key of a row
@@ -29,7 +29,7 @@ MARKER_LATE_S = 10.0
 NARROW_AFTER_S = 2.0  # a filter that nobody wants any more stands so long, should it be wanted again
 
 
-class Standing(enum.Enum):
+class CaptureState(enum.Enum):
     """State of one subscription."""
 
     ON = "its copies count"
@@ -39,11 +39,11 @@ class Standing(enum.Enum):
 
 
 @dataclass(slots=True)
-class Held:
+class CaptureSubscription:
     """One subscription of the capture set; its key is (filter, lane)."""
 
     identifier: int
-    standing: Standing
+    standing: CaptureState
 
 
 class Capture:
@@ -55,11 +55,11 @@ class Capture:
         lane: Of the filters that are granted: messages are handed over there.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentContext) -> None:
         self._parts = parts
         self.marker_topic = f"{MARKER_PREFIX}{parts.name}/marker"
-        self._held: dict[tuple[str, int], Held] = {}  # by filter and lane
-        self._by_identifier: dict[int, list[tuple[str, Held]]] = {}
+        self._held: dict[tuple[str, int], CaptureSubscription] = {}  # by filter and lane
+        self._by_identifier: dict[int, list[tuple[str, CaptureSubscription]]] = {}
         self._wanted: set[str] = set()
         self._target: set[str] = set()
         self._last_identifier = MARKER_IDENTIFIER
@@ -81,7 +81,7 @@ class Capture:
 
     def filters(self) -> list[str]:
         """Return the filters whose copies come: the broker has granted them, for it sent a marker behind them back."""
-        return sorted({each for (each, _), held in self._held.items() if held.standing is not Standing.NEW})
+        return sorted({each for (each, _), held in self._held.items() if held.standing is not CaptureState.NEW})
 
     def asked(self) -> list[str]:
         """Return the filters that the broker was asked for, or will be when it is there, and has not granted yet."""
@@ -106,8 +106,8 @@ class Capture:
                 self._last_identifier = max(self._last_identifier, int.from_bytes(value, "big"))
                 continue
             place = (key.partition(BETWEEN)[0].decode(), value[4])
-            held = Held(int.from_bytes(value[:4], "big"), Standing[value[5:].decode()])
-            if held.standing is Standing.GONE:
+            held = CaptureSubscription(int.from_bytes(value[:4], "big"), CaptureState[value[5:].decode()])
+            if held.standing is CaptureState.GONE:
                 self._gone.add(place)
                 continue
             self._held[place] = held
@@ -115,7 +115,7 @@ class Capture:
                 self._parts.delete("capture", key)
                 self._put(place, held)
             self._last_identifier = max(self._last_identifier, held.identifier)
-            if held.standing is Standing.NEW:
+            if held.standing is CaptureState.NEW:
                 self._marker = max(self._marker, held.identifier)
         if past and int.from_bytes(past[:4], "big") == self._marker:
             self._lanes_past = set(past[4:])
@@ -165,7 +165,7 @@ class Capture:
             added = sorted(target)  # the whole set moves to the other lane
         for place, held in self._held.items():
             if place[1] != lane or place[0] not in target:
-                self._put(place, Held(held.identifier, Standing.OLD))
+                self._put(place, CaptureSubscription(held.identifier, CaptureState.OLD))
         self._begin([(each, lane) for each in added])
 
     def _begin(self, places: list[tuple[str, int]]) -> None:
@@ -173,7 +173,7 @@ class Capture:
         self._last_identifier += 1
         for number, place in enumerate(places):
             self._last_identifier += number > 0 and self._parts.settings.has_identifiers
-            self._put(place, Held(self._last_identifier, Standing.NEW))
+            self._put(place, CaptureSubscription(self._last_identifier, CaptureState.NEW))
         self._marker = self._last_identifier
         self._lanes_past.clear()
         self._ending = set(self._gone)
@@ -183,19 +183,19 @@ class Capture:
     def _hulls(self) -> set[str]:
         return DisjointHulls(self._wanted).filters
 
-    def _put(self, place: tuple[str, int], held: Held) -> None:
+    def _put(self, place: tuple[str, int], held: CaptureSubscription) -> None:
         self._held[place] = held
         self._gone.discard(place)
         self._store(place, held)
 
-    def _store(self, place: tuple[str, int], held: Held) -> None:
+    def _store(self, place: tuple[str, int], held: CaptureSubscription) -> None:
         value = held.identifier.to_bytes(4, "big") + bytes([place[1]]) + held.standing.name.encode()
         self._parts.put("capture", _row(place), value)
 
     def _remove(self, places: Iterable[tuple[str, int]]) -> None:
         gone = tuple(sorted(places))
         for place in gone:
-            self._store(place, Held(self._held.pop(place).identifier, Standing.GONE))
+            self._store(place, CaptureSubscription(self._held.pop(place).identifier, CaptureState.GONE))
         self._gone.update(gone)
         if gone:
             self._parts.ready.effects.append(Recapture((), gone))
@@ -204,7 +204,7 @@ class Capture:
         self._by_identifier.clear()
         for (each, _), held in self._held.items():
             self._by_identifier.setdefault(held.identifier, []).append((each, held))
-        granted = [lane for (_, lane), held in self._held.items() if held.standing is not Standing.NEW]
+        granted = [lane for (_, lane), held in self._held.items() if held.standing is not CaptureState.NEW]
         self.lane = next(iter(granted), next((lane for _, lane in self._held), self.lane))
 
     def _subscribe(self, places: Iterable[tuple[str, int]]) -> None:
@@ -221,7 +221,7 @@ class Capture:
         if is_present:
             if self._gone:
                 self._parts.ready.effects.append(Recapture((), tuple(sorted(self._gone))))
-            new = [place for place, held in self._held.items() if held.standing is Standing.NEW]
+            new = [place for place, held in self._held.items() if held.standing is CaptureState.NEW]
             if not new and self._held:
                 # Retained messages of QoS 0 that came while the agent was away are in no queue: ask for all again.
                 self._last_identifier += 1
@@ -237,7 +237,7 @@ class Capture:
         self.is_deferred = False
         former, lane = dict(self._held), self.lane
         self._held.clear()
-        places = sorted({(each, lane) for (each, _), held in former.items() if held.standing is not Standing.OLD})
+        places = sorted({(each, lane) for (each, _), held in former.items() if held.standing is not CaptureState.OLD})
         for place in former:
             self._parts.delete("capture", _row(place))
         others = (former.keys() | self._gone) - set(places)
@@ -280,9 +280,9 @@ class Capture:
             self._gone.discard(place)
             self._parts.delete("capture", _row(place))
         for place, held in self._held.items():
-            if held.standing is Standing.NEW:
-                self._put(place, Held(held.identifier, Standing.ON))
-        self._remove([place for place, held in self._held.items() if held.standing is Standing.OLD])
+            if held.standing is CaptureState.NEW:
+                self._put(place, CaptureSubscription(held.identifier, CaptureState.ON))
+        self._remove([place for place, held in self._held.items() if held.standing is CaptureState.OLD])
         self._index()
         return True
 
@@ -292,15 +292,15 @@ class Capture:
             return any(matches(each, topic) for each, _ in self._held)
         is_past = lane in self._lanes_past if self._marker else True
         for held in self._held_for(topic, identifiers, lane):
-            if held.standing is Standing.ON or (held.standing is Standing.NEW and is_past):
+            if held.standing is CaptureState.ON or (held.standing is CaptureState.NEW and is_past):
                 return True
-            if held.standing is Standing.OLD and not is_past:
+            if held.standing is CaptureState.OLD and not is_past:
                 return True
-            if held.standing is Standing.NEW and not self._is_old(topic):
+            if held.standing is CaptureState.NEW and not self._is_old(topic):
                 return True
         return False
 
-    def _held_for(self, topic: str, identifiers: tuple[int, ...], lane: int) -> Iterator[Held]:
+    def _held_for(self, topic: str, identifiers: tuple[int, ...], lane: int) -> Iterator[CaptureSubscription]:
         """Yield the subscriptions that a copy was sent for."""
         if not self._parts.settings.has_identifiers:
             for (each, at), held in self._held.items():
@@ -314,7 +314,7 @@ class Capture:
                     yield held
 
     def _is_old(self, topic: str) -> bool:
-        return any(held.standing is Standing.OLD and matches(each, topic) for (each, _), held in self._held.items())
+        return any(held.standing is CaptureState.OLD and matches(each, topic) for (each, _), held in self._held.items())
 
 
 def _row(place: tuple[str, int]) -> bytes:

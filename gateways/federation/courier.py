@@ -10,19 +10,19 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from gateways.federation.delivery import Delivery
+from gateways.federation.delivery import FederatedDelivery
 from gateways.federation.election import Election
 from gateways.federation.events import AckHost, Captured, HoldLink
-from gateways.federation.meshes import Meshes
-from gateways.federation.messages import HOPS_MAX, Kept, TopicMessage, pack_properties
+from gateways.federation.meshes import DistributionTrees
+from gateways.federation.messages import HOPS_MAX, CustodyAck, TopicMessage, pack_properties
 from gateways.federation.overlay import NOT_KEPT, Overlay
-from gateways.federation.parts import Neighbour, Parts
-from gateways.federation.passing_on import PassingOn
-from gateways.federation.rows import HOST, Rows, Stored, message_key
-from gateways.federation.ways import Ways
+from gateways.federation.parts import AgentContext, Neighbour
+from gateways.federation.passing_on import TransitMonitor
+from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
+from gateways.federation.ways import NextHops
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["Courier"]
+__all__ = ["Forwarder"]
 
 LAST_TOPICS_MAX = 10_000
 SWEEP_S = 5.0
@@ -53,7 +53,7 @@ class _Line:
         self.progress_at = -math.inf
 
 
-class Courier:
+class Forwarder:
     """See the module.
 
     Attributes:
@@ -62,31 +62,31 @@ class Courier:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: AgentContext,
         overlay: Overlay,
-        meshes: Meshes,
+        meshes: DistributionTrees,
         election: Election,
         rows: Rows,
-        delivery: Delivery,
+        delivery: FederatedDelivery,
         found_room: Callable[[Captured], None],
     ) -> None:
         self._parts, self._overlay, self._meshes, self._election = parts, overlay, meshes, election
         self._rows, self._delivery, self._found_room = rows, delivery, found_room
-        self._passing_on = PassingOn(parts, overlay)
+        self._passing_on = TransitMonitor(parts, overlay)
         self._lines: dict[str, _Line] = {}
         self._number = 0
         self._last: dict[str, tuple[int, frozenset[str]]] = {}  # topic: number, destinations
         self._backlog: deque[tuple[str, Captured | TopicMessage, int, int]] = deque()  # until the spool has room
         self._backlog_from: set[str] = set()
         self._backlog_at = 0.0
-        self.ways = Ways(parts, overlay, meshes)
+        self.ways = NextHops(parts, overlay, meshes)
         self._ways_version = (-1, -1)
         self._doubtful: deque[tuple[float, bytes]] = deque()
         self._sweep_at = 0.0
 
     # --- ways
 
-    def _route(self, now: float, stored: Stored, is_sure: bool = False) -> None:
+    def _route(self, now: float, stored: StoredMessage, is_sure: bool = False) -> None:
         """Queue a message for the neighbours that lead to its destinations.
 
         A neighbour that had it before leads back until all have heard of a cut: the message waits for that, once.
@@ -156,7 +156,9 @@ class Courier:
             return number, False
         message = self._message(captured, destinations, stamp, number)
         if captured.qos:
-            stored = Stored(message_key(name, self._parts.incarnation, number), message, self._parts.wall_ms(now), "")
+            stored = StoredMessage(
+                message_key(name, self._parts.incarnation, number), message, self._parts.wall_ms(now), ""
+            )
             for destination in destinations:
                 self._rows.owe(stored, destination)
             self._route(now, stored)
@@ -250,7 +252,7 @@ class Courier:
                 self._deliver_now(now, message, born_ms)
             self._send_now(now, message, (each for each in message.to if each != parts.name), at.name)
             return is_new
-        stored = self._rows.stored.get(key) or Stored(key, message, born_ms, at.name, data)
+        stored = self._rows.stored.get(key) or StoredMessage(key, message, born_ms, at.name, data)
         has_come_back = False
         others = [each for each in message.to if each != parts.name] if is_here else message.to
         for destination in others:
@@ -268,7 +270,7 @@ class Courier:
             self._route(now, stored)
         return is_new
 
-    def _take_back(self, stored: Stored, destination: str, neighbour: str) -> None:
+    def _take_back(self, stored: StoredMessage, destination: str, neighbour: str) -> None:
         """Hold a row that came back while a neighbour has it: what that one says to have kept may be this very copy."""
         flying = self._line(neighbour).flying
         for number, (key, destinations) in flying.items():
@@ -329,7 +331,7 @@ class Courier:
         )
         return at.outgoing.take(now, len(message.payload) + len(message.topic) + 100)
 
-    def kept(self, now: float, at: Neighbour, message: Kept) -> None:
+    def kept(self, now: float, at: Neighbour, message: CustodyAck) -> None:
         """Let go what a neighbour has in its spool."""
         line = self._line(at.name)
         if message.custody > line.sent:
@@ -400,7 +402,7 @@ class Courier:
         for name, line in self._lines.items():
             if line.kept > line.told and self._parts.neighbours[name].is_linked:  # nothing goes by a link that ended
                 line.told = line.kept
-                self._parts.send(name, Kept(line.kept))
+                self._parts.send(name, CustodyAck(line.kept))
 
     def _take_backlog(self, now: float) -> None:
         backlog, self._backlog = self._backlog, deque()
@@ -449,7 +451,7 @@ class Courier:
                 self._passing_on.handed(now, name, message, to)
             free_at = self._send(now, at, message, to, age_ms, line.sent)
 
-    def _end(self, stored: Stored, destinations: Iterable[str], reason: str) -> None:
+    def _end(self, stored: StoredMessage, destinations: Iterable[str], reason: str) -> None:
         for destination in destinations:
             self._parts.drop(reason)
             if destination == HOST:

@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Callable
 
 from gateways.federation.capture import Capture
-from gateways.federation.echoes import Echoes
+from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.events import Captured, Inject
 from gateways.federation.loops import marks
 from gateways.federation.messages import TopicMessage, unpack_properties
-from gateways.federation.parts import Parts
-from gateways.federation.rows import HOST, Rows, Stored, message_key
+from gateways.federation.parts import AgentContext
+from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 from mqtt.properties import PropertyId
 
-__all__ = ["Delivery"]
+__all__ = ["FederatedDelivery"]
 
 
-class Delivery:
+class FederatedDelivery:
     """See the module.
 
     Attributes:
@@ -31,9 +31,9 @@ class Delivery:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: AgentContext,
         rows: Rows,
-        echoes: Echoes,
+        echoes: ExpectedEchoes,
         capture: Capture,
         assert_retained: Callable[[float, TopicMessage], bool],
     ) -> None:
@@ -58,7 +58,7 @@ class Delivery:
                 self._refs[stored.ref] = stored.key
                 self._queue.append(stored.key)
 
-    def take(self, now: float, stored: Stored) -> None:
+    def take(self, now: float, stored: StoredMessage) -> None:
         """Owe a message to the broker."""
         message = stored.message
         self._last_ref += 1
@@ -130,7 +130,7 @@ class Delivery:
             self._flying.clear()
             self._echoing.clear()
 
-    def acked(self, ref: int, is_refused: bool) -> Stored | None:
+    def acked(self, ref: int, is_refused: bool) -> StoredMessage | None:
         """Note that the broker took a message, or refused it; return it."""
         self._flying.pop(ref, None)
         self._echoing.discard(ref)
@@ -143,7 +143,7 @@ class Delivery:
         self._rows.settle(stored, HOST)
         return stored
 
-    def ended(self, stored: Stored) -> None:
+    def ended(self, stored: StoredMessage) -> None:
         """Forget a message whose time is over."""
         self._refs.pop(stored.ref, None)
         self._flying.pop(stored.ref, None)

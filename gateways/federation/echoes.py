@@ -12,18 +12,18 @@ from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from gateways.federation.parts import Parts
+from gateways.federation.parts import AgentContext
 
-__all__ = ["Echoes"]
+__all__ = ["ExpectedEchoes"]
 
 KIND = "echo"
 DIGEST_BYTES = 16
 
 
-class Echoes:
+class ExpectedEchoes:
     """Expected echoes, by topic, content and QoS."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentContext) -> None:
         self._parts, self._echo_s = parts, parts.settings.echo_s
         self._expected: dict[tuple[str, bytes, int], int] = {}
         self._ends: deque[tuple[float, tuple[str, bytes, int]]] = deque()

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from gateways.federation.meshes import Meshes
+from gateways.federation.meshes import DistributionTrees
 from gateways.federation.messages import (
     DISTANCE_MAX,
     LEVELS_MAX,
     ReconsiderTopicCore,
+    SubscriptionRequest,
     Topic,
     TopicCores,
     TopicSubscribe,
-    Wish,
 )
 from gateways.federation.overlay import Overlay
 from gateways.federation.pages import cut_pages, flood_page, may_pass, send_page
-from gateways.federation.parts import Neighbour, Parts
-from gateways.federation.topics import Member, Record, TopicState
+from gateways.federation.parts import AgentContext, Neighbour
+from gateways.federation.topics import CoreMember, CoreRecord, TopicState
 from mqtt.topic_trie import TopicTrie
 
 __all__ = ["Election"]
@@ -44,7 +44,7 @@ class Election:
         digests: Filters' digests of retained registers, which a core says in tc.
     """
 
-    def __init__(self, parts: Parts, overlay: Overlay, meshes: Meshes) -> None:
+    def __init__(self, parts: AgentContext, overlay: Overlay, meshes: DistributionTrees) -> None:
         self._parts, self._overlay, self._meshes = parts, overlay, meshes
         self.topics: dict[str, TopicState] = {}
         self.version = 0
@@ -52,7 +52,7 @@ class Election:
         self._trie = TopicTrie()
         self._cache: dict[str, tuple[str, ...]] = {}
         self._electing: dict[str, float] = {}
-        self._joins: dict[str, dict[str, Wish]] = {}  # core, filter: to tell with this step
+        self._joins: dict[str, dict[str, SubscriptionRequest]] = {}  # core, filter: to tell with this step
         self._untold: set[str] = set()  # filters of this core whose news are not said
         self._seq = 0
         self._interval_at = 0.0
@@ -110,7 +110,7 @@ class Election:
                 self._untold.add(state.filter)
                 self._electing.pop(topic_filter, None)
                 if state.core and not state.is_core:
-                    self._wish(state.core, Wish(topic_filter, 0, False, is_leave=True))
+                    self._wish(state.core, SubscriptionRequest(topic_filter, 0, False, is_leave=True))
                 self._look(now, state)
 
     def remember(self, now: float, rows: Iterable[tuple[bytes, bytes]]) -> None:
@@ -119,7 +119,7 @@ class Election:
             state = self._state(key.decode())
             if state is not None:
                 members = _names.decode(value)
-                state.records[""] = Record(0, 0, 0, members, 0, now, until=now + self._parts.hold_s)
+                state.records[""] = CoreRecord(0, 0, 0, members, 0, now, until=now + self._parts.hold_s)
                 state.stored = frozenset(members)
                 self._look(now, state)
 
@@ -178,7 +178,7 @@ class Election:
         until = math.inf
         if topic.is_ended:
             until = now + parts.settings.missed * parts.settings.announce_s
-        state.records[core] = Record(
+        state.records[core] = CoreRecord(
             page.incarnation, topic.seq, topic.qos, topic.members, topic.digest, now, topic.is_ended, until
         )
         if topic.is_ended and not topic.members:
@@ -192,7 +192,7 @@ class Election:
         """Keep another core's members that cannot be reached; those that can will join by themselves."""
         for name in members:
             if name != self._parts.name and name not in state.own and self._overlay.distance(name) is None:
-                state.own[name] = Member(now, 0, False)
+                state.own[name] = CoreMember(now, 0, False)
                 self._untold.add(state.filter)
 
     def reconsider(self, now: float, message: ReconsiderTopicCore) -> None:
@@ -230,7 +230,7 @@ class Election:
                 member = state.own.get(message.member)
                 if member is None or not member.is_live:
                     self._untold.add(state.filter)
-                state.own[message.member] = Member(now, wish.qos, True)
+                state.own[message.member] = CoreMember(now, wish.qos, True)
             elif wish.is_leave and state.own.pop(message.member, None) is not None:
                 self._untold.add(state.filter)
             self._look(now, state)
@@ -301,7 +301,7 @@ class Election:
         elif core:
             is_listed = parts.name in state.records[core].members
             if is_listed and state.wanted is None:
-                self._wish(core, Wish(state.filter, 0, False, is_leave=True))
+                self._wish(core, SubscriptionRequest(state.filter, 0, False, is_leave=True))
             elif not is_listed:
                 self._join(state)
         self._find_members(now, state)
@@ -357,7 +357,7 @@ class Election:
         self._parts.drop("cores_given_way")
         until = now + self._parts.settings.missed * self._parts.settings.announce_s
         members = tuple(sorted(state.members))
-        state.records[self._parts.name] = Record(0, 0, 0, members, 0, now, True, until)
+        state.records[self._parts.name] = CoreRecord(0, 0, 0, members, 0, now, True, until)
         state.own = {}
 
     def _hand_over(self, now: float, state: TopicState) -> None:
@@ -371,7 +371,7 @@ class Election:
         self._say([state], is_ended=True)
         if members:
             until = now + self._parts.settings.missed * self._parts.settings.announce_s
-            state.records[self._parts.name] = Record(0, 0, 0, members, 0, now, True, until)
+            state.records[self._parts.name] = CoreRecord(0, 0, 0, members, 0, now, True, until)
         state.own = {}
 
     def forget(self, now: float, agent: str) -> None:
@@ -393,9 +393,9 @@ class Election:
     def _join(self, state: TopicState, core: str = "") -> None:
         core = core or state.core
         if state.wanted is not None and core and core != self._parts.name:
-            self._wish(core, Wish(state.filter, state.wanted, True))
+            self._wish(core, SubscriptionRequest(state.filter, state.wanted, True))
 
-    def _wish(self, core: str, wish: Wish) -> None:
+    def _wish(self, core: str, wish: SubscriptionRequest) -> None:
         self._joins.setdefault(core, {})[wish.filter] = wish
 
     def _say(self, states: Iterable[TopicState], is_ended: bool = False) -> None:

@@ -7,7 +7,7 @@ those of QoS 1 and 2 are taken up to the Receive Maximum. Sans-IO.
 
 from __future__ import annotations
 
-from gateways.federation.events import Captured, Event, Received
+from gateways.federation.events import Captured, Event, NeighbourFrame
 
 __all__ = ["EVENTS_BYTES_MAX", "EVENTS_MAX", "EventQueue"]
 
@@ -49,7 +49,7 @@ class EventQueue:
 
 
 def _octets(event: Event) -> int:
-    if isinstance(event, Received):
+    if isinstance(event, NeighbourFrame):
         return len(event.data)
     if isinstance(event, Captured):
         return len(event.topic) + len(event.payload)

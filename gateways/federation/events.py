@@ -21,25 +21,25 @@ __all__ = [
     "CaptureFilter",
     "Captured",
     "CloseLink",
+    "DropNeighbour",
     "Effect",
     "Event",
-    "Forget",
+    "FederationLinkDown",
+    "FederationLinkUp",
+    "FederationReady",
     "HoldLink",
     "HostAcked",
     "HostDown",
     "HostUp",
     "Inject",
     "InterestChanged",
-    "LinkDown",
-    "LinkUp",
     "Log",
     "MarkerSeen",
+    "NeighbourFrame",
     "NeighbourPolicy",
-    "Ready",
     "Recapture",
-    "Received",
     "Send",
-    "WrongSpool",
+    "SpoolMismatch",
 ]
 
 MARKER_PREFIX = "stratamq-federate/"  # the marker of an agent is published to <prefix><agent>/marker
@@ -55,7 +55,7 @@ SPOOL_KINDS = (
 )  # of the core; all come back
 
 
-class WrongSpool(Exception):
+class SpoolMismatch(Exception):
     """The spool's rows are of another federation or agent, or cannot be read; the text is for the operator."""
 
 
@@ -186,7 +186,7 @@ class InterestChanged(NamedTuple):
 # --- from neighbours and the operator
 
 
-class LinkUp(NamedTuple):
+class FederationLinkUp(NamedTuple):
     """A link stands.
 
     Attributes:
@@ -204,27 +204,36 @@ class LinkUp(NamedTuple):
     link: int = 0
 
 
-class LinkDown(NamedTuple):
+class FederationLinkDown(NamedTuple):
     """The connection of a link ended."""
 
     neighbour: str
 
 
-class Received(NamedTuple):
+class NeighbourFrame(NamedTuple):
     """A frame of a neighbour, once and in order: the bytes of one message."""
 
     neighbour: str
     data: bytes
 
 
-class Forget(NamedTuple):
+class DropNeighbour(NamedTuple):
     """The operator gives an agent up: what is kept for it is dropped, here and everywhere."""
 
     agent: str
 
 
 Event: TypeAlias = (
-    Captured | MarkerSeen | HostAcked | HostUp | HostDown | InterestChanged | LinkUp | LinkDown | Received | Forget
+    Captured
+    | MarkerSeen
+    | HostAcked
+    | HostUp
+    | HostDown
+    | InterestChanged
+    | FederationLinkUp
+    | FederationLinkDown
+    | NeighbourFrame
+    | DropNeighbour
 )
 
 # --- effects
@@ -315,7 +324,7 @@ class Log(NamedTuple):
 Effect: TypeAlias = Send | HoldLink | CloseLink | AckHost | Recapture | Inject | Log
 
 
-class Ready(Struct):
+class FederationReady(Struct):
     """Work for the shell after a step.
 
     Attributes:

@@ -24,7 +24,7 @@ from mqtt.packets import Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import FAILURE
 
-__all__ = ["Host", "log_filters"]
+__all__ = ["LocalBroker", "log_filters"]
 
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024  # that wait for the kernel: QoS 0 above it is dropped
 MARKER_TOKEN = 0  # of a publish that the core does not wait for
@@ -36,7 +36,7 @@ LANES_MAX = 2
 Rows = Sequence[tuple[bytes, bytes]]
 
 
-class Host:
+class LocalBroker:
     """All connections to one broker.
 
     Attributes:
@@ -277,7 +277,7 @@ class Host:
 class _Lane:
     """One connection; a ``ClientUser``."""
 
-    def __init__(self, host: Host, number: int, options: GatewayClientOptions, random: Random) -> None:
+    def __init__(self, host: LocalBroker, number: int, options: GatewayClientOptions, random: Random) -> None:
         self.number = number
         self._host = host
         self.client = GatewayClient(

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from itertools import islice
 
 from gateways.federation.capture import Capture
-from gateways.federation.courier import Courier
-from gateways.federation.delivery import Delivery
+from gateways.federation.courier import Forwarder
+from gateways.federation.delivery import FederatedDelivery
 from gateways.federation.election import Election
 from gateways.federation.events import Captured
-from gateways.federation.meshes import Meshes
-from gateways.federation.messages import TopicMessage, TopicSubscribe, Wish, pack_properties
-from gateways.federation.parts import Parts
-from gateways.federation.retained import INITIAL_STAMP, Register, Registers, payload_digest
-from gateways.federation.rows import HOST, Rows, Stored, message_key
+from gateways.federation.meshes import DistributionTrees
+from gateways.federation.messages import SubscriptionRequest, TopicMessage, TopicSubscribe, pack_properties
+from gateways.federation.parts import AgentContext
+from gateways.federation.retained import INITIAL_STAMP, Registers, RetainedRegister, payload_digest
+from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 
-__all__ = ["Keeper"]
+__all__ = ["RetainedSync"]
 
 COMPARE_S = 1.0
 COMPARED_MAX = 16  # filters that one word compares
@@ -28,16 +28,16 @@ UNSURE_S = 10.0  # for the broker to take a retained message of QoS 0, which it 
 UNSURE_MAX = 4096  # topics of such messages, the newest ones
 
 
-class Keeper:
+class RetainedSync:
     """See the module."""
 
     def __init__(
         self,
-        parts: Parts,
+        parts: AgentContext,
         registers: Registers,
         rows: Rows,
         election: Election,
-        meshes: Meshes,
+        meshes: DistributionTrees,
         capture: Capture,
     ) -> None:
         self._parts, self._registers, self._rows = parts, registers, rows
@@ -47,8 +47,8 @@ class Keeper:
         self._is_host_new = False
         self._compare_at = 0.0
         self._differed: dict[str, tuple[int, int]] = {}  # filter: both digests when it was last looked at
-        self.courier: Courier
-        self.delivery: Delivery
+        self.courier: Forwarder
+        self.delivery: FederatedDelivery
 
     # --- captured
 
@@ -76,7 +76,7 @@ class Keeper:
     def captured(self, now: float, captured: Captured, stamp: int, number: int, is_taken: bool) -> None:
         """Write the register of a captured message; one that is not taken waits for room in the spool."""
         properties = pack_properties({})
-        register = Register(
+        register = RetainedRegister(
             stamp,
             self._parts.name,
             self._parts.incarnation,
@@ -118,7 +118,7 @@ class Keeper:
                 del self._unsure[next(iter(self._unsure))]
         return is_newest
 
-    def acked(self, now: float, stored: Stored) -> None:
+    def acked(self, now: float, stored: StoredMessage) -> None:
         """Note that the broker has a retained message; if a client's newer one came before it, say that again."""
         message = stored.message
         key = (message.topic, message.stamp, message.agent)
@@ -143,7 +143,7 @@ class Keeper:
             self._inject(now, message.topic, register)
         return None
 
-    def _inject(self, now: float, topic: str, register: Register) -> None:
+    def _inject(self, now: float, topic: str, register: RetainedRegister) -> None:
         """Hand a register to the broker, once, and remember the id of the message that wrote it."""
         key = message_key(register.agent, register.incarnation, register.number)
         stored_key = b"\1" + key
@@ -153,7 +153,7 @@ class Keeper:
         if not self._rows.is_seen(key):
             self._rows.see(now, key, True)
         message = _message(topic, register, (self._parts.name,), self._parts.name)
-        stored = Stored(stored_key, message, self._parts.wall_ms(now), "")
+        stored = StoredMessage(stored_key, message, self._parts.wall_ms(now), "")
         self.delivery.take(now, stored)
 
     # --- the broker
@@ -191,14 +191,14 @@ class Keeper:
             self._election.digests[topic_filter] = self._registers.digest(topic_filter)
             self._election.tell(topic_filter)
         self._registers.changed.clear()
-        asked: dict[str, list[Wish]] = {}
+        asked: dict[str, list[SubscriptionRequest]] = {}
         differed: dict[str, tuple[int, int]] = {}
         for topic_filter, core, theirs in self._cores():
             mine = self._registers.digest(topic_filter)
             if mine != theirs and len(asked.get(core, ())) < COMPARED_MAX:
                 if self._differed.get(topic_filter) == (mine, theirs):
                     digests = self._registers.digests(topic_filter)
-                    asked.setdefault(core, []).append(Wish(topic_filter, 0, False, digests=digests))
+                    asked.setdefault(core, []).append(SubscriptionRequest(topic_filter, 0, False, digests=digests))
                 else:
                     differed[topic_filter] = (mine, theirs)
         self._differed = differed
@@ -213,7 +213,7 @@ class Keeper:
 
     def compared(self, now: float, message: TopicSubscribe) -> None:
         """Send what another agent lacks; a core asks back."""
-        back: list[Wish] = []
+        back: list[SubscriptionRequest] = []
         for wish in message.wishes:
             if not wish.digests:
                 continue
@@ -222,13 +222,13 @@ class Keeper:
                 self.courier.pass_register(now, packed)
             state = self._election.topics.get(wish.filter)
             if state is not None and state.is_core:
-                back.append(Wish(wish.filter, 0, False, digests=self._registers.digests(wish.filter)))
+                back.append(SubscriptionRequest(wish.filter, 0, False, digests=self._registers.digests(wish.filter)))
         if back:
             self._meshes.tell(message.member, back)
 
 
-def _register(message: TopicMessage, is_at_host: bool) -> Register:
-    return Register(
+def _register(message: TopicMessage, is_at_host: bool) -> RetainedRegister:
+    return RetainedRegister(
         message.stamp,
         message.agent,
         message.incarnation,
@@ -240,7 +240,7 @@ def _register(message: TopicMessage, is_at_host: bool) -> Register:
     )
 
 
-def _message(topic: str, register: Register, to: tuple[str, ...], source: str) -> TopicMessage:
+def _message(topic: str, register: RetainedRegister, to: tuple[str, ...], source: str) -> TopicMessage:
     return TopicMessage(
         register.agent,
         register.incarnation,

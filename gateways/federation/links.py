@@ -16,10 +16,17 @@ from random import Random
 import trio
 
 from conf.addresses import host_of
-from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admission import POOLS, AdmissionPool, AdmissionSlot, KnownAddresses
 from conf.admitted import serve_admitted
 from conf.events import say
-from gateways.federation.events import Event, LinkDown, LinkUp, NeighbourPolicy, Received, Send
+from gateways.federation.events import (
+    Event,
+    FederationLinkDown,
+    FederationLinkUp,
+    NeighbourFrame,
+    NeighbourPolicy,
+    Send,
+)
 from gateways.retry_delay import RetryDelay
 from wire.clock import boot_time
 from wire.links.connection import address_of, close_quietly, failure_text, open_stream, read_hello, wrap_tls
@@ -27,9 +34,9 @@ from wire.links.link import LinkCore, LinkFull
 from wire.links.tls import LinkContexts, peer_identity
 from wire.links.tls_stream import TlsStream
 from wire.messages.frames import FrameKind
-from wire.messages.hello import Hello, LinkError, NodeIdentity, encode_hello
+from wire.messages.hello import LinkError, LinkHello, NodeIdentity, encode_hello
 
-__all__ = ["TIER_FEDERATE", "Links", "LinksOptions"]
+__all__ = ["TIER_FEDERATE", "FederationLinks", "LinksOptions"]
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +88,7 @@ class _Peer:
         self.held_until = 0.0  # boot time; nothing is read before
 
 
-class Links:
+class FederationLinks:
     """See the module.
 
     Attributes:
@@ -203,7 +210,7 @@ class Links:
                 with trio.CancelScope(shield=True):
                     await close_quietly(stream)
 
-    async def _accept(self, plain: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+    async def _accept(self, plain: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
         stream: TlsStream | None = None
         try:
             with trio.fail_after(HANDSHAKE_S):
@@ -241,7 +248,7 @@ class Links:
             raise LinkError(f"{name} is not among federate.accept")
         return name
 
-    def _check_hello(self, name: str, hello: Hello) -> None:
+    def _check_hello(self, name: str, hello: LinkHello) -> None:
         own = self._options.identity
         if (hello.cluster, hello.tier, hello.node) != (own.cluster, TIER_FEDERATE, name):
             raise LinkError(f"HELLO of {hello.cluster}/{hello.tier}/{hello.node}, the certificate names {name}")
@@ -254,7 +261,7 @@ class Links:
         return is_dialled == (self._options.identity.node < name)
 
     async def _run(
-        self, name: str, hello: Hello, stream: TlsStream, rest: bytes, *, is_dialled: bool, asked: int
+        self, name: str, hello: LinkHello, stream: TlsStream, rest: bytes, *, is_dialled: bool, asked: int
     ) -> str:
         """Serve one connection to its end; return how it ended.
 
@@ -283,7 +290,7 @@ class Links:
         policy = self._options.policies.get(name, NeighbourPolicy())
         self.counts["resumed" if is_resumed else "begun"] += 1
         say(logger, "federation.link_up", peer=name, how="goes on" if is_resumed else "begins")
-        self._put_events([LinkUp(name, hello.incarnation, is_resumed, policy, peer.link)])
+        self._put_events([FederationLinkUp(name, hello.incarnation, is_resumed, policy, peer.link)])
         try:
             await connection.run(rest)
         finally:
@@ -295,7 +302,7 @@ class Links:
         peer.connection = None
         peer.core.disconnected()
         peer.away_since = boot_time()
-        self._put_events([LinkDown(peer.name)])
+        self._put_events([FederationLinkDown(peer.name)])
 
     def _give_up(self, peer: _Peer, reason: str) -> None:
         if peer.connection is not None:
@@ -309,7 +316,7 @@ class Links:
         frames = peer.core.receive(data)
         if frames:
             name = peer.name
-            self._put_events([Received(name, frame.payload) for frame in frames])
+            self._put_events([NeighbourFrame(name, frame.payload) for frame in frames])
 
     async def _look(self) -> None:
         """Give up links whose connection is away too long, and cut connections that are silent."""
@@ -327,7 +334,7 @@ class Links:
 class _Connection:
     """Bytes of one connection."""
 
-    def __init__(self, peer: _Peer, stream: TlsStream, links: Links, is_dialled: bool) -> None:
+    def __init__(self, peer: _Peer, stream: TlsStream, links: FederationLinks, is_dialled: bool) -> None:
         self.is_dialled = is_dialled
         self.heard = boot_time()
         self.why = "closed"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateways.federation.messages import TopicMessage
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["Mark", "mark_of", "marks", "without_marks"]
+__all__ = ["LoopMark", "mark_of", "marks", "without_marks"]
 
 ID_PROPERTY = "federation-id"
 PATH_PROPERTY = "federation-path"
@@ -20,7 +20,7 @@ REPEAT_PROPERTY = "federation-possible-duplicate"
 NUMBER_DIGITS = 20
 
 
-class Mark(NamedTuple):
+class LoopMark(NamedTuple):
     """Id of a message, and the agents that it passed."""
 
     agent: str
@@ -38,7 +38,7 @@ def marks(federation: str, message: TopicMessage, agent: str, is_repeat: bool) -
     return found
 
 
-def mark_of(federation: str, topic: str, properties: Properties) -> Mark | None:
+def mark_of(federation: str, topic: str, properties: Properties) -> LoopMark | None:
     """Return the mark of this federation on a captured message, None if it has none."""
     pairs = properties.get(PropertyId.USER_PROPERTY)
     if not isinstance(pairs, list):
@@ -56,7 +56,7 @@ def mark_of(federation: str, topic: str, properties: Properties) -> Mark | None:
     incarnation, number = map(int, numbers)
     if max(incarnation, number) >= 1 << 64:
         return None
-    return Mark(words[0].removeprefix(prefix), incarnation, number, named.get(PATH_PROPERTY, ""))
+    return LoopMark(words[0].removeprefix(prefix), incarnation, number, named.get(PATH_PROPERTY, ""))
 
 
 def without_marks(properties: Properties) -> Properties:

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gateways.federation.messages import DISTANCE_MAX, TopicSubscribe, Wish
+from gateways.federation.messages import DISTANCE_MAX, SubscriptionRequest, TopicSubscribe
 from gateways.federation.overlay import Overlay
 from gateways.federation.pages import cut_pages
-from gateways.federation.parts import Parts
+from gateways.federation.parts import AgentContext
 
-__all__ = ["Meshes"]
+__all__ = ["DistributionTrees"]
 
 CHILDREN_MAX = 200_000  # of all filters: (filter, neighbour, member)
 
 
-class Meshes:
+class DistributionTrees:
     """See the module.
 
     Attributes:
         version: Grows whenever a member is found behind another neighbour.
     """
 
-    def __init__(self, parts: Parts, overlay: Overlay) -> None:
+    def __init__(self, parts: AgentContext, overlay: Overlay) -> None:
         self._parts, self._overlay = parts, overlay
         self.version = 0
         self._seq = 0
@@ -51,7 +51,7 @@ class Meshes:
         """Yield the filters whose mesh this agent is part of for others' sake."""
         return iter(self._children)
 
-    def tell(self, core: str, wishes: Iterable[Wish]) -> None:
+    def tell(self, core: str, wishes: Iterable[SubscriptionRequest]) -> None:
         """Send this agent's own words towards a core, or another agent."""
         parts = self._parts
         for page in cut_pages(wishes):

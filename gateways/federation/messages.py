@@ -1,8 +1,8 @@
 """The ten messages between federation agents, and the link's word ``kept``: their fields, bounds and bytes.
 
-``decode`` lets only well-formed messages through; bytes of a hostile neighbour raise ``Malformed`` with a reason that
-is counted, and nothing else. Whether a message may say what it says is judged by the agent. Tags are the two letters of
-the federation paper. Decision: docs/adr/0086-federation.md.
+``decode`` lets only well-formed messages through; bytes of a hostile neighbour raise ``MalformedFederationMessage``
+with a reason that is counted, and nothing else. Whether a message may say what it says is judged by the agent. Tags
+are the two letters of the federation paper. Decision: docs/adr/0086-federation.md.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = [
     "NEIGHBOURS_MAX",
     "VERSION",
     "CoreAnnouncement",
+    "CustodyAck",
     "Federate",
-    "Hello",
     "HelloBack",
-    "Kept",
-    "Malformed",
+    "MalformedFederationMessage",
     "Message",
+    "NeighbourHello",
     "Reconsider",
     "ReconsiderTopicCore",
+    "SubscriptionRequest",
     "Topic",
     "TopicCores",
     "TopicMessage",
     "TopicSubscribe",
     "TopologyUpdate",
-    "Wish",
     "decode",
     "encode",
     "pack_properties",
@@ -68,7 +68,7 @@ U64_MAX = (1 << 64) - 1
 KNOWN_TOPICS_MAX, KNOWN_TOPIC_MAX = 4_096, 256  # that are not checked again, and letters of one
 
 
-class Malformed(Exception):
+class MalformedFederationMessage(Exception):
     """Bytes that are no message, or one beyond the bounds; ``reason`` is one word for a counter."""
 
     def __init__(self, reason: str) -> None:
@@ -76,14 +76,14 @@ class Malformed(Exception):
         self.reason = reason
 
 
-class Hello(Struct, frozen=True, array_like=True, tag="hl"):
+class NeighbourHello(Struct, frozen=True, array_like=True, tag="hl"):
     """Question to a neighbour whether it is there."""
 
     seq: int
 
 
 class HelloBack(Struct, frozen=True, array_like=True, tag="hb"):
-    """Answer to ``Hello`` with its number."""
+    """Answer to ``NeighbourHello`` with its number."""
 
     seq: int
 
@@ -165,7 +165,7 @@ class ReconsiderTopicCore(Struct, frozen=True, array_like=True, tag="rt"):
     distance: int = 0
 
 
-class Wish(Struct, frozen=True, array_like=True):
+class SubscriptionRequest(Struct, frozen=True, array_like=True):
     """Word about one filter: join, leave, or compare registers (``digests`` alone)."""
 
     filter: str
@@ -183,7 +183,7 @@ class TopicSubscribe(Struct, frozen=True, array_like=True, tag="ts"):
     seq: int
     core: str
     distance: int
-    wishes: tuple[Wish, ...]
+    wishes: tuple[SubscriptionRequest, ...]
 
 
 class TopicMessage(Struct, frozen=True, array_like=True, tag="tm", gc=False):
@@ -233,14 +233,14 @@ class TopologyUpdate(Struct, frozen=True, array_like=True, tag="tu"):
     why: str
 
 
-class Kept(Struct, frozen=True, array_like=True, tag="kept"):
+class CustodyAck(Struct, frozen=True, array_like=True, tag="kept"):
     """Word of the link: messages up to this number of custody are in the sender's spool."""
 
     custody: int
 
 
 Message: TypeAlias = (
-    Hello
+    NeighbourHello
     | HelloBack
     | Federate
     | Reconsider
@@ -250,7 +250,7 @@ Message: TypeAlias = (
     | TopicSubscribe
     | TopicMessage
     | TopologyUpdate
-    | Kept
+    | CustodyAck
 )
 
 _known_names: set[str] = set()  # that are well formed: at most NAMES_MAX, and those of one message
@@ -267,11 +267,11 @@ def decode(data: bytes) -> Message:
         Malformed: It is none, or a field is out of its bounds.
     """
     if len(data) > MESSAGE_BYTES_MAX:
-        raise Malformed("oversized")
+        raise MalformedFederationMessage("oversized")
     try:
         message = _decode(data)
     except Unreadable:
-        raise Malformed("unreadable") from None
+        raise MalformedFederationMessage("unreadable") from None
     _CHECKS[type(message)](message)
     return message
 
@@ -288,23 +288,23 @@ def pack_properties(properties: Properties) -> bytes:
 
 def _require(is_so: bool, reason: str) -> None:
     if not is_so:
-        raise Malformed(reason)
+        raise MalformedFederationMessage(reason)
 
 
 def _numbers(*values: int) -> None:
     for value in values:
         if not 0 <= value <= U64_MAX:
-            raise Malformed("number")
+            raise MalformedFederationMessage("number")
 
 
 def _name(name: str) -> None:
     if not 0 < len(name) <= NAME_MAX or "\0" in name:  # which ends and divides names in rows of the spool
-        raise Malformed("name")
+        raise MalformedFederationMessage("name")
 
 
 def _names(names: Iterable[str], count: int, most: int) -> None:
     if count > most:
-        raise Malformed("names")
+        raise MalformedFederationMessage("names")
     for name in names:
         _name(name)
 
@@ -321,9 +321,9 @@ def _topic(topic: str) -> None:
     try:
         validate_topic_name(topic)
     except MqttError:
-        raise Malformed("topic") from None
+        raise MalformedFederationMessage("topic") from None
     if topic.startswith("$"):
-        raise Malformed("topic")
+        raise MalformedFederationMessage("topic")
     if len(_known_topics) >= KNOWN_TOPICS_MAX:
         _known_topics.clear()
     if len(topic) <= KNOWN_TOPIC_MAX:
@@ -334,14 +334,14 @@ def _filter(topic_filter: str) -> None:
     try:
         validate_topic_filter(topic_filter)
     except MqttError:
-        raise Malformed("filter") from None
+        raise MalformedFederationMessage("filter") from None
     if topic_filter.startswith("$") or topic_filter.count("/") >= LEVELS_MAX:
-        raise Malformed("filter")
+        raise MalformedFederationMessage("filter")
 
 
 def _distance(distance: int) -> None:
     if not 0 <= distance <= DISTANCE_MAX:
-        raise Malformed("distance")
+        raise MalformedFederationMessage("distance")
 
 
 def _origin(incarnation: int, *others: int) -> None:
@@ -349,11 +349,11 @@ def _origin(incarnation: int, *others: int) -> None:
     _numbers(incarnation, *others)
 
 
-def _check_seq(message: Hello | HelloBack) -> None:
+def _check_seq(message: NeighbourHello | HelloBack) -> None:
     _numbers(message.seq)
 
 
-def _check_kept(message: Kept) -> None:
+def _check_kept(message: CustodyAck) -> None:
     _numbers(message.custody)
 
 
@@ -421,17 +421,17 @@ def _check_subscribe(message: TopicSubscribe) -> None:
 def _check_message(message: TopicMessage) -> None:
     number, qos, custody, to, path = message.number, message.qos, message.custody, message.to, message.path
     if number < 1 or message.incarnation < 1 or not 0 <= message.after < number or custody < 0:
-        raise Malformed("number")  # none is above U64_MAX, because msgpack has no such numbers
+        raise MalformedFederationMessage("number")  # none is above U64_MAX, because msgpack has no such numbers
     if message.stamp < 0 or message.age_ms < 0 or message.expiry_ms < 0:
-        raise Malformed("number")
+        raise MalformedFederationMessage("number")
     if not 0 <= qos <= QOS_MAX:
-        raise Malformed("qos")
+        raise MalformedFederationMessage("qos")
     if (qos > 0 and not message.is_register) is not (custody > 0):
-        raise Malformed("custody")
+        raise MalformedFederationMessage("custody")
     if not 0 < len(path) <= HOPS_MAX:
-        raise Malformed("hops")
+        raise MalformedFederationMessage("hops")
     if not 0 < len(to) <= NAMES_MAX:  # also of names that are known: there may be a million times one
-        raise Malformed("names")
+        raise MalformedFederationMessage("names")
     if message.agent not in _known_names or not _known_names.issuperset(to) or not _known_names.issuperset(path):
         _meet((message.agent,))
         _meet(to)
@@ -442,7 +442,7 @@ def _check_message(message: TopicMessage) -> None:
         try:
             _, end = decode_properties(message.properties, 0, PacketType.PUBLISH)
         except MqttError:
-            raise Malformed("properties") from None
+            raise MalformedFederationMessage("properties") from None
         _require(end == len(message.properties), "properties")
 
 
@@ -456,7 +456,7 @@ def _check_update(message: TopologyUpdate) -> None:
 
 
 _CHECKS: dict[type[Struct], Callable[..., None]] = {
-    Hello: _check_seq,
+    NeighbourHello: _check_seq,
     HelloBack: _check_seq,
     Federate: _check_federate,
     Reconsider: _check_reconsider,
@@ -466,6 +466,6 @@ _CHECKS: dict[type[Struct], Callable[..., None]] = {
     TopicSubscribe: _check_subscribe,
     TopicMessage: _check_message,
     TopologyUpdate: _check_update,
-    Kept: _check_kept,
+    CustodyAck: _check_kept,
 }
 MESSAGES: tuple[type[Struct], ...] = tuple(_CHECKS)

@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from gateways.federation.events import LinkUp
+from gateways.federation.events import FederationLinkUp
 from gateways.federation.messages import (
     DISTANCE_MAX,
     NEIGHBOURS_MAX,
     VERSION,
     CoreAnnouncement,
     Federate,
-    Hello,
     HelloBack,
+    NeighbourHello,
     Reconsider,
     TopologyUpdate,
 )
-from gateways.federation.parts import Neighbour, Parts
+from gateways.federation.parts import AgentContext, Neighbour
 
 __all__ = ["NOT_KEPT", "NOT_PASSED_ON", "Overlay"]
 
@@ -35,7 +35,7 @@ UPDATE_EPOCHS = 4096  # operators' words that are remembered
 
 
 @dataclass(slots=True)
-class Known:
+class KnownMember:
     """The newest word of another agent."""
 
     word: Federate
@@ -51,9 +51,9 @@ class Overlay:
         core_word: Newest announcement of the management core.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentContext) -> None:
         self._parts = parts
-        self.agents: dict[str, Known] = {}
+        self.agents: dict[str, KnownMember] = {}
         self.version = 0
         self.core_word: CoreAnnouncement | None = None
         self._seq, self._core_seq, self._epoch = 1, 0, 0
@@ -69,7 +69,7 @@ class Overlay:
 
     # --- neighbours
 
-    def link_up(self, now: float, event: LinkUp) -> None:
+    def link_up(self, now: float, event: FederationLinkUp) -> None:
         """Begin with a neighbour: all that is known goes to it."""
         parts = self._parts
         at = parts.neighbours.setdefault(event.neighbour, Neighbour(event.neighbour))
@@ -92,7 +92,7 @@ class Overlay:
             at.is_linked = False
             self._set_up(now, at, False)
 
-    def hello(self, neighbour: str, message: Hello) -> None:
+    def hello(self, neighbour: str, message: NeighbourHello) -> None:
         """Answer."""
         self._parts.send(neighbour, HelloBack(message.seq))
 
@@ -126,7 +126,7 @@ class Overlay:
     def _hello(self, now: float, at: Neighbour) -> None:
         at.hello_seq += 1
         at.hello_at = now
-        self._parts.send(at.name, Hello(at.hello_seq))
+        self._parts.send(at.name, NeighbourHello(at.hello_seq))
 
     def _set_up(self, now: float, at: Neighbour, is_up: bool) -> None:
         if at.is_up is not is_up:
@@ -162,7 +162,7 @@ class Overlay:
             or known.word.incarnation != message.incarnation
             or known.word.id != message.id
         )
-        self.agents[message.agent] = Known(message, now)
+        self.agents[message.agent] = KnownMember(message, now)
         if is_change:
             self.version += 1
             self._compare_ids(now, message)

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from gateways.federation.filters import overlaps
-from gateways.federation.messages import Topic, TopicCores, Wish
-from gateways.federation.parts import Parts
+from gateways.federation.messages import SubscriptionRequest, Topic, TopicCores
+from gateways.federation.parts import AgentContext
 
 __all__ = ["cut_pages", "flood_page", "may_pass", "send_page"]
 
 PAGE_BYTES = 256 * 1024
-AnyWord = TypeVar("AnyWord", Topic, Wish)
+AnyWord = TypeVar("AnyWord", Topic, SubscriptionRequest)
 
 
 def cut_pages(words: Iterable[AnyWord]) -> Iterator[tuple[AnyWord, ...]]:
@@ -39,7 +39,7 @@ def may_pass(policy: tuple[str, ...], topic_filter: str) -> bool:
     return "#" in policy or any(overlaps(each, topic_filter) for each in policy)
 
 
-def flood_page(parts: Parts, page: TopicCores, source: str = "") -> None:
+def flood_page(parts: AgentContext, page: TopicCores, source: str = "") -> None:
     """Send a page to each neighbour but the one that it came from."""
     if all("#" in at.policy.imports for at in parts.neighbours.values()):
         return parts.flood(page, source)
@@ -49,7 +49,7 @@ def flood_page(parts: Parts, page: TopicCores, source: str = "") -> None:
     return None
 
 
-def send_page(parts: Parts, neighbour: str, page: TopicCores) -> None:
+def send_page(parts: AgentContext, neighbour: str, page: TopicCores) -> None:
     """Send a page to one neighbour."""
     imports = parts.neighbours[neighbour].policy.imports
     topics = tuple(each for each in page.topics if may_pass(imports, each.filter))

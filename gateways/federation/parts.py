@@ -10,13 +10,13 @@ from collections import Counter
 from random import Random
 
 from gateways.federation.ceilings import Ceiling
-from gateways.federation.events import AgentSettings, CloseLink, Log, NeighbourPolicy, Ready, Send
+from gateways.federation.events import AgentSettings, CloseLink, FederationReady, Log, NeighbourPolicy, Send
 from gateways.federation.messages import MESSAGES, Message, encode
 from gateways.spool_rows import Delete, Put
 from mqtt.topics import matches
 from wire.decoding import plain_text
 
-__all__ = ["Neighbour", "Parts"]
+__all__ = ["AgentContext", "Neighbour"]
 
 SENT = {kind: f"sent_{kind.__struct_config__.tag}" for kind in MESSAGES}
 LOG_LINES_MAX = 1_000  # of one incarnation about what neighbours did: they cannot fill a disk
@@ -67,7 +67,7 @@ class Neighbour:
         return self._takes_all[1] or any(matches(each, topic) for each in self.policy.imports)
 
 
-class Parts:
+class AgentContext:
     """See the module.
 
     Attributes:
@@ -86,7 +86,7 @@ class Parts:
         self.wall_ms_at = wall_ms - int(now * 1000)
         self.dedup_s, self.hold_s = settings.dedup_s, settings.hold_s
         self.counts: Counter[str] = Counter()
-        self.ready = Ready()
+        self.ready = FederationReady()
         self.neighbours: dict[str, Neighbour] = {}
         self.forgotten: list[str] = []
         self.arrived: dict[str, int] = {}

@@ -11,9 +11,9 @@ import math
 
 from gateways.federation.messages import ARRIVED_MAX, TopicMessage
 from gateways.federation.overlay import NOT_PASSED_ON, Overlay
-from gateways.federation.parts import Parts
+from gateways.federation.parts import AgentContext
 
-__all__ = ["PassingOn"]
+__all__ = ["TransitMonitor"]
 
 FLOWS_MAX = 4_096  # that are watched; the others are not
 AVOIDED_S = 30.0  # the first time, then doubled
@@ -36,10 +36,10 @@ class _Flow:
         self.open, self.since, self.arrived = 0, 0.0, arrived
 
 
-class PassingOn:
+class TransitMonitor:
     """See the module."""
 
-    def __init__(self, parts: Parts, overlay: Overlay) -> None:
+    def __init__(self, parts: AgentContext, overlay: Overlay) -> None:
         self._parts, self._overlay = parts, overlay
         self._flows: dict[tuple[str, str, str], _Flow] = {}  # neighbour, destination, origin
         self._version = -1

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
-from gateways.federation.host import Host
-from gateways.federation.links import Links
-from gateways.federation.turns import Turns
+from gateways.federation.host import LocalBroker
+from gateways.federation.links import FederationLinks
+from gateways.federation.turns import LeadershipTurns
 from gateways.spool_thread import Spool, register_spool_metrics
 
 __all__ = ["register"]
@@ -17,9 +17,9 @@ __all__ = ["register"]
 def register(
     metrics: Metrics,
     agent: Agent,
-    host: Host,
-    links: Links,
-    turns: Turns,
+    host: LocalBroker,
+    links: FederationLinks,
+    turns: LeadershipTurns,
     spool: Spool,
     list_why: Callable[[], str],
 ) -> None:
@@ -77,7 +77,7 @@ def register(
     metrics.explain(lambda: _waits_for(host, links, turns, list_why()))
 
 
-def _waits_for(host: Host, links: Links, turns: Turns, list_why: str) -> str:
+def _waits_for(host: LocalBroker, links: FederationLinks, turns: LeadershipTurns, list_why: str) -> str:
     away = [f"the broker ({host.reason})"] if not host.is_up else []
     away += [f"neighbour {each} ({links.reasons.get(each, 'not tried yet')})" for each in links.missing()]
     away += ["room in the spool"] if turns.is_full else []

@@ -13,17 +13,17 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from gateways.federation.parts import Parts
+from gateways.federation.parts import AgentContext
 from mqtt.topics import matches
 
-__all__ = ["INITIAL_STAMP", "Register", "Registers", "payload_digest"]
+__all__ = ["INITIAL_STAMP", "Registers", "RetainedRegister", "payload_digest"]
 
 BUCKETS = 256
 INITIAL_STAMP = 1  # of what a broker kept before its agent came: any writer that was seen is later
 SWEEP_S = 60.0
 
 
-class Register(Struct, array_like=True):
+class RetainedRegister(Struct, array_like=True):
     """The newest retained message of a topic; an empty payload is a deletion.
 
     Attributes:
@@ -55,7 +55,7 @@ class Register(Struct, array_like=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(Register)
+_unpack = msgspec.msgpack.Decoder(RetainedRegister)
 
 
 class Registers:
@@ -65,9 +65,9 @@ class Registers:
         changed: Filters whose digest changed since they were last looked at.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentContext) -> None:
         self._parts = parts
-        self._registers: dict[str, Register] = {}
+        self._registers: dict[str, RetainedRegister] = {}
         self._digests: dict[str, list[int]] = {}  # filter: digest of each bucket
         self.changed: set[str] = set()
         self._sweep_at = -math.inf
@@ -76,7 +76,7 @@ class Registers:
         """Return how many topics have a register, deletions counted."""
         return len(self._registers)
 
-    def get(self, topic: str) -> Register | None:
+    def get(self, topic: str) -> RetainedRegister | None:
         """Return a topic's register."""
         return self._registers.get(topic)
 
@@ -90,7 +90,7 @@ class Registers:
         known = self._registers.get(topic)
         return max(self._parts.wall_ms(now), known.stamp + 1 if known is not None else 0)
 
-    def write(self, now: float, topic: str, register: Register) -> bool:
+    def write(self, now: float, topic: str, register: RetainedRegister) -> bool:
         """Take a write; return whether it is the newest of its topic."""
         known = self._registers.get(topic)
         if known is not None and known.age() >= register.age():
@@ -150,13 +150,13 @@ class Registers:
             # A deletion is not repeated at a broker that has nothing.
             register.at_host = b"" if register.payload else payload_digest(b"")
 
-    def missing(self, topic_filter: str = "#") -> Iterator[tuple[str, Register]]:
+    def missing(self, topic_filter: str = "#") -> Iterator[tuple[str, RetainedRegister]]:
         """Yield registers that the broker does not have."""
         for topic, register in self._registers.items():
             if not register.is_at_host() and matches(topic_filter, topic):
                 yield topic, register
 
-    def _store(self, topic: str, register: Register) -> None:
+    def _store(self, topic: str, register: RetainedRegister) -> None:
         self._parts.put("register", topic.encode(), _pack(register))
 
     # --- comparing
@@ -187,7 +187,7 @@ class Registers:
         buckets = self._digests.get(topic_filter) or [0] * BUCKETS
         return b"".join(each.to_bytes(8, "big") for each in buckets)
 
-    def differing(self, topic_filter: str, digests: bytes) -> Iterator[tuple[str, Register]]:
+    def differing(self, topic_filter: str, digests: bytes) -> Iterator[tuple[str, RetainedRegister]]:
         """Yield the registers in buckets that differ from another agent's."""
         mine = self.digests(topic_filter)
         buckets = {each for each in range(BUCKETS) if mine[each * 8 : each * 8 + 8] != digests[each * 8 : each * 8 + 8]}
@@ -195,7 +195,7 @@ class Registers:
             if _bucket(topic) in buckets and matches(topic_filter, topic):
                 yield topic, register
 
-    def _mix(self, topic: str, register: Register | None) -> None:
+    def _mix(self, topic: str, register: RetainedRegister | None) -> None:
         if register is None:
             return
         bucket, digest = _bucket(topic), _digest(topic, register)
@@ -206,7 +206,7 @@ class Registers:
 
     # --- deletions
 
-    def _is_over(self, now: float, register: Register) -> bool:
+    def _is_over(self, now: float, register: RetainedRegister) -> bool:
         return register.stamp + self._parts.settings.deletions_s * 1000 < self._parts.wall_ms(now)
 
     def tick(self, now: float) -> None:
@@ -229,6 +229,6 @@ def _bucket(topic: str) -> int:
     return blake2b(topic.encode(), digest_size=1).digest()[0]
 
 
-def _digest(topic: str, register: Register) -> int:
+def _digest(topic: str, register: RetainedRegister) -> int:
     text = f"{topic}\0{register.stamp}\0{register.agent}\0".encode() + register.payload
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from gateways.federation.messages import HOPS_MAX, Malformed, TopicMessage, decode, encode
-from gateways.federation.parts import Parts
+from gateways.federation.messages import HOPS_MAX, MalformedFederationMessage, TopicMessage, decode, encode
+from gateways.federation.parts import AgentContext
 
-__all__ = ["HOST", "Rows", "Stored", "message_key"]
+__all__ = ["HOST", "Rows", "StoredMessage", "message_key"]
 
 NOBODY: frozenset[str] = frozenset()
 HOST = ""  # destination: the agent's own broker
@@ -34,7 +34,7 @@ def message_key(agent: str, incarnation: int, number: int) -> bytes:
     return agent.encode() + b"\0" + _ids.pack(incarnation, number)
 
 
-class Stored:
+class StoredMessage:
     """A message in custody.
 
     Attributes:
@@ -81,12 +81,12 @@ class Rows:
         forgotten_ms: Ids of messages born before it may have been forgotten although they are young.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentContext) -> None:
         self._parts = parts
-        self.stored: dict[bytes, Stored] = {}
+        self.stored: dict[bytes, StoredMessage] = {}
         self.length = 0
         self.forgotten_ms = 0
-        self._changed: dict[bytes, Stored] = {}  # whose rows this step writes
+        self._changed: dict[bytes, StoredMessage] = {}  # whose rows this step writes
         self._seen: dict[bytes, int] = {}  # id: when, in milliseconds UTC; oldest first
 
     # --- rows
@@ -98,13 +98,13 @@ class Rows:
             begin = _head.size + length
             try:
                 message = decode(value[begin:])
-            except Malformed as malformed:
+            except MalformedFederationMessage as malformed:
                 self._parts.drop(f"row_{malformed.reason}")
                 self._parts.delete("message", key)
                 continue
             if not isinstance(message, TopicMessage):
                 raise ValueError(f"a message row has {type(message).__name__}")
-            stored = Stored(key, message, born_ms, "")
+            stored = StoredMessage(key, message, born_ms, "")
             stored.ref, stored.written = ref, True
             stored.named = value[_head.size : begin].decode().split(DIVIDER)
             stored.owed = dict.fromkeys(stored.named)
@@ -123,11 +123,11 @@ class Rows:
         seen = sorted((_u64.unpack(value)[0], key) for key, value in rows.get("seen", ()))
         self._seen = {key: when for when, key in seen}
 
-    def _hold(self, stored: Stored) -> None:
+    def _hold(self, stored: StoredMessage) -> None:
         self.stored[stored.key] = stored
         self.length += stored.length
 
-    def owe(self, stored: Stored, destination: str, ref: int = 0) -> None:
+    def owe(self, stored: StoredMessage, destination: str, ref: int = 0) -> None:
         """Keep that a destination is to get a message; ``write`` stores it."""
         if stored.key not in self.stored:
             self._hold(stored)
@@ -142,7 +142,7 @@ class Rows:
             stored.ref = ref
             self._changed[stored.key] = stored
 
-    def settle(self, stored: Stored, destination: str) -> None:
+    def settle(self, stored: StoredMessage, destination: str) -> None:
         """Note that a destination is owed nothing more; with the last one the message ends."""
         if destination not in stored.owed:
             return
@@ -164,7 +164,7 @@ class Rows:
             stored.written, stored.encoded = True, b""
         self._changed.clear()
 
-    def _end(self, stored: Stored) -> None:
+    def _end(self, stored: StoredMessage) -> None:
         del self.stored[stored.key]
         self.length -= stored.length
         self._changed.pop(stored.key, None)

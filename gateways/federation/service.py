@@ -20,18 +20,18 @@ from conf.federate_settings import FederateSettings
 from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
-from gateways.federation.events import SPOOL_KINDS, AgentSettings, Forget, NeighbourPolicy, WrongSpool
-from gateways.federation.host import Host, log_filters
+from gateways.federation.events import SPOOL_KINDS, AgentSettings, DropNeighbour, NeighbourPolicy, SpoolMismatch
+from gateways.federation.host import LocalBroker, log_filters
 from gateways.federation.host_door import client_id_of, lane_options, own_client_ids
 from gateways.federation.interest.cluster_list import ClusterList, cluster_list
 from gateways.federation.interest.interest import INTEREST_KIND, Adapter, Interest
 from gateways.federation.interest.mosquitto import MosquittoLog
 from gateways.federation.interest.static import StaticFilters, want_configured
-from gateways.federation.interest.stratamq import ClusterEvents
-from gateways.federation.links import TIER_FEDERATE, Links, LinksOptions
+from gateways.federation.interest.stratamq import SessionEventAdapter
+from gateways.federation.links import TIER_FEDERATE, FederationLinks, LinksOptions
 from gateways.federation.report import register
 from gateways.federation.session_rows import SENT, TAKEN
-from gateways.federation.turns import Turns
+from gateways.federation.turns import LeadershipTurns
 from gateways.process import open_pages
 from gateways.spool import SpoolFile
 from gateways.spool_thread import Spool
@@ -109,11 +109,11 @@ class _Process:
             rows = {kind: list(spool.load(kind)) for kind in SPOOL_KINDS}
             wall_ms = int(time.time() * 1000)
             self.agent = Agent(_agent_settings(settings), rows, boot_time(), wall_ms, random)
-            self.turns = Turns(self.agent, spool)
+            self.turns = LeadershipTurns(self.agent, spool)
             self.adapter = _adapter(settings)
             self.adapter.interest.restore(spool.load(INTEREST_KIND))
             lanes = lane_options(settings, log_filters(self.adapter.filters), self._is_new)
-            self.host = Host(
+            self.host = LocalBroker(
                 lanes,
                 self.adapter,
                 self.agent.marker_topic,
@@ -124,17 +124,17 @@ class _Process:
                 random,
             )
             self.host.restore(list(spool.load(SENT)), list(spool.load(TAKEN)))
-        except (WrongSpool, ValueError) as error:
+        except (SpoolMismatch, ValueError) as error:
             raise UserError(f"spool {config.gateway.data_dir / SPOOL_FILE}: {error}") from None
         want_configured(self.adapter.interest, settings.filters)
         self.list: ClusterList | None = None
-        if settings.api and isinstance(self.adapter, ClusterEvents):
+        if settings.api and isinstance(self.adapter, SessionEventAdapter):
             self.list = cluster_list(settings, self.adapter, lambda: self.host.hears, self.host.take_interest)
         identity = NodeIdentity(settings.federation, settings.agent, TIER_FEDERATE, self.agent.incarnation)
         options = LinksOptions(
             identity, link_contexts(files), settings.neighbours, settings.accept, _policies(settings), settings.hello_s
         )
-        self.links = Links(options, random, self.turns.put_events, self.turns.room)
+        self.links = FederationLinks(options, random, self.turns.put_events, self.turns.room)
         self.turns.host, self.turns.links = self.host, self.links
 
     def _is_new(self) -> bool:
@@ -234,7 +234,7 @@ class _Process:
                 if problem:
                     return {"error": problem}
                 kept = self.agent.rows.owed_to(argument)
-                self.turns.put_event(Forget(argument))
+                self.turns.put_event(DropNeighbour(argument))
                 return {"forgotten": argument, "messages_dropped": kept}
         return {"error": f"no such verb: {verb}"}
 
@@ -254,7 +254,7 @@ def _adapter(settings: FederateSettings) -> Adapter:
         case "mosquitto":
             return MosquittoLog(interest, client_id)
         case "stratamq":
-            return ClusterEvents(interest, settings.interests_max)
+            return SessionEventAdapter(interest, settings.interests_max)
         case _:
             return StaticFilters(interest)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from gateways.federation.messages import Topic
 
-__all__ = ["Member", "Record", "TopicState"]
+__all__ = ["CoreMember", "CoreRecord", "TopicState"]
 
 
 @dataclass(slots=True)
-class Record:
+class CoreRecord:
     """A core's newest word about a filter.
 
     Attributes:
@@ -34,7 +34,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Member:
+class CoreMember:
     """A member as its core keeps it; one that is silent is absent, and stays listed for ``hold_s``."""
 
     heard: float
@@ -57,11 +57,11 @@ class TopicState:
 
     filter: str
     wanted: int | None = None
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, CoreRecord] = field(default_factory=dict)
     core: str = ""
     core_since: float = -math.inf
     is_core: bool = False
-    own: dict[str, Member] = field(default_factory=dict)
+    own: dict[str, CoreMember] = field(default_factory=dict)
     members: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     said: Topic | None = None  # this agent's own last word as core

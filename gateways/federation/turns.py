@@ -20,10 +20,10 @@ from gateways.federation.events import (
     CloseLink,
     Effect,
     Event,
+    FederationReady,
     HoldLink,
     Inject,
     Log,
-    Ready,
     Recapture,
     Send,
 )
@@ -34,17 +34,17 @@ from wire.clock import boot_time
 
 if TYPE_CHECKING:
     from gateways.federation.agent import Agent
-    from gateways.federation.host import Host
-    from gateways.federation.links import Links
+    from gateways.federation.host import LocalBroker
+    from gateways.federation.links import FederationLinks
 
-__all__ = ["Turns"]
+__all__ = ["LeadershipTurns"]
 
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 1.0  # between attempts at a spool without room
 
 
-class Turns:
+class LeadershipTurns:
     """See the module.
 
     Attributes:
@@ -54,8 +54,8 @@ class Turns:
 
     def __init__(self, agent: Agent, spool: Spool) -> None:
         self.agent, self.spool = agent, spool
-        self.host: Host | None = None
-        self.links: Links | None = None
+        self.host: LocalBroker | None = None
+        self.links: FederationLinks | None = None
         self.is_full = False
         self.events = EventQueue()
         self._rows: list[Write] = []
@@ -111,7 +111,7 @@ class Turns:
             self._taken = trio.Event()
             await trio.lowlevel.checkpoint()
 
-    def _begin(self, ready: Ready) -> None:
+    def _begin(self, ready: FederationReady) -> None:
         """Perform the effects at the broker: what they write joins this transaction, what they send waits for it."""
         assert self.host is not None
         for effect in ready.effects:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateways.federation.meshes import Meshes
+from gateways.federation.meshes import DistributionTrees
 from gateways.federation.overlay import Overlay
-from gateways.federation.parts import Parts
+from gateways.federation.parts import AgentContext
 
-__all__ = ["Ways"]
+__all__ = ["NextHops"]
 
 
-class Ways:
+class NextHops:
     """See the module."""
 
-    def __init__(self, parts: Parts, overlay: Overlay, meshes: Meshes) -> None:
+    def __init__(self, parts: AgentContext, overlay: Overlay, meshes: DistributionTrees) -> None:
         self._parts, self._overlay, self._meshes = parts, overlay, meshes
         self._found: dict[str, tuple[str, ...]] = {}
 

@@ -5,13 +5,13 @@ from typing import Any, Protocol
 
 from router.map.leases import LeaseTable, live_incarnations
 from router.raft.core import RaftCore
-from wire.looks.source import Ask, Columns, Place, Source
+from wire.looks.source import Columns, Place, RowScan, RowSource
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["consensus_source"]
 
 
-class Leading(Protocol):
+class LeaderView(Protocol):
     """A router's core, as far as it leads."""
 
     leases: LeaseTable
@@ -26,10 +26,10 @@ class Leading(Protocol):
         """Shards owned here."""
 
 
-def consensus_source(node: str, raft: RaftCore, core: Leading, cluster_map: Callable[[], ClusterMap]) -> Source:
+def consensus_source(node: str, raft: RaftCore, core: LeaderView, cluster_map: Callable[[], ClusterMap]) -> RowSource:
     """Return the look at consensus: one row."""
 
-    def walk(_: Ask) -> Iterator[tuple[Place, Any]]:
+    def walk(_: RowScan) -> Iterator[tuple[Place, Any]]:
         yield 1, raft
 
     def leading(read: Callable[[], object]) -> Callable[[Any], object]:
@@ -62,7 +62,7 @@ def consensus_source(node: str, raft: RaftCore, core: Leading, cluster_map: Call
         "epochs": leading(lambda: {name: core.leases.acknowledged(one) for name, one in live()}),
         "shards": lambda _: sorted(core.shards),
     }
-    return Source(walk, columns)
+    return RowSource(walk, columns)
 
 
 def _state(raft: RaftCore, node: str) -> str:

@@ -3,22 +3,22 @@
 from collections.abc import Callable, Mapping
 
 from access.operators.verbs import operator_of
-from router.looks.routes import RouteLooks
+from router.looks.routes import RouterRouteQueries
 from router.routes.shard import RouteShard
-from wire.looks.desk import LookDesk
+from wire.looks.desk import QueryServer
 from wire.looks.journal import Journal, journal_source
-from wire.looks.pace import LookBounds
+from wire.looks.pace import QueryBounds
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control
 from wire.messages.hello import TIER_ROUTER, PeerKey
-from wire.messages.looks import Look
+from wire.messages.looks import Query
 
-__all__ = ["Operators"]
+__all__ = ["RouterOperators"]
 
-ROUTER_BOUNDS = LookBounds(rows=5_000, seconds=0.002, reply_bytes=256 * 1024)
+ROUTER_BOUNDS = QueryBounds(rows=5_000, seconds=0.002, reply_bytes=256 * 1024)
 
 
-class Operators:
+class RouterOperators:
     """Operators of one router.
 
     Args:
@@ -38,9 +38,9 @@ class Operators:
         utc: Callable[[], float],
     ) -> None:
         self.journal = Journal(lambda: int(utc() * 1000))
-        sources = RouteLooks(node, shards, cluster_map).sources()
+        sources = RouterRouteQueries(node, shards, cluster_map).sources()
         sources["journal"] = journal_source(self.journal, node, cluster_map)
-        self.desk = LookDesk(
+        self.desk = QueryServer(
             node,
             TIER_ROUTER,
             ROUTER_BOUNDS,
@@ -50,7 +50,7 @@ class Operators:
             lambda: int(utc() * 1000),
         )
 
-    def take(self, now: float, node: str, peer: PeerKey | None, look: Look) -> None:
+    def take(self, now: float, node: str, peer: PeerKey | None, look: Query) -> None:
         """Take a look; it is answered at the end of a turn."""
         operator = operator_of(peer)
         self.desk.ask(now, node, operator.role.name.lower() if operator is not None else "", look)

@@ -7,11 +7,11 @@ from mqtt.topics import parse_shared
 from router.routes.shard import RouteShard
 from router.routes.trie import Sender, Value
 from wire.looks.ordered_keys import OrderedKeys
-from wire.looks.source import USAGE, Ask, Columns, LookRefused, Place, Source
+from wire.looks.source import USAGE, Columns, Place, QueryRefused, RowScan, RowSource
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.look_rows_topics import SeenShare
+from wire.messages.look_rows_topics import ShareRow
 
-__all__ = ["RouteLooks"]
+__all__ = ["RouterRouteQueries"]
 
 BETWEEN = "\0"  # a sender and a filter: no topic filter has it
 NAMES_MAX = 1_000  # of edges or partitions in one row
@@ -33,7 +33,7 @@ class _Topic(NamedTuple):
     found: list[Value]
 
 
-class RouteLooks:
+class RouterRouteQueries:
     """The routes of one router.
 
     Args:
@@ -50,11 +50,11 @@ class RouteLooks:
         self._map = cluster_map
         self._filters: dict[tuple[int, int, Sender], OrderedKeys[str]] = {}  # by shard, its epoch, and sender
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, RowSource]:
         """Return the looks at routes and at one topic."""
         return {
-            "routes": Source(self._routes, self._route_columns(), self._total),
-            "resolve": Source(self._resolve, self._resolve_columns()),
+            "routes": RowSource(self._routes, self._route_columns(), self._total),
+            "resolve": RowSource(self._resolve, self._resolve_columns()),
         }
 
     def _total(self) -> int:
@@ -62,12 +62,12 @@ class RouteLooks:
 
     # --- routes
 
-    def _routes(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _routes(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         """Yield filters by shard, sender and name, which is a place too; a sender is "edge/partition"."""
         after_shard, rest = ask.number_and_text()
         who, colon, after = rest.partition(BETWEEN)
         if rest and not colon:
-            raise LookRefused(f"{ask.after[:64]!r} is no place in this list: begin anew without one", USAGE)
+            raise QueryRefused(f"{ask.after[:64]!r} is no place in this list: begin anew without one", USAGE)
         shards = self._shards()
         for number in sorted(shards):
             if number < after_shard:
@@ -111,18 +111,18 @@ class RouteLooks:
 
     # --- one topic
 
-    def _resolve(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _resolve(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         topic = ask.where["topic"]
         if set("+#\0") & set(topic):
-            raise LookRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", USAGE)
+            raise QueryRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", USAGE)
         cluster_map = self._map()
         if not cluster_map.shards:
-            raise LookRefused("the cluster has no map yet", 4)
+            raise QueryRefused("the cluster has no map yet", 4)
         number = cluster_map.shard_for_topic(topic)
         shard = self._shards().get(number)
         if shard is None:
             owner = cluster_map.shards[number].owner
-            raise LookRefused(f"topic {topic[:64]!r} is of shard {number}: its owner is {owner or 'none'}")
+            raise QueryRefused(f"topic {topic[:64]!r} is of shard {number}: its owner is {owner or 'none'}")
         yield 1, _Topic(topic, shard, shard.sender_routes.match(topic))
 
     def _resolve_columns(self) -> Columns:
@@ -169,7 +169,7 @@ def _state(shard: RouteShard) -> str:
     return "registering" if shard.unregistered else "serving"
 
 
-def _groups(found: list[Value]) -> list[SeenShare]:
+def _groups(found: list[Value]) -> list[ShareRow]:
     """Return the groups that a topic meets, a row for each place that has members."""
     rows = []
     for value in found:
@@ -177,6 +177,6 @@ def _groups(found: list[Value]) -> list[SeenShare]:
             edge, partition, share, members = value
             group, _, topic_filter = share.partition("/")
             rows.append(
-                SeenShare(group, topic_filter, members, partition=partition, node=edge if partition < 0 else None)
+                ShareRow(group, topic_filter, members, partition=partition, node=edge if partition < 0 else None)
             )
     return sorted(rows, key=lambda row: (row.group, row.filter, row.node or "", row.partition))

@@ -5,7 +5,7 @@ What they do is ``router/map/machine.py``'s; how large their parts may be is ``r
 
 import msgspec
 
-from router.placement.plan import Plan
+from router.placement.plan import RebalancePlan
 from wire.decoding import Unreadable, strictly
 from wire.messages.cluster_map import NodeEntry, PartitionEntry
 from wire.messages.ranges import ClusterId
@@ -118,7 +118,7 @@ class ForgetNode(_Command, tag="ForgetNode"):
 class StartRebalance(_Command, tag="StartRebalance"):
     """Begin to carry out a plan; it must be of this very map."""
 
-    plan: Plan
+    plan: RebalancePlan
     throttle_bytes_s: int = 0  # 0: as fast as it goes
     automatic: bool = False  # the leader's own, for a storage node that came late
 

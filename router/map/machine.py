@@ -32,7 +32,7 @@ from router.map.commands import (
     StopNodes,
 )
 from router.map.node_rules import declare_dead, forget_node, register, set_admin_state, stop_nodes
-from router.map.orders import OrderMemory, OrderOutcome
+from router.map.orders import MapOrderOutcome, OrderMemory
 from router.map.partition_rules import accept_loss, place_partitions
 from router.map.rebalance_rules import set_rebalance, start_rebalance
 from router.map.shard_rules import delegate, place_shards
@@ -42,7 +42,7 @@ from router.placement.plan import RebalanceJob
 from wire.messages.cluster_map import ClusterMap, MapDelta, PartitionEntry, ShardEntry
 from wire.messages.message import name_of
 
-__all__ = ["JOB_RULES", "MAP_RULES", "MapMachine", "Outcome"]
+__all__ = ["JOB_RULES", "MAP_RULES", "CommandResult", "MapMachine"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,18 +65,18 @@ JOB_RULES: dict[type[Command], Callable[[ClusterMap, RebalanceJob | None, Any], 
 }
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """Effect of a command: the step, or why there is none."""
 
     delta: MapDelta | None = None
     refusal: str = ""
-    order: OrderOutcome | None = None  # of an order: how it ended when it came first
+    order: MapOrderOutcome | None = None  # of an order: how it ended when it came first
 
 
 class _Judged(msgspec.Struct, frozen=True):
     """Effect that a command would have, all of it made and nothing of it done."""
 
-    outcome: Outcome = Outcome()
+    outcome: CommandResult = CommandResult()
     map: ClusterMap | None = None  # of a new cluster
     job: RebalanceJob | None = None
 
@@ -105,7 +105,7 @@ class MapMachine:
         """Replace the whole state by one that was read already."""
         self.map, self.job, self.orders = state.map, state.job, OrderMemory(state.orders)
 
-    def apply(self, command: Command) -> Outcome:
+    def apply(self, command: Command) -> CommandResult:
         """Carry out one committed command; what cannot be carried out is refused, and changes nothing.
 
         Never raises: it is committed, so every router meets it, again at each start.
@@ -123,29 +123,29 @@ class MapMachine:
             self.map.apply(judged.outcome.delta)
         return judged.outcome
 
-    def suppose(self, command: Command) -> Outcome:
+    def suppose(self, command: Command) -> CommandResult:
         """Return what a command would do now, without doing it; never raises."""
         if not isinstance(command, Order):
             return self._judged(command).outcome
         return self._known_order(command) or self._judged(command.command).outcome
 
-    def _apply_order(self, command: Order) -> Outcome:
+    def _apply_order(self, command: Order) -> CommandResult:
         known = self._known_order(command)
         if known is not None:
             return known
         outcome = self.apply(command.command)
         number = self.job.number if self.job is not None else None
-        first = OrderOutcome(outcome.refusal, self.map.epoch, number)
+        first = MapOrderOutcome(outcome.refusal, self.map.epoch, number)
         self.orders.note(command.identifier, first)
         return msgspec.structs.replace(outcome, order=first)
 
-    def _known_order(self, command: Order) -> Outcome | None:
+    def _known_order(self, command: Order) -> CommandResult | None:
         """Return the outcome of an order that came before, or of one that no order can be."""
         first = self.orders.get(command.identifier)
         if first is not None:
-            return Outcome(refusal=first.refusal, order=first)
+            return CommandResult(refusal=first.refusal, order=first)
         refusal = out_of_range(command, self.map) if self.map.cluster else "the cluster is not bootstrapped"
-        return Outcome(refusal=refusal) if refusal else None
+        return CommandResult(refusal=refusal) if refusal else None
 
     def _judged(self, command: Command) -> _Judged:
         try:
@@ -154,28 +154,28 @@ class MapMachine:
             raise  # of this router alone: the others carried it out
         except Exception as error:  # the same at every router, for it comes of the command and the map
             say(logger, "map.command_failed", command=name_of(command), exc_info=True)
-            return _Judged(Outcome(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}"))
+            return _Judged(CommandResult(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}"))
 
     def _judge(self, command: Command) -> _Judged:
         refusal = out_of_range(command, self.map)
         if refusal:
-            return _Judged(Outcome(refusal=refusal))
+            return _Judged(CommandResult(refusal=refusal))
         if isinstance(command, Bootstrap):
             return self._bootstrap(command)
         if not self.map.cluster:
-            return _Judged(Outcome(refusal="the cluster is not bootstrapped"))
+            return _Judged(CommandResult(refusal="the cluster is not bootstrapped"))
         if type(command) in JOB_RULES:
             job = JOB_RULES[type(command)](self.map, self.job, command)
-            return _Judged(Outcome(refusal=job)) if isinstance(job, str) else _Judged(job=job)
+            return _Judged(CommandResult(refusal=job)) if isinstance(job, str) else _Judged(job=job)
         step = Transition(self.map)
         refusal = MAP_RULES[type(command)](step, command)
         if refusal or not step.changed:
-            return _Judged(Outcome(refusal=refusal))
-        return _Judged(Outcome(step.delta()))
+            return _Judged(CommandResult(refusal=refusal))
+        return _Judged(CommandResult(step.delta()))
 
     def _bootstrap(self, command: Bootstrap) -> _Judged:
         if self.map.cluster:
-            return _Judged(Outcome(refusal=f"cluster {self.map.cluster!r} exists already"))
+            return _Judged(CommandResult(refusal=f"cluster {self.map.cluster!r} exists already"))
         new = ClusterMap(
             cluster=command.cluster,
             cluster_id=command.cluster_id,

@@ -7,7 +7,7 @@ of the map after it, and the node asks for the others. Sans-IO. Rules: docs/prot
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.control import Control, encode_control
 from wire.messages.hello import PeerKey
-from wire.messages.map_pages import MapShelf
+from wire.messages.map_pages import MapPages
 from wire.messages.nodes import FollowMap, MapStep
 
 __all__ = ["MapStream"]
@@ -19,7 +19,7 @@ class MapStream:
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
         self._followers: dict[str, int] = {}  # node -> incarnation of its link
-        self._shelf = MapShelf(page_bytes)
+        self._shelf = MapPages(page_bytes)
 
     def follow(self, node: str, incarnation: int, message: FollowMap, cluster_map: ClusterMap) -> Control:
         """Take a follower, or its question for a page; return the page."""

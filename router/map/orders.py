@@ -6,12 +6,12 @@ command line repeats an order for seconds; ORDERS_MAX others are carried out bef
 
 import msgspec
 
-__all__ = ["ORDERS_MAX", "OrderMemory", "OrderOutcome"]
+__all__ = ["ORDERS_MAX", "MapOrderOutcome", "OrderMemory"]
 
 ORDERS_MAX = 1_000
 
 
-class OrderOutcome(msgspec.Struct, frozen=True, array_like=True):
+class MapOrderOutcome(msgspec.Struct, frozen=True, array_like=True):
     """Outcome of an order."""
 
     refusal: str  # "": it was carried out
@@ -22,14 +22,14 @@ class OrderOutcome(msgspec.Struct, frozen=True, array_like=True):
 class OrderMemory:
     """The outcomes of the newest orders, by identifier."""
 
-    def __init__(self, known: dict[str, OrderOutcome] | None = None) -> None:
+    def __init__(self, known: dict[str, MapOrderOutcome] | None = None) -> None:
         self.known = known if known is not None else {}  # oldest first
 
-    def get(self, identifier: str) -> OrderOutcome | None:
+    def get(self, identifier: str) -> MapOrderOutcome | None:
         """Return the outcome of an order, None if it is not known."""
         return self.known.get(identifier)
 
-    def note(self, identifier: str, outcome: OrderOutcome) -> None:
+    def note(self, identifier: str, outcome: MapOrderOutcome) -> None:
         """Keep an outcome; beyond ORDERS_MAX the oldest is forgotten."""
         self.known[identifier] = outcome
         while len(self.known) > ORDERS_MAX:

@@ -11,11 +11,11 @@ from router.map.commands import Command
 from wire.messages.nodes import RequestChange
 from wire.messages.operators import Admin
 
-__all__ = ["Asker", "Proposals", "Proposed"]
+__all__ = ["OpenProposal", "ProposalOrigin", "Proposals"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ProposalOrigin:
     """A node that waits for the fate of a command; ``question`` if an operator asks, who is answered in other words."""
 
     node: str
@@ -24,13 +24,13 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
+class OpenProposal:
     """One command: ``changes`` are the requests of storage nodes that it joins, each with its node."""
 
     number: int
     command: Command | PolicyCommand
     data: bytes
-    asker: Asker | None = None
+    asker: ProposalOrigin | None = None
     changes: tuple[tuple[str, RequestChange], ...] = ()
 
 
@@ -39,33 +39,33 @@ class Proposals:
 
     def __init__(self) -> None:
         self._last = 0
-        self._open: dict[int, Proposed] = {}
+        self._open: dict[int, OpenProposal] = {}
         self._by_data: dict[bytes, list[int]] = {}  # ascending
 
     def add(
         self,
         command: Command | PolicyCommand,
         data: bytes,
-        asker: Asker | None = None,
+        asker: ProposalOrigin | None = None,
         changes: tuple[tuple[str, RequestChange], ...] = (),
-    ) -> Proposed:
+    ) -> OpenProposal:
         """Note a command under the next number."""
         self._last += 1
-        proposed = Proposed(self._last, command, data, asker, changes)
+        proposed = OpenProposal(self._last, command, data, asker, changes)
         self._open[proposed.number] = proposed
         self._by_data.setdefault(data, []).append(proposed.number)
         return proposed
 
-    def committed(self, data: bytes) -> Proposed | None:
+    def committed(self, data: bytes) -> OpenProposal | None:
         """Take out the first command of these bytes; None if this router proposed none."""
         numbers = self._by_data.get(data)
         return self._take(numbers[0]) if numbers else None
 
-    def failed(self, number: int) -> Proposed | None:
+    def failed(self, number: int) -> OpenProposal | None:
         """Take out a command that Raft did not take, or whose fate is unknown; None if it was committed meanwhile."""
         return self._take(number) if number in self._open else None
 
-    def _take(self, number: int) -> Proposed:
+    def _take(self, number: int) -> OpenProposal:
         proposed = self._open.pop(number)
         numbers = self._by_data[proposed.data]
         numbers.remove(number)

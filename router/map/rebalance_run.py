@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from router.map.commands import Command, PlacePartitions, PlaceShards, SetRebalance
 from router.map.leases import LeaseTable
 from router.map.machine import MapMachine
-from router.placement.plan import Move, RebalanceJob, Step, next_step, step_back
+from router.placement.plan import Move, NextMoveStep, RebalanceJob, next_step, step_back
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["RebalanceRunner", "reached"]
@@ -88,7 +88,7 @@ class RebalanceRunner:
                 self._propose(PlacePartitions({move.number: step.placement}))
         return busy
 
-    def _take_turn(self, now: float, job: RebalanceJob, move: Move, step: Step) -> bool:
+    def _take_turn(self, now: float, job: RebalanceJob, move: Move, step: NextMoveStep) -> bool:
         """Spread the beginnings of copies over time, so that their bytes keep to the throttle."""
         key = (job.number, move.number)
         if step.verb != "add_joining" or not job.throttle_bytes_s or key in self._paid:
@@ -103,14 +103,14 @@ class RebalanceRunner:
         known = self._proposed.get((kind, number))
         return known is None or known[0] != epoch or now - known[1] > REPEAT_S
 
-    def _steps(self, job: RebalanceJob) -> Iterator[tuple[Move, Step]]:
+    def _steps(self, job: RebalanceJob) -> Iterator[tuple[Move, NextMoveStep]]:
         """Iterate over the moves of partitions with what each needs now."""
         cluster_map = self._machine.map
         back = job.state in ("aborting", "aborted")
         for move in job.plan.moves:
             if move.kind != "shard":
                 step = step_back(cluster_map, move) if back and move.kind != "primary" else None
-                yield move, step or (Step(verb="done") if back else next_step(cluster_map, move))
+                yield move, step or (NextMoveStep(verb="done") if back else next_step(cluster_map, move))
 
     def done(self, job: RebalanceJob) -> int:
         """Return how many moves have reached their target."""

@@ -6,9 +6,9 @@ others. Sans-IO. Rules: docs/protocol.md section 2.
 
 from router.map.commands import RegisterNode
 from router.map.leases import LeaseTable
-from router.map.proposals import Asker
+from router.map.proposals import ProposalOrigin
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.nodes import Register
+from wire.messages.nodes import RegisterRequest
 
 __all__ = ["Registrations"]
 
@@ -19,14 +19,16 @@ class Registrations:
     """The newest registration of each node that waits."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Register] = {}
+        self._waiting: dict[str, RegisterRequest] = {}
 
-    def add(self, node: str, message: Register) -> None:
+    def add(self, node: str, message: RegisterRequest) -> None:
         """Have a registration wait; a table that is full keeps what it has, and the node repeats its own."""
         if len(self._waiting) < REGISTRATIONS_MAX:
             self._waiting[node] = message
 
-    def take_due(self, now: float, cluster_map: ClusterMap, leases: LeaseTable) -> list[tuple[RegisterNode, Asker]]:
+    def take_due(
+        self, now: float, cluster_map: ClusterMap, leases: LeaseTable
+    ) -> list[tuple[RegisterNode, ProposalOrigin]]:
         """Return the registrations to propose now, by name, each with the node that asked, and let them go."""
         if not (self._waiting and cluster_map.cluster):
             return []
@@ -34,14 +36,14 @@ class Registrations:
             node for node in sorted(self._waiting) if _may_enter(now, cluster_map, leases, node, self._waiting[node])
         ]
         taken = [(node, self._waiting.pop(node)) for node in due]
-        return [(RegisterNode(item.entry, item.whole), Asker(node, item.request)) for node, item in taken]
+        return [(RegisterNode(item.entry, item.whole), ProposalOrigin(node, item.request)) for node, item in taken]
 
     def clear(self) -> None:
         """Forget all, because this router leads no more: the nodes ask the next leader."""
         self._waiting.clear()
 
 
-def _may_enter(now: float, cluster_map: ClusterMap, leases: LeaseTable, node: str, message: Register) -> bool:
+def _may_enter(now: float, cluster_map: ClusterMap, leases: LeaseTable, node: str, message: RegisterRequest) -> bool:
     """Return whether the former incarnation is dead in the map, ended by proof, or surely out of lease."""
     former = cluster_map.nodes.get(node)
     return (

@@ -8,7 +8,7 @@ import msgspec
 
 from router.map.command_bounds import NUMBER_MAX, TIERS, out_of_range
 from router.map.commands import StartRebalance
-from router.map.orders import ORDERS_MAX, OrderOutcome
+from router.map.orders import ORDERS_MAX, MapOrderOutcome
 from router.placement.plan import RebalanceJob
 from wire.decoding import Payload, strictly
 from wire.messages.cluster_map import ClusterMap
@@ -23,7 +23,7 @@ class MapState(msgspec.Struct):
 
     map: ClusterMap
     job: RebalanceJob | None = None
-    orders: dict[str, OrderOutcome] = {}
+    orders: dict[str, MapOrderOutcome] = {}
 
 
 class RouterState(MapState):

@@ -7,13 +7,13 @@ from typing import TypeAlias
 import msgspec
 
 from access.operators.arguments import (
-    AboutListener,
-    AboutSession,
     DrainClients,
     Kick,
+    ListenerArguments,
     MsgSend,
-    Reload,
+    ReloadArguments,
     RetainedClear,
+    SessionArguments,
     TraceStart,
     TraceStop,
 )
@@ -27,9 +27,27 @@ __all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
 SUBJECT_MAX = 65_535  # characters of an order's subject
 
 ForSome: TypeAlias = (
-    AboutListener | AboutSession | DrainClients | Kick | MsgSend | Reload | RetainedClear | TraceStart | TraceStop
+    ListenerArguments
+    | SessionArguments
+    | DrainClients
+    | Kick
+    | MsgSend
+    | ReloadArguments
+    | RetainedClear
+    | TraceStart
+    | TraceStop
 )
-FOR_NODES = (AboutListener, AboutSession, DrainClients, Kick, MsgSend, Reload, RetainedClear, TraceStart, TraceStop)
+FOR_NODES = (
+    ListenerArguments,
+    SessionArguments,
+    DrainClients,
+    Kick,
+    MsgSend,
+    ReloadArguments,
+    RetainedClear,
+    TraceStart,
+    TraceStop,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
     Raises:
         ValueError: Nobody can carry it out now; the text is one line for the operator.
     """
-    if isinstance(judged, AboutSession):
+    if isinstance(judged, SessionArguments):
         return ForNodes((_primary(judged.client_id, cluster_map),), judged.client_id, judged.dry_run)
     edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE))
     if isinstance(judged, Kick):  # which edge has it only storage knows, and of an ephemeral session nobody else
@@ -55,7 +73,7 @@ def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
     if isinstance(judged, DrainClients):
         order = _text(DrainOrder(judged.rate, judged.redirect))
         return ForNodes(_named(judged.node, edges, "edge"), order, judged.dry_run)
-    if isinstance(judged, AboutListener):
+    if isinstance(judged, ListenerArguments):
         return ForNodes(_named(judged.node, edges, "edge"), judged.listener, judged.dry_run)
     if isinstance(judged, RetainedClear):
         return ForNodes(edges[:1], _sent(SendOrder(judged.topics, retain=True)), judged.dry_run)

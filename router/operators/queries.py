@@ -13,13 +13,13 @@ from zlib import crc32
 import msgspec
 
 from access.operators.verbs import Operator, Refusal, judge
-from membership.node_gossip import Believed
+from membership.node_gossip import BelievedState
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
 from router.map.contradictions import Contradictions
 from router.map.leases import LeaseTable
-from router.map.machine import MapMachine, Outcome
+from router.map.machine import CommandResult, MapMachine
 from router.map.not_leading import does_not_lead
-from router.map.orders import OrderOutcome
+from router.map.orders import MapOrderOutcome
 from router.operators import ring_verbs
 from router.operators.for_nodes import FOR_NODES, ForNodes, for_nodes
 from router.routes.shard import RouteShard
@@ -29,10 +29,10 @@ from wire.messages.operators import Admin, AdminReply
 from wire.node.waiting import missing_from_map
 
 __all__ = [
-    "AboutPolicy",
-    "Change",
     "Decision",
     "ForProcess",
+    "PolicyQuery",
+    "ProposedChange",
     "RouterView",
     "decide",
     "not_committed",
@@ -69,14 +69,14 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ProposedChange:
     """The verb changes the map: propose this, and answer the question when Raft says what became of it."""
 
     command: Command
 
 
 @dataclass(frozen=True, slots=True)
-class AboutPolicy:
+class PolicyQuery:
     """The room of the policy answers this question; its arguments are judged already."""
 
     arguments: msgspec.Struct
@@ -87,7 +87,7 @@ class ForProcess:
     """The process around the core answers this question."""
 
 
-Decision: TypeAlias = AdminReply | AboutPolicy | Change | ForNodes | ForProcess
+Decision: TypeAlias = AdminReply | PolicyQuery | ProposedChange | ForNodes | ForProcess
 
 
 class RouterView(Protocol):
@@ -130,7 +130,7 @@ class RouterView(Protocol):
         """Events of this router."""
 
     @property
-    def believes(self) -> Callable[[], dict[str, Believed]]:
+    def believes(self) -> Callable[[], dict[str, BelievedState]]:
         """Members as gossip sees them, by node."""
 
     def rebalance_due(self) -> int:
@@ -148,7 +148,7 @@ def decide(question: Admin, operator: Operator | None, view: RouterView) -> Deci
     """
     _, judged = judge(question, operator, TIER_ROUTER)
     if question.verb.partition(" ")[0] in POLICY_GROUPS:
-        return AboutPolicy(judged)
+        return PolicyQuery(judged)
     if isinstance(judged, FOR_NODES):
         try:
             return for_nodes(judged, view.machine.map)
@@ -188,7 +188,7 @@ def _change(question: Admin, arguments: Answer, view: RouterView) -> Decision:
         return AdminReply(question.request, True, command)
     if arguments["dry_run"]:
         return _supposed(question.request, command, view)
-    return Change(Order(question.order, command) if question.order else command)
+    return ProposedChange(Order(question.order, command) if question.order else command)
 
 
 def _command(verb: str, arguments: Answer, view: RouterView) -> OperatorCommand | Answer:
@@ -237,13 +237,13 @@ def not_committed(question: Admin, leader: str) -> AdminReply:
     return AdminReply(question.request, False, {"leader": leader}, f"{text}; look, and ask again", NOT_READY)
 
 
-def reply_to(question: Admin, outcome: Outcome, machine: MapMachine) -> AdminReply:
+def reply_to(question: Admin, outcome: CommandResult, machine: MapMachine) -> AdminReply:
     """Return the reply for a command that was committed, or refused before."""
     number = machine.job.number if machine.job is not None else None
-    return _reply(question.request, outcome.order or OrderOutcome(outcome.refusal, machine.map.epoch, number))
+    return _reply(question.request, outcome.order or MapOrderOutcome(outcome.refusal, machine.map.epoch, number))
 
 
-def _reply(request: int, outcome: OrderOutcome) -> AdminReply:
+def _reply(request: int, outcome: MapOrderOutcome) -> AdminReply:
     reply = AdminReply(request, True, {"map_epoch": outcome.map_epoch, "rebalance": outcome.rebalance})
     if outcome.refusal:
         reply.ok, reply.error, reply.exit_code = False, outcome.refusal, FAILED
@@ -287,7 +287,7 @@ def _stores_aside(view: RouterView) -> int:
     return sum(view.leases.stores_aside((entry.node, entry.incarnation)) for entry in nodes if entry.alive)
 
 
-def _state(entry: NodeEntry, seen: Believed | None) -> str:
+def _state(entry: NodeEntry, seen: BelievedState | None) -> str:
     if not entry.alive or not entry.admin_state:
         return entry.state
     emptied = entry.tier == TIER_EDGE and seen is not None and seen.clients == 0

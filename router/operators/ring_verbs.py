@@ -11,18 +11,18 @@ import msgspec
 from router.map.commands import AcceptLoss, ForgetNode, OperatorCommand, SetAdminState, SetRebalance, StartRebalance
 from router.map.leases import LeaseTable
 from router.map.rebalance_run import reached
-from router.placement.plan import MOVES_MAX, Move, Plan, RebalanceJob, make_plan, ring_nodes
+from router.placement.plan import MOVES_MAX, Move, RebalanceJob, RebalancePlan, make_plan, ring_nodes
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
 
-__all__ = ["Due", "Sizes", "command", "lost", "plan", "problems", "rebalance", "sizes", "verify"]
+__all__ = ["PendingMoves", "Sizes", "command", "lost", "plan", "problems", "rebalance", "sizes", "verify"]
 
 Answer = dict[str, Any]
 Sizes = tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]  # of partitions and shards: keys, bytes
 DRAINING = "draining"
 
 
-class Due:
+class PendingMoves:
     """How many partitions the ring wants elsewhere than they are: counted once for each epoch of the map."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def _state(cluster_map: ClusterMap, node: str) -> str:
     return "not admitted yet" if entry.alive else "dead"
 
 
-def describe(plan: Plan, cluster_map: ClusterMap) -> Answer:
+def describe(plan: RebalancePlan, cluster_map: ClusterMap) -> Answer:
     """Return a plan as tables and programs want it."""
     return {
         "map_epoch": plan.map_epoch,

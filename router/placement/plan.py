@@ -18,9 +18,9 @@ __all__ = [
     "NEXT_STATES",
     "UNFINISHED",
     "Move",
-    "Plan",
+    "NextMoveStep",
     "RebalanceJob",
-    "Step",
+    "RebalancePlan",
     "make_plan",
     "next_step",
     "step_back",
@@ -49,7 +49,7 @@ class Move(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RebalancePlan(msgspec.Struct, frozen=True):
     """Moves of one map; void at any other epoch."""
 
     map_epoch: int
@@ -66,14 +66,14 @@ class RebalanceJob(msgspec.Struct, frozen=True):
     """A plan that is being carried out, as the Raft log keeps it."""
 
     number: int
-    plan: Plan
+    plan: RebalancePlan
     throttle_bytes_s: int = 0
     state: str = "running"
     detail: str = ""
     automatic: bool = False  # nobody asked for it: see router/map/late_storage.py
 
 
-class Step(msgspec.Struct, frozen=True):
+class NextMoveStep(msgspec.Struct, frozen=True):
     """Next need of a move: a new placement, or patience, or nothing any more."""
 
     placement: PartitionEntry | None = None
@@ -81,7 +81,9 @@ class Step(msgspec.Struct, frozen=True):
     node: str = ""
 
 
-def make_plan(cluster_map: ClusterMap, partition_sizes: Sizes | None = None, shard_sizes: Sizes | None = None) -> Plan:
+def make_plan(
+    cluster_map: ClusterMap, partition_sizes: Sizes | None = None, shard_sizes: Sizes | None = None
+) -> RebalancePlan:
     """Return what has to move so that the map is as the ring proposes, by number."""
     moves = _shard_moves(cluster_map, shard_sizes or {})
     storages = ring_nodes(cluster_map, TIER_STORAGE)
@@ -99,7 +101,7 @@ def make_plan(cluster_map: ClusterMap, partition_sizes: Sizes | None = None, sha
                 moves.append(Move("partition", number, gives, gets, wanted, keys * len(gets), size * len(gets)))
             elif current.primary != wanted[0]:
                 moves.append(Move("primary", number, (current.primary,), (wanted[0],), wanted))
-    return Plan(cluster_map.epoch, tuple(moves), len(cluster_map.partitions) * cluster_map.replicas)
+    return RebalancePlan(cluster_map.epoch, tuple(moves), len(cluster_map.partitions) * cluster_map.replicas)
 
 
 def _shard_moves(cluster_map: ClusterMap, sizes: Sizes) -> list[Move]:
@@ -123,7 +125,7 @@ def ring_nodes(cluster_map: ClusterMap, tier: str) -> list[RingNode]:
     return [RingNode(entry.node, entry.weight, entry.zone) for entry in cluster_map.live(tier) if not entry.admin_state]
 
 
-def next_step(cluster_map: ClusterMap, move: Move) -> Step:
+def next_step(cluster_map: ClusterMap, move: Move) -> NextMoveStep:
     """Return what a move of a partition needs now: add copies, wait for them, hand over, drop the others."""
     current = cluster_map.partitions[move.number]
     live = {entry.node for entry in cluster_map.live(TIER_STORAGE)}
@@ -133,14 +135,14 @@ def next_step(cluster_map: ClusterMap, move: Move) -> Step:
         if node not in live:
             return step_back(cluster_map, move, "failed", node)
         if node in current.joining:
-            return Step(verb="wait", node=node)
+            return NextMoveStep(verb="wait", node=node)
         if not current.primary:
-            return Step(verb="wait", node=node)  # nobody could give it the data
+            return NextMoveStep(verb="wait", node=node)  # nobody could give it the data
         return _placed(current, "add_joining", node, current.primary, current.in_sync, (*current.joining, node))
     primary = move.replicas[0]
     if current.primary != primary:
         if primary not in live:
-            return Step(verb="failed", node=primary)
+            return NextMoveStep(verb="failed", node=primary)
         return _placed(current, "relinquish", primary, primary, current.in_sync, current.joining)
     for node in current.in_sync:
         if node not in move.replicas:
@@ -149,10 +151,10 @@ def next_step(cluster_map: ClusterMap, move: Move) -> Step:
     for node in current.joining:
         if node not in move.replicas:
             return _placed(current, "drop", node, primary, current.in_sync, _without(current.joining, node))
-    return Step(verb="done")
+    return NextMoveStep(verb="done")
 
 
-def step_back(cluster_map: ClusterMap, move: Move, verb: str = "done", node: str = "") -> Step:
+def step_back(cluster_map: ClusterMap, move: Move, verb: str = "done", node: str = "") -> NextMoveStep:
     """Return what brings a move that shall not go on to rest: copies that are only joining are dropped.
 
     One whose copies are all in sync goes on instead: its end is as near as its beginning.
@@ -168,13 +170,13 @@ def step_back(cluster_map: ClusterMap, move: Move, verb: str = "done", node: str
     if surplus and set(move.source) <= set(current.in_sync):
         left = _without(current.in_sync, surplus[0])
         return _placed(current, "drop", surplus[0], current.primary, left, current.joining)
-    return Step(verb=verb, node=node)
+    return NextMoveStep(verb=verb, node=node)
 
 
 def _placed(
     current: PartitionEntry, verb: str, node: str, primary: str, in_sync: tuple[str, ...], joining: tuple[str, ...]
-) -> Step:
-    return Step(PartitionEntry(current.epoch + 1, primary, in_sync, joining), verb, node)
+) -> NextMoveStep:
+    return NextMoveStep(PartitionEntry(current.epoch + 1, primary, in_sync, joining), verb, node)
 
 
 def _without(names: tuple[str, ...], gone: str) -> tuple[str, ...]:

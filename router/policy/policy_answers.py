@@ -10,8 +10,8 @@ from typing import Any
 
 from access.operators import arguments as given
 from access.policy.machine import PolicyMachine
-from access.policy.records import Ban, Group, Role, Token, User
-from access.policy.step import Takes
+from access.policy.records import Ban, RoleRecord, Token, User, UserGroup
+from access.policy.step import StepOutcome
 from access.rules.rules import Action
 
 __all__ = ["READING", "takes_of"]
@@ -33,7 +33,7 @@ def _user(user: User) -> Answer:
     }
 
 
-def _role(role: Role) -> Answer:
+def _role(role: RoleRecord) -> Answer:
     rules = [
         {
             "allow": rule.allow,
@@ -48,7 +48,7 @@ def _role(role: Role) -> Answer:
     return {"role": role.name, "priority": role.priority, "limits": dict(role.limits), "rules": rules}
 
 
-def _group(group: Group) -> Answer:
+def _group(group: UserGroup) -> Answer:
     return {"group": group.name, "roles": list(group.roles), "limits": dict(group.limits)}
 
 
@@ -121,28 +121,28 @@ def _page(what: str, rows: list[Answer], keys: list[str], wanted: given.List, ma
     return {"policy_epoch": machine.epoch, "next": more, what: rows}
 
 
-def _show_user(wanted: given.AboutUser, machine: PolicyMachine) -> Answer:
+def _show_user(wanted: given.UserArguments, machine: PolicyMachine) -> Answer:
     user = machine.user(wanted.user)
     if user is None:
         raise ValueError(f"no user {wanted.user!r}: `stratamq user list` shows them")
     return _user(user)
 
 
-def _show_role(wanted: given.AboutRole, machine: PolicyMachine) -> Answer:
+def _show_role(wanted: given.RoleArguments, machine: PolicyMachine) -> Answer:
     role = machine.tables.roles.get(wanted.role)
     if role is None:
         raise ValueError(f"no role {wanted.role!r}: `stratamq role list` shows them")
     return _role(role)
 
 
-def _show_group(wanted: given.AboutGroup, machine: PolicyMachine) -> Answer:
+def _show_group(wanted: given.GroupArguments, machine: PolicyMachine) -> Answer:
     group = machine.tables.groups.get(wanted.group)
     if group is None:
         raise ValueError(f"no group {wanted.group!r}: `stratamq group list` shows them")
     return _group(group)
 
 
-def takes_of(takes: Takes) -> Answer:
+def takes_of(takes: StepOutcome) -> Answer:
     """Return whom a step takes rights from."""
     return {name: list(names) for name in takes.__struct_fields__ if (names := getattr(takes, name))}
 

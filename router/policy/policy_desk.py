@@ -15,32 +15,32 @@ from access.operators.arguments import PolicyStatus, TokenCheck
 from access.policy.commands import PolicyCommand, PolicyOrder
 from access.policy.machine import PolicyMachine, PolicyOutcome
 from router.map.not_leading import does_not_lead
-from router.map.proposals import Asker, Proposed
+from router.map.proposals import OpenProposal, ProposalOrigin
 from router.policy.policy_answers import READING, takes_of
 from router.policy.policy_proposals import PolicyProposals
 from router.policy.policy_stream import PolicyStream
 from router.policy.policy_verbs import CHANGING
 from router.policy.pruning import Pruning
 from router.policy.user_answers import answers_to
-from router.policy.verb_waits import Ended, VerbWaits, WaitEnd
+from router.policy.verb_waits import CompletedWait, VerbWaits, WaitEnd
 from wire.messages.cluster_map import ClusterMap, NodeIncarnation
 from wire.messages.control import Control
 from wire.messages.digests import DigestLog, Verdict
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy
+from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy
 
-__all__ = ["Leads", "PolicyDesk", "PolicyQuestion"]
+__all__ = ["LeaderCheck", "PolicyQuestion", "PolicyService"]
 
 FAILED = 1
 PARTIAL = 3
 NOT_READY = 4
 
-PolicyQuestion = FollowPolicy | AskCredentials | AskUsers
+PolicyQuestion = FollowPolicy | AskCredentials | FetchUsers
 
 
-class Leads(NamedTuple):
+class LeaderCheck(NamedTuple):
     """This router's part, as it answers an operator."""
 
     here: bool  # it leads
@@ -48,7 +48,7 @@ class Leads(NamedTuple):
     leader: str  # "" if none is known
 
 
-class PolicyDesk:
+class PolicyService:
     """The policy at one router.
 
     Args:
@@ -68,7 +68,7 @@ class PolicyDesk:
         self,
         tell: Callable[[str, Control], None],
         send: Callable[[str, bytes], None],
-        give: Callable[[PolicyCommand, bytes, Asker | None], None],
+        give: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
         count: Callable[[str], None],
         utc: Callable[[], float],
         page_bytes: int,
@@ -93,7 +93,9 @@ class PolicyDesk:
 
     # --- the log
 
-    def applied(self, now: float, command: PolicyCommand, proposed: Proposed | None, cluster_map: ClusterMap) -> None:
+    def applied(
+        self, now: float, command: PolicyCommand, proposed: OpenProposal | None, cluster_map: ClusterMap
+    ) -> None:
         """Carry out a committed command, tell those who follow, and answer who asked for it here."""
         outcome = self.machine.apply(command)
         if outcome.step is not None:
@@ -117,7 +119,7 @@ class PolicyDesk:
         for node, message in self._stream.replaced(now, self.machine):
             self._say(node, message)
 
-    def propose(self, now: float, command: PolicyCommand, asker: Asker | None = None) -> None:
+    def propose(self, now: float, command: PolicyCommand, asker: ProposalOrigin | None = None) -> None:
         """Propose a command; its asker is answered when it is refused, settled, or has waited for too long."""
         outcome = self._proposals.propose(command, asker, is_current=self.is_current)
         if outcome is not None and asker is not None:
@@ -159,7 +161,7 @@ class PolicyDesk:
 
     # --- operators
 
-    def ask(self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: Leads) -> None:
+    def ask(self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: LeaderCheck) -> None:
         """Answer a verb about the policy, or propose what it asks for: the leader does that.
 
         Args:
@@ -176,7 +178,7 @@ class PolicyDesk:
             self._tell(node, self._read(question, arguments))  # by the leader alone: a revoked token is void at once
         elif isinstance(arguments, PolicyStatus):
             epoch = arguments.epoch or self.machine.epoch
-            self.waits.wait(now, min(epoch, self.machine.epoch), Asker(node, question.request, question))
+            self.waits.wait(now, min(epoch, self.machine.epoch), ProposalOrigin(node, question.request, question))
         else:
             self._change(now, node, question, arguments)
 
@@ -196,7 +198,7 @@ class PolicyDesk:
             self._tell(node, _supposed(question, self.machine.suppose(command), self.machine.epoch))
             return
         order = PolicyOrder(question.order, command) if question.order else command
-        self.propose(now, order, Asker(node, question.request, question))
+        self.propose(now, order, ProposalOrigin(node, question.request, question))
 
     def step(self, now: float) -> None:
         """Answer the verbs whose wait is over, and propose what the leader does by itself."""
@@ -210,7 +212,7 @@ class PolicyDesk:
         looks = self._pruning.next_deadline() if self.is_current else float("inf")
         return min(self.waits.next_deadline(), looks)
 
-    def _answer(self, now: float, asker: Asker, outcome: PolicyOutcome) -> None:
+    def _answer(self, now: float, asker: ProposalOrigin, outcome: PolicyOutcome) -> None:
         question = asker.question
         assert question is not None, "nodes ask for no change of the policy"
         first = outcome.order
@@ -229,7 +231,7 @@ def _result(epoch: int, awaited: list[str], *, settled: bool) -> dict[str, objec
     return {"policy_epoch": epoch, "settled": settled, "waits_for": awaited}
 
 
-def _ended(ended: Ended) -> AdminReply:
+def _ended(ended: CompletedWait) -> AdminReply:
     """Return the reply to an operator for a wait that is over."""
     request, epoch, awaited = ended.asker.request, ended.epoch, ended.awaited
     if ended.end is WaitEnd.SETTLED:

@@ -10,7 +10,7 @@ from access.policy.commands import PolicyCommand, encode_policy_command, is_read
 from access.policy.machine import PolicyMachine, PolicyOutcome
 from conf.events import say
 from router.map.command_bounds import COMMAND_BYTES_MAX
-from router.map.proposals import Asker
+from router.map.proposals import ProposalOrigin
 from wire.messages.message import name_of
 
 __all__ = ["PolicyProposals"]
@@ -30,7 +30,7 @@ class PolicyProposals:
     def __init__(
         self,
         machine: PolicyMachine,
-        give: Callable[[PolicyCommand, bytes, Asker | None], None],
+        give: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
         count: Callable[[str], None],
     ) -> None:
         self._machine = machine
@@ -38,7 +38,7 @@ class PolicyProposals:
         self._count = count
 
     def propose(
-        self, command: PolicyCommand, asker: Asker | None = None, *, is_current: bool = True
+        self, command: PolicyCommand, asker: ProposalOrigin | None = None, *, is_current: bool = True
     ) -> PolicyOutcome | None:
         """Give a command to Raft; return its outcome instead where that is known: it is refused, or came before.
 

@@ -8,7 +8,7 @@ what changed since is in the steps that a router keeps. Sans-IO. Rules: docs/adr
 from collections import deque
 
 from access.policy.machine import PolicyMachine
-from access.policy.pages import STEPS_MAX, PolicyPage, PolicyShelf
+from access.policy.pages import STEPS_MAX, PolicyPage, PolicyPages
 from access.policy.step import PolicyStep, encode_step
 from access.policy.view import encode_view
 from wire.messages.control import Control, encode_control
@@ -27,7 +27,7 @@ class PolicyStream:
 
     def __init__(self, page_bytes: int) -> None:
         self._followers: dict[str, int] = {}  # node -> incarnation of its link
-        self._shelf = PolicyShelf(page_bytes)
+        self._shelf = PolicyPages(page_bytes)
         self._steps: deque[tuple[int, bytes, bytes]] = deque()  # epoch, digest before, message; no gap up to the last
         self._octets = 0
         self._shelved = -1  # epoch of the newest view on the shelf

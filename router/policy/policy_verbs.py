@@ -11,7 +11,7 @@ from typing import Any
 from access.limits.bans import normal_value
 from access.operators import arguments as given
 from access.policy import commands
-from access.policy.records import Ban, Revoked, Rule, Token
+from access.policy.records import Ban, Revoked, RuleRecord, Token
 
 __all__ = ["CHANGING"]
 
@@ -30,7 +30,7 @@ def _user_change(wanted: given.UserChange, _: float) -> commands.SimpleCommand:
 
 
 def _role_put(wanted: given.RolePut, _: float) -> commands.SimpleCommand:
-    rules = tuple(Rule(*(getattr(rule, name) for name in Rule.__struct_fields__)) for rule in wanted.rules)
+    rules = tuple(RuleRecord(*(getattr(rule, name) for name in RuleRecord.__struct_fields__)) for rule in wanted.rules)
     return commands.PutRole(wanted.role, rules, wanted.priority, wanted.limits)
 
 
@@ -39,7 +39,7 @@ def _ban_add(wanted: given.BanAdd, now_utc: float) -> commands.SimpleCommand:
     return commands.AddBan(Ban(wanted.kind, value, _until(wanted.for_s, now_utc), wanted.reason))
 
 
-def _revoke(wanted: given.Revoke, now_utc: float) -> commands.SimpleCommand:
+def _revoke(wanted: given.RevokeArguments, now_utc: float) -> commands.SimpleCommand:
     until = _until(wanted.for_s, now_utc)
     return commands.Revoke(Revoked(wanted.kind, wanted.value, wanted.issuer, until, wanted.reason))
 

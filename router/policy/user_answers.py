@@ -9,27 +9,29 @@ import msgspec
 
 from access.policy.machine import PolicyMachine
 from wire.messages.pieces import PIECE_BYTES
-from wire.messages.policy import AskCredentials, AskUsers, Users
+from wire.messages.policy import AskCredentials, FetchUsers, UserRecords
 
 __all__ = ["answers_to"]
 
 
-def answers_to(question: AskCredentials | AskUsers, machine: PolicyMachine) -> Iterator[Users]:
+def answers_to(question: AskCredentials | FetchUsers, machine: PolicyMachine) -> Iterator[UserRecords]:
     """Yield the answers, as many as it takes for each to fit a frame; a name that is asked twice is answered once.
 
     Only the answer for a login has the password record and the SCRAM verifier of its user.
     """
     if isinstance(question, AskCredentials):
-        yield Users(question.request, machine.epoch, [question.user], [_record(machine, question.user, secret=True)])
+        yield UserRecords(
+            question.request, machine.epoch, [question.user], [_record(machine, question.user, secret=True)]
+        )
         return
-    answer = Users(question.request, machine.epoch, [], [])
+    answer = UserRecords(question.request, machine.epoch, [], [])
     size = 0
     for name in dict.fromkeys(question.names):
         record = _record(machine, name, secret=False)
         length = 8 + 4 * len(name) + len(record or b"")
         if answer.names and size + length > PIECE_BYTES:
             yield answer
-            answer, size = Users(question.request, machine.epoch, [], []), 0
+            answer, size = UserRecords(question.request, machine.epoch, [], []), 0
         answer.names.append(name)
         answer.records.append(record)
         size += length

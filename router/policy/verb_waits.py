@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from access.policy.settling import PolicySettling
-from router.map.proposals import Asker
+from router.map.proposals import ProposalOrigin
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeIncarnation
 from wire.messages.hello import TIER_EDGE
 
-__all__ = ["Ended", "VerbWaits", "WaitEnd"]
+__all__ = ["CompletedWait", "VerbWaits", "WaitEnd"]
 
 WAIT_S = 20.0  # of one verb
 WAITS_MAX = 1_000  # verbs that wait at once; with more, one is answered at once as not settled
@@ -30,10 +30,10 @@ class WaitEnd(enum.Enum):
     LOST = "lost"  # this router leads no more: the order is to be repeated
 
 
-class Ended(NamedTuple):
+class CompletedWait(NamedTuple):
     """One wait that is over."""
 
-    asker: Asker
+    asker: ProposalOrigin
     epoch: int
     end: WaitEnd
     awaited: list[str]  # who is still waited for, one line each
@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    asker: Asker
+    asker: ProposalOrigin
     epoch: int
     until: float
 
@@ -53,7 +53,7 @@ class VerbWaits:
         self._settling = PolicySettling()
         self._leads = False
         self._waits: list[_Wait] = []
-        self._over: list[Ended] = []  # to be answered
+        self._over: list[CompletedWait] = []  # to be answered
         self._proved: set[NodeIncarnation] = set()  # ended, by their own word or that of their data folder
         self._look_at = float("inf")  # something has changed, or the next time is over
         self._unreceived: dict[NodeIncarnation, tuple[int, float]] = {}  # epoch, and by when it has to be there
@@ -181,21 +181,21 @@ class VerbWaits:
 
     # --- waits
 
-    def wait(self, now: float, epoch: int, asker: Asker) -> None:
+    def wait(self, now: float, epoch: int, asker: ProposalOrigin) -> None:
         """Wait until an epoch is settled, or for WAIT_S at most; ``take_ended`` tells."""
         self._begin(now)
         awaited = self._settling.awaited(now, epoch) if self._leads else []
         if not self._leads:
-            self._over.append(Ended(asker, epoch, WaitEnd.LOST, []))
+            self._over.append(CompletedWait(asker, epoch, WaitEnd.LOST, []))
         elif not awaited:
-            self._over.append(Ended(asker, epoch, WaitEnd.SETTLED, []))
+            self._over.append(CompletedWait(asker, epoch, WaitEnd.SETTLED, []))
         elif len(self._waits) >= WAITS_MAX:
-            self._over.append(Ended(asker, epoch, WaitEnd.PARTIAL, awaited))
+            self._over.append(CompletedWait(asker, epoch, WaitEnd.PARTIAL, awaited))
         else:
             self._waits.append(_Wait(asker, epoch, now + WAIT_S))
             self._look_at = min(self._look_at, self._settling.next_deadline(now))
 
-    def take_ended(self, now: float) -> list[Ended]:
+    def take_ended(self, now: float) -> list[CompletedWait]:
         """Return the waits that are settled, and those that have lasted for too long."""
         self._begin(now)
         if now >= self.next_deadline():
@@ -209,9 +209,9 @@ class VerbWaits:
         awaited = {epoch: self._settling.awaited(now, epoch) for epoch in {wait.epoch for wait in waits}}
         for wait in waits:
             if not awaited[wait.epoch]:
-                self._over.append(Ended(wait.asker, wait.epoch, WaitEnd.SETTLED, []))
+                self._over.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.SETTLED, []))
             elif now >= wait.until:
-                self._over.append(Ended(wait.asker, wait.epoch, WaitEnd.PARTIAL, awaited[wait.epoch]))
+                self._over.append(CompletedWait(wait.asker, wait.epoch, WaitEnd.PARTIAL, awaited[wait.epoch]))
             else:
                 self._waits.append(wait)
 
@@ -221,4 +221,4 @@ class VerbWaits:
 
     def _end_all(self, end: WaitEnd) -> None:
         waits, self._waits = self._waits, []
-        self._over += [Ended(wait.asker, wait.epoch, end, []) for wait in waits]
+        self._over += [CompletedWait(wait.asker, wait.epoch, end, []) for wait in waits]

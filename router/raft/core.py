@@ -1,4 +1,4 @@
-"""The Raft core: ``handle(now, event) -> Ready``, without I/O, clock or dice of its own.
+"""The Raft core: ``handle(now, event) -> RaftReady``, without I/O, clock or dice of its own.
 
 Decides nothing the layers below do not, except how much may be uncommitted; it dispatches events and gathers what is
 to be persisted, sent and applied. The shell that works off a Ready is ``router/raft/node.py``.
@@ -16,16 +16,16 @@ from router.raft.events import (
     Propose,
     ProposeBatch,
     RaftConfig,
+    RaftReady,
+    RaftRole,
+    RaftTick,
     ReadIndexEvent,
-    Ready,
     Receive,
-    Role,
     SnapshotTaken,
-    Stored,
-    Tick,
+    StoredRaftState,
     TransferLeadership,
 )
-from router.raft.messages import CONFIG, NORMAL, Entry, EntryKind
+from router.raft.messages import CONFIG, NORMAL, EntryKind, LogEntry
 from router.raft.reception import Reception
 
 __all__ = ["RaftCore"]
@@ -39,7 +39,7 @@ class RaftCore(Reception):
     def __init__(
         self,
         config: RaftConfig,
-        stored: Stored,
+        stored: StoredRaftState,
         rng: random.Random,
         incarnation: int = 0,
         snapshot_fault: Callable[[bytes], str] = lambda _: "",
@@ -67,7 +67,7 @@ class RaftCore(Reception):
         """Peer that leads, as far as this one knows."""
         return self.leader
 
-    def handle(self, now: float, event: Event) -> Ready:
+    def handle(self, now: float, event: Event) -> RaftReady:
         """Take one event at a time ``now`` (seconds, monotonic) and return what it asks of the shell.
 
         Raises:
@@ -82,11 +82,11 @@ class RaftCore(Reception):
             self.receive(event.message)
         elif type(event) is Persisted:
             self.log.persisted(event.number)
-            if self.role is Role.LEADER and self.maybe_commit():
+            if self.role is RaftRole.LEADER and self.maybe_commit():
                 self.broadcast_append()
         else:
             self._handle_local(event)
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             self.drop_to_follower_if_removed()
             self.advance_reads()
         return self._ready(role_before)
@@ -99,7 +99,7 @@ class RaftCore(Reception):
             self.election_deadline = self.now  # alone: nobody to wait for; not bound: introduce ourselves at once
 
     def _handle_local(self, event: Event) -> None:
-        if isinstance(event, Tick):
+        if isinstance(event, RaftTick):
             self._tick()
         elif isinstance(event, ProposeBatch):
             self._propose(event.data, NORMAL)
@@ -118,19 +118,19 @@ class RaftCore(Reception):
             self.take_snapshot(event.index, event.data)
 
     def _tick(self) -> None:
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             if self.now >= self.election_deadline:
                 self.election_timed_out()
             return
         if self.now >= self.heartbeat_deadline:
             self.check_quorum()
-            if self.role is Role.LEADER:
+            if self.role is RaftRole.LEADER:
                 self.broadcast_heartbeat()
         if self.now >= self.transfer_deadline:
             self.advance_transfer()
 
     def _propose(self, data: tuple[bytes, ...], kind: EntryKind) -> None:
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             self._refused = "not_leader"
         elif self.transferee is not None:
             self._refused = "transfer_in_progress"
@@ -155,14 +155,14 @@ class RaftCore(Reception):
 
     # Ready
 
-    def _ready(self, role_before: Role) -> Ready:
+    def _ready(self, role_before: RaftRole) -> RaftReady:
         self._ready_number += 1
         hard_state = None
         if self.hard_state_changed:
             hard_state, self.hard_state_changed = self.hard_state(), False
         installed, self.installed = self.installed, None
         committed_to = min(self.commit_index, self.log.durable_index)
-        committed: tuple[Entry, ...] = ()
+        committed: tuple[LogEntry, ...] = ()
         if committed_to > self.last_applied:
             committed = tuple(self.log.slice(self.last_applied + 1, committed_to))
             self.last_applied = committed_to
@@ -170,7 +170,7 @@ class RaftCore(Reception):
         # A leader's appends may overtake its own sync once its term is known to be on disk: the first entry of the
         # term was written behind the hard state. A leader that loses them in a crash never leads that term again.
         if (
-            self.role is Role.LEADER
+            self.role is RaftRole.LEADER
             and messages
             and hard_state is None
             and self.log.durable_index >= self.first_index_of_term
@@ -179,7 +179,7 @@ class RaftCore(Reception):
         self.messages.clear()
         read_states = tuple(self.read_states)
         self.read_states.clear()
-        return Ready(
+        return RaftReady(
             number=self._ready_number,
             hard_state=hard_state,
             snapshot=installed,
@@ -195,7 +195,7 @@ class RaftCore(Reception):
         )
 
     def _next_deadline(self) -> float:
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             # Alone, nobody needs to hear us: the clock has to come round only for a disk that may hang.
             idle = not self.replicas() and not self.log.writing
             return self.transfer_deadline if idle else min(self.heartbeat_deadline, self.transfer_deadline)

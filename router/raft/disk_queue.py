@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from router.raft.events import Ready, Snapshot
-from router.raft.messages import Entry
+from router.raft.events import RaftReady, Snapshot
+from router.raft.messages import LogEntry
 from router.raft.storage import Storage
 
 __all__ = ["DiskQueue"]
@@ -21,11 +21,11 @@ __all__ = ["DiskQueue"]
 class DiskQueue:
     """Readies waiting for the disk. Bounded by the core: it refuses proposals beyond ``max_uncommitted_bytes``."""
 
-    def __init__(self, storage: Storage, on_disk: Callable[[list[Ready], Snapshot | None], None]) -> None:
+    def __init__(self, storage: Storage, on_disk: Callable[[list[RaftReady], Snapshot | None], None]) -> None:
         """Begin empty; ``on_disk`` is told the Readies and the own snapshot that are durable now."""
         self._storage = storage
         self._on_disk = on_disk
-        self._waiting: deque[Ready] = deque()
+        self._waiting: deque[RaftReady] = deque()
         self._snapshot: tuple[Snapshot, Callable[[], bytes]] | None = None
         self._syncing = False
         self._wake = trio.Event()
@@ -41,7 +41,7 @@ class DiskQueue:
         """Whether an own snapshot is not durable yet."""
         return self._snapshot is not None
 
-    def persist(self, ready: Ready) -> None:
+    def persist(self, ready: RaftReady) -> None:
         """Write the Ready with the next sync."""
         self._waiting.append(ready)
         self._wake.set()
@@ -66,13 +66,13 @@ class DiskQueue:
                 self._snapshot = None
             self._on_disk(batch, saved)
 
-    def _write(self, batch: list[Ready], own: tuple[Snapshot, Callable[[], bytes]] | None) -> Snapshot | None:
+    def _write(self, batch: list[RaftReady], own: tuple[Snapshot, Callable[[], bytes]] | None) -> Snapshot | None:
         """Return the own snapshot that is on the disk now. Runs in a thread."""
         storage = self._storage
         hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
         if hard_states:
             storage.write(hard_states[-1], ())
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         for ready in batch:
             if ready.snapshot is not None:
                 storage.write(None, entries)

@@ -10,7 +10,7 @@ term and a longer log block each other (etcd #8243, #8501). A former leader is j
 
 import math
 
-from router.raft.events import Role
+from router.raft.events import RaftRole
 from router.raft.leadership_transfer import LeadershipTransfer
 from router.raft.messages import (
     CONFIG,
@@ -47,7 +47,7 @@ class Elections(LeadershipTransfer):
 
     def begin_campaign(self) -> None:
         """Ask for pre-votes first."""
-        self.role = Role.PRE_CANDIDATE
+        self.role = RaftRole.PRE_CANDIDATE
         self.votes = {self.id: True}
         if self._won():
             self.campaign()
@@ -57,7 +57,7 @@ class Elections(LeadershipTransfer):
     def campaign(self, transfer: bool = False) -> None:
         """Enter the next term, vote for ourselves and ask for votes."""
         self.set_term(self.term + 1, self.id)
-        self.role = Role.CANDIDATE
+        self.role = RaftRole.CANDIDATE
         self.leader = None
         self.votes = {self.id: True}
         self.reset_election_deadline()
@@ -76,7 +76,7 @@ class Elections(LeadershipTransfer):
 
     def become_leader(self) -> None:
         """Append an entry of our own term: nothing is committed or read before it (Raft paper, section 8)."""
-        self.role = Role.LEADER
+        self.role = RaftRole.LEADER
         self.leader = self.id
         self.votes.clear()
         self.progress.clear()
@@ -112,7 +112,7 @@ class Elections(LeadershipTransfer):
 
     def is_sticky(self) -> bool:
         """Whether we lead, or heard a leader within the election timeout."""
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             return True
         return self.leader is not None and self.now < self.last_heard_leader + self.config.election_timeout_s
 
@@ -133,7 +133,7 @@ class Elections(LeadershipTransfer):
 
     def on_pre_vote_reply(self, reply: PreVoteReply) -> None:
         """A majority of pre-votes begins the campaign."""
-        if self.role is not Role.PRE_CANDIDATE or reply.proposed_term != self.term + 1:
+        if self.role is not RaftRole.PRE_CANDIDATE or reply.proposed_term != self.term + 1:
             return
         if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
             self.campaign()
@@ -144,11 +144,11 @@ class Elections(LeadershipTransfer):
             self.may_vote()
             and message.term == self.term
             and self.voted_for in (None, message.sender)
-            and (self.role is Role.FOLLOWER or self.role is Role.PRE_CANDIDATE)
+            and (self.role is RaftRole.FOLLOWER or self.role is RaftRole.PRE_CANDIDATE)
             and self.is_up_to_date(message.last_log_index, message.last_log_term)
         )
         if granted:
-            self.role = Role.FOLLOWER
+            self.role = RaftRole.FOLLOWER
             if self.voted_for is None:
                 self.set_term(self.term, message.sender)
             self.reset_election_deadline()
@@ -156,14 +156,14 @@ class Elections(LeadershipTransfer):
 
     def on_request_vote_reply(self, reply: RequestVoteReply) -> None:
         """A majority of votes makes a leader."""
-        if self.role is not Role.CANDIDATE:
+        if self.role is not RaftRole.CANDIDATE:
             return
         if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
             self.become_leader()
 
     def on_timeout_now(self, message: TimeoutNow) -> None:
         """The leader hands over to us."""
-        if message.sender == self.leader and self.is_voter and self.role is not Role.LEADER:
+        if message.sender == self.leader and self.is_voter and self.role is not RaftRole.LEADER:
             self.campaign(transfer=True)
 
     def may_vote(self) -> bool:

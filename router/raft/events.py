@@ -1,7 +1,7 @@
 """Input and output of the Raft core: settings, events, stored state, Ready.
 
-The order of effects is the safety rule and is written at each field of ``Ready`` (Raft paper, figure 2; the habit of
-etcd's Ready). This file decides nothing.
+The order of effects is the safety rule and is written at each field of ``RaftReady`` (Raft paper, figure 2; the habit
+of etcd's Ready). This file decides nothing.
 """
 
 import enum
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from conf.router_settings import RouterSettings
-from router.raft.messages import NORMAL, Configuration, Entry, EntryKind, Message
+from router.raft.messages import NORMAL, Configuration, EntryKind, LogEntry, RaftMessage
 
 __all__ = [
     "ChangeMembership",
@@ -21,15 +21,15 @@ __all__ = [
     "ProposeBatch",
     "RaftConfig",
     "RaftInvariantBroken",
+    "RaftReady",
+    "RaftRole",
+    "RaftTick",
     "ReadIndexEvent",
     "ReadState",
-    "Ready",
     "Receive",
-    "Role",
     "Snapshot",
     "SnapshotTaken",
-    "Stored",
-    "Tick",
+    "StoredRaftState",
     "TransferLeadership",
 ]
 
@@ -40,7 +40,7 @@ class RaftInvariantBroken(Exception):
     """A state that Raft proves impossible, such as truncating a committed entry: stop, do not go on."""
 
 
-class Role(enum.Enum):
+class RaftRole(enum.Enum):
     """Part that a peer plays at the moment; a learner is a follower that is not among the voters."""
 
     FOLLOWER = "follower"
@@ -91,27 +91,27 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredRaftState(msgspec.Struct, frozen=True):
     """Content of a disk when a peer starts; entries follow the snapshot without a gap."""
 
     storage_id: int
     hard_state: HardState = HardState()
     snapshot: Snapshot | None = None
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
 
 
-class Tick(msgspec.Struct, frozen=True):
+class RaftTick(msgspec.Struct, frozen=True):
     """The deadline of the last Ready has come (early and repeated ticks do no harm)."""
 
 
 class Receive(msgspec.Struct, frozen=True):
     """A message came from a peer whose identity the link has proved."""
 
-    message: Message
+    message: RaftMessage
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Append one entry; ``Ready.proposed`` has its index, or ``Ready.refused`` the reason."""
+    """Append one entry; ``RaftReady.proposed`` has its index, or ``RaftReady.refused`` the reason."""
 
     data: bytes
     kind: EntryKind = NORMAL
@@ -159,7 +159,7 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Tick
+    RaftTick
     | Receive
     | Propose
     | ProposeBatch
@@ -178,7 +178,7 @@ class ReadState(msgspec.Struct, frozen=True):
     index: int
 
 
-class Ready(msgspec.Struct, frozen=True):
+class RaftReady(msgspec.Struct, frozen=True):
     """Work the core asks of its shell: persist, then send, then apply (Raft paper, figure 2).
 
     Readies are worked off in order of ``number``. Several may share one sync; none may overtake another.
@@ -187,14 +187,14 @@ class Ready(msgspec.Struct, frozen=True):
     number: int
     hard_state: HardState | None = None  # on disk before the entries of the same Ready are written
     snapshot: Snapshot | None = None  # installed from the leader: on disk, state machine restored, log dropped
-    entries: tuple[Entry, ...] = ()  # an index already on disk replaces it and all behind it
-    messages: tuple[Message, ...] = ()  # leave only when this Ready and all before are synced
-    early_messages: tuple[Message, ...] = ()  # a leader's appends: may leave while its own sync still runs
-    committed: tuple[Entry, ...] = ()  # applied once each, in index order; already synced here
+    entries: tuple[LogEntry, ...] = ()  # an index already on disk replaces it and all behind it
+    messages: tuple[RaftMessage, ...] = ()  # leave only when this Ready and all before are synced
+    early_messages: tuple[RaftMessage, ...] = ()  # a leader's appends: may leave while its own sync still runs
+    committed: tuple[LogEntry, ...] = ()  # applied once each, in index order; already synced here
     read_states: tuple[ReadState, ...] = ()
     proposed: int | None = None  # index of the first entry appended by this event
     refused: str | None = None  # why a proposal, transfer or change was not begun
-    role: Role | None = None  # set when it changed
+    role: RaftRole | None = None  # set when it changed
     next_deadline: float = float("inf")  # when to Tick, on the clock of ``now``
 
     @property

@@ -6,7 +6,7 @@ sender's messages keep their order.
 
 from collections import deque
 
-from router.raft.messages import Message
+from router.raft.messages import RaftMessage
 
 __all__ = ["SENDER_BYTES_MAX", "SENDER_MESSAGES_MAX", "Inbox"]
 
@@ -23,7 +23,9 @@ class Inbox:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._senders: dict[str, deque[tuple[Message, int]]] = {}  # those of whom something waits, whose turn is first
+        self._senders: dict[
+            str, deque[tuple[RaftMessage, int]]
+        ] = {}  # those of whom something waits, whose turn is first
         self._octets: dict[str, int] = {}  # of what waits, by sender
         self._count = 0
 
@@ -41,13 +43,13 @@ class Inbox:
         """Note that a message was not added."""
         self.dropped += 1
 
-    def add(self, message: Message, octets: int) -> None:
+    def add(self, message: RaftMessage, octets: int) -> None:
         """Add a sender's newest message."""
         self._senders.setdefault(message.sender, deque()).append((message, octets))
         self._octets[message.sender] = self._octets.get(message.sender, 0) + octets
         self._count += 1
 
-    def take(self) -> Message:
+    def take(self) -> RaftMessage:
         """Remove and return the next one: each sender has its turn."""
         sender = next(iter(self._senders))
         waiting = self._senders.pop(sender)

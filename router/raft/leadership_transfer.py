@@ -7,7 +7,7 @@ on leading. Source: Ongaro's thesis, section 3.10.
 
 import math
 
-from router.raft.events import Role
+from router.raft.events import RaftRole
 from router.raft.membership_change import MembershipChange
 from router.raft.messages import TimeoutNow
 
@@ -19,7 +19,7 @@ class LeadershipTransfer(MembershipChange):
 
     def transfer_leadership(self, to: str) -> str | None:
         """Begin a transfer; return why not, or None."""
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             return "not_leader"
         if to not in self.configuration.voters:
             return "not_a_voter"

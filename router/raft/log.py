@@ -27,12 +27,12 @@ from pathlib import Path
 import msgspec
 
 from conf.synced_folder import sync_folder
-from router.raft.events import HardState, Snapshot, Stored
+from router.raft.events import HardState, Snapshot, StoredRaftState
 from router.raft.files import SyncedMarker, replace_file, write_marker
 from router.raft.log_recovery import (
     HARD_STATE,
     SYNCED,
-    Recovered,
+    RecoveredLog,
     Segment,
     StoredHardState,
     StoredSnapshot,
@@ -40,7 +40,7 @@ from router.raft.log_recovery import (
     segment_name,
     snapshot_name,
 )
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 from router.raft.segment import HEADER_BYTES, SegmentHeader, encode_header, encode_record
 
 __all__ = ["RaftLog", "create_log"]
@@ -92,7 +92,7 @@ class RaftLog:
         self._marker_file = -1
         self._marker_generation = 0
 
-    def load(self) -> Stored:
+    def load(self) -> StoredRaftState:
         """Read and check everything; cut a torn tail.
 
         Raises:
@@ -110,9 +110,9 @@ class RaftLog:
             self._start_segment(reset=True, base_index=snapshot.index, base_term=snapshot.term)
         self._drop_covered(snapshot)
         hard = recovered.stored_hard_state
-        return Stored(hard.storage_id, hard.hard_state, snapshot, tuple(recovered.entries))
+        return StoredRaftState(hard.storage_id, hard.hard_state, snapshot, tuple(recovered.entries))
 
-    def _go_on_behind(self, recovered: Recovered) -> None:
+    def _go_on_behind(self, recovered: RecoveredLog) -> None:
         self._storage_id = recovered.stored_hard_state.storage_id
         self._marker_generation = recovered.marker.generation
         self._marker_file = os.open(self._folder / SYNCED, os.O_RDWR)
@@ -126,7 +126,7 @@ class RaftLog:
         if recovered.torn:
             sync_folder(self._folder)
 
-    def write(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
+    def write(self, hard_state: HardState | None, entries: Sequence[LogEntry]) -> None:
         """Write; see ``Storage``."""
         if hard_state is not None:
             data = msgspec.msgpack.encode(StoredHardState(self._storage_id, hard_state))

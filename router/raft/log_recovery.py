@@ -11,14 +11,14 @@ import msgspec
 
 from router.raft.events import HardState, Snapshot
 from router.raft.files import SyncedMarker, read_checked, read_marker
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 from router.raft.segment import HEADER_BYTES, SegmentHeader, decode_header, read_records
 from router.raft.storage import LogDamaged
 
 __all__ = [
     "HARD_STATE",
     "SYNCED",
-    "Recovered",
+    "RecoveredLog",
     "Segment",
     "StoredHardState",
     "StoredSnapshot",
@@ -55,12 +55,12 @@ class Segment(NamedTuple):
     chain: int
 
 
-class Recovered(NamedTuple):
+class RecoveredLog(NamedTuple):
     """Content of the folder. ``torn``: segments behind the torn place. ``void``: the log ends before the snapshot."""
 
     stored_hard_state: StoredHardState
     snapshot: Snapshot | None
-    entries: list[Entry]
+    entries: list[LogEntry]
     segments: list[Segment]
     torn: list[int]
     marker: SyncedMarker
@@ -77,7 +77,7 @@ def snapshot_name(index: int) -> str:
     return f"snapshot-{index:020d}"
 
 
-def read_folder(folder: Path) -> Recovered:
+def read_folder(folder: Path) -> RecoveredLog:
     """Read and check everything.
 
     Raises:
@@ -98,7 +98,7 @@ def read_folder(folder: Path) -> Recovered:
     else:
         torn = []
     entries, void = _behind_snapshot(folder, reading.entries, reading.base, snapshot)
-    return Recovered(hard, snapshot, entries, reading.segments, torn, marker, void)
+    return RecoveredLog(hard, snapshot, entries, reading.segments, torn, marker, void)
 
 
 def _read_snapshot(folder: Path, storage_id: int) -> Snapshot | None:
@@ -132,7 +132,7 @@ class _Reading:
         self._folder = folder
         self._marker = marker
         self._chain: int | None = None
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.base = 0  # index before entries[0]
         self.segments: list[Segment] = []
 
@@ -170,7 +170,7 @@ class _Reading:
             raise LogDamaged(f"{segment_name(number)}: header damaged or out of sequence")
         return None
 
-    def _take(self, number: int, entry: Entry) -> None:
+    def _take(self, number: int, entry: LogEntry) -> None:
         last = self.base + len(self.entries)
         if entry.index > last + 1:
             raise LogDamaged(f"{segment_name(number)}: index {entry.index} behind {last}")
@@ -181,8 +181,8 @@ class _Reading:
 
 
 def _behind_snapshot(
-    folder: Path, entries: list[Entry], base: int, snapshot: Snapshot | None
-) -> tuple[list[Entry], bool]:
+    folder: Path, entries: list[LogEntry], base: int, snapshot: Snapshot | None
+) -> tuple[list[LogEntry], bool]:
     index, term = (snapshot.index, snapshot.term) if snapshot else (0, 0)
     if base > index:
         raise LogDamaged(f"{folder}: log begins behind {base}, but the snapshot ends at {index}")

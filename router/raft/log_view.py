@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.raft.events import RaftInvariantBroken, Snapshot
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 
 __all__ = ["LogView"]
 
@@ -32,11 +32,11 @@ class LogView:
         durable_index: Last index known to be synced here, with everything before it.
     """
 
-    def __init__(self, snapshot: Snapshot | None, entries: Sequence[Entry]) -> None:
+    def __init__(self, snapshot: Snapshot | None, entries: Sequence[LogEntry]) -> None:
         self.snapshot = snapshot
         self.base_index = snapshot.index if snapshot else 0
         self.base_term = snapshot.term if snapshot else 0
-        self.entries: list[Entry] = list(entries)
+        self.entries: list[LogEntry] = list(entries)
         if self.entries and self.entries[0].index != self.base_index + 1:
             raise RaftInvariantBroken(f"log begins at {self.entries[0].index}, snapshot ends at {self.base_index}")
         self.durable_index = self.last_index
@@ -62,11 +62,11 @@ class LogView:
             return None
         return self.entries[offset - 1].term
 
-    def slice(self, first: int, last: int) -> list[Entry]:
+    def slice(self, first: int, last: int) -> list[LogEntry]:
         """Return entries first..last, both inclusive, as far as held."""
         return self.entries[max(0, first - self.base_index - 1) : max(0, last - self.base_index)]
 
-    def batch(self, first: int, max_entries: int, max_bytes: int) -> tuple[Entry, ...]:
+    def batch(self, first: int, max_entries: int, max_bytes: int) -> tuple[LogEntry, ...]:
         """Return entries from first within both limits, at least one if there is one."""
         entries = self.slice(first, first + max_entries - 1)
         total = 0
@@ -76,7 +76,7 @@ class LogView:
                 return tuple(entries[:count])
         return tuple(entries)
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[LogEntry]) -> None:
         """Append entries that follow the last one."""
         self.entries.extend(entries)
 
@@ -98,7 +98,7 @@ class LogView:
             index -= 1
         return self.base_index, self.base_term
 
-    def take_unwritten(self, number: int, now: float) -> tuple[Entry, ...]:
+    def take_unwritten(self, number: int, now: float) -> tuple[LogEntry, ...]:
         """Return the entries that Ready ``number`` must write, once each."""
         if self._unwritten_from > self.last_index:
             return ()

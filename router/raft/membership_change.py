@@ -8,7 +8,7 @@ the former disk and lets the new one learn, in one step.
 A change is in force when it is in the log, and undone if truncated. Source: Ongaro's thesis, chapter 4.
 """
 
-from router.raft.events import ChangeMembership, Role
+from router.raft.events import ChangeMembership, RaftRole
 from router.raft.messages import CONFIG, Configuration, encode_configuration
 from router.raft.read_index import ReadIndexes
 
@@ -24,7 +24,7 @@ class MembershipChange(ReadIndexes):
         Returns:
             The index of the config entry and None, or None and why the change was refused.
         """
-        if self.role is not Role.LEADER:
+        if self.role is not RaftRole.LEADER:
             return None, "not_leader"
         if not self.may_change():
             return None, "change_in_progress" if self.change_pending() else "no_entry_of_term_committed"
@@ -47,7 +47,7 @@ class MembershipChange(ReadIndexes):
         A voter whose own disk was silent for ``silent_s`` while another disk speaks under its name has lost its disk
         and is replaced; a learner that is caught up becomes a voter.
         """
-        if self.role is not Role.LEADER or not self.may_change():
+        if self.role is not RaftRole.LEADER or not self.may_change():
             return None
         for peer in sorted(self.strangers):
             heard = self.strangers[peer][1]
@@ -65,7 +65,7 @@ class MembershipChange(ReadIndexes):
 
     def drop_to_follower_if_removed(self) -> None:
         """A leader that removed itself leads until the removal is committed, and tells everyone before it goes."""
-        if self.role is Role.LEADER and self.id not in self.configuration.voters and not self.change_pending():
+        if self.role is RaftRole.LEADER and self.id not in self.configuration.voters and not self.change_pending():
             self.broadcast_append()
             self.become_follower(self.term, None)
 

@@ -26,13 +26,13 @@ __all__ = [
     "AppendEntries",
     "AppendEntriesReply",
     "Configuration",
-    "Entry",
     "EntryKind",
     "InstallSnapshot",
     "InstallSnapshotReply",
-    "Message",
+    "LogEntry",
     "PreVote",
     "PreVoteReply",
+    "RaftMessage",
     "ReadIndex",
     "ReadIndexReply",
     "RequestVote",
@@ -56,7 +56,7 @@ Peers: TypeAlias = Annotated[dict[NodeName, U64], Meta(max_length=PEERS_MAX)]
 Context: TypeAlias = U64 | Annotated[bytes, Meta(max_length=256)]
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One slot of the replicated log; index counts from 1."""
 
     index: OpIndex
@@ -85,7 +85,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         return [*self.voters, *self.learners]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class RaftMessage(msgspec.Struct, frozen=True, array_like=True):
     """Header of every message."""
 
     sender: NodeName
@@ -96,7 +96,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     expected_storage_id: U64
 
 
-class PreVote(Message, frozen=True, tag="PreVote"):
+class PreVote(RaftMessage, frozen=True, tag="PreVote"):
     """Would you vote for me in ``proposed_term``? Changes nothing at the receiver."""
 
     proposed_term: OpIndex
@@ -104,7 +104,7 @@ class PreVote(Message, frozen=True, tag="PreVote"):
     last_log_term: OpIndex
 
 
-class PreVoteReply(Message, frozen=True, tag="PreVoteReply"):
+class PreVoteReply(RaftMessage, frozen=True, tag="PreVoteReply"):
     """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever.
 
     ``peers``: the members of the sender's configuration, which may be newer than the asker's.
@@ -115,7 +115,7 @@ class PreVoteReply(Message, frozen=True, tag="PreVoteReply"):
     peers: Annotated[tuple[NodeName, ...], Meta(max_length=2 * PEERS_MAX)] = ()
 
 
-class RequestVote(Message, frozen=True, tag="RequestVote"):
+class RequestVote(RaftMessage, frozen=True, tag="RequestVote"):
     """``transfer``: the leader itself asked for this election, so its lease does not stand against it."""
 
     last_log_index: OpIndex
@@ -123,23 +123,23 @@ class RequestVote(Message, frozen=True, tag="RequestVote"):
     transfer: bool = False
 
 
-class RequestVoteReply(Message, frozen=True, tag="RequestVoteReply"):
+class RequestVoteReply(RaftMessage, frozen=True, tag="RequestVoteReply"):
     """A vote of this term, given or refused (figure 2)."""
 
     granted: bool
 
 
-class AppendEntries(Message, frozen=True, tag="AppendEntries"):
+class AppendEntries(RaftMessage, frozen=True, tag="AppendEntries"):
     """Replication and heartbeat in one; ``round`` numbers the leader's heartbeat rounds for ReadIndex."""
 
     prev_log_index: OpIndex
     prev_log_term: OpIndex
     leader_commit: OpIndex
     round: OpIndex
-    entries: Annotated[tuple[Entry, ...], Meta(max_length=ENTRIES_MAX)] = ()
+    entries: Annotated[tuple[LogEntry, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
-class AppendEntriesReply(Message, frozen=True, tag="AppendEntriesReply"):
+class AppendEntriesReply(RaftMessage, frozen=True, tag="AppendEntriesReply"):
     """Success: the log equals the leader's up to ``match_index`` and is on disk that far.
 
     Refusal: ``prev_log_index`` did not match; ``hint_index`` and ``hint_term`` name the last entry of the follower
@@ -154,7 +154,7 @@ class AppendEntriesReply(Message, frozen=True, tag="AppendEntriesReply"):
     hint_term: OpIndex = 0
 
 
-class InstallSnapshot(Message, frozen=True, tag="InstallSnapshot"):
+class InstallSnapshot(RaftMessage, frozen=True, tag="InstallSnapshot"):
     """One chunk of a snapshot, beginning at byte ``offset``."""
 
     snapshot_index: OpIndex
@@ -166,7 +166,7 @@ class InstallSnapshot(Message, frozen=True, tag="InstallSnapshot"):
     round: OpIndex
 
 
-class InstallSnapshotReply(Message, frozen=True, tag="InstallSnapshotReply"):
+class InstallSnapshotReply(RaftMessage, frozen=True, tag="InstallSnapshotReply"):
     """``offset``: the next byte wanted; ``match_index``: set once the snapshot is on disk."""
 
     snapshot_index: OpIndex
@@ -175,17 +175,17 @@ class InstallSnapshotReply(Message, frozen=True, tag="InstallSnapshotReply"):
     round: OpIndex
 
 
-class TimeoutNow(Message, frozen=True, tag="TimeoutNow"):
+class TimeoutNow(RaftMessage, frozen=True, tag="TimeoutNow"):
     """Campaign at once: the leader hands over."""
 
 
-class ReadIndex(Message, frozen=True, tag="ReadIndex"):
+class ReadIndex(RaftMessage, frozen=True, tag="ReadIndex"):
     """A follower asks on behalf of its reader; answered when leadership was confirmed afterwards."""
 
     context: Context
 
 
-class ReadIndexReply(Message, frozen=True, tag="ReadIndexReply"):
+class ReadIndexReply(RaftMessage, frozen=True, tag="ReadIndexReply"):
     """``asker_incarnation`` stops an answer to a former incarnation from being taken for a later read's.
 
     ``read_index`` is -1 when the receiver of the question does not lead.
@@ -233,7 +233,7 @@ def _whole(message: AnyMessage) -> AnyMessage:
     return message
 
 
-def encode_message(message: Message) -> bytes:
+def encode_message(message: RaftMessage) -> bytes:
     """Return the message as msgpack."""
     return _encoder.encode(message)
 
@@ -247,7 +247,7 @@ def decode_message(payload: Payload) -> AnyMessage:
     return _read_message(payload)
 
 
-def check_sender(peer: PeerKey, message: Message) -> None:
+def check_sender(peer: PeerKey, message: RaftMessage) -> None:
     """Take a message only in the name of the router, and of its incarnation, that the link belongs to.
 
     Raises:

@@ -27,18 +27,18 @@ from router.raft.events import (
     Persisted,
     ProposeBatch,
     RaftConfig,
+    RaftReady,
+    RaftRole,
+    RaftTick,
     ReadIndexEvent,
-    Ready,
     Receive,
-    Role,
     Snapshot,
     SnapshotTaken,
-    Tick,
     TransferLeadership,
 )
 from router.raft.inbox import Inbox
-from router.raft.messages import NORMAL, Configuration, Entry, Message, check_sender, decode_message
-from router.raft.outcomes import NotLeader, Outcome, Outcomes, Unavailable
+from router.raft.messages import NORMAL, Configuration, LogEntry, RaftMessage, check_sender, decode_message
+from router.raft.outcomes import NotLeader, Outcomes, ProposalResult, Unavailable
 from router.raft.snapshotting import RefusedSnapshot
 from router.raft.storage import Storage
 from wire.messages.hello import PeerKey
@@ -62,14 +62,14 @@ class RaftNode:
         config: RaftConfig,
         storage: Storage,
         *,
-        send: Callable[[str, Message], None],
-        apply: Callable[[Entry], Any],
+        send: Callable[[str, RaftMessage], None],
+        apply: Callable[[LogEntry], Any],
         take_snapshot: Callable[[], Callable[[], bytes]],
         restore: Callable[[bytes], None],
         snapshot_fault: Callable[[bytes], str] = lambda _: "",
         rng: random.Random,
         incarnation: int,
-        on_role: Callable[[Role, str | None], None] | None = None,
+        on_role: Callable[[RaftRole, str | None], None] | None = None,
         snapshot_every_entries: int = DEFAULT.snapshot_every_entries,
     ) -> None:
         """Load the disk and restore the state machine; nothing is sent yet.
@@ -96,14 +96,14 @@ class RaftNode:
         self.applied_index = self._snapshot_index
 
         self._inbox = Inbox()
-        self._proposals: deque[tuple[bytes, Outcome]] = deque()
-        self._requests: deque[tuple[Event, Outcome]] = deque()
-        self._reads: deque[Outcome] = deque()  # waiting to ask; those asked are in _outcomes
+        self._proposals: deque[tuple[bytes, ProposalResult]] = deque()
+        self._requests: deque[tuple[Event, ProposalResult]] = deque()
+        self._reads: deque[ProposalResult] = deque()  # waiting to ask; those asked are in _outcomes
         self._outcomes = Outcomes()
         self._contexts = itertools.count(1)
         self._disk = DiskQueue(storage, self._on_disk)
         self._wake = trio.Event()
-        self._leader_seen: tuple[Role, str | None] = (Role.FOLLOWER, None)
+        self._leader_seen: tuple[RaftRole, str | None] = (RaftRole.FOLLOWER, None)
         self._deadline = -math.inf
         self._stopped = False
         self._read_timeout_s = 4 * config.election_timeout_s
@@ -115,7 +115,7 @@ class RaftNode:
     @property
     def is_leader(self) -> bool:
         """Whether this peer believes that it leads; only a confirmed read proves it."""
-        return self.core.role is Role.LEADER
+        return self.core.role is RaftRole.LEADER
 
     @property
     def leader_hint(self) -> str | None:
@@ -145,7 +145,7 @@ class RaftNode:
         check_sender(peer, message)
         self.receive(message, len(payload))
 
-    def receive(self, message: Message, octets: int = 0) -> None:
+    def receive(self, message: RaftMessage, octets: int = 0) -> None:
         """Take a message of so many bytes; a link has proved that ``message.sender`` is its peer."""
         self._inbox.add(message, octets)
         self._wake.set()
@@ -157,7 +157,7 @@ class RaftNode:
             NotLeader: Not appended; ask ``leader_hint``.
             Unavailable: Nothing is known about the entry's fate unless the reason is "busy": then it was not appended.
         """
-        outcome = Outcome()
+        outcome = ProposalResult()
         if self._stopped:
             raise Unavailable("stopped")
         if len(self._proposals) + self._outcomes.proposals >= MAX_WAITING_PROPOSALS:
@@ -172,7 +172,7 @@ class RaftNode:
         Raises:
             Unavailable: No confirmed leader; ask again.
         """
-        outcome = Outcome()
+        outcome = ProposalResult()
         if self._stopped or len(self._reads) + self._outcomes.reads >= MAX_WAITING_PROPOSALS:
             raise Unavailable("stopped" if self._stopped else "busy")
         self._reads.append(outcome)
@@ -188,7 +188,7 @@ class RaftNode:
         core = self.core
         return (
             not self._stopped
-            and core.role is Role.LEADER
+            and core.role is RaftRole.LEADER
             and list(core.configuration.voters) == [core.id]
             and core.may_read()
             and self.applied_index >= core.commit_index
@@ -208,7 +208,7 @@ class RaftNode:
         await self._request(change)
 
     async def _request(self, event: Event) -> None:
-        outcome = Outcome()
+        outcome = ProposalResult()
         if self._stopped or len(self._requests) >= MAX_WAITING_REQUESTS:
             raise Unavailable("stopped" if self._stopped else "busy")
         self._requests.append((event, outcome))
@@ -244,7 +244,7 @@ class RaftNode:
             for _ in range(min(len(self._inbox), MAX_MESSAGES_PER_TURN)):
                 self._handle(Receive(self._inbox.take()))
             if trio.current_time() >= self._deadline:
-                self._handle(Tick())
+                self._handle(RaftTick())
             self._handle_requests()
             self._handle_proposals()
 
@@ -280,7 +280,7 @@ class RaftNode:
             return NotLeader(self.core.leader_hint)
         return Unavailable(reason)
 
-    def _handle(self, event: Event, proposers: list[Outcome] | None = None) -> Ready:
+    def _handle(self, event: Event, proposers: list[ProposalResult] | None = None) -> RaftReady:
         ready = self.core.handle(trio.current_time(), event)
         if proposers is not None and ready.proposed is not None:
             for at, outcome in enumerate(proposers):
@@ -313,14 +313,14 @@ class RaftNode:
         seen = (self.core.role, self.core.leader_hint)
         if seen == self._leader_seen:
             return
-        if self._leader_seen[0] is Role.LEADER and seen[0] is not Role.LEADER:
+        if self._leader_seen[0] is RaftRole.LEADER and seen[0] is not RaftRole.LEADER:
             # Entries may still commit under the next leader: their proposers learn it from the log, or "unknown".
             self._outcomes.lost_leadership()
         self._leader_seen = seen
         if self._on_role is not None:
             self._on_role(*seen)
 
-    def _apply_committed(self, ready: Ready) -> None:
+    def _apply_committed(self, ready: RaftReady) -> None:
         for entry in ready.committed:
             result = self._apply(entry) if entry.kind == NORMAL else None
             self.applied_index = entry.index
@@ -331,14 +331,14 @@ class RaftNode:
         if self.applied_index - self._snapshot_index >= self._snapshot_every and not self._disk.saving_snapshot:
             self._begin_snapshot(ready.committed[-1])
 
-    def _begin_snapshot(self, last: Entry) -> None:
+    def _begin_snapshot(self, last: LogEntry) -> None:
         self._snapshot_index = last.index
         configuration = self.core.configuration_at(last.index)
         self._disk.save(Snapshot(last.index, last.term, configuration, b""), self._take_snapshot())
 
     # Disk
 
-    def _on_disk(self, batch: list[Ready], own: Snapshot | None) -> None:
+    def _on_disk(self, batch: list[RaftReady], own: Snapshot | None) -> None:
         """The disk queue synced these: now their messages may leave."""
         for ready in batch:
             if ready.snapshot is not None:

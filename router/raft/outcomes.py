@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 
-__all__ = ["NotLeader", "Outcome", "Outcomes", "Unavailable"]
+__all__ = ["NotLeader", "Outcomes", "ProposalResult", "Unavailable"]
 
 
 class NotLeader(Exception):
@@ -30,7 +30,7 @@ class Unavailable(Exception):
         self.reason = reason
 
 
-class Outcome:
+class ProposalResult:
     """One value for one waiter."""
 
     __slots__ = ("_error", "_event", "_value")
@@ -67,9 +67,9 @@ class Outcomes:
     """Waiters by index and by read."""
 
     def __init__(self) -> None:
-        self._proposed: dict[int, tuple[int, Outcome]] = {}  # index -> term, waiter; ascending
-        self._asked: dict[int | bytes, tuple[float, tuple[Outcome, ...]]] = {}  # oldest first
-        self._confirmed: list[tuple[int, tuple[Outcome, ...]]] = []  # read index not applied yet
+        self._proposed: dict[int, tuple[int, ProposalResult]] = {}  # index -> term, waiter; ascending
+        self._asked: dict[int | bytes, tuple[float, tuple[ProposalResult, ...]]] = {}  # oldest first
+        self._confirmed: list[tuple[int, tuple[ProposalResult, ...]]] = []  # read index not applied yet
         self.reads = 0
 
     @property
@@ -77,11 +77,11 @@ class Outcomes:
         """Proposers waiting for their entry to be applied."""
         return len(self._proposed)
 
-    def proposed(self, index: int, term: int, outcome: Outcome) -> None:
+    def proposed(self, index: int, term: int, outcome: ProposalResult) -> None:
         """Wait for the entry (index, term)."""
         self._proposed[index] = term, outcome
 
-    def applied(self, entry: Entry, result: Any) -> None:
+    def applied(self, entry: LogEntry, result: Any) -> None:
         """The entry is applied: it is the waiter's, or took the place of his."""
         waiting = self._proposed.pop(entry.index, None)
         if waiting is None:
@@ -92,7 +92,7 @@ class Outcomes:
         else:
             outcome.fail(Unavailable("unknown"))
 
-    def asked(self, context: int | bytes, outcomes: tuple[Outcome, ...], expires_at: float) -> None:
+    def asked(self, context: int | bytes, outcomes: tuple[ProposalResult, ...], expires_at: float) -> None:
         """Readers share one question."""
         self._asked[context] = expires_at, outcomes
         self.reads += len(outcomes)
@@ -128,7 +128,7 @@ class Outcomes:
                 waiting.append((index, outcomes))
         self._confirmed = waiting
 
-    def _release(self, outcomes: tuple[Outcome, ...], value: int | Exception) -> None:
+    def _release(self, outcomes: tuple[ProposalResult, ...], value: int | Exception) -> None:
         self.reads -= len(outcomes)
         for outcome in outcomes:
             if isinstance(value, Exception):

@@ -10,7 +10,7 @@ from collections import deque
 
 from router.raft.events import Snapshot
 
-__all__ = ["Progress", "ProgressState"]
+__all__ = ["PeerProgress", "ProgressState"]
 
 
 class ProgressState(enum.Enum):
@@ -21,7 +21,7 @@ class ProgressState(enum.Enum):
     SNAPSHOT = "snapshot"
 
 
-class Progress:
+class PeerProgress:
     """One peer's progress; exists at leaders only."""
 
     def __init__(self, next_index: int, now: float) -> None:

@@ -8,9 +8,9 @@ the next. No clock is trusted. Source: Ongaro's thesis, section 6.4.
 
 from collections import deque
 
-from router.raft.events import ReadState, Role
+from router.raft.events import RaftRole, ReadState
 from router.raft.messages import ReadIndex, ReadIndexReply
-from router.raft.replication import Replication
+from router.raft.replication import LogReplication
 
 __all__ = ["ReadIndexes"]
 
@@ -28,7 +28,7 @@ class _PendingRead:
         self.round = 0
 
 
-class ReadIndexes(Replication):
+class ReadIndexes(LogReplication):
     """Reads waiting for a round, at leaders; forwarding and answers, at followers."""
 
     _waiting: deque[_PendingRead]
@@ -40,7 +40,7 @@ class ReadIndexes(Replication):
 
     def read_index(self, context: int | bytes) -> None:
         """A local reader asks."""
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             self._ask(_PendingRead(self.id, self.incarnation, context))
         elif self.leader is not None:
             self.send(ReadIndex(*self.header(self.leader), context=context))
@@ -50,7 +50,7 @@ class ReadIndexes(Replication):
     def on_read_index(self, message: ReadIndex) -> None:
         """A follower forwards a read."""
         read = _PendingRead(message.sender, message.incarnation, message.context)
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             self._ask(read)
         else:
             self._answer(read, -1)
@@ -64,7 +64,7 @@ class ReadIndexes(Replication):
 
     def advance_reads(self) -> None:
         """Answer what is confirmed and start the next round if any read waits for one."""
-        if self.role is not Role.LEADER or not (self._waiting or self._confirming):
+        if self.role is not RaftRole.LEADER or not (self._waiting or self._confirming):
             return
         confirmed = self.confirmed_round()
         while self._confirming and self._confirming[0].round <= confirmed:

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from router.raft.elections import Elections
-from router.raft.events import Role
+from router.raft.events import RaftRole
 from router.raft.messages import (
     AppendEntries,
     AppendEntriesReply,
     InstallSnapshot,
     InstallSnapshotReply,
-    Message,
     PreVote,
     PreVoteReply,
+    RaftMessage,
     ReadIndex,
     ReadIndexReply,
     RequestVote,
@@ -35,9 +35,9 @@ _REQUESTS = (PreVote, RequestVote, AppendEntries, InstallSnapshot, TimeoutNow)
 class Reception(Elections):
     """Messages, judged by term and handed to their layer."""
 
-    _on_message: dict[type[Message], Callable[[Any], None]] | None = None
+    _on_message: dict[type[RaftMessage], Callable[[Any], None]] | None = None
 
-    def _handlers(self) -> dict[type[Message], Callable[[Any], None]]:
+    def _handlers(self) -> dict[type[RaftMessage], Callable[[Any], None]]:
         return {
             PreVote: self.on_pre_vote,
             PreVoteReply: self.on_pre_vote_reply,
@@ -52,7 +52,7 @@ class Reception(Elections):
             ReadIndexReply: self.on_read_index_reply,
         }
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: RaftMessage) -> None:
         """Take one message from a peer."""
         outside = self._is_outside(message.sender)
         if outside and not self._takes_from_outside(message):
@@ -81,7 +81,7 @@ class Reception(Elections):
         known = self.configuration
         return bool(known.voters) and sender not in known.voters and sender not in known.learners
 
-    def _takes_from_outside(self, message: Message) -> bool:
+    def _takes_from_outside(self, message: RaftMessage) -> bool:
         """Whether a router outside our configuration may say this now.
 
         It may lead by a configuration that we have not got yet, or be removed and not have got that. The first waits
@@ -113,7 +113,7 @@ class Reception(Elections):
             if member in known.voters or member in known.learners
         )
 
-    def _adopt_term(self, message: Message) -> bool:
+    def _adopt_term(self, message: RaftMessage) -> bool:
         """A higher term: follow in it, except for what must not depose a leader that is heard."""
         if isinstance(message, PreVote):
             return True
@@ -124,7 +124,7 @@ class Reception(Elections):
         self.become_follower(message.term, leader)
         return True
 
-    def _judge_older_term(self, message: Message) -> bool:
+    def _judge_older_term(self, message: RaftMessage) -> bool:
         """An older term: answer requests with ours, so that their sender moves on; ignore old answers."""
         if isinstance(message, AppendEntries):
             self._reply_append(message, False, 0)
@@ -137,10 +137,10 @@ class Reception(Elections):
         return False
 
     def _on_leader_message(self, message: AppendEntries | InstallSnapshot) -> None:
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             self.drop("second_leader_in_term")
             return
-        if self.role is not Role.FOLLOWER or self.leader != message.sender:
+        if self.role is not RaftRole.FOLLOWER or self.leader != message.sender:
             self.become_follower(message.term, message.sender)
         self.identity_refused = False
         if not self._is_outside(message.sender):  # else an election may go on until its log proves that it leads

@@ -6,15 +6,15 @@ own disk holds. A follower truncates only at a conflict, never on a match: a lat
 Source: Raft paper, sections 5.3 and 5.4.
 """
 
-from router.raft.events import RaftInvariantBroken, Role
-from router.raft.messages import AppendEntries, AppendEntriesReply, Entry, EntryKind, InstallSnapshotReply
-from router.raft.progress import Progress, ProgressState
+from router.raft.events import RaftInvariantBroken, RaftRole
+from router.raft.messages import AppendEntries, AppendEntriesReply, EntryKind, InstallSnapshotReply, LogEntry
+from router.raft.progress import PeerProgress, ProgressState
 from router.raft.snapshotting import Snapshotting
 
-__all__ = ["Replication"]
+__all__ = ["LogReplication"]
 
 
-class Replication(Snapshotting):
+class LogReplication(Snapshotting):
     """AppendEntries from both ends."""
 
     # Leader
@@ -23,7 +23,7 @@ class Replication(Snapshotting):
         """Append entries of our term and return the first index."""
         first = self.log.last_index + 1
         term = self.term
-        self.append_entries(tuple(Entry(first + at, term, kind, item) for at, item in enumerate(data)))
+        self.append_entries(tuple(LogEntry(first + at, term, kind, item) for at, item in enumerate(data)))
         return first
 
     def replicas(self) -> list[str]:
@@ -47,7 +47,7 @@ class Replication(Snapshotting):
                 progress.paused = False
                 self._send_entries(peer, progress, ())
 
-    def send_append(self, peer: str, progress: Progress) -> None:
+    def send_append(self, peer: str, progress: PeerProgress) -> None:
         """Fill the peer's pipeline; tell it a new commit index even when there is nothing else."""
         if progress.state is ProgressState.SNAPSHOT:
             return
@@ -63,7 +63,7 @@ class Replication(Snapshotting):
         if progress.sent_commit < self.commit_index:
             self._send_entries(peer, progress, ())
 
-    def _send_entries(self, peer: str, progress: Progress, entries: tuple[Entry, ...]) -> bool:
+    def _send_entries(self, peer: str, progress: PeerProgress, entries: tuple[LogEntry, ...]) -> bool:
         prev_log_index = progress.next_index - 1
         prev_log_term = self.log.term_at(prev_log_index)
         if prev_log_term is None:
@@ -86,10 +86,10 @@ class Replication(Snapshotting):
             progress.paused = True
         return True
 
-    def heard(self, reply: AppendEntriesReply | InstallSnapshotReply) -> Progress | None:
+    def heard(self, reply: AppendEntriesReply | InstallSnapshotReply) -> PeerProgress | None:
         """Note a sign of life; None if the answer must not be counted."""
         progress = self.progress.get(reply.sender)
-        if self.role is not Role.LEADER or progress is None:
+        if self.role is not RaftRole.LEADER or progress is None:
             return None
         if self.is_stranger(reply):
             self.drop("storage_id_unknown")
@@ -125,7 +125,7 @@ class Replication(Snapshotting):
         else:
             self.snapshot_chunk_answered(reply, progress)
 
-    def _matched(self, peer: str, progress: Progress, match_index: int) -> None:
+    def _matched(self, peer: str, progress: PeerProgress, match_index: int) -> None:
         news = progress.acknowledged(match_index)
         if progress.state is ProgressState.PROBE:
             if progress.match_index + 1 >= progress.next_index:
@@ -139,7 +139,7 @@ class Replication(Snapshotting):
         else:
             self.send_append(peer, progress)
 
-    def _append_refused(self, reply: AppendEntriesReply, progress: Progress) -> None:
+    def _append_refused(self, reply: AppendEntriesReply, progress: PeerProgress) -> None:
         if progress.state is ProgressState.SNAPSHOT or reply.prev_log_index <= progress.match_index:
             return  # stale: reordered on the way
         if progress.state is ProgressState.REPLICATE:
@@ -189,7 +189,7 @@ class Replication(Snapshotting):
         self.commit_index = max(self.commit_index, min(message.leader_commit, last_matched))
         self._reply_append(message, True, last_matched)
 
-    def take_entries(self, entries: tuple[Entry, ...]) -> None:
+    def take_entries(self, entries: tuple[LogEntry, ...]) -> None:
         """Append what is missing and replace what conflicts."""
         for at, entry in enumerate(entries):
             term = self.log.term_at(entry.index)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-from router.raft.messages import CONFIG, NOOP, NORMAL, Entry, EntryKind
+from router.raft.messages import CONFIG, NOOP, NORMAL, EntryKind, LogEntry
 
 __all__ = ["HEADER_BYTES", "SegmentHeader", "decode_header", "encode_header", "encode_record", "read_records"]
 
@@ -54,7 +54,7 @@ def decode_header(data: bytes) -> SegmentHeader | None:
     return SegmentHeader(storage_id, number, base_index, base_term, bool(reset), chain)
 
 
-def encode_record(entry: Entry, chain: int) -> tuple[bytes, int]:
+def encode_record(entry: LogEntry, chain: int) -> tuple[bytes, int]:
     """Return the record's bytes and the CRC that the next record continues."""
     kind = _KINDS.index(entry.kind)
     checked = _CHECKED.pack(len(entry.data), entry.index, entry.term, kind)
@@ -62,7 +62,7 @@ def encode_record(entry: Entry, chain: int) -> tuple[bytes, int]:
     return crc.to_bytes(4, "little") + checked + entry.data, crc
 
 
-def read_records(data: bytes, chain: int) -> Iterator[tuple[Entry, int, int]]:
+def read_records(data: bytes, chain: int) -> Iterator[tuple[LogEntry, int, int]]:
     """Yield (entry, offset behind it, chain) from behind the header until the first unreadable record."""
     offset = HEADER_BYTES
     while offset + _RECORD.size <= len(data):
@@ -72,5 +72,5 @@ def read_records(data: bytes, chain: int) -> Iterator[tuple[Entry, int, int]]:
             return
         if crc32(data[offset + 4 : end], chain) != crc or kind >= len(_KINDS):
             return
-        yield Entry(index, term, _KINDS[kind], data[offset + _RECORD.size : end]), end, crc
+        yield LogEntry(index, term, _KINDS[kind], data[offset + _RECORD.size : end]), end, crc
         offset, chain = end, crc

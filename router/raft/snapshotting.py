@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from router.raft.events import Snapshot
 from router.raft.messages import AppendEntries, InstallSnapshot, InstallSnapshotReply
-from router.raft.progress import Progress, ProgressState
+from router.raft.progress import PeerProgress, ProgressState
 from router.raft.state import RaftState
 
 __all__ = ["RefusedSnapshot", "Snapshotting"]
@@ -33,14 +33,14 @@ class Snapshotting(RaftState):
     installed: Snapshot | None = None  # for the next Ready
     refused_snapshot: RefusedSnapshot | None = None  # the newest
 
-    def begin_snapshot(self, peer: str, progress: Progress) -> None:
+    def begin_snapshot(self, peer: str, progress: PeerProgress) -> None:
         """Start over with the newest snapshot."""
         if self.log.snapshot is None:
             return
         progress.become_snapshot(self.log.snapshot)
         self.send_chunk(peer, progress)
 
-    def send_chunk(self, peer: str, progress: Progress) -> None:
+    def send_chunk(self, peer: str, progress: PeerProgress) -> None:
         """Send the chunk at the offset the peer wants next."""
         snapshot = progress.snapshot
         assert snapshot is not None
@@ -59,7 +59,7 @@ class Snapshotting(RaftState):
             )
         )
 
-    def heartbeat_to_snapshot_peer(self, peer: str, progress: Progress) -> None:
+    def heartbeat_to_snapshot_peer(self, peer: str, progress: PeerProgress) -> None:
         """Repeat the chunk if nothing came since the last heartbeat; keep the peer loyal in any case."""
         if progress.paused:
             self.send_chunk(peer, progress)
@@ -130,7 +130,7 @@ class Snapshotting(RaftState):
             )
         )
 
-    def snapshot_chunk_answered(self, reply: InstallSnapshotReply, progress: Progress) -> None:
+    def snapshot_chunk_answered(self, reply: InstallSnapshotReply, progress: PeerProgress) -> None:
         """Send the next chunk; the end of a transfer is told by ``match_index``."""
         snapshot = progress.snapshot
         if progress.state is not ProgressState.SNAPSHOT or snapshot is None or reply.snapshot_index != snapshot.index:

@@ -11,10 +11,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from router.raft.events import HardState, RaftConfig, ReadState, Role, Stored
+from router.raft.events import HardState, RaftConfig, RaftRole, ReadState, StoredRaftState
 from router.raft.log_view import LogView
-from router.raft.messages import CONFIG, Configuration, Entry, Message, decode_configuration
-from router.raft.progress import Progress
+from router.raft.messages import CONFIG, Configuration, LogEntry, RaftMessage, decode_configuration
+from router.raft.progress import PeerProgress
 
 __all__ = ["RaftState"]
 
@@ -25,7 +25,7 @@ class RaftState:
     def __init__(
         self,
         config: RaftConfig,
-        stored: Stored,
+        stored: StoredRaftState,
         rng: random.Random,
         incarnation: int = 0,
         snapshot_fault: Callable[[bytes], str] = lambda _: "",
@@ -46,13 +46,13 @@ class RaftState:
         self.hard_state_changed = False
         self.commit_index = self.last_applied = stored.snapshot.index if stored.snapshot else 0
 
-        self.role = Role.FOLLOWER
+        self.role = RaftRole.FOLLOWER
         self.leader: str | None = None
         self.last_heard_leader = -math.inf
         self.election_deadline = math.inf
         self.heartbeat_deadline = math.inf
         self.votes: dict[str, bool] = {}
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, PeerProgress] = {}
         self.round = 0  # heartbeat rounds of this leadership
         self.first_index_of_term = 0  # of our leadership: entries before it are never committed by counting
         self.transferee: str | None = None
@@ -66,13 +66,13 @@ class RaftState:
         self.configurations: list[tuple[int, Configuration]] = []
         self._load_configurations(stored)
 
-        self.messages: list[Message] = []
+        self.messages: list[RaftMessage] = []
         self.read_states: list[ReadState] = []
         self.drops: Counter[str] = Counter()  # messages not taken, by reason
 
     # Configuration
 
-    def _load_configurations(self, stored: Stored) -> None:
+    def _load_configurations(self, stored: StoredRaftState) -> None:
         known = {**self.config.storage_ids, **self.bindings}
         base = Configuration(
             {peer: known.get(peer, 0) for peer in self.config.voters},
@@ -85,7 +85,7 @@ class RaftState:
         self.configurations = [(self.log.base_index, base)]
         self._note_configurations(stored.entries)
 
-    def _note_configurations(self, entries: tuple[Entry, ...]) -> None:
+    def _note_configurations(self, entries: tuple[LogEntry, ...]) -> None:
         for entry in entries:
             if entry.kind == CONFIG:
                 self.configurations.append((entry.index, decode_configuration(entry.data)))
@@ -109,7 +109,7 @@ class RaftState:
         while len(self.configurations) > 1 and self.configurations[-1][0] >= from_index:
             self.configurations.pop()
 
-    def append_entries(self, entries: tuple[Entry, ...]) -> None:
+    def append_entries(self, entries: tuple[LogEntry, ...]) -> None:
         """Append to the log and put configurations in force."""
         self.log.append(entries)
         self._note_configurations(entries)
@@ -122,7 +122,7 @@ class RaftState:
         voters = self.configuration.voters
         return voters.get(self.id) == self.storage_id and all(voters.values())
 
-    def bind(self, message: Message) -> None:
+    def bind(self, message: RaftMessage) -> None:
         """Remember whose disk is behind a name while the bootstrap's configuration does not say.
 
         Durable before we vote, and nobody votes before all are bound: a voter that lost its disk meets at least one
@@ -142,7 +142,7 @@ class RaftState:
         if self.is_voter:  # the last one met: everybody gets here at the same time, so draw who goes first
             self.election_deadline = self.now + self.config.election_timeout_s * self.rng.random()
 
-    def refuses_identity(self, message: Message) -> bool:
+    def refuses_identity(self, message: RaftMessage) -> bool:
         """Whether the sender takes us for a former disk under our name, and the log does not say it is wrong."""
         if message.expected_storage_id in (0, self.storage_id):
             return False
@@ -151,12 +151,12 @@ class RaftState:
         self.identity_refused = True
         return True
 
-    def is_stranger(self, message: Message) -> bool:
+    def is_stranger(self, message: RaftMessage) -> bool:
         """Whether an answer comes from another disk than the one we count: it may have forgotten promises."""
         known = self.configuration.storage_id(message.sender)
         return known != 0 and known != message.storage_id
 
-    def note_stranger(self, message: Message) -> None:
+    def note_stranger(self, message: RaftMessage) -> None:
         """Remember another disk under a voter's name, and forget it when the voter's own disk speaks."""
         if message.sender not in self.configuration.voters:
             return
@@ -171,7 +171,7 @@ class RaftState:
         """Return the fields that open every message."""
         return self.id, to, self.term, self.incarnation, self.storage_id, self.configuration.storage_id(to)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         """Have a message leave with this step, after the state is on disk."""
         self.messages.append(message)
 
@@ -200,9 +200,9 @@ class RaftState:
         """Follow in a term, ours or a higher one; what belonged to another role ends."""
         if term > self.term:
             self.set_term(term, None)
-        if self.role is Role.LEADER:
+        if self.role is RaftRole.LEADER:
             self.reset_election_deadline()
-        self.role = Role.FOLLOWER
+        self.role = RaftRole.FOLLOWER
         self.leader = leader
         self.votes.clear()
         self.progress.clear()
@@ -213,9 +213,9 @@ class RaftState:
     def fail_reads(self) -> None:
         """Answer pending reads with "ask again"; filled in by the layer that holds them."""
 
-    def progress_of(self, peer: str) -> Progress:
+    def progress_of(self, peer: str) -> PeerProgress:
         """Return the leader's progress of a peer of the configuration, begun when it is new."""
         progress = self.progress.get(peer)
         if progress is None:
-            progress = self.progress[peer] = Progress(self.log.last_index + 1, self.now)
+            progress = self.progress[peer] = PeerProgress(self.log.last_index + 1, self.now)
         return progress

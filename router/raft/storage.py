@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.raft.events import HardState, Snapshot, Stored
-from router.raft.messages import Entry
+from router.raft.events import HardState, Snapshot, StoredRaftState
+from router.raft.messages import LogEntry
 
 __all__ = ["LogDamaged", "Storage"]
 
@@ -19,14 +19,14 @@ class LogDamaged(Exception):
 class Storage(Protocol):
     """Durable state of one peer. Calls come one at a time, from any thread."""
 
-    def load(self) -> Stored:
+    def load(self) -> StoredRaftState:
         """Return what is on disk.
 
         Raises:
             LogDamaged: Something that was synced is missing or changed.
         """
 
-    def write(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
+    def write(self, hard_state: HardState | None, entries: Sequence[LogEntry]) -> None:
         """Write; the hard state is durable before the first entry is written, entries only after ``sync``.
 
         An entry whose index is already there replaces it and everything behind it.

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve
 
-__all__ = ["HeldMessages"]
+__all__ = ["SenderMessages"]
 
 HELD_MAX = 10_000  # messages
 HELD_BYTES_MAX = 4 * 1024 * 1024  # of their names
@@ -19,7 +19,7 @@ NAME_BYTES = 64  # of a topic or filter beside its text
 M = TypeVar("M", Resolve, AddRoutes | RemoveRoutes)
 
 
-class HeldMessages(Generic[M]):
+class SenderMessages(Generic[M]):
     """Messages with who sent each.
 
     Attributes:

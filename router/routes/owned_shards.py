@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from router.routes.senders import Routes, RouteSenders
 from router.routes.shard import RouteShard
-from router.routes.shard_work import Judge, ShardMessage, ShardWork
+from router.routes.shard_work import BatchValidator, ShardMessage, ShardWork
 from wire.links.refusals import Refusals
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeState
 from wire.messages.control import Control
@@ -104,11 +104,11 @@ class OwnedShards:
         """Return whether a node sends faster than its messages are done."""
         return self._work.is_behind(node)
 
-    def turn(self, judge: Judge) -> None:
+    def turn(self, judge: BatchValidator) -> None:
         """Do the work of one turn: messages in their order, and slices of what takes long."""
         self._touched.update(self._work.turn(judge, self.shards))
 
-    def take(self, judge: Judge, peer: PeerKey, message: ShardMessage) -> int:
+    def take(self, judge: BatchValidator, peer: PeerKey, message: ShardMessage) -> int:
         """Hand a message to its shard; return the steps that it took."""
         if isinstance(message, Invalidated):
             return self._invalidated(judge, peer, message)
@@ -132,7 +132,7 @@ class OwnedShards:
         request = message.request if isinstance(message, Resolve | AddRoutes) else 0
         self._tell(peer.node, Moved(request, "shard", message.shard, epoch))
 
-    def _routes(self, judge: Judge, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
+    def _routes(self, judge: BatchValidator, shard: RouteShard, peer: PeerKey, message: Routes) -> None:
         judged = self._senders.judge(judge.map, peer, message)
         if judged.repeat:
             self._moved(peer, message, shard.epoch)
@@ -145,7 +145,7 @@ class OwnedShards:
         elif judged.message is not None:
             shard.report(peer.node, judged.message)
 
-    def _invalidated(self, judge: Judge, peer: PeerKey, message: Invalidated) -> int:
+    def _invalidated(self, judge: BatchValidator, peer: PeerKey, message: Invalidated) -> int:
         """Note that an edge has dropped answers: the incarnation that the map has, not the one that follows it."""
         shard = self.shards.get(message.shard)
         if shard is None or shard.epoch != message.shard_epoch:

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from wire.links.allowed import Standing, standing
+from wire.links.allowed import PrimaryStatus, standing
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.hello import TIER_EDGE, PeerKey
 from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes
 
-__all__ = ["Judged", "RouteSenders", "Routes"]
+__all__ = ["RouteSenders", "Routes", "ValidatedBatch"]
 
 Routes = AddRoutes | RemoveRoutes | ReportRoutes
 
 
-class Judged(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """Remainder of a message that was judged, and whether its sender is to repeat the rest."""
 
     message: Routes | None
@@ -47,26 +47,26 @@ class RouteSenders:
                 since = placement.epoch
             self._primaries[number] = (placement.primary, since)
 
-    def judge(self, cluster_map: ClusterMap, peer: PeerKey, message: Routes) -> Judged:
+    def judge(self, cluster_map: ClusterMap, peer: PeerKey, message: Routes) -> ValidatedBatch:
         """Return what of a message its sender may say now; ``wire.links.allowed.fault_of`` was content with it."""
         if peer.tier == TIER_EDGE:
-            return Judged(message, repeat=False, refused=False)
+            return ValidatedBatch(message, repeat=False, refused=False)
         if not isinstance(message, ReportRoutes):
             found = self._standing(cluster_map, peer, message.partition, message.sender_epoch)
-            taken = message if found is Standing.PRIMARY else None
-            return Judged(taken, found is not Standing.PRIMARY, found is Standing.OTHER)
+            taken = message if found is PrimaryStatus.PRIMARY else None
+            return ValidatedBatch(taken, found is not PrimaryStatus.PRIMARY, found is PrimaryStatus.OTHER)
         reports = []
         repeat = refused = False
         for report in message.reports:
             found = self._standing(cluster_map, peer, report.partition, report.sender_epoch)
-            if found is Standing.PRIMARY:
+            if found is PrimaryStatus.PRIMARY:
                 reports.append(report)
-            repeat = repeat or found is not Standing.PRIMARY
-            refused = refused or found is Standing.OTHER
-        return Judged(replace(message, reports=reports) if reports else None, repeat, refused)
+            repeat = repeat or found is not PrimaryStatus.PRIMARY
+            refused = refused or found is PrimaryStatus.OTHER
+        return ValidatedBatch(replace(message, reports=reports) if reports else None, repeat, refused)
 
-    def _standing(self, cluster_map: ClusterMap, peer: PeerKey, partition: int, sender_epoch: int) -> Standing:
+    def _standing(self, cluster_map: ClusterMap, peer: PeerKey, partition: int, sender_epoch: int) -> PrimaryStatus:
         if not cluster_map.is_alive(peer.node, peer.incarnation):
-            return Standing.LATER  # an incarnation that this map does not have yet
+            return PrimaryStatus.LATER  # an incarnation that this map does not have yet
         _, since = self._primaries.get(partition, ("", 0))
         return standing(cluster_map, peer.node, partition, sender_epoch, since)

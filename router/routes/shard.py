@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from router.routes.answers import AnswerTable
 from router.routes.cached_topics import CachedTopics, Invalidation
-from router.routes.held_messages import HeldMessages
+from router.routes.held_messages import SenderMessages
 from router.routes.sender_routes import SenderRoutes, sender_of
-from router.routes.sweep import Sweep
+from router.routes.sweep import FilterSearch
 from router.routes.trie import Sender
 from wire.messages.control import Control
 from wire.messages.pieces import pieces
@@ -100,11 +100,11 @@ class RouteShard:
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
         self.unregistered: set[str] = set(edges)
-        self._held: HeldMessages[Resolve] = HeldMessages()
-        self._held_adds: HeldMessages[AddRoutes | RemoveRoutes] = HeldMessages()
+        self._held: SenderMessages[Resolve] = SenderMessages()
+        self._held_adds: SenderMessages[AddRoutes | RemoveRoutes] = SenderMessages()
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
-        self._sweeps: deque[Sweep[_Waiter]] = deque()
+        self._sweeps: deque[FilterSearch[_Waiter]] = deque()
         self._over: deque[Invalidation[_Waiter]] = deque()  # orders whose topics are still to be forgotten
         self._sends: list[tuple[str, Control]] = []
 
@@ -309,7 +309,7 @@ class RouteShard:
             item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
             if waiter is not None:
                 waiter.left += 1
-            self._sweeps.append(Sweep(self.cached, item, asked, waiter, whose))
+            self._sweeps.append(FilterSearch(self.cached, item, asked, waiter, whose))
         if first:
             self.go_on(VISITS_AT_ONCE)
 
@@ -348,7 +348,7 @@ class RouteShard:
             self._invalidate(gone)
         return count
 
-    def _swept(self, sweep: "Sweep[_Waiter]") -> None:
+    def _swept(self, sweep: "FilterSearch[_Waiter]") -> None:
         item, waiter = sweep.item, sweep.waiter
         item.edges = sweep.holders & self.cached.live_edges()
         item.since = item.sent = self.now

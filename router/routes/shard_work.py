@@ -14,7 +14,7 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
 from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, ReportRoutes, Resolve
 
-__all__ = ["Judge", "ShardMessage", "ShardWork"]
+__all__ = ["BatchValidator", "ShardMessage", "ShardWork"]
 
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated
 
@@ -25,7 +25,7 @@ WAITING_MAX = 10_000  # messages; of more, those are dropped that their senders 
 BEHIND_AT = 500  # messages of one node: of its link nothing more is taken before some of them are done
 
 
-class Judge(NamedTuple):
+class BatchValidator(NamedTuple):
     """Time, map and lease that the messages of one turn are judged by."""
 
     now: float  # seconds
@@ -36,7 +36,7 @@ class Judge(NamedTuple):
 class ShardWork:
     """Messages that wait for a turn, and shards with work that goes in slices."""
 
-    def __init__(self, take: Callable[[Judge, PeerKey, ShardMessage], int]) -> None:
+    def __init__(self, take: Callable[[BatchValidator, PeerKey, ShardMessage], int]) -> None:
         """Begin; ``take`` hands a message to its shard and returns the steps that it took."""
         self._take = take
         self._waiting: deque[tuple[PeerKey, ShardMessage]] = deque()
@@ -66,7 +66,7 @@ class ShardWork:
         """A shard has work in slices."""
         self._shards.add(number)
 
-    def turn(self, judge: Judge, shards: Mapping[int, RouteShard]) -> Collection[int]:
+    def turn(self, judge: BatchValidator, shards: Mapping[int, RouteShard]) -> Collection[int]:
         """Do the work of a turn for the shards that this router owns; return those that went on in slices."""
         left = STEPS_PER_TURN - (SLICES_MIN if self._shards else 0)
         waiting = self._waiting

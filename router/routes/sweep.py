@@ -12,14 +12,14 @@ from mqtt.topic_index import TopicIndex
 from mqtt.topic_trie import TopicTrie
 from router.routes.cached_topics import CachedTopics, Invalidation
 
-__all__ = ["Sweep"]
+__all__ = ["FilterSearch"]
 
 FEW_FILTERS = 8  # searched one by one, by jumps; more go through all topics once, which a trie of the filters judges
 
 Waiter = TypeVar("Waiter")
 
 
-class Sweep(Generic[Waiter]):
+class FilterSearch(Generic[Waiter]):
     """One search.
 
     Attributes:

@@ -25,7 +25,7 @@ from storage.state.rows import LocalRow, LogRow, MetaRow, SessionRow, unpack
 from wire.sstable.manifest import FileEntry
 from wire.sstable.writer import RunWriter
 
-__all__ = ["Copy", "CopyMoved", "ExportError", "ExportTarget", "PartitionExport", "Step", "StoredCopy"]
+__all__ = ["ExportError", "ExportTarget", "ExportedCopy", "PartitionExport", "PrimaryMoved", "Step", "StoredCopy"]
 
 SLICE_ROWS = 500  # read and written between two pauses: about 2 ms
 SNAPSHOT_ROWS = 1_000  # at most, read in one go: without op log tail, hence one run
@@ -39,11 +39,11 @@ class ExportError(Exception):
     """A partition cannot be exported now; the message says why, in one line."""
 
 
-class CopyMoved(ExportError):
+class PrimaryMoved(ExportError):
     """The copy left this node, or too few copies are in sync: another node or a later request can export it."""
 
 
-class Copy(Protocol):
+class ExportedCopy(Protocol):
     """A copy of a partition as an export sees it."""
 
     @property
@@ -110,7 +110,7 @@ class PartitionExport:
         cut: An increment was asked for and the op log did not reach back far enough.
     """
 
-    copy: Copy
+    copy: ExportedCopy
     target: ExportTarget
     generation: int = 1
     since: int | None = None
@@ -280,7 +280,7 @@ class PartitionExport:
     def _end_run(self, writer: RunWriter, op_index: int) -> Iterator[Step]:
         while self.copy.committed < op_index:
             if self.copy.committed < 0:
-                raise CopyMoved(f"partition {self.copy.number} moved away during its export")
+                raise PrimaryMoved(f"partition {self.copy.number} moved away during its export")
             yield None
         yield writer.close
         self.files.append(writer.entry)

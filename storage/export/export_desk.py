@@ -19,16 +19,16 @@ import trio
 from access.operators.verbs import Operator, Refusal, judge
 from conf.errors import ExitCode, UserError
 from conf.events import say
-from storage.export.export import CopyMoved, ExportError, ExportTarget, PartitionExport
+from storage.export.export import ExportError, ExportTarget, PartitionExport, PrimaryMoved
 from storage.state.partition import Reads
 from storage.state.rows import MetaRow
-from storage.store.aside_stores import AsideStores
+from storage.store.aside_stores import QuarantinedStores
 from storage.store.errors import StoreError, StoreFatal
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from wire.messages.hello import TIER_STORAGE
 from wire.messages.operators import Admin, AdminReply
 
-__all__ = ["ExportDesk"]
+__all__ = ["Exporter"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ STATUS_EXPORTS_MAX = 256  # partitions in one answer
 WAIT_COMMITTED_S = 30.0  # without progress: too few copies are in sync
 
 
-class Copies(Protocol):
+class PartitionCopies(Protocol):
     """The copies of partitions at this node; read only (``storage/hosting/live_copies.py``)."""
 
     @property
@@ -66,7 +66,7 @@ class _LiveCopy:
 
     number: int
     store: Reads
-    copies: Copies
+    copies: PartitionCopies
     was_primary: bool
 
     @property
@@ -93,7 +93,7 @@ class _Job:
     finished: list[PartitionExport] = field(default_factory=list)
 
 
-class ExportDesk:
+class Exporter:
     """Answers an operator's ``store`` verbs at a storage node.
 
     Args:
@@ -107,11 +107,11 @@ class ExportDesk:
 
     def __init__(
         self,
-        copies: Copies,
-        store: LoggedStore,
+        copies: PartitionCopies,
+        store: WalStore,
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
         export_dir: Path,
-        aside: AsideStores,
+        aside: QuarantinedStores,
         count_aside: Callable[[int], None],
     ) -> None:
         self._copies = copies
@@ -220,7 +220,7 @@ class ExportDesk:
         except (ExportError, StoreError, OSError) as error:
             if isinstance(error, StoreFatal):
                 raise
-            job.error, job.can_retry = str(error), isinstance(error, CopyMoved)
+            job.error, job.can_retry = str(error), isinstance(error, PrimaryMoved)
             say(logger, "export.ended", why=error)
         finally:
             job.done = True
@@ -238,7 +238,9 @@ class ExportDesk:
                 if export.rows != rows:
                     rows, waited_since = export.rows, trio.current_time()
                 elif trio.current_time() - waited_since > WAIT_COMMITTED_S:
-                    raise CopyMoved(f"partition {export.copy.number}: its operations are not committed by its copies")
+                    raise PrimaryMoved(
+                        f"partition {export.copy.number}: its operations are not committed by its copies"
+                    )
                 await trio.sleep(PAUSE_S)
         finally:
             steps.close()

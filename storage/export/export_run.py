@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from conf.errors import ExitCode, UserError
-from storage.export.questions import StorageQuestions, storage_nodes
+from storage.export.questions import ExportRequests, storage_nodes
 from wire.sstable.manifest import (
     FileEntry,
     JobEntry,
@@ -210,13 +210,13 @@ def export_cluster(
     access = find_access(router, data)
     draft = _draft(output, since, now_ms, replicas=replicas)
     try:
-        return run_plainly(_export_all, StorageQuestions(access), draft, progress)
+        return run_plainly(_export_all, ExportRequests(access), draft, progress)
     except BaseException:
         draft.remove()
         raise
 
 
-async def _export_all(cluster: StorageQuestions, draft: _Draft, progress: Progress) -> dict[str, Any]:
+async def _export_all(cluster: ExportRequests, draft: _Draft, progress: Progress) -> dict[str, Any]:
     """Request missing partitions from the nodes of the current map until there are none; publish the manifest."""
     import trio
 
@@ -268,7 +268,7 @@ def _unexported(wanted: dict[str, list[int]], failures: list[str]) -> str:
 
 
 async def _export_round(
-    cluster: StorageQuestions,
+    cluster: ExportRequests,
     draft: _Draft,
     progress: Progress,
     nodes: dict[str, str],
@@ -298,7 +298,7 @@ class _NodeFailed(Exception):
 
 
 async def _export_node(
-    cluster: StorageQuestions, draft: _Draft, progress: Progress, node: str, address: str, partitions: list[int]
+    cluster: ExportRequests, draft: _Draft, progress: Progress, node: str, address: str, partitions: list[int]
 ) -> None:
     """Have one node export partitions, and take each one's result as soon as it is finished."""
     import trio

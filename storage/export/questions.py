@@ -4,10 +4,10 @@ from typing import Any
 
 from conf.errors import ExitCode, UserError
 
-__all__ = ["StorageQuestions", "storage_nodes"]
+__all__ = ["ExportRequests", "storage_nodes"]
 
 
-class StorageQuestions:
+class ExportRequests:
     """Asks nodes one verb at a time.
 
     Args:

@@ -11,7 +11,7 @@ from collections import deque
 
 from storage.hosting.waiting import WaitingCopy, WaitingMessage, WaitingRequest
 
-__all__ = ["Early", "EarlyRequests"]
+__all__ = ["Early", "PendingUntilMap"]
 
 EARLY_MAX = 10_000  # of all partitions together
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise
@@ -20,7 +20,7 @@ EARLY_S = 8.0  # four leases: longer than any node's map lags behind while it ha
 Early = WaitingMessage | WaitingRequest | WaitingCopy
 
 
-class EarlyRequests:
+class PendingUntilMap:
     """Requests that wait for this node's map, by partition."""
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from storage.hosting.hosted_partition import HostedPartition, Phase, Tally
+from storage.hosting.hosted_partition import HostedPartition, PartitionCounters, PartitionPhase
 
-__all__ = ["Figures"]
+__all__ = ["StorageMetrics"]
 
 COUNTED_PER_LOOK = 50_000  # sessions
 COUNTED_PER_TURN = 500  # of a microsecond or two
@@ -19,7 +19,7 @@ SLICE_S = 0.04  # from one turn that counts to the next
 REST_S = 4.0  # from one look to the next
 
 
-class Figures:
+class StorageMetrics:
     """Totals over the partitions of one node.
 
     Args:
@@ -84,7 +84,9 @@ class Figures:
         left = COUNTED_PER_LOOK
         for number in numbers[at:] + numbers[:at]:
             hosted = self._hosted.get(number)
-            if hosted is None or hosted.phase is Phase.LOADING:  # it has left, or counts itself when it is read
+            if (
+                hosted is None or hosted.phase is PartitionPhase.LOADING
+            ):  # it has left, or counts itself when it is read
                 continue
             if left <= 0:
                 self._begins = number
@@ -93,7 +95,7 @@ class Figures:
             yield from hosted.count()
             yield PARTITION_WEIGHT
 
-    def _tallies(self) -> list[Tally]:
+    def _tallies(self) -> list[PartitionCounters]:
         for _ in self.count():
             pass
         return [hosted.tally for hosted in self._hosted.values()]

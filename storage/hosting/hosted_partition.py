@@ -24,17 +24,17 @@ from conf.metrics import Histogram
 from mqtt.reasons import ReasonCode
 from storage.hosting.edge_orders import EdgeOrders
 from storage.hosting.loading import load
-from storage.hosting.waiting import UntilServing, Waiting, WaitingBytes
-from storage.messages.delivery import COPIES_ALL, Delivery
-from storage.messages.inbound import Inbound
+from storage.hosting.waiting import PendingUntilServing, Waiting, WaitingBytes
+from storage.messages.delivery import COPIES_ALL, PartitionDelivery
+from storage.messages.inbound import InboundIdentifiers
 from storage.messages.origins import edge_sender
-from storage.messages.plain_messages import PlainLane
+from storage.messages.plain_messages import FastPathPublish
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedStore
-from storage.sessions.away import AwaySessions
-from storage.sessions.held_filters import HeldFilters
+from storage.sessions.away import DisconnectedSessions
+from storage.sessions.held_filters import PartitionFilterReads
 from storage.sessions.ownership import Owners
-from storage.sessions.plain_claims import PlainClaims
+from storage.sessions.plain_claims import FastPathClaims
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.partition import Overlay, Partition, Reads
@@ -60,7 +60,7 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
 from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 
-__all__ = ["HostedPartition", "Phase", "TakeUp", "Tally", "Told"]
+__all__ = ["HostedPartition", "PartitionCounters", "PartitionMetrics", "PartitionPhase", "TakeUp"]
 
 POLL_AGAIN_S = 0.2  # the first time; each time twice as long, for many partitions ask at once
 POLL_AGAIN_MAX_S = 1.6
@@ -77,7 +77,7 @@ COUNTED_AT_ONCE = 250  # sessions, of which one costs no more than a row that is
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
-class Phase(IntEnum):
+class PartitionPhase(IntEnum):
     """Phase of a partition at its primary, in the order in which it goes through them."""
 
     LOADING = 0
@@ -89,7 +89,7 @@ class Phase(IntEnum):
 FILL_BOUNDS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
-class Tally(NamedTuple):
+class PartitionCounters(NamedTuple):
     """Content of a partition when it was counted last."""
 
     online: int  # sessions
@@ -103,7 +103,7 @@ class Tally(NamedTuple):
     queue_bytes: int = 0
 
 
-class Told(NamedTuple):
+class PartitionMetrics(NamedTuple):
     """A partition as a page of figures shows it."""
 
     key: tuple[str, ...]  # its labels
@@ -111,7 +111,7 @@ class Told(NamedTuple):
     epoch: float
     lag: float
     sessions: int
-    tally: Tally
+    tally: PartitionCounters
     retained: int  # messages
     retained_bytes: int
     ending: int  # sessions whose rows are not all deleted yet
@@ -133,24 +133,24 @@ class HostedPartition:
         waiting_bytes: WaitingBytes,
     ) -> None:
         self.partition = Partition(number, settings, store, overlay, now)
-        self.delivery = Delivery(self.partition, self._live)
+        self.delivery = PartitionDelivery(self.partition, self._live)
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.orders = EdgeOrders(self.owners.wills.orders, self.delivery.redispatches.orders)
-        self.plain_claims = PlainClaims(self.partition, self.owners)
-        self.away = AwaySessions(self.partition, self.subscriptions)
-        self.held_filters = HeldFilters(self.partition)
+        self.plain_claims = FastPathClaims(self.partition, self.owners)
+        self.away = DisconnectedSessions(self.partition, self.subscriptions)
+        self.held_filters = PartitionFilterReads(self.partition)
         self.delivery.outbound.take_group = self.subscriptions.take_group
         self.retained = RetainedStore(self.partition, self.delivery)
-        self.inbound = Inbound(self.partition)
+        self.inbound = InboundIdentifiers(self.partition)
         self.publishers = Publishers()
-        self.lane = PlainLane(self.partition, self.delivery.origins, self.publishers)
+        self.lane = FastPathPublish(self.partition, self.delivery.origins, self.publishers)
         self.delivery.targets.forget_routes = self.lane.forget_routes
-        self.tally = Tally(0, 0, 0, 0, 0.0)
+        self.tally = PartitionCounters(0, 0, 0, 0, 0.0)
         self._size = (0, 0)
         self.changed = True  # since it was counted
-        self.told: Told | None = None  # kept until it is counted again
-        self.phase = Phase.LOADING
+        self.told: PartitionMetrics | None = None  # kept until it is counted again
+        self.phase = PartitionPhase.LOADING
         self.serving = False  # the last phase; asked several times for each message
         self.served_from_ms = 0  # the served clock when it began
         self.placed_at = 0  # map epoch that made this node the primary
@@ -163,7 +163,7 @@ class HostedPartition:
         self._poll_at = float("-inf")
         self._poll_again_s = POLL_AGAIN_S
         self._looked_epoch = -1  # of the map, at the last step towards serving
-        self.waiting = UntilServing(settings.waiting_opens_max, waiting_bytes)
+        self.waiting = PendingUntilServing(settings.waiting_opens_max, waiting_bytes)
         self._more_due = False  # timers, than a turn may take
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
@@ -181,12 +181,12 @@ class HostedPartition:
         if self.partition.meta.next_session < first:
             yield from self._renumber(first)
         yield from self.count()
-        self._enter(Phase.SETTLING)
+        self._enter(PartitionPhase.SETTLING)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: PartitionPhase) -> None:
         assert phase == self.phase + 1, f"from {self.phase.name} to {phase.name}"
         self.phase = phase
-        self.serving = phase is Phase.SERVING
+        self.serving = phase is PartitionPhase.SERVING
         self.told = None
         self.served_from_ms = self.partition.served_ms
 
@@ -232,7 +232,7 @@ class HostedPartition:
                 yield COUNTED_AT_ONCE
         keys, size = keys + len(self.retained), size + queue_bytes + self.retained.payload_bytes
         told = tuple(fills.counts), fills.total, queue_bytes
-        self.tally = tally = Tally(online, queued, keys, size, fill, subscribed, *told)
+        self.tally = tally = PartitionCounters(online, queued, keys, size, fill, subscribed, *told)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
         self.told = None
         yield len(sessions) % COUNTED_AT_ONCE
@@ -251,15 +251,15 @@ class HostedPartition:
 
     def may_advance(self, now: float, settled_epoch: int) -> bool:
         """Whether ``advance`` has something to do."""
-        if self.phase is Phase.SETTLING:
+        if self.phase is PartitionPhase.SETTLING:
             return settled_epoch >= self.placed_at and self.partition.commit_index >= self.loaded_to
         due = self.goes_on or now >= self._poll_at
-        return self.phase is Phase.POLLING and (due or self._looked_epoch != self._map().epoch)
+        return self.phase is PartitionPhase.POLLING and (due or self._looked_epoch != self._map().epoch)
 
     @property
     def goes_on(self) -> bool:
         """Whether the next turn has something to go on with, on the way to serving."""
-        return self.phase is Phase.POLLING and bool(self._taken or not self._polled)
+        return self.phase is PartitionPhase.POLLING and bool(self._taken or not self._polled)
 
     def advance(self, now: float, settled_epoch: int, steps_max: int) -> int:
         """Go on towards serving as far as the map allows; return the steps of ten microseconds that it took."""
@@ -267,8 +267,8 @@ class HostedPartition:
             return 0
         cluster_map = self._map()
         self._looked_epoch = cluster_map.epoch
-        if self.phase is Phase.SETTLING:
-            self._enter(Phase.POLLING)
+        if self.phase is PartitionPhase.SETTLING:
+            self._enter(PartitionPhase.POLLING)
             self._polled = {edge.node: edge.incarnation for edge in cluster_map.live("edge")}
         for edge in [edge for edge, incarnation in self._polled.items() if not cluster_map.is_alive(edge, incarnation)]:
             del self._polled[edge]
@@ -329,7 +329,7 @@ class HostedPartition:
     def publish(self, message: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
         """Take one message: into the store of retained ones when it is retained, into the queues of its subscribers.
 
-        Return in how many queues it is; beyond ``most`` it is left unfinished (``Delivery.go_on``).
+        Return in how many queues it is; beyond ``most`` it is left unfinished (``PartitionDelivery.go_on``).
         """
         partition = self.partition
         if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
@@ -357,7 +357,7 @@ class HostedPartition:
 
     def _serve(self) -> None:
         self._beginning = None
-        self._enter(Phase.SERVING)
+        self._enter(PartitionPhase.SERVING)
         self.owners.serve()
         live = {edge_sender(edge.node, edge.incarnation) for edge in self._map().live("edge")}
         self.delivery.origins.forget_dead_edges(live)

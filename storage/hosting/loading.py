@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from storage.messages.bodies import Bodies
-from storage.messages.delivery import Delivery
-from storage.messages.inbound import Inbound
+from storage.messages.delivery import PartitionDelivery
+from storage.messages.inbound import InboundIdentifiers
 from storage.messages.retained import RetainedStore
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
@@ -100,11 +100,11 @@ class _Rows:
 
 def load(
     partition: Partition,
-    delivery: Delivery,
+    delivery: PartitionDelivery,
     subscriptions: Subscriptions,
     owners: Owners,
     retained: RetainedStore,
-    inbound: Inbound,
+    inbound: InboundIdentifiers,
 ) -> Iterator[int]:
     """Fill a partition that was just made, from its store; yields what each slice cost, in rows.
 
@@ -159,7 +159,7 @@ def load(
 
 
 def _load_senders(
-    partition: Partition, rows: _Rows, delivery: Delivery, owners: Owners, inbound: Inbound
+    partition: Partition, rows: _Rows, delivery: PartitionDelivery, owners: Owners, inbound: InboundIdentifiers
 ) -> Iterator[int]:
     """Take over what tells repeats from new requests and messages."""
     for slice_ in rows.slices(keys.OPENED):

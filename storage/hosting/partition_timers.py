@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from storage.hosting.deadlines import Deadlines
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.partitions import Partitions
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 
 __all__ = ["SWEEP_S", "PartitionTimers"]
 
@@ -20,7 +20,7 @@ DUE_PER_TURN = 500  # of those: all others have their turn in the next looks
 class PartitionTimers:
     """When each partition of a node has something to do of itself."""
 
-    def __init__(self, turn: Turn, partitions: Partitions) -> None:
+    def __init__(self, turn: Iteration, partitions: Partitions) -> None:
         self._turn = turn
         self._partitions = partitions
         self._due = Deadlines()

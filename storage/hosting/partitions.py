@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.placements import Placements
-from storage.hosting.settling import Settling
-from storage.hosting.turn import Turn
+from storage.hosting.settling import PartitionActivation
+from storage.hosting.turn import Iteration
 from storage.hosting.write_batches import WriteBatches
 from storage.sessions.subscriptions import Subscriptions
 
@@ -32,9 +32,9 @@ class Partitions:
     def __init__(
         self,
         placements: Placements,
-        turn: Turn,
+        turn: Iteration,
         batches: WriteBatches,
-        settling: Settling,
+        settling: PartitionActivation,
         came: Callable[[int], None],
     ) -> None:
         self.hosted = placements.hosted

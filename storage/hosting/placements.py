@@ -11,19 +11,19 @@ from itertools import islice
 from typing import NamedTuple
 
 from storage.hosting.deadlines import NEVER, Deadlines
-from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import HostedPartition
-from storage.hosting.user_telling import UserTelling
+from storage.hosting.user_telling import UserUsageReports
 from storage.hosting.waiting import WaitingBytes, WaitingCopy
-from storage.replication.backup import Replica, Writes, check
-from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, Replication
+from storage.replication.backup import PartitionBackup, Writes, check
+from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, PartitionReplication
 from storage.sessions.route_window import RouteWindow
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Overlay, Reads
 from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
 from storage.state.user_sums import UserSums
-from wire.links.allowed import Standing, standing
+from wire.links.allowed import PrimaryStatus, standing
 from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.frames import FrameKind
@@ -72,12 +72,12 @@ class Placements:
         self.tracing = Tracing(node, cluster_map, self._traces_changed)
         self.hosted: dict[int, HostedPartition] = {}
         self.sums = UserSums()
-        self.users = UserTelling(node, self.sums, cluster_map)
+        self.users = UserUsageReports(node, self.sums, cluster_map)
         self.left_counts: dict[str, int] = {}  # of partitions that were served here
         self.window = RouteWindow()
         self._waiting_bytes = WaitingBytes()
-        self.replication: dict[int, Replication] = {}
-        self.replicas: dict[int, Replica] = {}
+        self.replication: dict[int, PartitionReplication] = {}
+        self.replicas: dict[int, PartitionBackup] = {}
         self.answers: list[tuple[str, AppendAck]] = []  # of this turn; they leave when it is synced
         self._node = node
         self._settings = settings
@@ -85,7 +85,7 @@ class Placements:
         self._overlay = overlay
         self._map = cluster_map
         self._promoting: dict[int, int] = {}  # partition -> batch that must be synced before its rows are read
-        self._early = EarlyRequests()  # messages of primaries that this node's map does not name yet
+        self._early = PendingUntilMap()  # messages of primaries that this node's map does not name yet
         self._touched: set[int] = set()  # replicas that may have writes
         self._linked: set[str] = set()
         self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
@@ -199,10 +199,10 @@ class Placements:
         numbers = list(islice(self.coming, PROMOTED_PER_TURN))
         return [self.promote(number, now, next_batch) for number in numbers]
 
-    def _replica(self, number: int) -> Replica:
+    def _replica(self, number: int) -> PartitionBackup:
         replica = self.replicas.get(number)
         if replica is None:
-            replica = self.replicas[number] = Replica(number, self._store, self._overlay)
+            replica = self.replicas[number] = PartitionBackup(number, self._store, self._overlay)
             replica.load()
             placements = self._map().partitions
             if number < len(placements):
@@ -234,7 +234,7 @@ class Placements:
         hosted.partition.ledger, hosted.partition.journal = self._ledger(number), self.journal
         hosted.partition.tracing, hosted.partition.sums = self.tracing, self.sums
         self.hosted[number] = hosted
-        replication = self.replication[number] = Replication(hosted.partition, self._node)
+        replication = self.replication[number] = PartitionReplication(hosted.partition, self._node)
         replication.configure(placement, cluster_map.min_in_sync, former)
         self._promoting[number] = next_batch
         return hosted
@@ -258,7 +258,7 @@ class Placements:
         self._transferring.discard(number)
         if self._promoting.pop(number, None) is not None:
             return  # its replica stands, with everything applied
-        replica = self.replicas[number] = Replica(number, self._store, self._overlay)
+        replica = self.replicas[number] = PartitionBackup(number, self._store, self._overlay)
         replica.take_over(hosted.partition.meta, hosted.partition.local)
 
     def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
@@ -326,10 +326,10 @@ class Placements:
         cluster_map = self._map()
         epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
         found = standing(cluster_map, peer, number, message.partition_epoch, epoch)
-        if found is Standing.LATER:  # the map that says so is on its way
+        if found is PrimaryStatus.LATER:  # the map that says so is on its way
             check(message)  # now: later it would condemn the router that brings the map
             return None, not self._early.keep(number, WaitingCopy(now, peer, message))
-        if found is Standing.OTHER:
+        if found is PrimaryStatus.OTHER:
             if 0 < message.partition_epoch < epoch:  # a former primary is told of its end
                 self.answers.append((peer, AppendAck(number, epoch, False, STALE)))
             return None, True
@@ -428,7 +428,7 @@ class Placements:
             return "serves it"
         replica = self.replicas.get(number)
         if replica is None:
-            replica = Replica(number, self._store, self._overlay)
+            replica = PartitionBackup(number, self._store, self._overlay)
             replica.load()
         if not replica.log_end:
             return "half a copy, of no use" if replica.local.transferring else "nothing"

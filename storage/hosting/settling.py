@@ -6,13 +6,13 @@ times, because edges are asked again. A turn lets a bounded number go on.
 
 from collections.abc import Container, Iterable
 
-__all__ = ["ADVANCE_STEPS", "Settling"]
+__all__ = ["ADVANCE_STEPS", "PartitionActivation"]
 
 ADVANCE_STEPS = 100  # of ten microseconds, in a turn, for partitions that go on towards serving
 ADVANCE_AGAIN_S = 0.1  # between two looks at those that wait for others
 
 
-class Settling:
+class PartitionActivation:
     """Partitions that do not serve yet."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The turn of a storage node's loop that is under way, as all its parts see it: time, frames to send, counts, refusals.
 
-Parts take a ``Turn`` and their real collaborators, never the core that joins them.
+Parts take a ``Iteration`` and their real collaborators, never the core that joins them.
 """
 
 from storage.state.partition import Output
@@ -10,10 +10,10 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.orders import OrderNode
 
-__all__ = ["Turn"]
+__all__ = ["Iteration"]
 
 
-class Turn:
+class Iteration:
     """Time and way out of one node.
 
     Invariants: ``now`` never falls; frames to one node leave in the order of the calls; nothing here calls back.

@@ -5,19 +5,19 @@ Decision: docs/adr/0135-users-over-all-partitions.md.
 
 from collections.abc import Callable
 
-from storage.hosting.turn import Turn
-from storage.state.user_sums import Held, UserSums
+from storage.hosting.turn import Iteration
+from storage.state.user_sums import UserSums, UserUsage
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_STORAGE, PeerKey
 from wire.messages.user_counts import COUNTS_MAX, UserCount, UserCounts
 
-__all__ = ["UserTelling"]
+__all__ = ["UserUsageReports"]
 
 TELL_S = 0.1  # between two messages to the same node
 LOOK_S = 1.0  # between two looks at who was asked about for the last time a minute ago
 
 
-class UserTelling:
+class UserUsageReports:
     """The messages of one node about its users.
 
     Args:
@@ -33,7 +33,7 @@ class UserTelling:
         self._tell_at = float("-inf")
         self._look_at = float("-inf")
 
-    def turn(self, turn: Turn) -> None:
+    def turn(self, turn: Iteration) -> None:
         """Tell what changed."""
         if not self._sums.dirty or turn.now < self._tell_at:
             return
@@ -53,7 +53,7 @@ class UserTelling:
     def take(self, peer: PeerKey, message: UserCounts, now: float) -> None:
         """Take what another storage node told."""
         for one in message.counts:
-            held = Held(one.sessions, one.retained, one.retained_bytes)
+            held = UserUsage(one.sessions, one.retained, one.retained_bytes)
             self._sums.told(peer.node, one.user, held, asked=one.asked, now=now)
 
     @property

@@ -1,14 +1,14 @@
 """Waiting requests of other nodes, as records: each names its sender, its request, and since when it waits.
 
-Two rooms keep them. ``EarlyRequests`` keeps a request until this node's map has moved; ``UntilServing`` keeps one until
-its partition serves. Each room bounds how many it keeps, and refuses the next one. Records hold no code: the core takes
-each up by its type when the wait is over, so that what waits can be printed.
+Two rooms keep them. ``EarlyRequests`` keeps a request until this node's map has moved; ``PendingUntilServing`` keeps
+one until its partition serves. Each room bounds how many it keeps, and refuses the next one. Records hold no code: the
+core takes each up by its type when the wait is over, so that what waits can be printed.
 """
 
 from collections import deque
 from typing import NamedTuple
 
-from wire.messages.away import ListAway, RevokeAway
+from wire.messages.away import ListDisconnected, RevokeDisconnected
 from wire.messages.batches import PublishMessage, PushAck
 from wire.messages.hello import PeerKey
 from wire.messages.replication import Append, TransferSlice
@@ -25,7 +25,7 @@ from wire.messages.sessions import (
 
 __all__ = [
     "PartitionRequest",
-    "UntilServing",
+    "PendingUntilServing",
     "Waiting",
     "WaitingAck",
     "WaitingBytes",
@@ -45,8 +45,8 @@ PartitionRequest = (
     | ListFilters
     | ReadRetained
     | DeliverRetained
-    | ListAway
-    | RevokeAway
+    | ListDisconnected
+    | RevokeDisconnected
 )
 
 MESSAGES_BYTES_MAX = 64 * 1024 * 1024  # of messages that wait until their partitions serve, of all of a node
@@ -125,7 +125,7 @@ class WaitingBytes:
         self.used = 0
 
 
-class UntilServing:
+class PendingUntilServing:
     """Requests to one partition that wait until it serves.
 
     Messages that a former primary passed on come first: they are older than all that edges sent here.

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.partitions import Partitions
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 from storage.incoming.requests import Requests
 from storage.state.partition import Output
 from wire.messages.connects import ConnectAnswer, ConnectRequest, encode_record
@@ -39,7 +39,7 @@ class Connects:
         requests: Takes what is not plain.
     """
 
-    def __init__(self, turn: Turn, lease: LeaseHolder, partitions: Partitions, requests: Requests) -> None:
+    def __init__(self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, requests: Requests) -> None:
         self._turn = turn
         self._lease = lease
         self._partitions = partitions

@@ -4,24 +4,24 @@ The table of rights judges first (``wire/links/allowed.py``). Answers of edges a
 they answer, whose number names its partition.
 """
 
-from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.partitions import Partitions
 from storage.hosting.route_reports import RouteReports
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 from storage.hosting.waiting import PartitionRequest
 from storage.incoming.requests import Requests
 from storage.incoming.session_orders import SESSION_VERBS, carry_out
-from storage.looks.operators import Operators
+from storage.looks.operators import StorageOperators
 from wire.links.allowed import RELAYED, TIER, fault_of, role_fault_of
 from wire.links.roster import Roster, is_shard_owner
 from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages.looks import Look, StartTrace, StopTrace
+from wire.messages.looks import Query, StartTrace, StopTrace
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
 from wire.messages.orders import NodeOrdered, OrderNode
-from wire.messages.redispatch import RedispatchAnswer
+from wire.messages.redispatch import RedispatchReply
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
 from wire.messages.running_traces import RunningTrace
@@ -48,13 +48,13 @@ class ControlMessages:
 
     def __init__(
         self,
-        turn: Turn,
+        turn: Iteration,
         lease: LeaseHolder,
         partitions: Partitions,
-        early: EarlyRequests,
+        early: PendingUntilMap,
         requests: Requests,
         reports: RouteReports,
-        operators: Operators,
+        operators: StorageOperators,
     ) -> None:
         self._turn = turn
         self._lease = lease
@@ -88,7 +88,7 @@ class ControlMessages:
             hosted = self._partitions.reach(message.partition)
             if hosted is not None:
                 hosted.owners.wills.fired(message, peer.node)
-        elif isinstance(message, RedispatchAnswer):
+        elif isinstance(message, RedispatchReply):
             hosted = self._partitions.reach(message.partition)
             if hosted is not None and hosted.serving:
                 hosted.delivery.redispatches.answered(message, peer.node)
@@ -99,7 +99,7 @@ class ControlMessages:
                 self._turn.refuse(peer, name_of(message), "placement")
         elif isinstance(message, Moved):
             self._moved(peer, message)
-        elif isinstance(message, Look | StartTrace | StopTrace):
+        elif isinstance(message, Query | StartTrace | StopTrace):
             self._operators.take(peer, message)
         elif isinstance(message, RunningTrace):
             self._operators.heard(message)

@@ -6,7 +6,7 @@ would stand behind newer ones.
 
 from collections.abc import Callable
 
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER, PeerKey
 
@@ -21,7 +21,7 @@ class DeadSenders:
         cluster_map: Returns the map as this node has it.
     """
 
-    def __init__(self, turn: Turn, cluster_map: Callable[[], ClusterMap]) -> None:
+    def __init__(self, turn: Iteration, cluster_map: Callable[[], ClusterMap]) -> None:
         self._turn = turn
         self._map = cluster_map
 

@@ -6,11 +6,11 @@ sent behind it in that turn is void.
 
 from storage.hosting.partitions import Partitions
 from storage.hosting.placements import Placements
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 from storage.incoming.connects import Connects
 from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders
-from storage.incoming.publishing import Publishing
+from storage.incoming.publishing import StoragePublishing
 from storage.incoming.requests import Requests
 from wire.decoding import Unreadable
 from wire.links.allowed import TIER, kinds_from
@@ -37,13 +37,13 @@ class Frames:
 
     def __init__(
         self,
-        turn: Turn,
+        turn: Iteration,
         placements: Placements,
         partitions: Partitions,
         dead: DeadSenders,
         control: ControlMessages,
         connects: Connects,
-        publishing: Publishing,
+        publishing: StoragePublishing,
         requests: Requests,
     ) -> None:
         self.of_partitions = False

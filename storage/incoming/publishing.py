@@ -10,24 +10,24 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
-from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.partitions import Partitions
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 from storage.hosting.waiting import WaitingMessage
 from storage.incoming.dead_senders import DeadSenders
 from storage.messages.delivery import COPIES_ALL
-from storage.messages.plain_messages import PlainLane, PublishTaker
+from storage.messages.plain_messages import FastPathPublish, PublishHandler
 from wire.links.allowed import TIER
 from wire.messages.batches import PublishMessage, PublishRun, decode_publish, encode_message, encode_publish_ack
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE, PeerKey
 from wire.node.lease_holder import LeaseHolder
 
-__all__ = ["Publishing"]
+__all__ = ["StoragePublishing"]
 
 
-class Publishing:
+class StoragePublishing:
     """The messages that come to one node.
 
     Args:
@@ -42,7 +42,7 @@ class Publishing:
     """
 
     def __init__(
-        self, turn: Turn, lease: LeaseHolder, partitions: Partitions, early: EarlyRequests, dead: DeadSenders
+        self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, early: PendingUntilMap, dead: DeadSenders
     ) -> None:
         self.full = False
         self._turn = turn
@@ -50,7 +50,7 @@ class Publishing:
         self._partitions = partitions
         self._early = early
         self._dead = dead
-        self._taker = PublishTaker(self._lane, self._other, self._run)
+        self._taker = PublishHandler(self._lane, self._other, self._run)
         self._peer: PeerKey | None = None  # whose frame is being taken
         self._unfinished: HostedPartition | None = None  # has a message at hand whose last receivers have no copy yet
         self._behind: list[tuple[PeerKey, PublishMessage, int, int]] = []  # other partitions of that message
@@ -99,7 +99,7 @@ class Publishing:
         self._peer = peer
         return self._taker.take(payload, begin, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
 
-    def _lane(self, number: int) -> PlainLane | None:
+    def _lane(self, number: int) -> FastPathPublish | None:
         """Return the lane of a partition that takes plain messages now: there is room, and no ledger."""
         hosted = self._partitions.here(number)
         if hosted is None or not hosted.takes or self._is_short(hosted):

@@ -8,14 +8,14 @@ serve yet keeps the request.
 from msgspec.structs import replace
 
 from mqtt.topics import has_wildcard
-from storage.hosting.early_requests import EarlyRequests
+from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.partitions import Partitions
 from storage.hosting.retained_scans import RetainedScan, RetainedScans
-from storage.hosting.turn import Turn
+from storage.hosting.turn import Iteration
 from storage.hosting.waiting import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
-from storage.messages.plain_acks import AckLane, AckTaker
-from wire.messages.away import ListAway, RevokeAway
+from storage.messages.plain_acks import AckHandler, FastPathAcks
+from wire.messages.away import ListDisconnected, RevokeDisconnected
 from wire.messages.batches import PushAck
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Moved
@@ -48,14 +48,14 @@ class Requests:
     """
 
     def __init__(
-        self, turn: Turn, lease: LeaseHolder, partitions: Partitions, early: EarlyRequests, scans: RetainedScans
+        self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, early: PendingUntilMap, scans: RetainedScans
     ) -> None:
         self._turn = turn
         self._lease = lease
         self._partitions = partitions
         self._early = early
         self._scans = scans
-        self._taker = AckTaker(self._ack_lane, self._other_ack)
+        self._taker = AckHandler(self._ack_lane, self._other_ack)
         self._peer: PeerKey | None = None  # whose acknowledgements are being taken
 
     # --- of one partition
@@ -109,9 +109,9 @@ class Requests:
                 hosted.retained.read(request, edge)
         elif isinstance(request, ListFilters):
             hosted.held_filters.list_some(request, edge)
-        elif isinstance(request, ListAway):
+        elif isinstance(request, ListDisconnected):
             hosted.away.list_some(request, edge)
-        elif isinstance(request, RevokeAway):
+        elif isinstance(request, RevokeDisconnected):
             hosted.away.revoke(request, edge)
         else:
             hosted.retained.deliver(request, edge)
@@ -147,7 +147,7 @@ class Requests:
         self._peer = peer
         self._taker.take(payload, peer.node, peer.incarnation)
 
-    def _ack_lane(self, number: int) -> AckLane | None:
+    def _ack_lane(self, number: int) -> FastPathAcks | None:
         hosted = self._partitions.reach(number)
         if hosted is None or not hosted.takes or hosted.partition.ledger is not None:
             return None

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from conf.drop_reasons import REASON_OF, REASONS
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.placements import Placements
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.state.durable_sessions import DurableSession
 from wire.looks.journal import drop_columns
-from wire.looks.source import USAGE, Ask, Columns, LookRefused, Place, Source
+from wire.looks.source import USAGE, Columns, Place, QueryRefused, RowScan, RowSource
 from wire.messages.cluster_map import PartitionEntry
 
 __all__ = ["copy_sources", "lag_ops"]
@@ -35,32 +35,36 @@ class _Slow(NamedTuple):
     unit: str
 
 
-def copy_sources(shown: Shown, placements: Placements, counts: Callable[[], Mapping[str, int]]) -> dict[str, Source]:
+def copy_sources(
+    shown: QueryRows, placements: Placements, counts: Callable[[], Mapping[str, int]]
+) -> dict[str, RowSource]:
     """Return the looks at copies, slow sessions and drops."""
 
-    def copies(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def copies(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         (after,) = ask.numbers(1)
         for number, entry in enumerate(shown.map().partitions):
             if number > after:
                 held = shown.node in (entry.primary, *entry.in_sync, *entry.joining) or number in placements.replicas
                 yield number, _Copy(number, entry, placements.hosted.get(number)) if held else None
 
-    def slow(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def slow(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         by = ask.where.get("by", MEASURES[0])
         if by not in MEASURES:
-            raise LookRefused(f"storage measures slow sessions by {', '.join(MEASURES)}, not by {by[:32]!r}", USAGE)
+            raise QueryRefused(f"storage measures slow sessions by {', '.join(MEASURES)}, not by {by[:32]!r}", USAGE)
         partition, number = ask.numbers(2)
         for hosted, session in shown.sessions_behind(partition, number, ask.now):
             yield (hosted.partition.number, session.number), _measured(shown, hosted, session, by)
 
     return {
-        "replicas": Source(copies, _copy_columns(shown, placements)),
-        "slow": Source(slow, _slow_columns(shown)),
-        "drops": Source(lambda _: _drops(counts()), drop_columns(placements.journal, shown.node), lambda: len(REASONS)),
+        "replicas": RowSource(copies, _copy_columns(shown, placements)),
+        "slow": RowSource(slow, _slow_columns(shown)),
+        "drops": RowSource(
+            lambda _: _drops(counts()), drop_columns(placements.journal, shown.node), lambda: len(REASONS)
+        ),
     }
 
 
-def _measured(shown: Shown, hosted: HostedPartition, session: DurableSession, by: str) -> _Slow | None:
+def _measured(shown: QueryRows, hosted: HostedPartition, session: DurableSession, by: str) -> _Slow | None:
     if not session.queued:
         return None
     if by == "age":
@@ -74,7 +78,7 @@ def _measured(shown: Shown, hosted: HostedPartition, session: DurableSession, by
     return _Slow(hosted, session, by, value, unit) if value > 0 else None
 
 
-def _slow_columns(shown: Shown) -> Columns:
+def _slow_columns(shown: QueryRows) -> Columns:
     return {
         "client_id": lambda one: one.session.client_id,
         "node": lambda one: one.session.edge or shown.node,
@@ -100,7 +104,7 @@ def lag_ops(hosted: HostedPartition) -> int:
     return newest - slowest
 
 
-def _copy_columns(shown: Shown, placements: Placements) -> Columns:
+def _copy_columns(shown: QueryRows, placements: Placements) -> Columns:
     def of(read: Any) -> Any:
         return lambda one: read(one.hosted) if one.hosted is not None else None
 

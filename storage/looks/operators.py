@@ -5,23 +5,23 @@ from collections.abc import Callable
 from access.operators.audit_chain import AuditRecord
 from access.operators.orders import order_record, refusal_of
 from access.operators.verbs import operator_of
-from storage.hosting.turn import Turn
-from wire.looks.desk import LookDesk
+from storage.hosting.turn import Iteration
+from wire.looks.desk import QueryServer
 from wire.looks.journal import Journal
-from wire.looks.pace import LookBounds
-from wire.looks.source import Source
-from wire.looks.trace_desk import TraceDesk
+from wire.looks.pace import QueryBounds
+from wire.looks.source import RowSource
+from wire.looks.trace_desk import Tracer
 from wire.messages.hello import TIER_STORAGE, PeerKey
-from wire.messages.looks import Look, StartTrace, StopTrace
+from wire.messages.looks import Query, StartTrace, StopTrace
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.running_traces import RunningTrace
 
-__all__ = ["Operators"]
+__all__ = ["StorageOperators"]
 
-STORAGE_BOUNDS = LookBounds(rows=5_000, seconds=0.002, reply_bytes=256 * 1024)
+STORAGE_BOUNDS = QueryBounds(rows=5_000, seconds=0.002, reply_bytes=256 * 1024)
 
 
-class Operators:
+class StorageOperators:
     """Operators of one node.
 
     Args:
@@ -35,9 +35,9 @@ class Operators:
     def __init__(
         self,
         node: str,
-        turn: Turn,
-        sources: dict[str, Source],
-        traces: TraceDesk,
+        turn: Iteration,
+        sources: dict[str, RowSource],
+        traces: Tracer,
         journal: Journal,
         map_epoch: Callable[[], int],
     ) -> None:
@@ -46,14 +46,14 @@ class Operators:
         self._journal = journal
         self._traces = traces
         sources = sources | traces.sources()
-        self.desk = LookDesk(node, TIER_STORAGE, STORAGE_BOUNDS, sources, turn.tell, map_epoch)
+        self.desk = QueryServer(node, TIER_STORAGE, STORAGE_BOUNDS, sources, turn.tell, map_epoch)
         self.desk.traces = traces
 
-    def take(self, peer: PeerKey, message: Look | StartTrace | StopTrace) -> None:
+    def take(self, peer: PeerKey, message: Query | StartTrace | StopTrace) -> None:
         """Take a look, which is answered at the end of a turn, or an order about a trace."""
         operator = operator_of(peer)
         role = operator.role.name.lower() if operator is not None else ""
-        if isinstance(message, Look):
+        if isinstance(message, Query):
             self.desk.ask(self._turn.now, peer.node, role, message)
         else:
             self._turn.tell(peer.node, self._traces.asked(self._turn.now, role, message))

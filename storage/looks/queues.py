@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 from mqtt.topics import parse_shared
 from storage.hosting.hosted_partition import HostedPartition
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED, Entry, SubscriptionRow, unpack
+from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED, QueueEntry, SubscriptionRow, unpack
 from storage.state.session_window import InFlight
-from wire.looks.source import Ask, Columns, Place, Source
-from wire.messages.sessions import Subscription
+from wire.looks.source import Columns, Place, RowScan, RowSource
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["STATES", "queue_sources"]
 
@@ -26,7 +26,7 @@ class _Queued(NamedTuple):
     session: DurableSession
     seq: int
     flight: InFlight | None
-    entry: Entry | None
+    entry: QueueEntry | None
 
 
 class _Inbound(NamedTuple):
@@ -42,13 +42,13 @@ class _Subscribed(NamedTuple):
 
     hosted: HostedPartition
     session: DurableSession
-    subscription: Subscription
+    subscription: SessionSubscription
 
 
-def queue_sources(shown: Shown) -> dict[str, Source]:
+def queue_sources(shown: QueryRows) -> dict[str, RowSource]:
     """Return the looks at queues, at what is under way, and at subscriptions."""
 
-    def queue(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def queue(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         hosted, session = shown.session_of(ask.where["client_id"])
         (after,) = ask.numbers(1)
         ask.wants_payload()
@@ -60,7 +60,7 @@ def queue_sources(shown: Shown) -> dict[str, Source]:
             entry = shown.entry(hosted, session, session_seq)
             yield session_seq, _Queued(hosted, session, session_seq, None, entry) if entry is not None else None
 
-    def inflight(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def inflight(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         hosted, session = shown.session_of(ask.where["client_id"])
         (after,) = ask.numbers(1)
         at = 0
@@ -73,7 +73,7 @@ def queue_sources(shown: Shown) -> dict[str, Source]:
             if at > after:
                 yield at, _Inbound(session, packet, counter)
 
-    def subscriptions(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def subscriptions(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         partition, number, passed = ask.numbers(3)
         for hosted, session in shown.sessions_behind(partition, number - 1 if number > 0 else number, ask.now):
             at = (hosted.partition.number, session.number)
@@ -85,13 +85,13 @@ def queue_sources(shown: Shown) -> dict[str, Source]:
                     yield (*at, count), _Subscribed(hosted, session, subscription)
 
     return {
-        "queue": Source(queue, _queue_columns(shown)),
-        "inflight": Source(inflight, _inflight_columns(shown)),
-        "subscriptions": Source(subscriptions, _subscription_columns(shown)),
+        "queue": RowSource(queue, _queue_columns(shown)),
+        "inflight": RowSource(inflight, _inflight_columns(shown)),
+        "subscriptions": RowSource(subscriptions, _subscription_columns(shown)),
     }
 
 
-def _queue_columns(shown: Shown) -> Columns:
+def _queue_columns(shown: QueryRows) -> Columns:
     def expires_in_s(one: _Queued) -> float | None:
         if one.entry is None or one.entry.deadline == NEVER:
             return None
@@ -138,7 +138,7 @@ def _of(read: Any) -> Any:
     return lambda one: read(one.entry) if one.entry is not None else None
 
 
-def _inflight_columns(shown: Shown) -> Columns:
+def _inflight_columns(shown: QueryRows) -> Columns:
     def out(read: Any) -> Any:
         return lambda one: read(one) if isinstance(one, _Queued) else None
 
@@ -171,7 +171,7 @@ def _state(flight: InFlight) -> str:
     return "sent" if flight.out else "waiting"
 
 
-def _subscription_columns(shown: Shown) -> Columns:
+def _subscription_columns(shown: QueryRows) -> Columns:
     def since_ms(one: _Subscribed) -> int | None:
         partition = one.hosted.partition
         key = keys.subscription_key(partition.number, one.session.number, one.subscription.topic_filter)
@@ -197,5 +197,5 @@ def _subscription_columns(shown: Shown) -> Columns:
     }
 
 
-def _share_and_filter(subscription: Subscription) -> tuple[str, str]:
+def _share_and_filter(subscription: SessionSubscription) -> tuple[str, str]:
     return parse_shared(subscription.topic_filter) or ("", subscription.topic_filter)

@@ -4,50 +4,50 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from storage.hosting.hosted_partition import HostedPartition
-from storage.looks.shown import Shown, first_waiting_seq, oldest_seq
-from storage.sessions.holders import Holder
+from storage.looks.shown import QueryRows, first_waiting_seq, oldest_seq
+from storage.sessions.holders import SessionOwner
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import NEVER, STATE_QUEUED, STATE_RELEASED
-from wire.looks.source import Ask, Columns, LookRefused, Place, Source
+from wire.looks.source import Columns, Place, QueryRefused, RowScan, RowSource
 
 __all__ = ["STATES", "session_sources"]
 
 STATES = {STATE_QUEUED: "queued", 1: "sent", STATE_RELEASED: "released"}
 
 
-class One(NamedTuple):
+class SingleSession(NamedTuple):
     """One session, or a connection whose session ends with it."""
 
     hosted: HostedPartition
     session: DurableSession | None
-    holder: Holder | None
+    holder: SessionOwner | None
     client_id: str
 
 
-def session_sources(shown: Shown) -> dict[str, Source]:
+def session_sources(shown: QueryRows) -> dict[str, RowSource]:
     """Return the looks at sessions."""
 
     def total() -> int:
         return sum(len(hosted.partition.sessions) for hosted in shown.from_partition(0))
 
-    def walk(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         partition, number = ask.numbers(2)
         for hosted, session in shown.sessions_behind(partition, number, ask.now):
-            yield (hosted.partition.number, session.number), One(hosted, session, None, session.client_id)
+            yield (hosted.partition.number, session.number), SingleSession(hosted, session, None, session.client_id)
 
-    def named(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def named(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         client_id = ask.where["client_id"]
         hosted = shown.of_client(client_id)
         session = hosted.partition.by_client.get(client_id)
         holder = hosted.owners.holders.get(client_id)
         if session is None and holder is None:
-            raise LookRefused(f"client {client_id[:64]!r} has no session here, and no connection")
-        yield 1, One(hosted, session, holder, client_id)
+            raise QueryRefused(f"client {client_id[:64]!r} has no session here, and no connection")
+        yield 1, SingleSession(hosted, session, holder, client_id)
 
     columns = _columns(shown)
     return {
-        "sessions": Source(walk, columns, total),
-        "session": Source(named, {**columns, **_columns_of_one(shown)}),
+        "sessions": RowSource(walk, columns, total),
+        "session": RowSource(named, {**columns, **_columns_of_one(shown)}),
     }
 
 
@@ -56,18 +56,18 @@ def _of(read: Any) -> Any:
     return lambda one: read(one.session) if one.session is not None else None
 
 
-def _columns(shown: Shown) -> Columns:
-    def oldest(one: One) -> float | None:
+def _columns(shown: QueryRows) -> Columns:
+    def oldest(one: SingleSession) -> float | None:
         if one.session is None or not one.session.queued:
             return None
         return shown.age_s(one.hosted, shown.head_arrival(one.hosted, one.session))
 
-    def is_bound(one: One) -> bool | None:
+    def is_bound(one: SingleSession) -> bool | None:
         if one.session is None or not one.session.queued:
             return None
         return shown.head_arrival(one.hosted, one.session) == 0 or None
 
-    def expires_in_s(one: One) -> int | None:
+    def expires_in_s(one: SingleSession) -> int | None:
         session = one.session
         if session is None:
             return None
@@ -101,62 +101,62 @@ def _columns(shown: Shown) -> Columns:
     }
 
 
-def _edge(one: One) -> str:
+def _edge(one: SingleSession) -> str:
     if one.session is not None and one.session.edge:
         return one.session.edge
     return one.holder.edge if one.holder is not None else ""
 
 
-def _connection(one: One) -> int | None:
+def _connection(one: SingleSession) -> int | None:
     if one.session is not None and one.session.edge:
         return one.session.connection
     return one.holder.connection if one.holder is not None else None
 
 
-def _user(one: One) -> str:
+def _user(one: SingleSession) -> str:
     if one.session is not None:
         return one.session.owner
     return one.holder.owner.user if one.holder is not None else ""
 
 
-def _holder_epoch(one: One) -> int | None:
+def _holder_epoch(one: SingleSession) -> int | None:
     return one.holder.owner_epoch if one.holder is not None else None
 
 
-def _columns_of_one(shown: Shown) -> Columns:
-    def head(one: One) -> Any:
+def _columns_of_one(shown: QueryRows) -> Columns:
+    def head(one: SingleSession) -> Any:
         session = one.session
         session_seq = oldest_seq(session) if session is not None else None
         if session is None or session_seq is None:
             return None
         return shown.entry(one.hosted, session, session_seq)
 
-    def head_packet(one: One) -> int | None:
+    def head_packet(one: SingleSession) -> int | None:
         session = one.session
         session_seq = oldest_seq(session) if session is not None else None
         flight = (session.made("inflight") or {}).get(session_seq) if session is not None else None
         return flight.packet_identifier if flight is not None else None
 
-    def head_state(one: One) -> str | None:
+    def head_state(one: SingleSession) -> str | None:
         session = one.session
         if session is None or not session.queued:
             return None
         flight = next(iter((session.made("inflight") or {}).values()), None)
         return STATES.get(flight.state, "sent") if flight is not None else "queued"
 
-    def topic(one: One) -> str | None:
+    def topic(one: SingleSession) -> str | None:
         entry = head(one)
         return entry.topic.decode() if entry is not None else None
 
-    def away_since_s(one: One) -> float | None:
+    def away_since_s(one: SingleSession) -> float | None:
         return shown.away_s(one.hosted, one.session) if one.session is not None else None
 
-    def retained_left_s(one: One) -> float | None:
+    def retained_left_s(one: SingleSession) -> float | None:
         reads = one.session.reads if one.session is not None else None
         left = reads.left_ms(shown.served_ms(one.hosted.partition.number)) if reads is not None else None
         return left / 1000 if left is not None else None
 
-    def waiting_s(one: One) -> float | None:
+    def waiting_s(one: SingleSession) -> float | None:
         session = one.session
         session_seq = first_waiting_seq(session) if session is not None and session.edge else None
         if session is None or session_seq is None:
@@ -164,11 +164,11 @@ def _columns_of_one(shown: Shown) -> Columns:
         entry = shown.entry(one.hosted, session, session_seq)
         return shown.age_s(one.hosted, entry.arrived) if entry is not None else None
 
-    def will_topic(one: One) -> str | None:
+    def will_topic(one: SingleSession) -> str | None:
         will = one.hosted.owners.wills.of(one.client_id)
         return will.topic if will is not None else None
 
-    def will_delay_s(one: One) -> int | None:
+    def will_delay_s(one: SingleSession) -> int | None:
         will = one.hosted.owners.wills.of(one.client_id)
         return will.delay_s if will is not None else None
 
@@ -198,12 +198,12 @@ def _columns_of_one(shown: Shown) -> Columns:
     }
 
 
-def _queue_most(one: One) -> tuple[int, int]:
+def _queue_most(one: SingleSession) -> tuple[int, int]:
     """Return how many messages and bytes a session's queue may have."""
     settings = one.hosted.partition.settings
     most = settings.queue_messages_max, settings.queue_bytes_max
     return one.session.queue_most(*most) if one.session is not None else most
 
 
-def _behind(one: One) -> bool | None:
+def _behind(one: SingleSession) -> bool | None:
     return one.session.behind > one.hosted.partition.released if one.session is not None else None

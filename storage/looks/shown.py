@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterator, Mapping
 from storage.hosting.hosted_partition import HostedPartition
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
-from storage.state.rows import NEVER, STATE_RELEASED, Entry, decode_entry, outline_entry
-from wire.looks.moments import Moments
+from storage.state.rows import NEVER, STATE_RELEASED, QueueEntry, decode_entry, outline_entry
+from wire.looks.moments import TimestampColumns
 from wire.looks.ordered_keys import OrderedKeys
 from wire.looks.origins import origin_text
-from wire.looks.source import LookRefused
+from wire.looks.source import QueryRefused
 from wire.messages.cluster_map import ClusterMap
 
-__all__ = ["NEVER_EXPIRES", "Shown", "first_waiting_seq", "oldest_seq"]
+__all__ = ["NEVER_EXPIRES", "QueryRows", "first_waiting_seq", "oldest_seq"]
 
 NEVER_EXPIRES = 0xFFFFFFFF
 
 
-class Shown:
+class QueryRows:
     """The partitions of one node.
 
     Args:
@@ -40,7 +40,7 @@ class Shown:
         self._hosted = hosted
         self.map = cluster_map
         self.served_ms = served_ms
-        self._moments = Moments(utc_ms)
+        self._moments = TimestampColumns(utc_ms)
         self._sessions: dict[int, OrderedKeys[int]] = {}  # by partition
 
     def from_partition(self, number: int) -> Iterator[HostedPartition]:
@@ -62,28 +62,28 @@ class Shown:
         """Return the partition of a client ID.
 
         Raises:
-            LookRefused: This node is not its primary, or does not serve it yet.
+            QueryRefused: This node is not its primary, or does not serve it yet.
         """
         cluster_map = self.map()
         number = cluster_map.partition_for(client_id) if cluster_map.partitions else -1
         hosted = self._hosted.get(number)
         if hosted is None:
             primary = cluster_map.partitions[number].primary if number >= 0 else ""
-            raise LookRefused(f"{client_id[:64]!r} is of partition {number}: its primary is {primary or 'none'}")
+            raise QueryRefused(f"{client_id[:64]!r} is of partition {number}: its primary is {primary or 'none'}")
         if not hosted.serving:
-            raise LookRefused(f"partition {number} of {client_id[:64]!r} does not serve yet", 4)
+            raise QueryRefused(f"partition {number} of {client_id[:64]!r} does not serve yet", 4)
         return hosted
 
     def session_of(self, client_id: str) -> tuple[HostedPartition, DurableSession]:
         """Return the durable session of a client ID.
 
         Raises:
-            LookRefused: There is none.
+            QueryRefused: There is none.
         """
         hosted = self.of_client(client_id)
         session = hosted.partition.by_client.get(client_id)
         if session is None:
-            raise LookRefused(f"client {client_id[:64]!r} has no stored session")
+            raise QueryRefused(f"client {client_id[:64]!r} has no stored session")
         return hosted, session
 
     def sessions_behind(
@@ -110,7 +110,7 @@ class Shown:
 
     # --- queues
 
-    def entry(self, hosted: HostedPartition, session: DurableSession, session_seq: int) -> Entry | None:
+    def entry(self, hosted: HostedPartition, session: DurableSession, session_seq: int) -> QueueEntry | None:
         """Return an entry of a queue as it is stored, None if it is gone."""
         partition = hosted.partition
         value = partition.get(keys.queue_key(partition.number, session.number, session_seq))

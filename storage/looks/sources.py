@@ -6,10 +6,10 @@ from storage.hosting.placements import Placements
 from storage.looks.copies import copy_sources
 from storage.looks.queues import queue_sources
 from storage.looks.sessions import session_sources
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.looks.topics import topic_sources
 from wire.looks.journal import journal_source
-from wire.looks.source import Source
+from wire.looks.source import RowSource
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["storage_sources"]
@@ -21,9 +21,9 @@ def storage_sources(
     cluster_map: Callable[[], ClusterMap],
     served_ms: Callable[[int], int],
     counts: Callable[[], Mapping[str, int]],
-) -> dict[str, Source]:
+) -> dict[str, RowSource]:
     """Return the sources of a storage node's desk."""
-    shown = Shown(node, placements.hosted, cluster_map, served_ms, lambda: placements.journal.utc_ms())
+    shown = QueryRows(node, placements.hosted, cluster_map, served_ms, lambda: placements.journal.utc_ms())
     return {
         **session_sources(shown),
         **queue_sources(shown),

@@ -10,14 +10,14 @@ from mqtt.properties import PropertyId, decode_properties
 from mqtt.reasons import PacketType
 from mqtt.topics import matches, parse_shared, validate_topic_filter
 from storage.hosting.hosted_partition import HostedPartition
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.state import keys
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.rows import NEVER, RetainedRow, unpack
 from wire.looks.skew import skew
-from wire.looks.source import USAGE, Ask, Columns, LookRefused, Place, Source
-from wire.messages.look_rows_topics import SeenMember
-from wire.messages.sessions import Subscription
+from wire.looks.source import USAGE, Columns, Place, QueryRefused, RowScan, RowSource
+from wire.messages.look_rows_topics import ShareMemberRow
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["topic_sources"]
 
@@ -54,39 +54,39 @@ class _Match(NamedTuple):
 
     hosted: HostedPartition
     session: DurableSession | None
-    subscription: Subscription | None
+    subscription: SessionSubscription | None
     filter: str
     why: str
     asked_qos: int = 1
     turn: bool | None = None
 
 
-def topic_sources(shown: Shown) -> dict[str, Source]:
+def topic_sources(shown: QueryRows) -> dict[str, RowSource]:
     """Return the looks at retained messages, matches and shared groups."""
 
     def retained_total() -> int:
         return sum(len(hosted.retained) for hosted in shown.from_partition(0))
 
     return {
-        "retained": Source(lambda ask: _retained(shown, ask), _retained_columns(shown), retained_total),
-        "matches": Source(lambda ask: _matches(shown, ask), _match_columns()),
-        "shares": Source(lambda ask: _shares(shown, ask), _share_columns(shown)),
+        "retained": RowSource(lambda ask: _retained(shown, ask), _retained_columns(shown), retained_total),
+        "matches": RowSource(lambda ask: _matches(shown, ask), _match_columns()),
+        "shares": RowSource(lambda ask: _shares(shown, ask), _share_columns(shown)),
     }
 
 
 # --- retained messages
 
 
-def _retained(shown: Shown, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _retained(shown: QueryRows, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     number, after = ask.number_and_text()
     if ask.wants_payload() and not ask.where.get("topic"):
-        raise LookRefused("payloads are shown of one topic at a time: name it", USAGE)
+        raise QueryRefused("payloads are shown of one topic at a time: name it", USAGE)
     wanted = ask.where.get("matches", "")
     if wanted:
         try:
             validate_topic_filter(wanted)
         except MqttError as error:
-            raise LookRefused(f"{wanted[:64]!r} is no topic filter: {error}", USAGE) from None
+            raise QueryRefused(f"{wanted[:64]!r} is no topic filter: {error}", USAGE) from None
     for hosted in shown.from_partition(max(0, number)):
         found = hosted.partition.number
         behind = after if found == number else None
@@ -112,7 +112,7 @@ def _some(
     return [(topic, hosted.retained.known(topic)) for topic in topics], after
 
 
-def _retained_columns(shown: Shown) -> Columns:
+def _retained_columns(shown: QueryRows) -> Columns:
     def expires_in_s(one: _Retained) -> float | None:
         deadline = one.known[1]
         if deadline == NEVER:
@@ -166,10 +166,10 @@ def _content_type(one: _Retained) -> str | None:
 # --- matches
 
 
-def _matches(shown: Shown, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _matches(shown: QueryRows, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     topic = ask.where["topic"]
     if not topic or set("+#\0") & set(topic):
-        raise LookRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", USAGE)
+        raise QueryRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", USAGE)
     number, after = ask.numbers(2)
     only = ask.where.get("partition", "")
     for hosted in shown.from_partition(max(0, number)):
@@ -214,7 +214,9 @@ def _near(hosted: HostedPartition, topic: str) -> list[str]:
     return found
 
 
-def _why(hosted: HostedPartition, session: DurableSession, subscription: Subscription, where: Mapping[str, str]) -> str:
+def _why(
+    hosted: HostedPartition, session: DurableSession, subscription: SessionSubscription, where: Mapping[str, str]
+) -> str:
     """Return why a session does not get a message, "" if it does."""
     settings = hosted.partition.settings
     if session.deadline == ENDING:
@@ -262,7 +264,7 @@ def _match_columns() -> Columns:
 # --- shared groups
 
 
-def _shares(shown: Shown, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _shares(shown: QueryRows, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     number, after = ask.number_and_text()
     for hosted in shown.from_partition(max(0, number)):
         found = hosted.partition.number
@@ -272,7 +274,7 @@ def _shares(shown: Shown, ask: Ask) -> Iterator[tuple[Place, Any]]:
                 yield (found, text), (hosted, text, members, ask.where)
 
 
-def _share_columns(shown: Shown) -> Columns:
+def _share_columns(shown: QueryRows) -> Columns:
     def oldest_s(one: Any) -> float | None:
         hosted, _, members, _ = one
         ages = [
@@ -282,12 +284,12 @@ def _share_columns(shown: Shown) -> Columns:
         ]
         return max(ages, default=None)
 
-    def who(one: Any) -> list[SeenMember] | None:
+    def who(one: Any) -> list[ShareMemberRow] | None:
         hosted, text, members, where = one
         if f"{where.get('group')}/{where.get('filter')}" != text:
             return None
         return [
-            SeenMember(
+            ShareMemberRow(
                 session.client_id,
                 bool(session.edge),
                 session.queued,

@@ -12,10 +12,10 @@ from itertools import islice
 from mqtt.reasons import ReasonCode
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
-from storage.messages.given_up import GivenUpCopies
+from storage.messages.given_up import AbandonedCopies
 from storage.messages.origins import Origins, is_remembered
-from storage.messages.outbound import Outbound
-from storage.messages.plain_acks import AckLane
+from storage.messages.outbound import InFlightEntries
+from storage.messages.plain_acks import FastPathAcks
 from storage.messages.purges import Purges
 from storage.messages.redispatch import RedispatchQueue
 from storage.messages.targets import Target, Targets
@@ -28,7 +28,7 @@ from storage.state.rows import (
     STATE_QUEUED,
     STATE_RELEASED,
     STATE_SENT,
-    Entry,
+    QueueEntry,
     decode_entry,
     encode_entry,
 )
@@ -37,9 +37,9 @@ from wire.messages.batches import NO_EXPIRY, PublishMessage, encode_publish_ack
 from wire.messages.frames import FrameKind
 from wire.messages.overlapping import COPIES_MAX
 from wire.messages.retained import RetainedMessage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
-__all__ = ["COPIES_ALL", "Delivery"]
+__all__ = ["COPIES_ALL", "PartitionDelivery"]
 
 COPIES_ALL = 1 << 60
 RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
@@ -50,7 +50,7 @@ OVERTAKEN_MAX = 64  # topics per session whose waiting copies are older than wha
 
 
 @dataclass(slots=True)
-class _Rest:
+class _FanoutCursor:
     """A message whose last receivers have no copy yet; they get it within the operation that is being built."""
 
     message: PublishMessage
@@ -61,7 +61,7 @@ class _Rest:
     told: Origin | None
 
 
-class Delivery:
+class PartitionDelivery:
     """Messages of one partition, and their acknowledgements."""
 
     def __init__(self, partition: Partition, live: Callable[[str, int], str]) -> None:
@@ -71,12 +71,12 @@ class Delivery:
         self.bodies = Bodies(partition)
         self.consumed = Consumed(partition, self.bodies)
         self.redispatches = RedispatchQueue(partition, self.bodies, live, self.targets.groups.note_redispatched)
-        self.outbound = Outbound(partition, self.bodies, self.consumed, self.targets.groups, self.redispatches)
-        self.ack_lane = AckLane(partition, self.consumed, self.outbound)
-        self.given_up = GivenUpCopies(partition, self.consumed, self.outbound, self.redispatches)
+        self.outbound = InFlightEntries(partition, self.bodies, self.consumed, self.targets.groups, self.redispatches)
+        self.ack_lane = FastPathAcks(partition, self.consumed, self.outbound)
+        self.given_up = AbandonedCopies(partition, self.consumed, self.outbound, self.redispatches)
         self.purges = Purges(partition, self.consumed)
         self._told: Origin | None = None  # of the message at hand, where a trace is told of it
-        self._rest: _Rest | None = None
+        self._rest: _FanoutCursor | None = None
 
     # --- in
 
@@ -112,7 +112,7 @@ class Delivery:
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
         body = self._shared_body(message, targets)
         if len(targets) > most:
-            self._rest = _Rest(message, node, targets[::-1], deadline, body, self._told)
+            self._rest = _FanoutCursor(message, node, targets[::-1], deadline, body, self._told)
             return self.go_on(most)
         for session, subscription, identifiers in targets:
             self._enqueue(session, message, subscription, identifiers, deadline, body, node)
@@ -200,7 +200,7 @@ class Delivery:
         self,
         session: DurableSession,
         message: PublishMessage,
-        subscription: Subscription,
+        subscription: SessionSubscription,
         identifiers: bytes,
         deadline: int,
         body: int,
@@ -227,7 +227,7 @@ class Delivery:
                 return
             if session.reads is not None:
                 session.reads.came_live(message.topic)
-        entry = Entry(
+        entry = QueueEntry(
             session.next_seq,
             message.topic,
             message.payload,
@@ -263,13 +263,13 @@ class Delivery:
                 self._partition.count("overtaken_forgotten")
             self._partition.touch(session)
 
-    def enqueue_copy(self, session: DurableSession, entry: Entry) -> None:
+    def enqueue_copy(self, session: DurableSession, entry: QueueEntry) -> None:
         """Append a retained copy; it leaves unless a newer value of its topic goes first."""
         entry.copy = True
         self.enqueue(session, entry)
         session.copies_to = session.next_seq
 
-    def enqueue(self, session: DurableSession, entry: Entry) -> None:
+    def enqueue(self, session: DurableSession, entry: QueueEntry) -> None:
         """Append an entry (its session_seq is the session's next) to a session's queue, and push it if it may go."""
         partition = self._partition
         size = len(entry.topic) + len(entry.payload) + len(entry.properties) + ENTRY_OVERHEAD_BYTES

@@ -3,31 +3,31 @@
 Some of a queue at a time. A copy in flight is consumed; one that waits without a packet identifier keeps its place in
 the queue, marked in its row, and leaves it unsent. A client's own UNSUBSCRIBE hands nothing on: what was begun is
 completed to it [MQTT-3.10.4-3]. A new primary does not go on where the last one was: the edge refuses what is pushed to
-that client then (``Outbound``), which hands it on too.
+that client then (``InFlightEntries``), which hands it on too.
 """
 
 from itertools import islice
 
 from storage.messages.consumed import Consumed
-from storage.messages.outbound import HANDED_ON, Outbound
+from storage.messages.outbound import HANDED_ON, InFlightEntries
 from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
-from storage.state.rows import STATE_RELEASED, Entry, decode_entry, encode_entry
+from storage.state.rows import STATE_RELEASED, QueueEntry, decode_entry, encode_entry
 from storage.state.timers import GiveUpCopies
 
-__all__ = ["GivenUpCopies"]
+__all__ = ["AbandonedCopies"]
 
 ENTRIES_AT_ONCE = 20
 ENTRIES_PER_STEP = 2
 
 
-class GivenUpCopies:
+class AbandonedCopies:
     """Hands on what members of one partition have open when they lose their right to a group."""
 
     def __init__(
-        self, partition: Partition, consumed: Consumed, outbound: Outbound, redispatches: RedispatchQueue
+        self, partition: Partition, consumed: Consumed, outbound: InFlightEntries, redispatches: RedispatchQueue
     ) -> None:
         self._partition = partition
         self._consumed = consumed
@@ -80,7 +80,7 @@ class GivenUpCopies:
         flight = session.inflight.get(session_seq)
         return flight.size if flight is not None else session.sizes[session_seq - session.push_seq]
 
-    def _mark(self, session: DurableSession, key: bytes, entry: Entry) -> None:
+    def _mark(self, session: DurableSession, key: bytes, entry: QueueEntry) -> None:
         entry.handed = True
         self._partition.put(key, encode_entry(entry))
         at = entry.session_seq - session.push_seq

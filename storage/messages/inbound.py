@@ -14,12 +14,12 @@ from storage.state.partition import Partition
 from wire.messages.redispatch import SharePick
 from wire.messages.sessions import InboundRecorded, InboundReleased, RecordInbound, ReleaseInbound
 
-__all__ = ["Inbound"]
+__all__ = ["InboundIdentifiers"]
 
 _picks_decoder = msgspec.msgpack.Decoder(list[SharePick])
 
 
-class Inbound:
+class InboundIdentifiers:
     """Inbound QoS 2 identifiers of one partition's sessions."""
 
     def __init__(self, partition: Partition) -> None:

@@ -17,7 +17,7 @@ from storage.messages.redispatch import RedispatchQueue
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
-from storage.state.rows import NEVER, STATE_RELEASED, Entry, InflightRow, decode_entry, pack
+from storage.state.rows import NEVER, STATE_RELEASED, InflightRow, QueueEntry, decode_entry, pack
 from storage.state.session_reads import SessionReads
 from storage.state.session_window import InFlight
 from storage.state.timers import EndHold
@@ -27,7 +27,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.redispatch import HOPS_MAX, hops_of
 from wire.messages.retained import RetainedMessage
 
-__all__ = ["HANDED_ON", "Outbound"]
+__all__ = ["HANDED_ON", "InFlightEntries"]
 
 PUBLISH = 3  # instead of the type of a client's packet: the edge did not write the message
 NOT_AUTHORIZED = 0x87
@@ -39,7 +39,7 @@ GIVEN_PER_STEP = 2  # identifiers, with the entries that are read for them
 BYTES_PER_STEP = 8192  # of a message that is sent
 
 
-class Outbound:
+class InFlightEntries:
     """Entries on their way from one partition to the connections of its sessions."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Outbound:
             self._partition.note("drop", "no_commit", session.client_id, push.topic)
 
     def push(
-        self, session: DurableSession, entry: Entry, flight: InFlight, *, dup: bool, settled: bool = False
+        self, session: DurableSession, entry: QueueEntry, flight: InFlight, *, dup: bool, settled: bool = False
     ) -> None:
         """Send an entry that has its packet identifier; ``settled`` if that was committed before."""
         partition = self._partition
@@ -236,7 +236,7 @@ class Outbound:
             partition.touch(session)
         return (session.push_seq - first) // GIVEN_PER_STEP
 
-    def _drop_unsent(self, session: DurableSession, session_seq: int, entry: Entry) -> bool:
+    def _drop_unsent(self, session: DurableSession, session_seq: int, entry: QueueEntry) -> bool:
         """Drop an entry that must not leave any more; its identifier is free again."""
         event, count, reason = "expired", "dropped_expired", "message expiry"
         if entry.copy and session_seq < session.overtaken.get(entry.topic, 0):
@@ -252,7 +252,7 @@ class Outbound:
         self._consumed.note(session, entry.body)
         return True
 
-    def _note_drop(self, session: DurableSession, reason: str, entry: Entry) -> None:
+    def _note_drop(self, session: DurableSession, reason: str, entry: QueueEntry) -> None:
         origin = entry.origin_kind, entry.origin_a, entry.origin_b
         self._partition.note("drop", reason, session.client_id, entry.topic, origin, f"entry {entry.session_seq}")
 
@@ -296,7 +296,7 @@ class Outbound:
         self._redispatches.send_some()
         return True
 
-    def _pass_over(self, session: DurableSession, entry: Entry, size: int) -> None:
+    def _pass_over(self, session: DurableSession, entry: QueueEntry, size: int) -> None:
         """Consume an entry that waits without an identifier, and is not to be sent."""
         session.forget(entry.session_seq, size)
         passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing

@@ -12,7 +12,7 @@ cdef enum:
     PUBACK = 4
 
 
-cdef class AckLane:
+cdef class FastPathAcks:
     cdef object partition
     cdef dict sessions
     cdef object consumed
@@ -20,10 +20,10 @@ cdef class AckLane:
     cdef Py_ssize_t acks_per_row
 
 
-cdef class AckTaker:
+cdef class AckHandler:
     cdef object lane_of
     cdef object others
 
 
 cdef bint take_puback(
-    AckLane lane, unsigned char* data, Py_ssize_t at, str node, unsigned long long incarnation) except -1
+    FastPathAcks lane, unsigned char* data, Py_ssize_t at, str node, unsigned long long incarnation) except -1

@@ -1,7 +1,7 @@
 """PUBACKs of subscribers, taken from the bytes of a frame without an object for each of them.
 
 A PUBACK of a message of QoS 1 that is in flight on the connection that owns its session consumes it. Everything else in
-a PUSH_ACK frame is taken by ``Outbound.acknowledged``, which has all rules. Compiled: ``plain_acks.pxd``.
+a PUSH_ACK frame is taken by ``InFlightEntries.acknowledged``, which has all rules. Compiled: ``plain_acks.pxd``.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import cython
 
 from storage.messages.consumed import Consumed
-from storage.messages.outbound import Outbound
+from storage.messages.outbound import InFlightEntries
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
 from storage.state.session_window import InFlight, SessionWindow
@@ -19,7 +19,7 @@ if not cython.compiled:
     from storage.state.session_window import give_back, is_caught_up
     from wire.messages.octets import get64
 
-__all__ = ["AckLane", "AckTaker"]
+__all__ = ["AckHandler", "FastPathAcks"]
 
 if not cython.compiled:  # compiled, these are C constants: plain_acks.pxd
     PUSH_ACK = 30
@@ -27,10 +27,10 @@ if not cython.compiled:  # compiled, these are C constants: plain_acks.pxd
     PUBACK = 4
 
 
-class AckLane:
+class FastPathAcks:
     """Acknowledgements to one partition."""
 
-    def __init__(self, partition: Partition, consumed: Consumed, outbound: Outbound) -> None:
+    def __init__(self, partition: Partition, consumed: Consumed, outbound: InFlightEntries) -> None:
         self.partition = partition
         self.sessions = partition.sessions
         self.consumed = consumed
@@ -38,7 +38,7 @@ class AckLane:
         self.acks_per_row = partition.settings.acks_per_row
 
 
-class AckTaker:
+class AckHandler:
     """Takes PUSH_ACK frames of edges.
 
     Args:
@@ -46,7 +46,7 @@ class AckTaker:
         others: Takes what is none of those.
     """
 
-    def __init__(self, lane_of: Callable[[int], AckLane | None], others: Callable[[PushAck], None]) -> None:
+    def __init__(self, lane_of: Callable[[int], FastPathAcks | None], others: Callable[[PushAck], None]) -> None:
         self.lane_of = lane_of
         self.others = others
 
@@ -67,8 +67,8 @@ class AckTaker:
         if end % PUSH_ACK:
             decode_push_acks(payload)  # which raises
         number: cython.ulonglong
-        lanes: dict[int, AckLane | None] = {}
-        lane: AckLane | None
+        lanes: dict[int, FastPathAcks | None] = {}
+        lane: FastPathAcks | None
         while at < end:
             number = get64(data, at) >> 48
             lane = lanes.get(number)
@@ -81,7 +81,7 @@ class AckTaker:
 
 
 def take_puback(
-    lane: AckLane, data: cython.p_uchar, at: cython.Py_ssize_t, node: str, incarnation: cython.ulonglong
+    lane: FastPathAcks, data: cython.p_uchar, at: cython.Py_ssize_t, node: str, incarnation: cython.ulonglong
 ) -> cython.bint:
     """Consume the entry of a PUBACK; false, and nothing was done, if it is another acknowledgement."""
     number: cython.ulonglong = get64(data, at)

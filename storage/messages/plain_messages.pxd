@@ -33,13 +33,13 @@ cdef enum:
     QUEUE_KIND = 113
 
 
-cdef class PlainRoute:
+cdef class FastPathRoute:
     cdef SessionWindow session
     cdef bytes identifiers
     cdef bint told
 
 
-cdef class PlainLane:
+cdef class FastPathPublish:
     cdef public unsigned int number
     cdef public object partition
     cdef object origins
@@ -64,7 +64,7 @@ cdef class PlainLane:
     cdef double now
 
 
-cdef class PublishTaker:
+cdef class PublishHandler:
     cdef object lane_of
     cdef object others
     cdef object runs
@@ -78,27 +78,27 @@ cdef class PublishTaker:
     cdef double lease_s
 
 
-cdef object open_lane(PublishTaker taker, PlainLane lane)
-cdef object close_lane(PublishTaker taker, PlainLane lane)
-cdef int send_pushes(PlainLane lane) except -1
-cdef PlainRoute find_route(PlainLane lane, bytes topic)
+cdef object open_lane(PublishHandler taker, FastPathPublish lane)
+cdef object close_lane(PublishHandler taker, FastPathPublish lane)
+cdef int send_pushes(FastPathPublish lane) except -1
+cdef FastPathRoute find_route(FastPathPublish lane, bytes topic)
 cdef bint take_plain(
-    PublishTaker taker, PlainLane lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
+    PublishHandler taker, FastPathPublish lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
 cdef bint tell(
-    PlainLane lane, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
+    FastPathPublish lane, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
     unsigned char* data, Py_ssize_t at) except -1
 cdef bint hear_publisher(
-    PublishTaker taker, PlainLane lane, unsigned long long publisher, unsigned long long owner_epoch) except -1
-cdef bint has_room(PlainLane lane, SessionWindow session, Py_ssize_t size) except -1
+    PublishHandler taker, FastPathPublish lane, unsigned long long publisher, unsigned long long owner_epoch) except -1
+cdef bint has_room(FastPathPublish lane, SessionWindow session, Py_ssize_t size) except -1
 cdef int write_row(
-    Octets scratch, PlainLane lane, SessionWindow session, unsigned long long session_seq, PlainRoute route,
+    Octets scratch, FastPathPublish lane, SessionWindow session, unsigned long long session_seq, FastPathRoute route,
     unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier,
     unsigned long long deadline) except -1
 cdef int write_push(
-    PlainLane lane, SessionWindow session, unsigned long long session_seq, PlainRoute route,
+    FastPathPublish lane, SessionWindow session, unsigned long long session_seq, FastPathRoute route,
     unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier, unsigned long expiry_s,
     bint traced) except -1
 cdef Py_ssize_t record_end(unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
 cdef bint is_simple(unsigned char* data, Py_ssize_t at) noexcept
-cdef int take_record(PublishTaker taker, bytes payload, Py_ssize_t at, Py_ssize_t stop) except -1
-cdef PlainLane lane_at(PublishTaker taker, unsigned int number)
+cdef int take_record(PublishHandler taker, bytes payload, Py_ssize_t at, Py_ssize_t stop) except -1
+cdef FastPathPublish lane_at(PublishHandler taker, unsigned int number)

@@ -26,7 +26,7 @@ if not cython.compiled:
     from storage.state.session_window import is_caught_up, is_window_open, take_place
     from wire.messages.octets import add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all
 
-__all__ = ["PlainLane", "PublishTaker"]
+__all__ = ["FastPathPublish", "PublishHandler"]
 
 ROUTES_MAX = 4_096  # topics of a partition whose receiver is remembered
 PUSHES_MAX = 262_144  # bytes in one output: a frame has room for several
@@ -45,7 +45,7 @@ if not cython.compiled:  # compiled, these are C constants: plain_messages.pxd
     QUEUE_KIND = 113  # b"q"
 
 
-class PlainRoute:
+class FastPathRoute:
     """Receiver of one topic in a partition; no session where a message of that topic is not plain."""
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ class PlainRoute:
         self.told = False  # a trace names its client
 
 
-NOT_PLAIN = PlainRoute()
+NOT_PLAIN = FastPathRoute()
 NOTHING = Octets()  # of a lane that is not open
 
 
-class PlainLane:
+class FastPathPublish:
     """Plain messages of one partition.
 
     Attributes:
@@ -70,7 +70,7 @@ class PlainLane:
         self.partition = partition
         self.origins = origins
         self.publishers = publishers
-        self.routes: dict[bytes, PlainRoute] = {}
+        self.routes: dict[bytes, FastPathRoute] = {}
         settings = partition.settings
         self.queue_messages_max = settings.queue_messages_max
         self.queue_bytes_max = settings.queue_bytes_max
@@ -92,7 +92,7 @@ class PlainLane:
         self.routes.clear()
 
 
-class PublishTaker:
+class PublishHandler:
     """Takes PUBLISH frames of edges.
 
     Args:
@@ -106,7 +106,7 @@ class PublishTaker:
 
     def __init__(
         self,
-        lane_of: Callable[[int], PlainLane | None],
+        lane_of: Callable[[int], FastPathPublish | None],
         others: Callable[[PublishMessage, int, int], None],
         runs: Callable[[], None],
     ) -> None:
@@ -114,7 +114,7 @@ class PublishTaker:
         self.others = others
         self.runs = runs
         self.left = 1 << 60
-        self.lanes: dict[int, PlainLane | None] = {}
+        self.lanes: dict[int, FastPathPublish | None] = {}
         self.pool: list[Octets] = []
         self.scratch = Octets()
         self.node = ""
@@ -167,7 +167,7 @@ class PublishTaker:
         return int(at)
 
 
-def open_lane(taker: PublishTaker, lane: PlainLane) -> None:
+def open_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
     """Begin to take messages of a frame."""
     partition = lane.partition
     lane.since = partition.since
@@ -183,7 +183,7 @@ def open_lane(taker: PublishTaker, lane: PlainLane) -> None:
     lane.answers = taker.pool.pop() if taker.pool else Octets()
 
 
-def close_lane(taker: PublishTaker, lane: PlainLane) -> None:
+def close_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
     """Emit what was written for one partition, and note the highest counter of the edge."""
     partition = lane.partition
     pushes: Octets = lane.pushes
@@ -198,7 +198,7 @@ def close_lane(taker: PublishTaker, lane: PlainLane) -> None:
     lane.answers = NOTHING
 
 
-def send_pushes(lane: PlainLane) -> cython.int:
+def send_pushes(lane: FastPathPublish) -> cython.int:
     """Emit the pushes to the node that the last ones were for."""
     pushes: Octets = lane.pushes
     if pushes.used:
@@ -206,14 +206,14 @@ def send_pushes(lane: PlainLane) -> cython.int:
     return 0
 
 
-def find_route(lane: PlainLane, topic: bytes) -> PlainRoute:
+def find_route(lane: FastPathPublish, topic: bytes) -> FastPathRoute:
     """Return the receiver of a topic, and remember it."""
-    route: PlainRoute = NOT_PLAIN
+    route: FastPathRoute = NOT_PLAIN
     matches = lane.partition.trie.match(topic.decode())
     if len(matches) == 1:
         session, subscription = matches[0]
         if subscription.qos and not subscription.no_local:
-            route = PlainRoute()
+            route = FastPathRoute()
             tracing = lane.partition.tracing
             route.told = tracing is not None and tracing.wants_session(session)
             route.session = session
@@ -225,7 +225,11 @@ def find_route(lane: PlainLane, topic: bytes) -> PlainRoute:
 
 
 def take_plain(
-    taker: PublishTaker, lane: PlainLane, data: cython.p_uchar, at: cython.Py_ssize_t, body_at: cython.Py_ssize_t
+    taker: PublishHandler,
+    lane: FastPathPublish,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    body_at: cython.Py_ssize_t,
 ) -> cython.bint:
     """Take a message into its partition; false, and nothing was done, if it is not plain there.
 
@@ -247,7 +251,7 @@ def take_plain(
     if publisher and not hear_publisher(taker, lane, publisher, owner_epoch):
         return False
     topic: bytes = data[body_at : body_at + topic_bytes]
-    route: PlainRoute | None = lane.routes.get(topic)
+    route: FastPathRoute | None = lane.routes.get(topic)
     if route is None:
         route = find_route(lane, topic)
     owner: DurableSession | None = route.session
@@ -283,7 +287,7 @@ def take_plain(
 
 
 def tell(
-    lane: PlainLane,
+    lane: FastPathPublish,
     session: DurableSession,
     session_seq: cython.ulonglong,
     topic: bytes,
@@ -304,7 +308,7 @@ def tell(
 
 
 def hear_publisher(
-    taker: PublishTaker, lane: PlainLane, publisher: cython.ulonglong, owner_epoch: cython.ulonglong
+    taker: PublishHandler, lane: FastPathPublish, publisher: cython.ulonglong, owner_epoch: cython.ulonglong
 ) -> cython.bint:
     """Note that a session publishes; false if a newer connection of it was heard before."""
     known: tuple[int, float] | None = lane.heard.get(publisher)
@@ -315,7 +319,7 @@ def hear_publisher(
     return not superseded
 
 
-def has_room(lane: PlainLane, session: SessionWindow, size: cython.Py_ssize_t) -> cython.bint:
+def has_room(lane: FastPathPublish, session: SessionWindow, size: cython.Py_ssize_t) -> cython.bint:
     """Whether a message of this size may leave to a session's connection at once."""
     if session.deadline == ENDING or not is_caught_up(session) or not is_window_open(session):
         return False
@@ -329,10 +333,10 @@ def has_room(lane: PlainLane, session: SessionWindow, size: cython.Py_ssize_t) -
 
 def write_row(
     scratch: Octets,
-    lane: PlainLane,
+    lane: FastPathPublish,
     session: SessionWindow,
     session_seq: cython.ulonglong,
-    route: PlainRoute,
+    route: FastPathRoute,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
     body_at: cython.Py_ssize_t,
@@ -368,10 +372,10 @@ def write_row(
 
 
 def write_push(
-    lane: PlainLane,
+    lane: FastPathPublish,
     session: SessionWindow,
     session_seq: cython.ulonglong,
-    route: PlainRoute,
+    route: FastPathRoute,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
     body_at: cython.Py_ssize_t,
@@ -435,7 +439,7 @@ def is_simple(data: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
     return True
 
 
-def take_record(taker: PublishTaker, payload: bytes, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
+def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
     """Take a message into each of its partitions."""
     data: cython.p_uchar = payload
     places: cython.Py_ssize_t = get16(data, at + PLACES_AT)
@@ -443,7 +447,7 @@ def take_record(taker: PublishTaker, payload: bytes, at: cython.Py_ssize_t, stop
     body_at: cython.Py_ssize_t = place_at + PLACE * places
     simple: cython.bint = is_simple(data, at)
     record: PublishMessage | None = None
-    lane: PlainLane | None
+    lane: FastPathPublish | None
     number: cython.uint
     epoch: cython.ulong
     while places > 0:
@@ -470,9 +474,9 @@ def take_record(taker: PublishTaker, payload: bytes, at: cython.Py_ssize_t, stop
     return 0
 
 
-def lane_at(taker: PublishTaker, number: cython.uint) -> PlainLane | None:
+def lane_at(taker: PublishHandler, number: cython.uint) -> FastPathPublish | None:
     """Return the open lane of a partition, None where it takes no plain messages now."""
-    lane: PlainLane | None = taker.lanes.get(number)
+    lane: FastPathPublish | None = taker.lanes.get(number)
     if lane is None and number not in taker.lanes:
         lane = taker.lane_of(number)
         taker.lanes[number] = lane

@@ -16,12 +16,12 @@ from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.order_window import REFUSED_AGAIN_S, OrderBounds, OrderWindow
 from storage.state.partition import Partition
-from storage.state.rows import NEVER, STATE_RELEASED, Entry, HandedRow, decode_entry, pack, unpack
+from storage.state.rows import NEVER, STATE_RELEASED, QueueEntry, SharedMessageRow, decode_entry, pack, unpack
 from storage.state.session_window import InFlight
 from storage.state.timers import RedispatchAgain
 from wire.messages.batches import NO_EXPIRY
-from wire.messages.redispatch import HOPS_MAX, RedispatchAnswer, RedispatchOrder, SharePick, hops_of
-from wire.messages.wills import Will
+from wire.messages.redispatch import HOPS_MAX, RedispatchOrder, RedispatchReply, SharePick, hops_of
+from wire.messages.wills import SessionWill
 
 __all__ = ["RedispatchQueue"]
 
@@ -87,11 +87,11 @@ class RedispatchQueue:
         if entry is not None and entry.share and not entry.handed:
             self.keep(entry, size)
 
-    def keep_will(self, will: Will, share: bytes, properties: bytes) -> None:
+    def keep_will(self, will: SessionWill, share: bytes, properties: bytes) -> None:
         """Write a group's copy of a will that was published to all others; ``send_some`` goes on."""
         partition = self._partition
         deadline = NEVER if will.expiry_s == NO_EXPIRY else partition.deadline_in(will.expiry_s)
-        entry = Entry(0, will.topic.encode(), will.payload, properties, deadline=deadline, share=share)
+        entry = QueueEntry(0, will.topic.encode(), will.payload, properties, deadline=deadline, share=share)
         entry.published = will.qos | 4 * will.retain
         self._write(entry, len(entry.topic) + len(entry.payload) + len(properties))
 
@@ -100,12 +100,12 @@ class RedispatchQueue:
         """Whether wills should wait until copies have gone to members."""
         return len(self.orders) >= MESSAGES_MAX // 2 or self.orders.octets >= BYTES_MAX // 2
 
-    def keep(self, entry: Entry, size: int) -> None:
+    def keep(self, entry: QueueEntry, size: int) -> None:
         """Take a group's copy that leaves a member."""
         if self._write(entry, size):
             self._left(entry.share)
 
-    def _write(self, entry: Entry, size: int) -> bool:
+    def _write(self, entry: QueueEntry, size: int) -> bool:
         """Write a group's copy as a row of its own; False, counted: it expired, or is too large or too many."""
         partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
@@ -123,7 +123,7 @@ class RedispatchQueue:
         properties = entry.properties[: len(entry.properties) - entry.own_bytes]
         qos, retain = entry.published & 3, bool(entry.published & 4)
         hops = min(hops_of(entry.origin_kind, entry.origin_a), HOPS_MAX - 1)
-        row = HandedRow(
+        row = SharedMessageRow(
             entry.share, entry.topic, entry.payload, qos, retain, properties, entry.deadline, entry.body, hops
         )  # fmt: skip
         if entry.body:
@@ -140,7 +140,7 @@ class RedispatchQueue:
         if len(key) > 11:
             self._picks[number] = unpack(SharePick, value)
             return
-        row = unpack(HandedRow, value)
+        row = unpack(SharedMessageRow, value)
         if row.body:
             partition.body_references[row.body] = partition.body_references.get(row.body, 0) + 1
         self.orders.restore(number, len(value) + self._bodies.size(row.body))
@@ -158,7 +158,7 @@ class RedispatchQueue:
     def _send(self, number: int, edge: str) -> bool:
         partition = self._partition
         value = partition.get(keys.handed_key(partition.number, number))
-        row = unpack(HandedRow, value) if value is not None else None
+        row = unpack(SharedMessageRow, value) if value is not None else None
         if row is None or 0 < row.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
             partition.note("drop", "expired", topic=row.topic if row is not None else b"", detail="of a group")
@@ -166,13 +166,13 @@ class RedispatchQueue:
             return False
         expiry_s = NO_EXPIRY if row.deadline == NEVER else (row.deadline - partition.served_ms + 999) // 1000
         payload = self._bodies.read(row.body) if row.body else row.payload
-        message = Will(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
+        message = SessionWill(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
         pick = self._picks.get(number)
         order = RedispatchOrder(0, partition.number, partition.epoch, number, row.share, message, pick, row.hops)
         partition.tell(edge, order)
         return True
 
-    def answered(self, answer: RedispatchAnswer, node: str) -> None:
+    def answered(self, answer: RedispatchReply, node: str) -> None:
         """Record where a message goes, or forget it: a member has it; or send it again later."""
         number, pick, partition = answer.number, answer.pick, self._partition
         if not self.orders.is_at(number, node):
@@ -196,7 +196,7 @@ class RedispatchQueue:
         key = keys.handed_key(partition.number, number)
         value = partition.get(key)
         if value is not None:
-            self._bodies.release(unpack(HandedRow, value).body)
+            self._bodies.release(unpack(SharedMessageRow, value).body)
             partition.delete(key)
         if self._picks.pop(number, None) is not None:
             partition.delete(keys.handed_pick_key(partition.number, number))

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from sys import intern
 
 from mqtt.reasons import ReasonCode
-from mqtt.topic_index import Page, TopicIndex
-from storage.messages.delivery import Delivery
+from mqtt.topic_index import MatchPage, TopicIndex
+from storage.messages.delivery import PartitionDelivery
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.partition import Partition
-from storage.state.rows import ENTRY_OVERHEAD_BYTES, NEVER, STATE_QUEUED, Entry, RetainedRow, pack, unpack
+from storage.state.rows import ENTRY_OVERHEAD_BYTES, NEVER, STATE_QUEUED, QueueEntry, RetainedRow, pack, unpack
 from storage.state.timers import ExpireRetained
 from storage.state.user_sums import Retained, add_retained
 from wire.messages.batches import NO_EXPIRY, PublishMessage
@@ -27,7 +27,7 @@ Known = tuple[int, int, int, str]  # bytes, deadline, body id, user that publish
 class RetainedStore:
     """Retained messages of one partition."""
 
-    def __init__(self, partition: Partition, delivery: Delivery) -> None:
+    def __init__(self, partition: Partition, delivery: PartitionDelivery) -> None:
         self._partition = partition
         self._delivery = delivery
         self._topics: TopicIndex[Known] = TopicIndex()
@@ -148,7 +148,7 @@ class RetainedStore:
             self._partition.delete(keys.retained_key(self._partition.number, topic))
             self._partition.count("retained_expired")
 
-    def page(self, topic_filter: str, after: str | None, visits_max: int) -> Page[Known]:
+    def page(self, topic_filter: str, after: str | None, visits_max: int) -> MatchPage[Known]:
         """Return topics that a filter matches, with what is known of each."""
         return self._topics.page(topic_filter, after=after, visits_max=visits_max)
 
@@ -240,7 +240,7 @@ class RetainedStore:
             deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
             self._delivery.enqueue_copy(
                 session,
-                Entry(
+                QueueEntry(
                     session.next_seq,
                     message.topic.encode(),
                     message.payload,

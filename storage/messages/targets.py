@@ -11,11 +11,11 @@ from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
 from wire.messages.overlapping import identifiers_of, options_of, sharing_a_copy
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["Target", "Targets"]
 
-Target = tuple[DurableSession, Subscription, bytes]  # bytes: its subscription identifiers, encoded
+Target = tuple[DurableSession, SessionSubscription, bytes]  # bytes: its subscription identifiers, encoded
 
 
 class Targets:
@@ -44,7 +44,7 @@ class Targets:
                 subscription = member.subscriptions["$share/" + message.share.decode()]
                 yield member, subscription, identifiers_of((subscription,))
             return
-        matches: list[tuple[DurableSession, Subscription]] = self._partition.trie.match(message.topic.decode())
+        matches: list[tuple[DurableSession, SessionSubscription]] = self._partition.trie.match(message.topic.decode())
         if not matches:
             return
         if len(matches) == 1:
@@ -52,7 +52,7 @@ class Targets:
             if not _is_excepted(session, subscription, message):
                 yield session, subscription, identifiers_of((subscription,))
             return
-        by_session: dict[int, tuple[DurableSession, list[Subscription]]] = {}
+        by_session: dict[int, tuple[DurableSession, list[SessionSubscription]]] = {}
         for session, subscription in matches:
             if not _is_excepted(session, subscription, message):
                 by_session.setdefault(session.number, (session, []))[1].append(subscription)
@@ -72,16 +72,16 @@ class Targets:
         return member
 
 
-def _is_excepted(session: DurableSession, subscription: Subscription, message: PublishMessage) -> bool:
+def _is_excepted(session: DurableSession, subscription: SessionSubscription, message: PublishMessage) -> bool:
     """Whether a session gets no copy by this subscription: it is its own message [MQTT-3.8.3-3], or it ends."""
     return (subscription.no_local and session.number == message.session) or session.deadline == ENDING
 
 
-def _shared_by(group: list[Subscription]) -> Subscription:
+def _shared_by(group: list[SessionSubscription]) -> SessionSubscription:
     """Return the subscription by which a copy goes that several share."""
     if len(group) == 1:
         return group[0]
     options, first = options_of(group), group[0]
-    return Subscription(
+    return SessionSubscription(
         first.topic_filter, options.qos, False, options.retain_as_published, 0, first.identifier, first.merged
     )

@@ -34,7 +34,7 @@ from storage.state.rows import LocalRow, LogRow, MetaRow, pack, unpack
 from wire.decoding import Unreadable, strictly
 from wire.messages.replication import STALE, Append, AppendAck, TransferSlice
 
-__all__ = ["Replica", "Writes", "check", "rows_digest"]
+__all__ = ["PartitionBackup", "Writes", "check", "rows_digest"]
 
 _read_row = strictly(lambda data: unpack(LogRow, bytes(data)), "operation")
 
@@ -44,7 +44,7 @@ LOG_ROWS_TRIMMED = 64  # at most, per message
 SCAN_ROWS = 2_000
 
 
-class Replica:
+class PartitionBackup:
     """One partition's copy at a node that is not its primary.
 
     Attributes:
@@ -362,7 +362,7 @@ class Replica:
 
 
 def check(message: Append | TransferSlice) -> None:
-    """Look at a message that is not taken yet as ``Replica`` will when it takes it.
+    """Look at a message that is not taken yet as ``PartitionBackup`` will when it takes it.
 
     Raises:
         Unreadable: It could not be taken.

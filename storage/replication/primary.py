@@ -5,7 +5,7 @@ counts from the moment its copy is whole and caught up, which is before it is as
 promotion never before that is in the map. Under each new epoch every backup is first asked what it shares
 (docs/protocol.md rule 9.3). What the map should change is asked by ``wanted``, one compare-and-set at a time.
 
-The primary's view of each is its ``Progress`` (``storage/replication/progress.py``). The backup's side is
+The primary's view of each is its ``BackupProgress`` (``storage/replication/progress.py``). The backup's side is
 ``storage/replication/backup.py``; waiting for commits is ``storage/state/partition.py``.
 Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.
 """
@@ -13,7 +13,7 @@ Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.
 from bisect import bisect_right
 
 from storage.replication.backup import rows_digest
-from storage.replication.progress import Progress, ProgressPhase, Transfer
+from storage.replication.progress import BackupProgress, ProgressPhase, RangeTransfer
 from storage.state import keys
 from storage.state.partition import NO_REPLICA, Partition
 from storage.state.rows import LogRow, MetaRow, unpack
@@ -21,7 +21,7 @@ from wire.messages.cluster_map import ClusterMap, PartitionEntry
 from wire.messages.hello import TIER_STORAGE
 from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, TransferSlice
 
-__all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "Replication"]
+__all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "PartitionReplication"]
 
 WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged by it
 APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
@@ -62,11 +62,11 @@ class CatchUp:
             self.transfers.add(number)
 
 
-class Replication:
+class PartitionReplication:
     """The backups of one partition."""
 
     def __init__(self, partition: Partition, node: str) -> None:
-        self.backups: dict[str, Progress] = {}
+        self.backups: dict[str, BackupProgress] = {}
         self.transfers = 0
         self.transferred_rows = 0
         self._partition = partition
@@ -111,7 +111,7 @@ class Replication:
         for name in (*self._placement.in_sync, *self._placement.joining):
             if name != self._node:
                 in_sync = name in self._placement.in_sync
-                self.backups[name] = Progress(name, now, in_sync=in_sync, previous=partition.meta.op_index)
+                self.backups[name] = BackupProgress(name, now, in_sync=in_sync, previous=partition.meta.op_index)
         partition.settle_commit_index()
         self._keep_log()
 
@@ -154,7 +154,7 @@ class Replication:
         return out
 
     def _stream_to(
-        self, backup: Progress, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp
+        self, backup: BackupProgress, now: float, out: list[tuple[str, ReplicaMessage]], catch_up: CatchUp
     ) -> None:
         partition = self._partition
         if backup.waits_for_answer and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
@@ -188,7 +188,7 @@ class Replication:
             size += len(value)
         return rows
 
-    def _append(self, backup: Progress, rows: list[bytes], now: float) -> Append:
+    def _append(self, backup: BackupProgress, rows: list[bytes], now: float) -> Append:
         partition = self._partition
         message = Append(
             partition.number,
@@ -254,7 +254,7 @@ class Replication:
             self._find_shared(backup, ack)
         self._keep_log()
 
-    def _count_joining(self, backup: Progress) -> None:
+    def _count_joining(self, backup: BackupProgress) -> None:
         """From here on every acknowledgement waits for this joining replica too: it has all that was ever acknowledged.
 
         That is at most the log as it stood when this epoch began, and what this primary committed since. Its commit
@@ -265,7 +265,7 @@ class Replication:
             backup.counts()
             partition.replicas |= {backup.node}
 
-    def _find_shared(self, backup: Progress, ack: AppendAck) -> None:
+    def _find_shared(self, backup: BackupProgress, ack: AppendAck) -> None:
         """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
         partition = self._partition
         first, last = partition.local.log_start - 1, min(ack.index, partition.meta.op_index)
@@ -278,7 +278,7 @@ class Replication:
 
     # --- range transfer
 
-    def _begin_transfer(self, backup: Progress) -> None:
+    def _begin_transfer(self, backup: BackupProgress) -> None:
         if backup.counted:
             backup.diverged()
             return
@@ -286,7 +286,7 @@ class Replication:
         self.transfers += 1
         backup.transfer_begins(self.transfers, start)
 
-    def _transfer_answered(self, backup: Progress, ack: AppendAck) -> None:
+    def _transfer_answered(self, backup: BackupProgress, ack: AppendAck) -> None:
         transfer = backup.transfer
         if transfer is None:
             self._begin_transfer(backup)
@@ -301,7 +301,7 @@ class Replication:
         log_start, log_stop = keys.kind_range(self._partition.number, keys.LOG)
         return log_stop if stop == log_start else stop
 
-    def _slice(self, backup: Progress, transfer: Transfer, now: float) -> TransferSlice | None:
+    def _slice(self, backup: BackupProgress, transfer: RangeTransfer, now: float) -> TransferSlice | None:
         """Return the next slice, or the last one again if it was not answered for long."""
         if transfer.message is not None:
             if now - transfer.sent_at < RETRY_S:

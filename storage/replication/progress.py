@@ -33,7 +33,7 @@ from hashlib import blake2b
 from storage.state.partition import NO_REPLICA
 from wire.messages.replication import TransferSlice
 
-__all__ = ["Progress", "ProgressPhase", "Transfer"]
+__all__ = ["BackupProgress", "ProgressPhase", "RangeTransfer"]
 
 
 class ProgressPhase(Enum):
@@ -44,7 +44,7 @@ class ProgressPhase(Enum):
     TRANSFER = "transfer"
 
 
-class Transfer:
+class RangeTransfer:
     """A range transfer under way: whole rows, range by range, while the primary goes on.
 
     Attributes:
@@ -82,7 +82,7 @@ class Transfer:
         self.message = None
 
 
-class Progress:
+class BackupProgress:
     """One backup, as its primary sees it.
 
     Attributes:
@@ -128,7 +128,7 @@ class Progress:
         self.sent_at = float("-inf")
         self.answered_at = now
         self.sent_commit = 0
-        self.transfer: Transfer | None = None
+        self.transfer: RangeTransfer | None = None
 
     # --- questions
 
@@ -148,7 +148,7 @@ class Progress:
 
     # --- transitions
 
-    def _enter(self, phase: ProgressPhase, transfer: Transfer | None = None) -> None:
+    def _enter(self, phase: ProgressPhase, transfer: RangeTransfer | None = None) -> None:
         self.phase = phase
         self.transfer = transfer
         assert 0 <= self.acked <= self.previous, f"{self.node}: acknowledged {self.acked} of {self.previous}"
@@ -195,7 +195,7 @@ class Progress:
     def transfer_begins(self, number: int, start: bytes) -> None:
         """Replace the whole copy of a backup that does not count."""
         self.acked = 0
-        self._enter(ProgressPhase.TRANSFER, Transfer(number, start))
+        self._enter(ProgressPhase.TRANSFER, RangeTransfer(number, start))
 
     def counts(self) -> None:
         """Note that commits wait for this joining backup from now on."""

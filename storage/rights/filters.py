@@ -13,7 +13,7 @@ mark (docs/revocation.md, B3).
 
 from storage.state.durable_sessions import DurableSession
 from wire.messages.ranges import SYS_FILTERS_MAX
-from wire.messages.sessions import SessionOpened, SubscribeSession, Subscription
+from wire.messages.sessions import SessionOpened, SessionSubscription, SubscribeSession
 
 __all__ = ["TOLD_BYTES", "TOLD_MAX", "judge_all", "mark_partial", "note_granted", "sys_filters", "tell_filters"]
 
@@ -44,7 +44,7 @@ def tell_filters(session: DurableSession, judged: int, answer: SessionOpened) ->
     return True
 
 
-def sys_filters(session: DurableSession) -> list[Subscription]:
+def sys_filters(session: DurableSession) -> list[SessionSubscription]:
     """Return the filters of a session under $SYS, no more than an answer to a CONNECT takes."""
     held = session.made("subscriptions") or {}
     return [subscription for name, subscription in held.items() if name.startswith("$SYS")][:SYS_FILTERS_MAX]
@@ -74,7 +74,7 @@ def judge_all(session: DurableSession, judged: int) -> None:
         session.recheck_below = session.next_seq
 
 
-def mark_partial(session: DurableSession, subscription: Subscription, *, partial: bool) -> None:
+def mark_partial(session: DurableSession, subscription: SessionSubscription, *, partial: bool) -> None:
     """Keep in mind whether a filter is granted in part."""
     if partial:
         session.partial.add(subscription.topic_filter)

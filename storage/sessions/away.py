@@ -15,16 +15,23 @@ from itertools import islice
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
-from wire.messages.away import AwayListed, AwayRevoked, AwaySession, HeldFilter, ListAway, RevokeAway
+from wire.messages.away import (
+    DisconnectedListed,
+    DisconnectedRevoked,
+    DisconnectedSession,
+    HeldFilter,
+    ListDisconnected,
+    RevokeDisconnected,
+)
 
-__all__ = ["AwaySessions"]
+__all__ = ["DisconnectedSessions"]
 
 PAGE_FILTERS = 500
 PAGE_BYTES = 256 * 1024  # of text; a character may take four
 PAGE_SESSIONS = 2_000  # that are passed: about a millisecond
 
 
-class AwaySessions:
+class DisconnectedSessions:
     """The sessions of one partition that have no connection."""
 
     def __init__(self, partition: Partition, subscriptions: Subscriptions) -> None:
@@ -34,13 +41,13 @@ class AwaySessions:
         self._session = 0  # whose filters go over several pages, 0: nobody's
         self._filters: list[str] = []  # of that one, as they were at its first page
 
-    def list_some(self, request: ListAway, edge: str) -> None:
+    def list_some(self, request: ListDisconnected, edge: str) -> None:
         """Answer with the next page."""
         if not request.first or not self._numbers:
             self._numbers = sorted(self._partition.sessions)
         at = bisect_left(self._numbers, request.first)
         users = frozenset(request.users)
-        answer = AwayListed(request.request)
+        answer = DisconnectedListed(request.request)
         room, octets = PAGE_FILTERS, PAGE_BYTES
         for number in islice(self._numbers, at, at + PAGE_SESSIONS):
             session = self._partition.sessions.get(number)
@@ -50,7 +57,7 @@ class AwaySessions:
                 answer.next_first = number
                 break
             names, skip = self._names(session, request.skip if number == request.first else 0)
-            one = AwaySession(number, session.owner_epoch, session.client_id, session.owner, session.owner_made)
+            one = DisconnectedSession(number, session.owner_epoch, session.client_id, session.owner, session.owner_made)
             octets -= 4 * (len(session.client_id) + len(session.owner))
             for passed, name in enumerate(islice(names, skip, None), skip):
                 if one.filters and (room <= 0 or octets <= 0):
@@ -78,14 +85,14 @@ class AwaySessions:
             self._session, self._filters, skip = session.number, list(session.subscriptions), 0
         return self._filters, skip
 
-    def revoke(self, request: RevokeAway, edge: str) -> None:
+    def revoke(self, request: RevokeDisconnected, edge: str) -> None:
         """Remove filters of a session whose client has not come since they were told."""
         partition = self._partition
         session = partition.sessions.get(request.away)
         removed = 0
         if session is not None and _is_away(session) and session.owner_epoch == request.owner_epoch:
             removed = self._subscriptions.remove(session, request.topic_filters, revoked=True).count(0)
-        partition.tell(edge, AwayRevoked(request.request, removed))
+        partition.tell(edge, DisconnectedRevoked(request.request, removed))
 
 
 def _is_away(session: DurableSession) -> bool:

@@ -11,14 +11,14 @@ from itertools import islice
 from storage.state.partition import Partition
 from wire.messages.sessions import FiltersListed, ListFilters
 
-__all__ = ["LISTS_MAX", "PAGE_FILTERS", "HeldFilters"]
+__all__ = ["LISTS_MAX", "PAGE_FILTERS", "PartitionFilterReads"]
 
 PAGE_FILTERS = 250  # the edge judges a page at once: 5 to 10 us each
 PAGE_BYTES = 256 * 1024  # of text; a character may take four
 LISTS_MAX = 256  # sessions that are read at once; an edge reads a few. Above it the oldest begins anew
 
 
-class HeldFilters:
+class PartitionFilterReads:
     """The sessions of one partition whose filters are being read."""
 
     def __init__(self, partition: Partition) -> None:

@@ -5,10 +5,10 @@ import msgspec
 from storage.rights.owners import Owner
 from wire.messages.sessions import OpenSession
 
-__all__ = ["Holder", "Opening"]
+__all__ = ["Opening", "SessionOwner"]
 
 
-class Holder(msgspec.Struct, eq=False):  # one for each CONNECT, like the next
+class SessionOwner(msgspec.Struct, eq=False):  # one for each CONNECT, like the next
     """The connection that owns a client ID."""
 
     edge: str

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from storage.messages.delivery import Delivery
+from storage.messages.delivery import PartitionDelivery
 from storage.messages.origins import edge_sender
 from storage.rights.filters import judge_all, sys_filters, tell_filters
 from storage.rights.owners import NOBODY, Owner, owner_by_claim, owner_of
 from storage.sessions.dead_edges import DeadEdges
-from storage.sessions.holders import Holder, Opening
+from storage.sessions.holders import Opening, SessionOwner
 from storage.sessions.new_sessions import make_session, session_refusal
 from storage.sessions.opened import OpenedConnects
 from storage.sessions.session_ends import SessionEnds
@@ -58,7 +58,7 @@ class Owners:
     def __init__(
         self,
         partition: Partition,
-        delivery: Delivery,
+        delivery: PartitionDelivery,
         subscriptions: Subscriptions,
         is_alive: Callable[[str, int], bool],
         live: Callable[[str, int], str],
@@ -70,9 +70,9 @@ class Owners:
         self._live = live  # (tier, number): some live node's name; "" if there is none
         self._repeats = 0
         self.opened = OpenedConnects(partition)
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[str, SessionOwner] = {}
         self.openings: dict[str, deque[Opening]] = {}
-        self._kicks: dict[tuple[str, int], Holder] = {}  # (client ID, owner_epoch) not yet confirmed gone
+        self._kicks: dict[tuple[str, int], SessionOwner] = {}  # (client ID, owner_epoch) not yet confirmed gone
         self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
         self.wills = Wills(partition, live, delivery.redispatches)
         self.ends = SessionEnds(partition, delivery, subscriptions, self.wills.session_over)
@@ -86,7 +86,7 @@ class Owners:
     def restore_session(self, session: DurableSession) -> None:
         """A durable session says that a connection was open."""
         owner = Owner(session.owner, session.owner_made)
-        self.holders[session.client_id] = Holder(
+        self.holders[session.client_id] = SessionOwner(
             session.edge, session.incarnation, session.connection, session.owner_epoch, session.number, owner
         )
 
@@ -94,7 +94,9 @@ class Owners:
         """Take over a will from disk: waiting for its connection, delayed, or firing."""
         if self.wills.restore(key, row) and row.client_id not in self.holders:
             owner = Owner(row.owner, row.owner_made)
-            self.holders[row.client_id] = Holder(row.edge, row.incarnation, row.connection, row.owner_epoch, 0, owner)
+            self.holders[row.client_id] = SessionOwner(
+                row.edge, row.incarnation, row.connection, row.owner_epoch, 0, owner
+            )
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> Iterator[int]:
         """Take what an edge told: which connections of this partition it holds; yields the steps that it takes."""
@@ -122,7 +124,7 @@ class Owners:
             current = self.holders.get(claim.client_id)
             known = current.owner if current is not None and current.owner_epoch == claim.owner_epoch else NOBODY
             owner = owner_by_claim(known, claim)
-            holder = Holder(edge, incarnation, claim.connection, claim.owner_epoch, claim.session, owner)
+            holder = SessionOwner(edge, incarnation, claim.connection, claim.owner_epoch, claim.session, owner)
             session = self._partition.sessions.get(claim.session)
             replaced = session is not None and session.deadline == ENDING
             if replaced or (current is not None and current.owner_epoch > claim.owner_epoch):
@@ -226,13 +228,13 @@ class Owners:
         partition = self._partition
         partition.set_timer(partition.deadline_in(partition.settings.kick_wait_s), StopWaitingForKick(client_id))
 
-    def _kick(self, client_id: str, holder: Holder) -> None:
+    def _kick(self, client_id: str, holder: SessionOwner) -> None:
         partition = self._partition
         self._kicks[client_id, holder.owner_epoch] = holder
         partition.tell(holder.edge, self._order(client_id, holder))
         partition.set_timer(partition.deadline_in(REPEAT_S), KickAgain(client_id, holder.owner_epoch))
 
-    def _order(self, client_id: str, holder: Holder) -> KickSession:
+    def _order(self, client_id: str, holder: SessionOwner) -> KickSession:
         return KickSession(self._partition.number, client_id, holder.connection, holder.owner_epoch)
 
     def kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
@@ -301,7 +303,7 @@ class Owners:
             session = make_session(partition, client_id)
         number = session.number if session else 0
         owner = owner_of(request)
-        holder = Holder(opening.edge, opening.incarnation, request.connection, owner_epoch, number, owner)
+        holder = SessionOwner(opening.edge, opening.incarnation, request.connection, owner_epoch, number, owner)
         self.holders[client_id] = holder
         if session is not None:
             session.ephemeral_end = request.expiry_s == 0
@@ -352,7 +354,7 @@ class Owners:
         self.holders.pop(client_id, None)
         self.openings.setdefault(client_id, deque()).appendleft(opening)
 
-    def _answer(self, opening: Opening, holder: Holder) -> None:
+    def _answer(self, opening: Opening, holder: SessionOwner) -> None:
         partition = self._partition
         opened = SessionOpened(opening.request.request, partition.number, partition.epoch, 0, holder.owner_epoch)
         session = partition.sessions.get(holder.session)
@@ -364,7 +366,7 @@ class Owners:
                 partition.count("filters_untold")
         partition.answer(opening.edge, opened)
 
-    def _bind(self, session: DurableSession, holder: Holder) -> None:
+    def _bind(self, session: DurableSession, holder: SessionOwner) -> None:
         session.edge = holder.edge
         session.incarnation = holder.incarnation
         session.connection = holder.connection
@@ -455,7 +457,7 @@ class Owners:
         """Begin to serve: the reports that waited are carried out now."""
         self._reported.clear()
 
-    def _end(self, client_id: str, holder: Holder, *, clean: bool) -> None:
+    def _end(self, client_id: str, holder: SessionOwner, *, clean: bool) -> None:
         partition = self._partition
         del self.holders[client_id]
         session = partition.sessions.get(holder.session)

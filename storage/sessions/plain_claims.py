@@ -5,15 +5,15 @@ timer. Everything else is None here, before anything was changed but what an edg
 """
 
 from storage.rights.owners import owner_of
-from storage.sessions.holders import Holder
+from storage.sessions.holders import SessionOwner
 from storage.sessions.ownership import Owners
 from storage.state.partition import Partition
 from wire.messages.sessions import CloseSession, OpenSession, SessionClosed, SessionOpened
 
-__all__ = ["PlainClaims"]
+__all__ = ["FastPathClaims"]
 
 
-class PlainClaims:
+class FastPathClaims:
     """The plain claims of one partition, which serves, while no change of its claims waits for a commit.
 
     Args:
@@ -39,7 +39,7 @@ class PlainClaims:
             return None
         partition.owner_counter += 1
         owner_epoch = partition.epoch << 32 | partition.owner_counter
-        owners.holders[client_id] = Holder(
+        owners.holders[client_id] = SessionOwner(
             edge, incarnation, request.connection, owner_epoch, 0, owner_of(request), opened_here=True
         )
         owners.opened.remember(edge, incarnation, request.request, stored=False)

@@ -8,7 +8,7 @@ is gone (``ownership``). Decision: docs/adr/0023-work-in-slices.md.
 from collections.abc import Callable
 from itertools import islice
 
-from storage.messages.delivery import Delivery
+from storage.messages.delivery import PartitionDelivery
 from storage.sessions.subscriptions import Subscriptions
 from storage.state import keys
 from storage.state.durable_sessions import ENDING, DurableSession
@@ -38,7 +38,7 @@ class SessionEnds:
     def __init__(
         self,
         partition: Partition,
-        delivery: Delivery,
+        delivery: PartitionDelivery,
         subscriptions: Subscriptions,
         over: Callable[[str], None],
     ) -> None:

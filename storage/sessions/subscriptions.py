@@ -13,7 +13,7 @@ from mqtt.errors import RemoteProtocolError
 from mqtt.filter_costs import FilterCosts
 from mqtt.reasons import ReasonCode
 from mqtt.topics import parse_shared, validate_topic_filter
-from storage.messages.delivery import Delivery
+from storage.messages.delivery import PartitionDelivery
 from storage.rights.filters import mark_partial, note_granted
 from storage.sessions.route_window import RouteWindow, UnsentRoutes
 from storage.state import keys
@@ -26,9 +26,9 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdded, SenderReport
 from wire.messages.sessions import (
     SessionSubscribed,
+    SessionSubscription,
     SessionUnsubscribed,
     SubscribeSession,
-    Subscription,
     UnsubscribeSession,
 )
 from wire.node.route_registrar import REPEAT_S, by_shard, is_of_owner, route_entry, sender_report
@@ -49,7 +49,7 @@ class Waiter:
     __slots__ = ("answer", "edge", "granted", "missing", "session")
 
     def __init__(
-        self, edge: str, session: int, granted: list[Subscription], answer: SessionSubscribed, missing: set[str]
+        self, edge: str, session: int, granted: list[SessionSubscription], answer: SessionSubscribed, missing: set[str]
     ) -> None:
         self.edge = edge
         self.session = session
@@ -58,7 +58,7 @@ class Waiter:
         self.missing = missing
 
 
-class Asked(NamedTuple):
+class PendingSubscription(NamedTuple):
     """Routes of one request that a shard's owner has not answered."""
 
     shard: int
@@ -70,7 +70,11 @@ class Subscriptions:
     """Subscriptions and routes of one partition."""
 
     def __init__(
-        self, partition: Partition, delivery: Delivery, cluster_map: Callable[[], ClusterMap], window: RouteWindow
+        self,
+        partition: Partition,
+        delivery: PartitionDelivery,
+        cluster_map: Callable[[], ClusterMap],
+        window: RouteWindow,
     ) -> None:
         self._partition = partition
         self._delivery = delivery
@@ -81,7 +85,7 @@ class Subscriptions:
         self.members: dict[str, int] = {}  # route -> sessions that hold it
         self.standing: set[str] = set()
         self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request, 0: not sent
-        self._asked: dict[int, Asked] = {}  # by request
+        self._asked: dict[int, PendingSubscription] = {}  # by request
         self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
         self._waiting: dict[str, list[Waiter]] = {}  # by the routes that are missing
         self._leaving: dict[str, None] = {}  # routes to be removed at their shards
@@ -99,7 +103,7 @@ class Subscriptions:
 
     # --- restore
 
-    def restore(self, session: DurableSession, subscription: Subscription, *, partial: bool) -> None:
+    def restore(self, session: DurableSession, subscription: SessionSubscription, *, partial: bool) -> None:
         """Take over a subscription from disk."""
         mark_partial(session, subscription, partial=partial)
         self._attach(session, subscription)
@@ -160,7 +164,7 @@ class Subscriptions:
             self._waiting.setdefault(route, []).append(waiter)
         self._request_routes(sorted(missing - self._pending.keys()))
 
-    def _judge(self, session: DurableSession, wanted: list[Subscription]) -> list[int]:
+    def _judge(self, session: DurableSession, wanted: list[SessionSubscription]) -> list[int]:
         """Return a reason code per subscription: its QoS, or why it is not granted."""
         partition, held = self._partition, session.subscriptions
         room = partition.settings.filters_per_session_max - len(held)
@@ -192,7 +196,7 @@ class Subscriptions:
         if partition.ledger is not None and waiter.granted and waiter.session in partition.sessions:
             partition.ledger.subscribed(waiter.session, waiter.granted)
 
-    def _attach(self, session: DurableSession, subscription: Subscription) -> None:
+    def _attach(self, session: DurableSession, subscription: SessionSubscription) -> None:
         name = subscription.topic_filter
         shared = parse_shared(name)
         if name not in session.subscriptions:
@@ -323,7 +327,7 @@ class Subscriptions:
         shard, names = self._unsent.take(owner)
         if names and shard < len(self._map().shards):
             self._request += 1
-            self._asked[self._request] = Asked(shard, names, owner)
+            self._asked[self._request] = PendingSubscription(shard, names, owner)
             self._window.sent(owner, self._partition.number, len(names))
             for name in names:
                 pending = self._pending.get(name)
@@ -332,7 +336,7 @@ class Subscriptions:
             self._send(self._request)
         return self._unsent.waits_for(owner)
 
-    def _take(self, request: int) -> Asked:
+    def _take(self, request: int) -> PendingSubscription:
         """Forget a request that was answered, or that nobody answers any more."""
         asked = self._asked.pop(request)
         del self._ask_at[request]

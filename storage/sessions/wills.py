@@ -20,7 +20,7 @@ from storage.state.partition import Partition
 from storage.state.rows import NEVER, WillRow, pack
 from storage.state.timers import FireWillAgain, WillDelayOver
 from wire.messages.batches import OriginKind
-from wire.messages.wills import FireWill, Will, WillFired
+from wire.messages.wills import FireWill, SessionWill, WillFired
 
 __all__ = ["Wills"]
 
@@ -67,7 +67,7 @@ class Wills:
             return False
         return True
 
-    def of(self, client_id: str) -> Will | None:
+    def of(self, client_id: str) -> SessionWill | None:
         """Return the will that is kept for a client ID."""
         row = self._wills.get(client_id)
         return row.will if row is not None else None

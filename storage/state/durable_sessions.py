@@ -16,10 +16,10 @@ from collections.abc import Callable
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from storage.state.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, Entry, SessionRow
+from storage.state.rows import ENTRY_OVERHEAD_BYTES, STATE_RELEASED, STATE_SENT, QueueEntry, SessionRow
 from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.redispatch import SharePick
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["ENDING", "READY_MAX", "DurableSession"]
 
@@ -60,7 +60,7 @@ class DurableSession(SessionWindow):
         "unsent_bytes",
     )
 
-    subscriptions: dict[str, Subscription]
+    subscriptions: dict[str, SessionSubscription]
     partial: set[str]  # filters that are granted in part
     overtaken: dict[bytes, int]  # topic: copies below this session_seq were overtaken at QoS 0
     live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last such message; bounded
@@ -69,7 +69,7 @@ class DurableSession(SessionWindow):
     retained_origins: dict[tuple[int, int, int], tuple[int, ...]]  # just delivered -> subscription identifiers
     runs: list[list[int]]  # [session_seq, packet identifier, count]: identifiers given ahead
     given: deque[tuple[int, int]]  # [seq it ends before, operation]: runs that are not committed
-    ready: deque[Entry]  # the first of those that wait, in memory
+    ready: deque[QueueEntry]  # the first of those that wait, in memory
 
     def __init__(self, number: int, client_id: str) -> None:
         super().__init__(number)
@@ -262,14 +262,14 @@ class DurableSession(SessionWindow):
             self.push_seq = self.next_seq
         self.recheck_below = self.next_seq
 
-    def begin(self, entry: Entry, size: int) -> InFlight:
+    def begin(self, entry: QueueEntry, size: int) -> InFlight:
         """Give the entry its packet identifier: it enters the outbound window at once."""
         flight = self._identify(entry, size)
         flight.sent = True
         self.enter_window(flight)
         return flight
 
-    def give(self, entry: Entry, size: int) -> None:
+    def give(self, entry: QueueEntry, size: int) -> None:
         """Give the entry its packet identifier, in a run of the session row; it will enter the window later."""
         flight = self._identify(entry, size)
         session_seq = entry.session_seq
@@ -281,7 +281,7 @@ class DurableSession(SessionWindow):
         self.unsent.append((session_seq, entry, size))
         self.unsent_bytes += size
 
-    def _identify(self, entry: Entry, size: int) -> InFlight:
+    def _identify(self, entry: QueueEntry, size: int) -> InFlight:
         packet_identifier = self.identifiers.allocate()
         assert packet_identifier is not None  # far fewer are given than there are
         flight = InFlight(packet_identifier, entry.qos, STATE_SENT, size, False, entry.body, sent=False)
@@ -295,7 +295,7 @@ class DurableSession(SessionWindow):
             self.out += 1
             self.out_bytes += flight.size
 
-    def next_unsent(self) -> tuple[int, InFlight, Entry | None] | None:
+    def next_unsent(self) -> tuple[int, InFlight, QueueEntry | None] | None:
         """Take the next message in flight that is not on this connection yet; None if there is none."""
         while self.unsent:
             session_seq, entry, size = self.unsent.popleft()

@@ -9,7 +9,7 @@ epoch has behind that never was. Format: docs/jobs.md.
 from collections.abc import Callable
 
 from wire.messages.batches import OriginKind, PublishMessage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 from wire.sstable.ledger import LedgerOperation, LedgerRecord, LedgerSink, origin_mark, origin_text, topic_hash
 
 __all__ = ["PartitionLedger"]
@@ -89,7 +89,7 @@ class PartitionLedger:
 
     # --- sessions
 
-    def subscribed(self, session: int, subscriptions: list[Subscription]) -> None:
+    def subscribed(self, session: int, subscriptions: list[SessionSubscription]) -> None:
         """SUBACK leaves with this operation."""
         for subscription in subscriptions:
             if _owes(subscription):
@@ -105,7 +105,7 @@ class PartitionLedger:
         self._records.append(LedgerRecord("ended", 0, s=session, r="session deleted"))
 
 
-def _owes(subscription: Subscription) -> bool:
+def _owes(subscription: SessionSubscription) -> bool:
     """True if every message of QoS 1 or 2 to the filter's one topic is owed to the session."""
     name = subscription.topic_filter
     plain = not name.startswith("$share/") and "+" not in name and "#" not in name

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from wire.messages.sessions import Subscription
-from wire.messages.wills import Will
+from wire.messages.sessions import SessionSubscription
+from wire.messages.wills import SessionWill
 
 __all__ = [
     "ENTRY_OVERHEAD_BYTES",
@@ -21,16 +21,16 @@ __all__ = [
     "STATE_QUEUED",
     "STATE_RELEASED",
     "STATE_SENT",
-    "Entry",
     "FilterRow",
-    "HandedRow",
     "InflightRow",
     "LocalRow",
     "LogRow",
     "MetaRow",
     "OpenedRow",
+    "QueueEntry",
     "RetainedRow",
     "SessionRow",
+    "SharedMessageRow",
     "SubscriptionRow",
     "WillRow",
     "decode_entry",
@@ -106,7 +106,7 @@ class SessionRow(msgspec.Struct, array_like=True):
 class SubscriptionRow(msgspec.Struct, array_like=True):
     """One subscription of a session."""
 
-    subscription: Subscription
+    subscription: SessionSubscription
     partial: bool = False  # granted in part: each message is judged when it is delivered
     since: int = 0  # when it was subscribed to last, by the served clock; 0: a row of an older version
 
@@ -138,7 +138,7 @@ class WillRow(msgspec.Struct, array_like=True):
 
     client_id: str
     owner_epoch: int
-    will: Will
+    will: SessionWill
     edge: str
     incarnation: int
     deadline: int = NEVER
@@ -149,7 +149,7 @@ class WillRow(msgspec.Struct, array_like=True):
     owner_made: int = 0  # policy_epoch at which that user was made
 
 
-class HandedRow(msgspec.Struct, array_like=True):
+class SharedMessageRow(msgspec.Struct, array_like=True):
     """A shared group's message whose member ended before it acknowledged: it goes to another one."""
 
     share: bytes
@@ -191,7 +191,7 @@ class LogRow(msgspec.Struct, array_like=True):
     last: bool = True  # of its operation: an operation cut in pieces is applied whole or not at all
 
 
-class Entry(msgspec.Struct, gc=False):
+class QueueEntry(msgspec.Struct, gc=False):
     """One message of a session as it stands in its queue row."""
 
     session_seq: int
@@ -227,7 +227,7 @@ _ARRIVED_BYTES = 6  # behind properties and share: an older reader would take th
 _SHARE = struct.Struct(">BBH")  # of a group's copy, behind its properties: published, own_bytes, length of share
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: QueueEntry) -> bytes:
     """Return the value of a queue row (its key holds the session_seq)."""
     flags = entry.qos | (_RETAIN if entry.retain else 0) | (_COPY if entry.copy else 0)
     share = b""
@@ -255,7 +255,7 @@ def encode_entry(entry: Entry) -> bytes:
     return b"".join((head, entry.topic, entry.properties, share, arrived, b"" if entry.body else entry.payload))
 
 
-def decode_entry(session_seq: int, value: bytes) -> Entry:
+def decode_entry(session_seq: int, value: bytes) -> QueueEntry:
     """Return the entry of a queue row.
 
     Raises:
@@ -273,7 +273,7 @@ def decode_entry(session_seq: int, value: bytes) -> Entry:
     if flags & _ARRIVED:
         arrived = int.from_bytes(value[payload_at : payload_at + _ARRIVED_BYTES], "big")
         payload_at += _ARRIVED_BYTES
-    return Entry(
+    return QueueEntry(
         session_seq,
         value[_ENTRY.size : topic_end],
         value[payload_at:],

@@ -9,7 +9,7 @@ from collections import deque
 import cython
 
 from mqtt.packet_identifiers import PacketIdentifiers
-from storage.state.rows import Entry
+from storage.state.rows import QueueEntry
 from storage.state.session_reads import SessionReads
 
 __all__ = ["InFlight", "SessionWindow"]
@@ -92,7 +92,7 @@ class SessionWindow:
         self._inflight: dict[int, InFlight] | None = None
         self._identifiers: PacketIdentifiers | None = None
         self._sizes: deque[int] | None = None
-        self._unsent: deque[tuple[int, Entry | None, int]] | None = None
+        self._unsent: deque[tuple[int, QueueEntry | None, int]] | None = None
         self._acked_rows: list[int] | None = None
         self._stored_rows: set[int] | None = None
 
@@ -114,7 +114,7 @@ class SessionWindow:
         return self._sizes
 
     @property
-    def unsent(self) -> deque[tuple[int, Entry | None, int]]:
+    def unsent(self) -> deque[tuple[int, QueueEntry | None, int]]:
         """In flight, and not on this connection yet: session_seq, entry (None: on disk), bytes in memory."""
         if self._unsent is None:
             self._unsent = deque()

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 from mqtt.reasons import FAILURE
 from storage.state.durable_sessions import DurableSession
-from storage.state.rows import Entry
+from storage.state.rows import QueueEntry
 from storage.state.session_window import InFlight
-from wire.looks.trace_desk import TraceDesk
+from wire.looks.trace_desk import Tracer
 from wire.looks.traces import CLIENT, NO_ORIGIN, TOPIC, Origin
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap
@@ -46,7 +46,7 @@ class Tracing:
         self._topic_bytes = 0
         self._node = node
         self._operation = (-1, 0, "")  # the last one that was told: partition, index, and that as a text
-        self.desk = TraceDesk(node, cluster_map, self._changed)
+        self.desk = Tracer(node, cluster_map, self._changed)
 
     def _changed(self) -> None:
         self.active = bool(self.desk.running)
@@ -67,7 +67,7 @@ class Tracing:
         """Return whether what becomes of a message is told."""
         return self.active and (message.traced or self.desk.wants_origin(origin))
 
-    def is_told(self, session: DurableSession, entry: Entry) -> bool:
+    def is_told(self, session: DurableSession, entry: QueueEntry) -> bool:
         """Return whether what becomes of an entry is told, and remember it from here on."""
         if (session.number, entry.session_seq) in self._entries:
             return True
@@ -114,7 +114,7 @@ class Tracing:
             self.desk.note("queued", origin, *where, -1, *numbers, "", "sent at once", b"", True)
         self.desk.note("pushed", origin, *where, packet, *numbers, "", session.edge, b"", True)
 
-    def queued(self, partition: int, session: DurableSession, entry: Entry, origin: Origin) -> None:
+    def queued(self, partition: int, session: DurableSession, entry: QueueEntry, origin: Origin) -> None:
         """An entry of a told message is appended to a queue."""
         self._remember((session.number, entry.session_seq), entry.topic, origin)
         self._note("queued", partition, session, entry.session_seq, -1, entry.qos, "", f"depth {session.queued}")
@@ -133,7 +133,7 @@ class Tracing:
             "committed", origin, "", "", self.desk.text(topic), -1, -1, -1, -1, partition, "", detail, b"", True
         )
 
-    def pushed(self, partition: int, session: DurableSession, entry: Entry, flight: InFlight) -> None:
+    def pushed(self, partition: int, session: DurableSession, entry: QueueEntry, flight: InFlight) -> None:
         """An entry goes to the client's edge."""
         self._note(
             "pushed", partition, session, entry.session_seq, flight.packet_identifier, entry.qos, "", session.edge

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-__all__ = ["ACTIVE_MAX", "ACTIVE_S", "NAME_MAX", "Held", "Retained", "UserSums", "add_retained"]
+__all__ = ["ACTIVE_MAX", "ACTIVE_S", "NAME_MAX", "Retained", "UserSums", "UserUsage", "add_retained"]
 
 ACTIVE_MAX = 4_000  # users of whom nodes tell each other; the one that was idle longest is forgotten
 ACTIVE_S = 60.0  # after the last decision about a user
@@ -20,7 +20,7 @@ UNASKED_SHARE = 16  # a node with less than this part of a user's bytes asks nob
 NAME_MAX = 256  # characters; users with longer names have their limits at each node
 
 
-class Held(NamedTuple):
+class UserUsage(NamedTuple):
     """Holdings of a user somewhere."""
 
     sessions: int = 0
@@ -49,7 +49,7 @@ class UserSums:
         self._sessions: dict[str, int] = {}
         self._retained: dict[str, Retained] = {}
         self._active: OrderedDict[str, float] = OrderedDict()  # user -> when somebody decided about it last
-        self._elsewhere: dict[str, dict[str, Held]] = {}  # of those: node -> what it told
+        self._elsewhere: dict[str, dict[str, UserUsage]] = {}  # of those: node -> what it told
         self._asking: set[str] = set()  # those about whom this node decides
         self._asked_at: dict[str, float] = {}  # of those, when it asked last
         self.dirty: dict[str, None] = {}
@@ -81,9 +81,9 @@ class UserSums:
         for user, has in retained.items():
             self.add_retained(user, -has.topics, -has.payload_bytes)
 
-    def here(self, user: str) -> Held:
+    def here(self, user: str) -> UserUsage:
         """Return what a user has at this node."""
-        return Held(self._sessions.get(user, 0), *self._retained.get(user, NOTHING))
+        return UserUsage(self._sessions.get(user, 0), *self._retained.get(user, NOTHING))
 
     def _changed(self, user: str) -> None:
         if user in self._active:
@@ -136,7 +136,7 @@ class UserSums:
 
     # --- what is told
 
-    def told(self, node: str, user: str, held: Held, *, asked: bool, now: float) -> None:
+    def told(self, node: str, user: str, held: UserUsage, *, asked: bool, now: float) -> None:
         """Take what another node has of a user."""
         if asked:
             self._activate(user, now)

@@ -13,12 +13,12 @@ from conf.events import say
 from conf.synced_folder import sync_folder
 from storage.store.put_aside import QUARANTINED_MAX, quarantined, store_files
 
-__all__ = ["AsideStores"]
+__all__ = ["QuarantinedStores"]
 
 logger = logging.getLogger(__name__)
 
 
-class AsideStores:
+class QuarantinedStores:
     """Stores put aside beside one store file.
 
     Args:

@@ -1,6 +1,6 @@
 """Errors of a store, by what must be done about each.
 
-``StoreError`` is refused work: the store is whole and goes on. ``StoreUnproven`` is a store that must not serve until
+``StoreError`` is refused work: the store is whole and goes on. ``StoreUnverified`` is a store that must not serve until
 it is repaired from a replica. ``StoreFatal`` ends the process: nothing read or written after it proves anything.
 """
 
@@ -18,10 +18,10 @@ __all__ = [
     "StoreFailed",
     "StoreFatal",
     "StoreFull",
+    "StoreIncomplete",
     "StoreMismatch",
-    "StoreShort",
     "StoreUnavailable",
-    "StoreUnproven",
+    "StoreUnverified",
     "SyncFailed",
     "ValueTooLarge",
     "damage_in",
@@ -73,15 +73,15 @@ class BatchUnknown(StoreError):
         self.transaction_no = transaction_no
 
 
-class StoreUnproven(StoreError):
+class StoreUnverified(StoreError):
     """The store is not what was acknowledged; rebuild it from a replica, or quarantine it and start empty."""
 
 
-class StoreMismatch(StoreUnproven):
+class StoreMismatch(StoreUnverified):
     """The store belongs to another cluster or node, or has a format this version does not read."""
 
 
-class StoreDamaged(StoreUnproven):
+class StoreDamaged(StoreUnverified):
     """A record, page, header or marker fails its check; never served.
 
     Attributes:
@@ -95,7 +95,7 @@ class StoreDamaged(StoreUnproven):
         self.key = key
 
 
-class StoreShort(StoreUnproven):
+class StoreIncomplete(StoreUnverified):
     """Recovery ended before the "acknowledged up to" marker: acknowledged commits are missing."""
 
     def __init__(self, path: Path, transaction_no: int, acked_up_to: int) -> None:
@@ -119,9 +119,9 @@ class StoreFailed(StoreFatal):
     """The store failed inside a transaction and could not be reopened."""
 
 
-def damage_in(error: BaseException) -> StoreDamaged | StoreShort | None:
+def damage_in(error: BaseException) -> StoreDamaged | StoreIncomplete | None:
     """Return what a store lacks, from an error, the errors of a group, or what caused them."""
-    if isinstance(error, StoreDamaged | StoreShort):
+    if isinstance(error, StoreDamaged | StoreIncomplete):
         return error
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__,)
     return next((found for part in parts if part is not None and (found := damage_in(part)) is not None), None)

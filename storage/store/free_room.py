@@ -7,13 +7,13 @@ from pathlib import Path
 from storage.store.errors import StoreFull
 from storage.store.settings import StoreSettings
 
-__all__ = ["FreeRoom"]
+__all__ = ["FreeSpace"]
 
 KNOWN_S = 0.1  # after a look at the free space: a look per commit costs as much as the commit's write
 FACTOR = 8  # bytes that a written byte may take of the disk, with the log, merges and page sums
 
 
-class FreeRoom:
+class FreeSpace:
     """Room of the file system that has a folder."""
 
     def __init__(self, folder: Path) -> None:

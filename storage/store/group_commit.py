@@ -14,7 +14,7 @@ from storage.state.row_lists import octets_of
 from storage.store.protocol import Batch
 from storage.store.settings import GroupCommitSettings
 
-__all__ = ["Committed", "GroupCommit", "GroupCommitReady", "LogSynced", "Submitted", "Waited"]
+__all__ = ["CommitWaited", "Committed", "GroupCommit", "GroupCommitReady", "LogSynced", "Submitted"]
 
 _MEAN_WEIGHT = 0.25  # of the newest batch in the running mean of rows per batch
 
@@ -41,7 +41,7 @@ class LogSynced:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class CommitWaited:
     """Time has passed."""
 
 
@@ -55,7 +55,7 @@ class GroupCommitReady:
         transaction: Rows of all batches that go in it; None if nothing is to be committed.
         sync: Start a sync of the newest commit.
         marker: That sync covers the marker.
-        deadline: When to come back with ``Waited`` if nothing else happens.
+        deadline: When to come back with ``CommitWaited`` if nothing else happens.
     """
 
     durable: int | None
@@ -90,7 +90,7 @@ class GroupCommit:
     def handle(
         self,
         now: float,
-        event: Submitted | Committed | LogSynced | Waited,
+        event: Submitted | Committed | LogSynced | CommitWaited,
         *,
         crowded: bool = False,
         held: bool = False,

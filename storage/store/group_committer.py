@@ -12,7 +12,7 @@ import trio
 
 from storage.store.checkpointer import Checkpointer
 from storage.store.errors import BatchUnknown, StoreError, StoreFailed, StoreFull
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
+from storage.store.group_commit import Committed, CommitWaited, GroupCommit, GroupCommitReady, LogSynced, Submitted
 from storage.store.log_syncs import LogSyncs
 from storage.store.protocol import Batch, KeyValueStore, Syncs
 from storage.store.settings import GroupCommitSettings
@@ -169,7 +169,7 @@ class GroupCommitter:
         if self._store.makes_room:
             self._make_room()
         operations, self._batches = self._batches, []
-        self._handle(Submitted(operations) if operations else Waited())
+        self._handle(Submitted(operations) if operations else CommitWaited())
 
     def _make_room(self) -> None:
         """Do a slice of what commits wait for, or will; the next one comes with the loop's next turn."""
@@ -179,7 +179,7 @@ class GroupCommitter:
         except StoreError as error:
             self._fail(error)
 
-    def _handle(self, event: Submitted | LogSynced | Waited) -> None:
+    def _handle(self, event: Submitted | LogSynced | CommitWaited) -> None:
         if self._failure is not None:
             return  # nothing is written, or announced, any more
         try:
@@ -189,7 +189,7 @@ class GroupCommitter:
         if self._deadline < self._wakes_at:
             self._wake.set()
 
-    def _told(self, event: Submitted | Committed | LogSynced | Waited) -> GroupCommitReady:
+    def _told(self, event: Submitted | Committed | LogSynced | CommitWaited) -> GroupCommitReady:
         return self._core.handle(trio.current_time(), event, crowded=self._store.crowded, held=self._store.held)
 
     def _perform(self, ready: GroupCommitReady) -> None:

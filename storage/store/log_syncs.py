@@ -16,7 +16,7 @@ from conf.metrics import PowersOfTwo
 from storage.store.errors import SyncFailed
 from storage.store.protocol import SyncTicket
 from storage.store.store_sync import StoreSync
-from wire.links.early_reads import EarlyReads
+from wire.links.early_reads import ReactorHook
 
 try:
     from storage.store._sync_thread import SyncThread
@@ -37,7 +37,7 @@ class LogSyncs:
         lengths: Of its syncs.
     """
 
-    def __init__(self, reads: EarlyReads | None = None, *, wait_s: float | None = None) -> None:
+    def __init__(self, reads: ReactorHook | None = None, *, wait_s: float | None = None) -> None:
         """Args:
         reads: Hears of an end without a turn of trio's.
         wait_s: In ``begin``, while syncs take less; ``WAIT_S`` if not given.

@@ -29,14 +29,14 @@ from storage.store.checkpoints import CheckpointSync
 from storage.store.errors import BatchUnknown, StoreClosed, StoreFailed, SyncFailed
 from storage.store.protocol import Batch, Row, SyncTicket
 from storage.store.record import RESERVED_PREFIX
-from storage.store.row_table import ABSENT, Below, RowTable, encode_rows
+from storage.store.row_table import ABSENT, KeyUpperBounds, MemTable, encode_rows
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from storage.store.store_sync import StoreSync
-from storage.store.write_ahead import WriteAhead, size_of
+from storage.store.write_ahead import WriteAheadLog, size_of
 from wire.messages.octets import Octets
 
-__all__ = ["LoggedStore"]
+__all__ = ["WalStore"]
 
 ASCENDING = keys.QUEUE + keys.LOG + keys.INFLIGHT  # kinds of rows whose keys ascend within their head
 GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next generation begins
@@ -51,18 +51,18 @@ MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
 MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
 
 
-class LoggedStore:
+class WalStore:
     """One store and its log; see ``KeyValueStore``."""
 
-    def __init__(self, data: Store, ahead: WriteAhead) -> None:
+    def __init__(self, data: Store, ahead: WriteAheadLog) -> None:
         self._data = data
         self._ahead = ahead
         self._number = data.transaction_no
         self._durable = data.transaction_no  # commits up to this one are
-        self._below = Below(ASCENDING, data.highest)
+        self._below = KeyUpperBounds(ASCENDING, data.highest)
         self._region = ahead.region(0)
-        self._newer = RowTable(self._below, self._number)
-        self._older: RowTable | None = None
+        self._newer = MemTable(self._below, self._number)
+        self._older: MemTable | None = None
         self._older_bytes = 0  # of its commits in the log
         self._older_all = 0  # rows that it had
         self._older_rows = 0  # of it that are not moved yet, at least
@@ -75,7 +75,7 @@ class LoggedStore:
         self._octets = Octets()
 
     @classmethod
-    def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "LoggedStore":
+    def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "WalStore":
         """Open the store at path, or create it; raises what ``Store.open`` raises."""
         data = Store.open(path, cluster_id, node_id, settings)
         try:
@@ -196,7 +196,7 @@ class LoggedStore:
         """
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
-                self._older, self._newer = self._newer, RowTable(self._below, self._number)
+                self._older, self._newer = self._newer, MemTable(self._below, self._number)
                 self._older_bytes, self._older_all = self._region.used, len(self._older)
                 self._older_rows = self._older_all
                 self._slice_rows = MOVED_BYTES_MAX * self._older_rows // self._older_bytes
@@ -226,7 +226,7 @@ class LoggedStore:
         left = (GENERATION_BYTES - self._region.used) / (GENERATION_BYTES - settled)
         return self._older_rows - int(self._older_all * left)
 
-    def _move_rows(self, table: RowTable, most: int, over: RowTable | None = None, *, at_once: bool = False) -> bool:
+    def _move_rows(self, table: MemTable, most: int, over: MemTable | None = None, *, at_once: bool = False) -> bool:
         """Move some rows of a generation, without those that a later one has; return whether none is left."""
         rows = table.some(most)
         whole = len(rows) < most  # the partitions of a generation are not counted for each slice
@@ -257,7 +257,7 @@ class LoggedStore:
             while not self._move_rows(table, MOVED_AT_ONCE, at_once=True):
                 pass
         self._older = None
-        self._newer = RowTable(self._below, self._number)
+        self._newer = MemTable(self._below, self._number)
 
     # --- reading
 

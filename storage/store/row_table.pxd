@@ -6,7 +6,7 @@ cdef enum:
     DELETED = 0xFFFFFFFF
 
 
-cdef class Below:
+cdef class KeyUpperBounds:
     cdef bytes ascending
     cdef object highest
     cdef dict tops
@@ -18,15 +18,15 @@ cdef class PartRows:
     cdef list ordered
 
 
-cdef class RowTable:
+cdef class MemTable:
     cdef public unsigned long long number
-    cdef Below below
+    cdef KeyUpperBounds below
     cdef dict parts
 
 
-cdef object forget_deletion(RowTable table, bytes key)
-cdef PartRows part_of(RowTable table, bytes head)
-cdef object put_row(RowTable table, PartRows part, bytes key, bytes value)
-cdef bint note_new(Below below, bytes key) except -1
+cdef object forget_deletion(MemTable table, bytes key)
+cdef PartRows part_of(MemTable table, bytes head)
+cdef object put_row(MemTable table, PartRows part, bytes key, bytes value)
+cdef bint note_new(KeyUpperBounds below, bytes key) except -1
 cdef object delete_row(PartRows part, bytes key)
 cdef list keys_between(PartRows part, bytes start, bytes stop)

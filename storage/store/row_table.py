@@ -18,7 +18,7 @@ from wire.messages.octets import Octets
 if not cython.compiled:
     from wire.messages.octets import add16, add32, add_bytes, take_all
 
-__all__ = ["ABSENT", "Below", "RowTable", "encode_rows"]
+__all__ = ["ABSENT", "KeyUpperBounds", "MemTable", "encode_rows"]
 
 HEADS_MAX = 100_000  # of which the highest key below is known
 ABSENT = object()  # of a key of which a generation says nothing
@@ -28,7 +28,7 @@ if not cython.compiled:  # compiled, this is a C constant: row_table.pxd
     DELETED = 0xFFFFFFFF
 
 
-class Below:
+class KeyUpperBounds:
     """The highest key of each head that stands below, or did.
 
     Args:
@@ -55,14 +55,14 @@ class PartRows:
         self.ordered: list[bytes] | None = None
 
 
-class RowTable:
+class MemTable:
     """One generation.
 
     Attributes:
         number: Of the newest commit in it.
     """
 
-    def __init__(self, below: Below, number: int) -> None:
+    def __init__(self, below: KeyUpperBounds, number: int) -> None:
         self.number = number
         self.below = below
         self.parts: dict[bytes, PartRows] = {}
@@ -133,7 +133,7 @@ class RowTable:
                 left.append(row)
         return left
 
-    def forget(self, moved: list[tuple[bytes, bytes | None]], over: "RowTable | None") -> None:
+    def forget(self, moved: list[tuple[bytes, bytes | None]], over: "MemTable | None") -> None:
         """Forget rows that stand in the data file now, and those that ``over``, the generation behind, has.
 
         Its deletion of a row that was fresh is forgotten with it: the row never reached the data file.
@@ -151,7 +151,7 @@ class RowTable:
                 del self.parts[key[:2]]
 
 
-def forget_deletion(table: RowTable, key: bytes) -> None:
+def forget_deletion(table: MemTable, key: bytes) -> None:
     """Forget that a row was deleted; one that was written is kept."""
     part: PartRows | None = table.parts.get(key[:2])
     if part is not None and part.rows.get(key, ABSENT) is None:
@@ -161,7 +161,7 @@ def forget_deletion(table: RowTable, key: bytes) -> None:
             del table.parts[key[:2]]
 
 
-def part_of(table: RowTable, head: bytes) -> PartRows:
+def part_of(table: MemTable, head: bytes) -> PartRows:
     """Return the rows of a partition."""
     part: PartRows | None = table.parts.get(head)
     if part is None:
@@ -170,7 +170,7 @@ def part_of(table: RowTable, head: bytes) -> PartRows:
     return part
 
 
-def put_row(table: RowTable, part: PartRows, key: bytes, value: bytes) -> None:
+def put_row(table: MemTable, part: PartRows, key: bytes, value: bytes) -> None:
     """Take a row."""
     if key in part.fresh:
         part.fresh[key] = value
@@ -182,7 +182,7 @@ def put_row(table: RowTable, part: PartRows, key: bytes, value: bytes) -> None:
         part.rows[key] = value
 
 
-def note_new(below: Below, key: bytes) -> cython.bint:
+def note_new(below: KeyUpperBounds, key: bytes) -> cython.bint:
     """Note that a key may stand below from now on; return True if it stands nowhere there yet, for sure."""
     size: cython.Py_ssize_t = len(key)
     if size < TAIL + 3 or key[2] not in below.ascending:

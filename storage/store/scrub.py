@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Literal
 from zlib import crc32
 
-from storage.store.errors import StoreDamaged, StoreError, StoreUnproven
-from storage.store.logged_store import LoggedStore
+from storage.store.errors import StoreDamaged, StoreError, StoreUnverified
+from storage.store.logged_store import WalStore
 from storage.store.protocol import Row
 from storage.store.record import RECORD_OVERHEAD_BYTES, RESERVED_PREFIX, decode_record
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 
-__all__ = ["Finding", "RangeDigest", "Scrub", "ScrubReport", "verify"]
+__all__ = ["RangeDigest", "Scrub", "ScrubFinding", "ScrubReport", "verify"]
 
 FINDINGS_MAX = 1000  # kept; the rest is counted
 _DIGEST_MODULUS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ScrubFinding:
     """One thing that is wrong.
 
     Attributes:
@@ -65,7 +65,7 @@ class ScrubReport:
     """Result of a scrub: counts per first two key bytes (the partition), and what is wrong."""
 
     ranges: dict[int, RangeDigest] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ScrubFinding] = field(default_factory=list)
     findings_dropped: int = 0
     done: bool = False
 
@@ -79,7 +79,7 @@ class ScrubReport:
         """Whether everything was read and nothing is wrong."""
         return self.done and not self.findings
 
-    def find(self, finding: Finding) -> None:
+    def find(self, finding: ScrubFinding) -> None:
         """Note a finding, or count it when there are too many."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
@@ -93,7 +93,7 @@ class Scrub:
     Rows written behind the reading point meanwhile are not seen by this pass.
     """
 
-    def __init__(self, store: Store | LoggedStore) -> None:
+    def __init__(self, store: Store | WalStore) -> None:
         self.report = ScrubReport()
         self._store = store
         self._next = b"\x00"
@@ -105,7 +105,7 @@ class Scrub:
         try:
             found = self._store.raw_scan(self._next, rows)
         except StoreDamaged as error:  # a page among these rows or further on; what lies behind it is out of reach
-            self.report.find(Finding("unreadable", self._next, str(error)))
+            self.report.find(ScrubFinding("unreadable", self._next, str(error)))
             self.report.done = True
             return False
         self._check(found)
@@ -122,12 +122,12 @@ class Scrub:
     def _check(self, rows: list[Row]) -> None:
         for key, record in rows:
             if key < self._next:
-                self.report.find(Finding("order", key, "keys do not ascend"))
+                self.report.find(ScrubFinding("order", key, "keys do not ascend"))
                 self.report.done = True  # the cursor would go in circles
                 return
             self._next = key + b"\x00"
             if decode_record(key, record) is None:
-                self.report.find(Finding("record", key, "checksum"))
+                self.report.find(ScrubFinding("record", key, "checksum"))
                 continue
             if not key.startswith(RESERVED_PREFIX):
                 self.report.ranges.setdefault(int.from_bytes(key[:2], "big"), RangeDigest()).add(key, record)
@@ -136,9 +136,9 @@ class Scrub:
     def _seek(self, key: bytes) -> None:
         try:
             if self._store.get(key) is None:
-                self.report.find(Finding("seek", key, "a lookup does not find the row that a scan found"))
+                self.report.find(ScrubFinding("seek", key, "a lookup does not find the row that a scan found"))
         except StoreError as error:
-            self.report.find(Finding("seek", key, str(error)))
+            self.report.find(ScrubFinding("seek", key, str(error)))
 
     def _finish(self) -> None:
         for finding in _store_findings(self._store):
@@ -155,18 +155,18 @@ def verify(path: Path, settings: StoreSettings | None = None) -> ScrubReport:
     try:
         store = Store.open_existing(path, settings or StoreSettings())
     except StoreError as error:
-        if not isinstance(error, StoreUnproven):
+        if not isinstance(error, StoreUnverified):
             raise
-        return ScrubReport(findings=[Finding("store", b"", str(error))], done=True)
+        return ScrubReport(findings=[ScrubFinding("store", b"", str(error))], done=True)
     try:
         return Scrub(store).run()
     finally:
         store.close()
 
 
-def _store_findings(store: Store | LoggedStore) -> Iterator[Finding]:
+def _store_findings(store: Store | WalStore) -> Iterator[ScrubFinding]:
     """Yield what sentinel, newest commit and marker say against each other."""
     try:
         store.check_identity()
     except StoreError as error:
-        yield Finding("store", b"", str(error))
+        yield ScrubFinding("store", b"", str(error))

@@ -22,14 +22,14 @@ from storage.store.errors import (
     StoreClosed,
     StoreDamaged,
     StoreFailed,
+    StoreIncomplete,
     StoreMismatch,
-    StoreShort,
     StoreUnavailable,
     SyncFailed,
     ValueTooLarge,
     system_errors,
 )
-from storage.store.free_room import FreeRoom
+from storage.store.free_room import FreeSpace
 from storage.store.lsm_file import LsmFile, require_library
 from storage.store.protocol import Batch, Row, SyncTicket
 from storage.store.record import (
@@ -42,7 +42,7 @@ from storage.store.record import (
 )
 from storage.store.settings import StoreSettings
 from storage.store.store_sync import StoreSync
-from storage.store.write_ahead import WriteAhead, logged_commits
+from storage.store.write_ahead import WriteAheadLog, logged_commits
 
 __all__ = ["Store"]
 
@@ -68,7 +68,7 @@ class Store:
         self._lock_descriptor = -1
         self._marker: AckedMarker | None = None
         self._marker_synced_at = 0  # transaction_no of the last sync that covered the marker
-        self._room = FreeRoom(self.path.parent)
+        self._room = FreeSpace(self.path.parent)
         self.checkpoints = Checkpoints(self._file)
 
     @classmethod
@@ -78,7 +78,7 @@ class Store:
         Raises:
             StoreMismatch: It is the store of another cluster or node, or of another format.
             StoreDamaged: Header, sentinel or marker fail their check.
-            StoreShort: Acknowledged commits are missing.
+            StoreIncomplete: Acknowledged commits are missing.
             StoreBusy: It is open elsewhere.
             StoreUnavailable: The system refuses the folder or a file.
         """
@@ -172,11 +172,11 @@ class Store:
             raise ValueTooLarge(f"key of {len(key)} bytes, at most {self.settings.key_bytes_max}")
 
     def require_room(self, *, reclaiming: bool = False) -> None:
-        """Raise StoreFull if free space is below the floor; see ``FreeRoom.require``."""
+        """Raise StoreFull if free space is below the floor; see ``FreeSpace.require``."""
         self._room.require(self.settings, reclaiming=reclaiming)
 
     def require_room_for(self, octets: int, *, reclaiming: bool) -> None:
-        """See ``FreeRoom.require_for``."""
+        """See ``FreeSpace.require_for``."""
         self._room.require_for(octets, self.settings, reclaiming=reclaiming)
 
     def free_space(self) -> tuple[int, int]:
@@ -352,7 +352,7 @@ class Store:
         self._transaction_no = self._recovered_head()
         replayed = self._replay()
         if self._transaction_no < self._marker.acked_up_to:
-            raise StoreShort(self.path, self._transaction_no, self._marker.acked_up_to)
+            raise StoreIncomplete(self.path, self._transaction_no, self._marker.acked_up_to)
         self._settle(replayed=replayed)
 
     def _replay(self) -> bool:
@@ -372,10 +372,10 @@ class Store:
             self._transaction_no = newest
         return newest > first
 
-    def begin_log(self) -> WriteAhead:
+    def begin_log(self) -> WriteAheadLog:
         """Begin a write-ahead log under a new label, durably; what stood in the one before is in the data file."""
         with system_errors(self.path):
-            ahead = WriteAhead(self._sibling("-ahead"))
+            ahead = WriteAheadLog(self._sibling("-ahead"))
         try:
             self._transact([(_LOG_KEY, encode_record(_LOG_KEY, ahead.label))], self._transaction_no)
             self.begin_sync().run()
@@ -451,7 +451,7 @@ class Store:
         if head != self._transaction_no:
             raise StoreDamaged(self.path, f"its newest commit reads as {head}, it was {self._transaction_no}")
         if max(head, logged_to) < marker.acked_up_to:
-            raise StoreShort(self.path, max(head, logged_to), marker.acked_up_to)
+            raise StoreIncomplete(self.path, max(head, logged_to), marker.acked_up_to)
         if marker.damaged_slots:
             raise StoreDamaged(self.path, f"{marker.damaged_slots} slots of its marker fail their checksum")
 

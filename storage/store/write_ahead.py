@@ -26,7 +26,7 @@ from storage.state.row_lists import octets_of
 from storage.store.protocol import Batch
 from storage.store.record import RESERVED_PREFIX
 
-__all__ = ["REGION_BYTES", "LogRegion", "WriteAhead", "logged_commits", "size_of"]
+__all__ = ["REGION_BYTES", "LogRegion", "WriteAheadLog", "logged_commits", "size_of"]
 
 REGION_BYTES = 32 * 1024 * 1024
 REGIONS = 2
@@ -50,7 +50,7 @@ class LogRegion:
         used: Bytes of its commits, those behind the regions included.
     """
 
-    def __init__(self, ahead: "WriteAhead", index: int) -> None:
+    def __init__(self, ahead: "WriteAheadLog", index: int) -> None:
         self.index = index
         self.used = 0
         self.large: list[tuple[int, int]] = []  # (place, end) of rows behind the regions
@@ -103,7 +103,7 @@ class LogRegion:
         self._chain = chain
 
 
-class WriteAhead:
+class WriteAheadLog:
     """The open log of a store."""
 
     def __init__(self, path: Path) -> None:

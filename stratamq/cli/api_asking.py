@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from admin.api import Api, Call
+    from admin.api import Api, ApiCall
     from stratamq.cli.options import Options
     from wire.messages.operators import AdminReply
 
@@ -31,7 +31,7 @@ def api_of(options: "Options") -> "Api":
     return Api(options.api or "", read_token(options.token_file))
 
 
-def call_of_verb(verb: str, arguments: Mapping[str, object]) -> "Call":
+def call_of_verb(verb: str, arguments: Mapping[str, object]) -> "ApiCall":
     """Return the request for a verb.
 
     Raises:
@@ -75,9 +75,9 @@ def page_of(options: "Options", path: str, kind: type[T]) -> T:
         UserError: It has none at this path, refuses the token, or does not answer.
         typer.Exit: ``--show-api``: the call is printed.
     """
-    from admin.api import Call, read_answer
+    from admin.api import ApiCall, read_answer
 
-    call = Call("GET", path)
+    call = ApiCall("GET", path)
     if options.show_api:
         typer.echo(call.line())
         raise typer.Exit
@@ -105,7 +105,7 @@ def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "
         UserError: It has no such verb, refuses the token, or does not answer.
     """
     from access.operators.verbs import VERBS
-    from admin.api import Refused, read_answer
+    from admin.api import ApiError, read_answer
     from conf.errors import ExitCode
     from wire.messages.operators import AdminReply
 
@@ -114,7 +114,7 @@ def ask_api(verb: str, arguments: Mapping[str, object], options: "Options") -> "
     try:
         status, data = api.ask(call, ASK_S, headers)
         result: Any = read_answer(api.address, data, object) if data else None
-    except Refused as refused:
+    except ApiError as refused:
         if refused.status in (401, 403):
             raise
         return AdminReply(0, False, refused.result, refused.message, refused.exit_code)

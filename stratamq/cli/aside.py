@@ -31,19 +31,19 @@ def add_aside(stores: typer.Typer) -> None:
 @asks
 def aside(options: Options, node: NodeOption = "") -> None:
     """List the damaged stores that running storage nodes put aside and keep."""
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from conf.errors import ExitCode, UserError
     from stratamq.cli.api_asking import show_call
 
     if options.show_api and node:
         show_call(LIST, {"node": node})
     found: list[dict[str, object]] = []
-    missing: list[Missing] = []
+    missing: list[MissingRows] = []
     for name, reply in _ordered(options, LIST, {}, node).items():
         if reply.ok and isinstance(reply.result, dict):
             found += [{"node": name} | store for store in reply.result["stores"]]
         elif reply.exit_code == ExitCode.NOT_READY:
-            missing.append(Missing(name, reply.error))
+            missing.append(MissingRows(name, reply.error))
         else:
             raise UserError(reply.error, reply.exit_code or ExitCode.FAILED)
     if found or options.output not in (OutputFormat.TABLE, OutputFormat.WIDE, OutputFormat.JSONL, OutputFormat.CSV):

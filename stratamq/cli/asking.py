@@ -18,7 +18,7 @@ from stratamq.cli.options import Options
 from stratamq.cli.output import OutputFormat, print_result
 
 if TYPE_CHECKING:
-    from wire.links.operator_access import Access
+    from wire.links.operator_access import OperatorAccess
     from wire.messages.operators import Admin, AdminReply
 
 __all__ = ["Options", "answer", "ask", "ask_links", "leader_address", "show", "show_nodes", "told"]
@@ -197,7 +197,7 @@ def ask_links(
         time.sleep(ASK_AGAIN_S)
 
 
-def _ask_each(access: "Access", question: "Admin") -> tuple[Any, list[str], bool]:
+def _ask_each(access: "OperatorAccess", question: "Admin") -> tuple[Any, list[str], bool]:
     """Return the first reply, or what each router said, and whether they only lack a leader."""
     from conf.errors import ExitCode, UserError
     from wire.links.plain_run import run_plainly
@@ -240,7 +240,7 @@ def _ask_leader(leader: str, answer: Any, arguments: dict[str, object], verb: st
         return answer  # it may have died; what the other router knows is better than nothing
 
 
-async def _request(request: Any, address: str, access: "Access", message: "Admin") -> Any:
+async def _request(request: Any, address: str, access: "OperatorAccess", message: "Admin") -> Any:
     from access.operators.verbs import changes, tier_of
 
     return await request(

@@ -15,7 +15,7 @@ from stratamq.cli.output import printable
 from stratamq.cli.progress import progress_bar
 from stratamq.cli.showing import (
     ClientArgument,
-    Point,
+    FieldView,
     api_path,
     point_options,
     print_story,
@@ -24,7 +24,7 @@ from stratamq.cli.showing import (
 from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.queries import ClientView, Cluster
     from wire.messages.operators import AdminReply
 
@@ -51,18 +51,18 @@ def known(view: "ClientView") -> "ClientView":
     """Return a client that somebody knows, or that somebody silent may know.
 
     Raises:
-        NotThere: Every node that was asked answered, and none knows it.
+        NotFound: Every node that was asked answered, and none knows it.
     """
-    from conf.errors import NotThere
+    from conf.errors import NotFound
 
     if view.session is None and view.connection is None and not view.partial:
         hint = "`stratamq client list` and `session list` show those that there are"
-        raise NotThere(f"no session and no connection of client {view.client_id[:100]!r}: {hint}")
+        raise NotFound(f"no session and no connection of client {view.client_id[:100]!r}: {hint}")
     return view
 
 
 @point_options
-def show_client(point: Point, options: Options, client_id: ClientArgument) -> None:
+def show_client(point: FieldView, options: Options, client_id: ClientArgument) -> None:
     """One client: its connection and its session, from the two nodes that have them."""
     from admin.queries import client
 
@@ -86,7 +86,7 @@ def show_client(point: Point, options: Options, client_id: ClientArgument) -> No
 
 
 @point_options
-def explain(point: Point, options: Options, client_id: ClientArgument, topic: TopicOption = "") -> None:
+def explain(point: FieldView, options: Options, client_id: ClientArgument, topic: TopicOption = "") -> None:
     """Why nothing reaches a client: the first condition that holds, with its numbers."""
     from admin.stories import check_topic, client_explained
 
@@ -203,20 +203,20 @@ def _went_on(reply: "AdminReply", done: int, total: int) -> None:
         raise UserError(f"{done} of {total} were kicked; {reply.error}", reply.exit_code or ExitCode.FAILED)
 
 
-def _end(partial: "tuple[Missing, ...]") -> None:
+def _end(partial: "tuple[MissingRows, ...]") -> None:
     from conf.errors import ExitCode
 
     if partial:
         raise typer.Exit(ExitCode.PARTIAL)
 
 
-def _chosen(filters: list[str], options: Options) -> "tuple[list[str], tuple[Missing, ...]]":
+def _chosen(filters: list[str], options: Options) -> "tuple[list[str], tuple[MissingRows, ...]]":
     """Return the client IDs that a filter chooses, KICKED_MAX at most."""
-    from admin.queries import Wanted, walk
+    from admin.queries import ListQuery, walk
     from conf.errors import ExitCode, UserError
 
     where = keyed(NOUNS["client"], conditions(filters))
-    wanted = Wanted(where, limit=KICKED_MAX + 1, columns=("client_id",))
+    wanted = ListQuery(where, limit=KICKED_MAX + 1, columns=("client_id",))
     found = with_cluster(options, lambda cluster: walk(cluster, "clients", wanted))
     chosen = list(dict.fromkeys(row.client_id for _, row in found.rows if row.client_id))
     if len(chosen) > KICKED_MAX:

@@ -12,7 +12,7 @@ import typer
 from stratamq.cli.output import printable
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.queries import Cluster
     from stratamq.cli.asking import Options
 
@@ -63,7 +63,7 @@ def with_cluster(options: "Options", act: "Callable[[Cluster], Awaitable[T]]", t
     return run_plainly(run_by_api if options.api is not None else run)
 
 
-def say_partial(partial: "Sequence[Missing]", restarted: Sequence[str] = ()) -> None:
+def say_partial(partial: "Sequence[MissingRows]", restarted: Sequence[str] = ()) -> None:
     """Say on stderr whose rows are not all there."""
     if partial:
         named = "; ".join(f"{missing.node}: {missing.why}" for missing in partial)
@@ -72,7 +72,7 @@ def say_partial(partial: "Sequence[Missing]", restarted: Sequence[str] = ()) -> 
         typer.echo(printable(f"stratamq: restarted, rows may come again: {', '.join(restarted)}"), err=True)
 
 
-def end_partial(partial: "Sequence[Missing]", restarted: Sequence[str] = (), *, required: bool = False) -> None:
+def end_partial(partial: "Sequence[MissingRows]", restarted: Sequence[str] = (), *, required: bool = False) -> None:
     """Say whose rows are not all there, and end with exit code 3 where that is so.
 
     Args:

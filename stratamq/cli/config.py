@@ -92,12 +92,12 @@ def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[s
     Raises:
         UserError: A node does not answer.
     """
-    from admin.queries import Listed, Wanted, walk
+    from admin.queries import ListQuery, ListResult, walk
     from conf.errors import ExitCode, UserError
     from stratamq.cli.cluster_questions import with_cluster
 
-    async def ask(cluster: "Cluster") -> Listed:
-        wanted = Wanted(nodes=nodes, limit=ROWS_MAX, tier="" if nodes else tier)
+    async def ask(cluster: "Cluster") -> ListResult:
+        wanted = ListQuery(nodes=nodes, limit=ROWS_MAX, tier="" if nodes else tier)
         return await walk(cluster, "config", wanted)
 
     if options.show_api:

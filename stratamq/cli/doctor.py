@@ -17,8 +17,8 @@ from stratamq.cli.tiers import ConfigOption, SetOption
 from stratamq.cli.verbs import asks
 
 if TYPE_CHECKING:
-    from admin.doctor.examine import Answers
-    from admin.doctor.findings import Finding
+    from admin.doctor.examine import CollectedRows
+    from admin.doctor.findings import DoctorFinding
     from admin.queries import Cluster
 
 __all__ = ["QUESTIONS_S", "examined", "findings_of", "register"]
@@ -64,7 +64,7 @@ def doctor(
     end_partial(partial)
 
 
-def examined(options: Options, over: float, timeout_s: float) -> "Answers":
+def examined(options: Options, over: float, timeout_s: float) -> "CollectedRows":
     """Ask the nodes.
 
     Raises:
@@ -76,15 +76,19 @@ def examined(options: Options, over: float, timeout_s: float) -> "Answers":
     reply = ask("cluster status", {}, options)
     status = reply.result if reply.ok and isinstance(reply.result, dict) else {}
 
-    async def act(cluster: "Cluster") -> "Answers":
+    async def act(cluster: "Cluster") -> "CollectedRows":
         return await examine(cluster, status, over)
 
     return with_cluster(options, act, timeout_s)
 
 
 def findings_of(
-    answers: "Answers | None", data: Path, tier: str = "", config: Path | None = None, settings: list[str] | None = None
-) -> "list[Finding]":
+    answers: "CollectedRows | None",
+    data: Path,
+    tier: str = "",
+    config: Path | None = None,
+    settings: list[str] | None = None,
+) -> "list[DoctorFinding]":
     """Return what all checks find, of the cluster first."""
     from admin.doctor import cluster, host
     from conf.errors import ExitCode, UserError
@@ -109,4 +113,4 @@ def findings_of(
             raise UserError(f"no tier {tier!r}: expected {', '.join(TIERS)}", ExitCode.USAGE)
     told = answers.examined.settings if answers is not None else {}
     found = cluster.judge(answers.examined) if answers is not None else []
-    return found + host.judge(host.Host(data, check_config=check if tier else None, settings=told))
+    return found + host.judge(host.HostReader(data, check_config=check if tier else None, settings=told))

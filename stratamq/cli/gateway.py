@@ -65,9 +65,9 @@ def publish(
 
     from conf.errors import ExitCode
     from gateways.datagrams.messages import Code
-    from gateways.datagrams.programs import KnownBy, publish_lines
+    from gateways.datagrams.programs import ProgramIdentity, publish_lines
 
-    known_by = KnownBy(name, key_file, certificate, key, authority)
+    known_by = ProgramIdentity(name, key_file, certificate, key, authority)
     failed = publish_lines(node, topic, qos, known_by, give_up_s)
     for outcome in failed[:10]:
         why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answered"
@@ -91,12 +91,12 @@ def subscribe(
     relay: Annotated[bool, typer.Option("--relay", help="Take everything through the node that is asked.")] = False,
 ) -> None:
     """Print the topic and payload of each message that comes."""
-    from gateways.datagrams.messages import Publish
-    from gateways.datagrams.programs import KnownBy, subscribe_and_print
+    from gateways.datagrams.messages import DatagramPublish
+    from gateways.datagrams.programs import ProgramIdentity, subscribe_and_print
     from stratamq.cli.output import printable
 
-    def show(message: Publish) -> None:
+    def show(message: DatagramPublish) -> None:
         typer.echo(f"{printable(message.topic)} {printable(message.payload.decode(errors='replace'))}")
 
-    known_by = KnownBy(name, key_file, certificate, key, authority)
+    known_by = ProgramIdentity(name, key_file, certificate, key, authority)
     subscribe_and_print(node, topic_filter, qos, count, known_by, give_up_s, relay, show)

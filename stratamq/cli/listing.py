@@ -26,9 +26,9 @@ from stratamq.cli.verbs import options_of, signed
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, is_away, pause, say_away
 
 if TYPE_CHECKING:
-    from admin.queries import Cluster, Listed, Wanted
+    from admin.queries import Cluster, ListQuery, ListResult
 
-__all__ = ["Look", "add_list", "conditions", "keyed", "list_options", "listed", "print_rows"]
+__all__ = ["ListOptions", "add_list", "conditions", "keyed", "list_options", "listed", "print_rows"]
 
 PAGE = 1_000  # rows
 MERGED_MAX = 100_000  # rows that are put together from parts
@@ -69,7 +69,7 @@ def conditions(filters: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ListOptions:
     """The options that every list has."""
 
     filters: list[str]
@@ -114,7 +114,7 @@ def list_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a list as its first argument, and those that every command has as its second."""
 
     def asked(**values: Any) -> None:
-        look = Look(**{name: values.pop(name) for name in OPTIONS})
+        look = ListOptions(**{name: values.pop(name) for name in OPTIONS})
         options = options_of(values)
         command(look, options, **values)
 
@@ -128,13 +128,13 @@ def add_list(
     of = NOUNS[noun]
 
     @list_options
-    def command(look: Look, options: Options) -> None:
+    def command(look: ListOptions, options: Options) -> None:
         listed(of, look, options, where or {})
 
     to.command(name, help=of.text, hidden=hidden)(command)
 
 
-def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -> None:
+def listed(noun: Noun, look: ListOptions, options: Options, where: Mapping[str, str]) -> None:
     """List a noun as its options say.
 
     Args:
@@ -144,7 +144,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
         where: Conditions beside those of ``--filter``.
     """
     from admin.gather import BEST_MAX
-    from admin.queries import Wanted, check
+    from admin.queries import ListQuery, check
 
     conditions = {**keyed(noun, look.where()), **where}
     if not 1 <= look.limit <= LIMIT_MAX:
@@ -157,7 +157,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
     counter, rate = noun.rate
     counts = bool(rate) and rate in (*columns, sort)
     asked = tuple(counter if name == rate else name for name in _asked(noun, columns, (sort, best)))
-    wanted = Wanted(conditions, tuple(look.nodes), PAGE, look.after, asked, best, noun.tier)
+    wanted = ListQuery(conditions, tuple(look.nodes), PAGE, look.after, asked, best, noun.tier)
     check(noun.what, wanted._replace(columns=[*asked, *([sort] if sort and sort != rate else [])]))
     if options.show_api:
         typer.echo(api_call(noun, look, conditions))
@@ -166,7 +166,7 @@ def listed(noun: Noun, look: Look, options: Options, where: Mapping[str, str]) -
     succeeded = False  # the first look of --watch
     while True:
         began = time.monotonic()
-        ask: Callable[[Cluster], Awaitable[Listed]] = partial(_ask, noun=noun, look=look, wanted=wanted)
+        ask: Callable[[Cluster], Awaitable[ListResult]] = partial(_ask, noun=noun, look=look, wanted=wanted)
         if rates is not None and not rates.begun:
             ask = partial(_ask_twice, noun=noun, look=look, wanted=wanted, rates=rates)
         try:
@@ -208,7 +208,7 @@ def _goes_straight(noun: Noun, options: Options) -> bool:
     return noun.what in LONG and options.output is OutputFormat.JSONL
 
 
-def _print_lines(noun: Noun, page: "Listed") -> None:
+def _print_lines(noun: Noun, page: "ListResult") -> None:
     from stratamq.cli.row_lines import row_lines
     from wire.messages.look_kinds import LOOK_KINDS
 
@@ -216,7 +216,7 @@ def _print_lines(noun: Noun, page: "Listed") -> None:
         typer.echo(row_lines(LOOK_KINDS[noun.what].row, page.rows, names_node=noun.what not in OF_OTHERS))
 
 
-async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> "Listed":
+async def _ask(cluster: "Cluster", noun: Noun, look: ListOptions, wanted: "ListQuery") -> "ListResult":
     """Ask page after page, until there are as many rows as are wanted."""
     from admin.queries import EVERY_ROW, walk
 
@@ -227,7 +227,7 @@ async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> 
         finally:
             gc.enable()
     left = MERGED_MAX if noun.merges else look.limit
-    pages: list[Listed] = []
+    pages: list[ListResult] = []
     while left > 0:
         page = await walk(cluster, noun.what, wanted._replace(limit=min(PAGE, left)))
         pages.append(page)
@@ -243,7 +243,9 @@ async def _ask(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted") -> 
     )
 
 
-async def _ask_twice(cluster: "Cluster", noun: Noun, look: Look, wanted: "Wanted", rates: "_Rates") -> "Listed":
+async def _ask_twice(
+    cluster: "Cluster", noun: Noun, look: ListOptions, wanted: "ListQuery", rates: "_Rates"
+) -> "ListResult":
     """Ask for the counters alone, and for all some time later over the same links: a rate is their difference.
 
     Nodes keep no earlier value of a counter, which would be work and memory for each group while nobody looks.
@@ -335,7 +337,9 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
     print_table([cells.heading(name) for name in columns], table)
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat, page: "Listed") -> None:
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat, page: "ListResult"
+) -> None:
     """Print rows; JSON and YAML say beside them what they lack."""
     if output in TABLES:
         if rows:
@@ -367,7 +371,7 @@ def _field(name: str) -> str:
     return name.strip().lower()
 
 
-def _columns(noun: Noun, look: Look, output: OutputFormat) -> tuple[str, ...]:
+def _columns(noun: Noun, look: ListOptions, output: OutputFormat) -> tuple[str, ...]:
     """Return the columns to print; none: all that a row has."""
     if look.columns:
         names = tuple(_field(name) for name in look.columns.split(","))
@@ -437,7 +441,7 @@ def _asked(noun: Noun, columns: tuple[str, ...], more: Sequence[str]) -> tuple[s
     return tuple(dict.fromkeys(name for name in (*columns, *more, *parts) if name))
 
 
-def api_call(noun: Noun, look: Look, where: Mapping[str, str]) -> str:
+def api_call(noun: Noun, look: ListOptions, where: Mapping[str, str]) -> str:
     """Return the call of the HTTP service that asks the same."""
     from admin.http.row_paths import path_of
 

@@ -18,7 +18,7 @@ __all__ = [
     "ColumnsOption",
     "FilterOption",
     "LimitOption",
-    "Listing",
+    "ListRequest",
     "NodeOption",
     "check_nodes",
     "wish",
@@ -36,7 +36,7 @@ NodeOption = Annotated[list[str], typer.Option("--node", help="Only this node; m
 AllOption = Annotated[bool, typer.Option("--all", help="Every row, whatever --limit says.")]
 
 
-class Listing(NamedTuple):
+class ListRequest(NamedTuple):
     """A wish about a list: rows, columns, how many."""
 
     filters: tuple[tuple[str, str], ...]
@@ -60,7 +60,9 @@ class Listing(NamedTuple):
         ], len(passed)
 
 
-def wish(filters: Sequence[str], columns: str, limit: int, *, everything: bool, known: Sequence[str] = ()) -> Listing:
+def wish(
+    filters: Sequence[str], columns: str, limit: int, *, everything: bool, known: Sequence[str] = ()
+) -> ListRequest:
     """Read the options of a list, before anybody is asked.
 
     Args:
@@ -85,7 +87,7 @@ def wish(filters: Sequence[str], columns: str, limit: int, *, everything: bool, 
         raise UserError(f"--limit {limit}: write 1 to {LIMIT_MAX}, or --all for every row", ExitCode.USAGE)
     _check("filter key", (key for key, _ in pairs), known)
     _check("column", names, known)
-    return Listing(tuple(pairs), names, 0 if everything else limit)
+    return ListRequest(tuple(pairs), names, 0 if everything else limit)
 
 
 def check_nodes(wanted: Iterable[str], known: Sequence[str]) -> None:

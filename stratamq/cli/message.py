@@ -8,7 +8,7 @@ import typer
 from stratamq.cli.asking import Options, show_nodes
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.sent_traced import send_traced
-from stratamq.cli.showing import Point, api_path, point_options, print_story
+from stratamq.cli.showing import FieldView, api_path, point_options, print_story
 from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 @point_options
 def explain(
-    point: Point,
+    point: FieldView,
     options: Options,
     origin: Annotated[str, typer.Argument(metavar="[ORIGIN]", help="As queue, journal and trace print it.")] = "",
     client_id: Annotated[str, typer.Option("--client", metavar="CLIENT_ID", help="With --packet.")] = "",
@@ -106,7 +106,7 @@ def send(
         _, story = with_cluster(
             options, lambda cluster: topic_explained(cluster, topic, qos=qos, size=size, retain=retain)
         )
-        print_story(story, options, Point(0, required=False))
+        print_story(story, options, FieldView(0, required=False))
         return
     arguments: dict[str, object] = {"topic": topic, "payload": content, "qos": qos, "retain": retain, "node": node}
     arguments |= {"expiry_s": expiry_s}

@@ -17,7 +17,7 @@ from stratamq.cli.lists import (
     ColumnsOption,
     FilterOption,
     LimitOption,
-    Listing,
+    ListRequest,
     NodeOption,
     check_nodes,
     wish,
@@ -29,9 +29,9 @@ from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.queries import Cluster
-    from wire.messages.look_rows_nodes import SeenStats
+    from wire.messages.look_rows_nodes import StatsRow
 
 __all__ = ["list_nodes"]
 
@@ -58,11 +58,11 @@ def list_nodes(
     again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
 
 
-def _list(options: Options, listing: Listing, nodes: list[str]) -> None:
+def _list(options: Options, listing: ListRequest, nodes: list[str]) -> None:
     result = answer("node list", {}, options)
     check_nodes(nodes, [row["node"] for row in result["nodes"]])
     rows, passed = listing.chosen([row for row in result["nodes"] if not nodes or row["node"] in nodes])
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingRows, ...] = ()
     if options.output in TABLES and not listing.columns:
         figures, missing = with_cluster(options, _figures)
         table = [_cells(row, *figures.get(row["node"], (None, None))) for row in rows]
@@ -78,15 +78,15 @@ def _list(options: Options, listing: Listing, nodes: list[str]) -> None:
 
 async def _figures(
     cluster: "Cluster",
-) -> "tuple[dict[str, tuple[SeenStats, SeenStats | None]], tuple[Missing, ...]]":
+) -> "tuple[dict[str, tuple[StatsRow, StatsRow | None]], tuple[MissingRows, ...]]":
     """Return what each node tells of itself, twice."""
     import trio
 
-    from admin.queries import Wanted, walk
+    from admin.queries import ListQuery, walk
 
-    first = await walk(cluster, "stats", Wanted(limit=NODES_MAX))
+    first = await walk(cluster, "stats", ListQuery(limit=NODES_MAX))
     await trio.sleep(APART_S)
-    second = await walk(cluster, "stats", Wanted(limit=NODES_MAX))
+    second = await walk(cluster, "stats", ListQuery(limit=NODES_MAX))
     later = dict(second.rows)
     found = {node: (row, later.get(node)) for node, row in first.rows}
     return found, tuple(dict.fromkeys((*first.partial, *second.partial)))
@@ -95,7 +95,7 @@ async def _figures(
 SHOWN = 11  # columns of a table that is not wide
 
 
-def _cells(row: dict[str, Any], first: "SeenStats | None", second: "SeenStats | None") -> dict[str, object]:
+def _cells(row: dict[str, Any], first: "StatsRow | None", second: "StatsRow | None") -> dict[str, object]:
     """Return the cells of a node; of one that tells nothing, those that the router has."""
     now = (second or first).at_ms if first is not None else None
     stats = second or first
@@ -133,13 +133,13 @@ def _lag(gauges: dict[str, float]) -> object:
     return max(copies) if copies else None
 
 
-def _disk(stats: "SeenStats | None") -> object:
+def _disk(stats: "StatsRow | None") -> object:
     if stats is None or stats.disk_free_bytes is None or not stats.disk_bytes:
         return None
     return f"{stats.disk_free_bytes / stats.disk_bytes:.0%} of {cells.size(stats.disk_bytes)} free"
 
 
-def _expires(stats: "SeenStats | None") -> object:
+def _expires(stats: "StatsRow | None") -> object:
     if stats is None or stats.tls_not_after_ms is None or stats.at_ms is None:
         return None
     return cells.age_of(stats.tls_not_after_ms / 1000, stats.at_ms / 1000)

@@ -14,7 +14,7 @@ from stratamq.cli.lists import (
     ColumnsOption,
     FilterOption,
     LimitOption,
-    Listing,
+    ListRequest,
     NodeOption,
     check_nodes,
     wish,
@@ -24,8 +24,8 @@ from stratamq.cli.verbs import asks, group
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
-    from admin.operations import Operation
+    from admin.gather import MissingRows
+    from admin.operations import RunningCommand
     from wire.messages.operators import AdminReply
 
 __all__ = ["register"]
@@ -54,14 +54,14 @@ def list_operations(
     every_s: EveryOption = WATCH_S,
 ) -> None:
     """Long work that runs, is paused, or ended last."""
-    from admin.operations import Operation
+    from admin.operations import RunningCommand
 
-    listing = wish(filters, columns, limit, everything=everything, known=Operation._fields)
+    listing = wish(filters, columns, limit, everything=everything, known=RunningCommand._fields)
     look = partial(_print_operations, options, listing, nodes)
     again_and_again(look, options.output, every_s, watch=watch and not options.show_api)
 
 
-def _print_operations(options: Options, listing: Listing, nodes: list[str]) -> None:
+def _print_operations(options: Options, listing: ListRequest, nodes: list[str]) -> None:
     found, silent = _found(options)
     if nodes:
         check_nodes(nodes, [row["node"] for row in answer("node list", {}, options)["nodes"]])
@@ -116,10 +116,10 @@ def cancel(
 
 
 def _cancel_by_api(options: Options, name: str, *, dry_run: bool) -> None:
-    from admin.api import Call, read_answer
+    from admin.api import ApiCall, read_answer
     from stratamq.cli.api_asking import ASK_S, api_of
 
-    call = Call.of("DELETE", "operations", name, **({"dry_run": "true"} if dry_run else {}))
+    call = ApiCall.of("DELETE", "operations", name, **({"dry_run": "true"} if dry_run else {}))
     if options.show_api:
         typer.echo(printable(call.line()))
         return
@@ -127,7 +127,7 @@ def _cancel_by_api(options: Options, name: str, *, dry_run: bool) -> None:
     print_result(read_answer(api.address, api.ask(call, ASK_S)[1], object), options.output)
 
 
-def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
+def _found(options: Options) -> "tuple[list[RunningCommand], tuple[MissingRows, ...]]":
     from admin.operations import exports_of, operations
 
     if options.show_api or options.api is not None:
@@ -137,15 +137,15 @@ def _found(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
     return operations(ring, nodes, exports), silent
 
 
-def _found_by_api(options: Options) -> "tuple[list[Operation], tuple[Missing, ...]]":
+def _found_by_api(options: Options) -> "tuple[list[RunningCommand], tuple[MissingRows, ...]]":
     """Return the same as the HTTP service tells it.
 
     Raises:
         typer.Exit: ``--show-api``: the call is printed.
     """
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.http.operation_page import OperationPage
     from stratamq.cli.api_asking import page_of
 
     page = page_of(options, "/operations", OperationPage)
-    return [row.operation() for row in page.rows], tuple(Missing(one.node, one.why) for one in page.partial)
+    return [row.operation() for row in page.rows], tuple(MissingRows(one.node, one.why) for one in page.partial)

@@ -301,11 +301,11 @@ def put_role(
 def _rules(**words: Any) -> list[dict[str, Any]]:
     from pydantic import ValidationError
 
-    from access.rules.role_table import RoleWords, rows_of
+    from access.rules.role_table import RoleEntry, rows_of
     from conf.errors import ExitCode, UserError
 
     try:
-        role = RoleWords(**words)
+        role = RoleEntry(**words)
     except ValidationError as error:
         raise UserError(str(error.errors()[0]["msg"]), ExitCode.USAGE) from None
     return [

@@ -4,27 +4,27 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wire.messages.look_rows_nodes import SeenStats
+    from wire.messages.look_rows_nodes import StatsRow
 
 __all__ = ["DELIVERED", "RECEIVED", "cpu_of", "rate_of"]
 
 RECEIVED, DELIVERED = "stratamq_messages_received_total", "stratamq_messages_delivered_total"
 
 
-def rate_of(family: str, first: "SeenStats | None", second: "SeenStats | None") -> float | None:
+def rate_of(family: str, first: "StatsRow | None", second: "StatsRow | None") -> float | None:
     """Return how much a counter rises in a second, None where the node has none, or began anew."""
     if first is None or second is None:
         return None
     return _rise(_sum(family, first.counters), _sum(family, second.counters), first, second)
 
 
-def cpu_of(first: "SeenStats | None", second: "SeenStats | None") -> float | None:
+def cpu_of(first: "StatsRow | None", second: "StatsRow | None") -> float | None:
     """Return how many cores a node keeps busy, None where it does not tell, or began anew."""
     return _rise(first.cpu_s, second.cpu_s, first, second, 3) if first is not None and second is not None else None
 
 
 def _rise(
-    before: float | None, after: float | None, first: "SeenStats", second: "SeenStats", digits: int = 1
+    before: float | None, after: float | None, first: "StatsRow", second: "StatsRow", digits: int = 1
 ) -> float | None:
     span_ms = (second.at_ms or 0) - (first.at_ms or 0)
     if first.incarnation != second.incarnation or span_ms <= 0 or before is None or after is None:

@@ -12,17 +12,17 @@ import typer
 from stratamq.cli.asking import Options, ask
 from stratamq.cli.cells import fields_of
 from stratamq.cli.cluster_questions import end_partial, with_cluster
-from stratamq.cli.listing import Look, list_options, listed
+from stratamq.cli.listing import ListOptions, list_options, listed
 from stratamq.cli.nouns import NOUNS
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.progress import progress_bar
-from stratamq.cli.showing import DryOption, Point, YesOption, api_path, point_options, print_view
+from stratamq.cli.showing import DryOption, FieldView, YesOption, api_path, point_options, print_view
 from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
-    from admin.queries import Cluster, Listed
-    from wire.messages.look_rows_topics import SeenRetained
+    from admin.gather import MissingRows
+    from admin.queries import Cluster, ListResult
+    from wire.messages.look_rows_topics import RetainedMessageRow
 
 __all__ = ["register"]
 
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 @list_options
 def list_them(
-    look: Look,
+    look: ListOptions,
     options: Options,
     topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter, with + and #.")] = "",
 ) -> None:
@@ -57,7 +57,7 @@ def list_them(
 
 @point_options
 def get(
-    point: Point,
+    point: FieldView,
     options: Options,
     topic: TopicArgument,
     raw: Annotated[bool, typer.Option("--raw", help="Only the payload, byte for byte.")] = False,
@@ -65,14 +65,14 @@ def get(
     """The retained message of a topic, with up to 200 KiB of its payload; wants the role operator."""
     import sys
 
-    from conf.errors import NotThere
+    from conf.errors import NotFound
 
     if options.show_api:
         typer.echo(api_path("GET", "retained", topic=topic, payload="full"))
         return
     rows, partial = _of_topic(topic, options, point.timeout_s, payload=True)
     if not rows and not partial:
-        raise NotThere(f"no retained message of topic {topic[:200]!r}: {LISTED}")
+        raise NotFound(f"no retained message of topic {topic[:200]!r}: {LISTED}")
     if raw and rows:
         sys.stdout.buffer.write(rows[0].payload or b"")
         end_partial(partial, required=point.required)
@@ -113,15 +113,15 @@ def purge(
 
 def _of_topic(
     topic: str, options: Options, timeout_s: float = 5.0, *, payload: bool = False
-) -> "tuple[list[SeenRetained], tuple[Missing, ...]]":
-    from admin.queries import Wanted, walk
+) -> "tuple[list[RetainedMessageRow], tuple[MissingRows, ...]]":
+    from admin.queries import ListQuery, walk
     from admin.stories import check_topic
 
     check_topic(topic)
     where = {"topic": topic, "matches": topic} | ({"payload": "full"} if payload else {})
 
-    async def look(cluster: "Cluster") -> "Listed":
-        return await walk(cluster, "retained", Wanted(where, limit=PAGE))
+    async def look(cluster: "Cluster") -> "ListResult":
+        return await walk(cluster, "retained", ListQuery(where, limit=PAGE))
 
     found = with_cluster(options, look, timeout_s)
     return [row for _, row in found.rows if row.topic == topic], found.partial  # an asterisk in it is a pattern there
@@ -139,21 +139,21 @@ def _check_filter(topic_filter: str) -> None:
         raise UserError(f"{topic_filter[:200]!r} is no topic filter: {error}", ExitCode.USAGE) from None
 
 
-def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
+def _of_filter(topic_filter: str, options: Options) -> "tuple[list[tuple[str, int]], tuple[MissingRows, ...]]":
     """Return (topic, bytes) of each retained message that a filter meets.
 
     Raises:
         UserError: It is no filter, or meets more than a million.
     """
-    from admin.queries import Wanted, walk
+    from admin.queries import ListQuery, walk
     from conf.errors import UserError
 
     _check_filter(topic_filter)
 
-    async def look(cluster: "Cluster") -> "tuple[list[tuple[str, int]], tuple[Missing, ...]]":
-        wanted = Wanted({"matches": topic_filter}, limit=PAGE, columns=("topic", "bytes"))
+    async def look(cluster: "Cluster") -> "tuple[list[tuple[str, int]], tuple[MissingRows, ...]]":
+        wanted = ListQuery({"matches": topic_filter}, limit=PAGE, columns=("topic", "bytes"))
         found: dict[str, int] = {}
-        partial: tuple[Missing, ...] = ()
+        partial: tuple[MissingRows, ...] = ()
         while True:
             page = await walk(cluster, "retained", wanted)
             found.update({row.topic or "": row.bytes or 0 for _, row in page.rows})

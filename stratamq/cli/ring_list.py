@@ -9,16 +9,25 @@ import typer
 
 from stratamq.cli.asking import Options, answer
 from stratamq.cli.cluster_questions import end_partial, with_cluster
-from stratamq.cli.lists import LIMIT_MAX, AllOption, ColumnsOption, FilterOption, Listing, NodeOption, check_nodes, wish
+from stratamq.cli.lists import (
+    LIMIT_MAX,
+    AllOption,
+    ColumnsOption,
+    FilterOption,
+    ListRequest,
+    NodeOption,
+    check_nodes,
+    wish,
+)
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.router_lists import COLUMNS, print_list
 from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.queries import Cluster
-    from wire.messages.look_rows_nodes import SeenReplica
+    from wire.messages.look_rows_nodes import ReplicaRow
 
 __all__ = ["show_ring"]
 
@@ -49,13 +58,13 @@ def show_ring(
     )
 
 
-def _show(options: Options, listing: Listing, nodes: list[str], *, whole: bool) -> None:
+def _show(options: Options, listing: ListRequest, nodes: list[str], *, whole: bool) -> None:
     result = answer("ring show", {}, options)
     if nodes:
         check_nodes(nodes, [row["node"] for row in answer("node list", {}, options)["nodes"]])
     kept = [row for row in result["partitions"] if not nodes or {*nodes} & {*row["in_sync"], *row["joining"]}]
     rows, passed = listing.chosen(kept)
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingRows, ...] = ()
     if options.output in TABLES and not listing.columns:
         told, zones, missing = with_cluster(options, _figures)
         cells = [_cells(row, told.get(row["partition"]), zones) for row in rows]
@@ -73,16 +82,16 @@ def _show(options: Options, listing: Listing, nodes: list[str], *, whole: bool) 
 
 async def _figures(
     cluster: "Cluster",
-) -> "tuple[dict[int, SeenReplica], dict[str, str], tuple[Missing, ...]]":
+) -> "tuple[dict[int, ReplicaRow], dict[str, str], tuple[MissingRows, ...]]":
     """Return what primaries tell of their partitions, and the zone of each node."""
-    from admin.queries import Wanted, walk
+    from admin.queries import ListQuery, walk
 
-    listed = await walk(cluster, "replicas", Wanted({"role": "primary"}, limit=ROWS_MAX, columns=FIGURES))
+    listed = await walk(cluster, "replicas", ListQuery({"role": "primary"}, limit=ROWS_MAX, columns=FIGURES))
     told = {row.partition: row for _, row in listed.rows if row.partition is not None}
     return told, {entry.node: entry.zone for entry in cluster.map.nodes.values()}, listed.partial
 
 
-def _cells(row: dict[str, Any], told: "SeenReplica | None", zones: dict[str, str]) -> dict[str, object]:
+def _cells(row: dict[str, Any], told: "ReplicaRow | None", zones: dict[str, str]) -> dict[str, object]:
     """Return the cells of a partition; of one whose primary tells nothing, those that the router has."""
     return {
         "partition": row["partition"],

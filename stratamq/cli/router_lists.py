@@ -14,7 +14,7 @@ from stratamq.cli.lists import (
     ColumnsOption,
     FilterOption,
     LimitOption,
-    Listing,
+    ListRequest,
     NodeOption,
     check_nodes,
     wish,
@@ -96,7 +96,7 @@ def list_pages(to: typer.Typer, noun: str, text: str) -> None:
     to.command("list", help=text)(command)
 
 
-def _show_pages(verb: str, what: str, listing: Listing, after: str, options: Options) -> None:
+def _show_pages(verb: str, what: str, listing: ListRequest, after: str, options: Options) -> None:
     """Ask for page after page until as many rows pass the filters as are wanted, and print them.
 
     ``next`` is where the list goes on, None at its end or where a filter cut a page in its middle.

@@ -15,7 +15,7 @@ from stratamq.cli.trace import event_row, line_of
 
 if TYPE_CHECKING:
     from admin.queries import Cluster
-    from admin.traces import Read, Told
+    from admin.traces import NodeTraceEvent, TraceRead
 
 __all__ = ["branches", "send_traced"]
 
@@ -54,7 +54,7 @@ def _show_calls(name: str, begun: dict[str, object], arguments: dict[str, object
     typer.echo(line_of_call("trace stop", {"trace": name}))
 
 
-async def _way(cluster: "Cluster", name: str) -> "tuple[list[Told], Read]":
+async def _way(cluster: "Cluster", name: str) -> "tuple[list[NodeTraceEvent], TraceRead]":
     """Read a trace until nothing new comes."""
     import trio
 
@@ -73,7 +73,7 @@ async def _way(cluster: "Cluster", name: str) -> "tuple[list[Told], Read]":
     return sent_here(in_order(found.rows, clocks)), found
 
 
-def _print(told: "list[Told]", options: Options) -> None:
+def _print(told: "list[NodeTraceEvent]", options: Options) -> None:
     from admin.traces import way_of
 
     if options.output not in TABLES:

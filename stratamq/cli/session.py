@@ -10,13 +10,13 @@ from stratamq.cli.client import known
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.listing import add_list
 from stratamq.cli.lists import LIMIT
-from stratamq.cli.showing import ClientArgument, DryOption, Point, YesOption, api_path, point_options, print_view
+from stratamq.cli.showing import ClientArgument, DryOption, FieldView, YesOption, api_path, point_options, print_view
 from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.queries import ClientView, Cluster
-    from wire.messages.look_rows_clients import SeenQueued, SeenSubscription
+    from wire.messages.look_rows_clients import QueuedMessageRow, SubscriptionListRow
 
 __all__ = ["register"]
 
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 @point_options
-def show_session(point: Point, options: Options, client_id: ClientArgument) -> None:
+def show_session(point: FieldView, options: Options, client_id: ClientArgument) -> None:
     """One session: queue, window, will and expiry, with its subscriptions."""
     from admin.queries import client, subscriptions
 
@@ -45,7 +45,7 @@ def show_session(point: Point, options: Options, client_id: ClientArgument) -> N
         typer.echo(api_path("GET", "clients", client_id))
         return
 
-    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenSubscription], tuple[Missing, ...]]":
+    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SubscriptionListRow], tuple[MissingRows, ...]]":
         view = known(await client(cluster, client_id))
         return view, *await subscriptions(cluster, view)
 
@@ -96,7 +96,7 @@ def _end(verb: str, client_id: str, options: Options, *, yes: bool, dry_run: boo
 
 @point_options
 def show_queue(
-    point: Point,
+    point: FieldView,
     options: Options,
     client_id: ClientArgument,
     payload: PayloadOption = "none",
@@ -113,7 +113,7 @@ def show_queue(
         typer.echo(api_path("GET", "sessions", client_id, "queue", payload=wanted, limit=limit))
         return
 
-    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenQueued], tuple[Missing, ...]]":
+    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[QueuedMessageRow], tuple[MissingRows, ...]]":
         view = known(await client(cluster, client_id))
         return view, *await queue(cluster, view, limit, wanted)
 

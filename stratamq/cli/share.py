@@ -7,12 +7,12 @@ import typer
 from stratamq.cli.asking import Options
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.listing import add_list
-from stratamq.cli.showing import Point, api_path, point_options, print_view
+from stratamq.cli.showing import FieldView, api_path, point_options, print_view
 from stratamq.cli.verbs import group
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
-    from wire.messages.look_rows_topics import SeenShare
+    from admin.gather import MissingRows
+    from wire.messages.look_rows_topics import ShareRow
 
 __all__ = ["register"]
 
@@ -28,14 +28,14 @@ def register(app: typer.Typer) -> None:
 
 @point_options
 def show(
-    point: Point,
+    point: FieldView,
     options: Options,
     name: Annotated[str, typer.Argument(metavar="GROUP")],
     topic_filter: FilterArgument = "",
 ) -> None:
     """One shared group: its members, and what waits for each."""
     from admin.queries import share
-    from conf.errors import NotThere
+    from conf.errors import NotFound
 
     if options.show_api:
         typer.echo(api_path("GET", "shares", group=name, filter=topic_filter))
@@ -43,7 +43,7 @@ def show(
     parts, members, partial = with_cluster(options, lambda cluster: share(cluster, name, topic_filter), point.timeout_s)
     if not parts and not partial:
         hint = "`stratamq share list` shows those that there are"
-        raise NotThere(f"no shared group {name[:100]!r}{' with that filter' * bool(topic_filter)}: {hint}")
+        raise NotFound(f"no shared group {name[:100]!r}{' with that filter' * bool(topic_filter)}: {hint}")
     filters = sorted({part.filter or "" for part in parts})
     rows = [
         {
@@ -61,7 +61,7 @@ def show(
     print_view(sections, _once(partial), options, point)
 
 
-def _sums(parts: "list[SeenShare]") -> dict[str, float]:
+def _sums(parts: "list[ShareRow]") -> dict[str, float]:
     """Return what the parts of a group, at edges and partitions, count together; what none counts is absent."""
     from wire.looks.skew import skew_of
 
@@ -73,5 +73,5 @@ def _sums(parts: "list[SeenShare]") -> dict[str, float]:
     return sums if uneven is None else sums | {"skew": uneven}
 
 
-def _once(partial: "tuple[Missing, ...]") -> "tuple[Missing, ...]":
+def _once(partial: "tuple[MissingRows, ...]") -> "tuple[MissingRows, ...]":
     return tuple(dict.fromkeys(partial))

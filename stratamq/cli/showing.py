@@ -16,16 +16,16 @@ from stratamq.cli.verbs import options_of, signed
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
-    from admin.explain.story import Story
-    from admin.gather import Missing
+    from admin.explain.story import Explanation
+    from admin.gather import MissingRows
 
-__all__ = ["Point", "api_path", "point_options", "print_story", "print_view"]
+__all__ = ["FieldView", "api_path", "point_options", "print_story", "print_view"]
 
 TABLES = (OutputFormat.TABLE, OutputFormat.WIDE)
 SOURCES = ("journal", "traces", "ledgers", "queues", "rights", "subscriptions")  # that lack without a node being silent
 
 
-class Point(NamedTuple):
+class FieldView(NamedTuple):
     """The options of each command about one thing."""
 
     timeout_s: float
@@ -49,7 +49,7 @@ def point_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options about one thing as its first argument, those of every command as its second."""
 
     def asked(**values: Any) -> None:
-        point = Point(**{name: values.pop(name) for name in OPTIONS})
+        point = FieldView(**{name: values.pop(name) for name in OPTIONS})
         options = options_of(values)
         watch = point.watch and not options.show_api
         again_and_again(lambda: command(point, options, **values), options.output, point.every_s, watch=watch)
@@ -64,7 +64,9 @@ def api_path(method: str, *parts: str, **query: object) -> str:
     return f"{method} /api/v1/{path}" + (f"?{asked}" if asked else "")
 
 
-def print_view(sections: Mapping[str, Any], partial: "Sequence[Missing]", options: Options, point: Point) -> None:
+def print_view(
+    sections: Mapping[str, Any], partial: "Sequence[MissingRows]", options: Options, point: FieldView
+) -> None:
     """Print one thing: facts, and rows by section; end with exit code 3 where a node did not answer.
 
     Args:
@@ -116,11 +118,11 @@ def _plain(name: str, value: Any) -> object:
     return cells.plain_value(name, value)
 
 
-def _completeness(partial: "Sequence[Missing]") -> dict[str, object]:
+def _completeness(partial: "Sequence[MissingRows]") -> dict[str, object]:
     return {"complete": not partial, "partial": [missing._asdict() for missing in partial]}
 
 
-def print_story(story: "Story", options: Options, point: Point) -> None:
+def print_story(story: "Explanation", options: Options, point: FieldView) -> None:
     """Print an explanation: the sentence that decides, the steps, and the sources."""
     if options.output in TABLES:
         _print_sentences(story)
@@ -140,7 +142,7 @@ def print_story(story: "Story", options: Options, point: Point) -> None:
     end_partial(silent, required=point.required)
 
 
-def _print_sentences(story: "Story") -> None:
+def _print_sentences(story: "Explanation") -> None:
     lines = [story.question, f"=> {story.verdict}"]
     for step in story.steps:
         if step is story.cause and (len(story.steps) == 1 or (step.at_ms is None and step.why == story.verdict)):
@@ -154,7 +156,7 @@ def _print_sentences(story: "Story") -> None:
         typer.echo(printable(line))
 
 
-def _is_unknown(missing: "Missing") -> bool:
+def _is_unknown(missing: "MissingRows") -> bool:
     """Return whether a source lacks without a node being silent: it has no such rows, or nobody asked."""
     return missing.node in SOURCES
 

@@ -9,13 +9,13 @@ from stratamq.cli.cells import fields_of
 from stratamq.cli.client import known
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.listing import add_list
-from stratamq.cli.showing import ClientArgument, Point, api_path, point_options, print_view
+from stratamq.cli.showing import ClientArgument, FieldView, api_path, point_options, print_view
 from stratamq.cli.verbs import group
 
 if TYPE_CHECKING:
-    from admin.gather import Missing
+    from admin.gather import MissingRows
     from admin.queries import ClientView, Cluster
-    from wire.messages.look_rows_clients import SeenSubscription
+    from wire.messages.look_rows_clients import SubscriptionListRow
 
 __all__ = ["register"]
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 @point_options
-def show(point: Point, options: Options, client_id: ClientArgument) -> None:
+def show(point: FieldView, options: Options, client_id: ClientArgument) -> None:
     """The subscriptions of one client, with the node that delivers by them."""
     from admin.queries import client, subscriptions
 
@@ -36,7 +36,7 @@ def show(point: Point, options: Options, client_id: ClientArgument) -> None:
         typer.echo(api_path("GET", "clients", client_id, "subscriptions"))
         return
 
-    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SeenSubscription], tuple[Missing, ...]]":
+    async def ask(cluster: "Cluster") -> "tuple[ClientView, list[SubscriptionListRow], tuple[MissingRows, ...]]":
         view = known(await client(cluster, client_id))
         return view, *await subscriptions(cluster, view)
 

@@ -20,7 +20,7 @@ from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
     from admin.bundle.hiding import Hider
-    from admin.queries import Cluster, Listed
+    from admin.queries import Cluster, ListResult
 
 __all__ = ["register"]
 
@@ -56,7 +56,7 @@ def bundle(
     """Write one archive of at most 64 MiB: doctor, settings, map, figures twice, journals, logs; never a payload."""
     import msgspec
 
-    from admin.bundle.archive import Part, write_archive
+    from admin.bundle.archive import ArchiveFile, write_archive
     from conf.errors import UserError
     from stratamq.version import VERSION
 
@@ -78,9 +78,9 @@ def bundle(
         "versions": _versions(),
     }
     parts = [
-        *(Part(f"{name}.json", [document], is_document=True) for name, document in documents.items()),
-        *(Part(f"{kind}.jsonl", hider.hide(found)) for kind, found in rows.items()),
-        *(Part(f"{name}.jsonl", hider.hide(found), may_lose=True) for name, found in told.items()),
+        *(ArchiveFile(f"{name}.json", [document], is_document=True) for name, document in documents.items()),
+        *(ArchiveFile(f"{kind}.jsonl", hider.hide(found)) for kind, found in rows.items()),
+        *(ArchiveFile(f"{name}.jsonl", hider.hide(found), may_lose=True) for name, found in told.items()),
     ]
     partial = tuple(dict.fromkeys([*answers.partial, *(one for listed in lines.values() for one in listed.partial)]))
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -122,10 +122,10 @@ def _check_place(to: Path | None) -> None:
         raise UserError(f"{folder.resolve()}: this user may write no file there; name another place with --to")
 
 
-def _lines(options: Options, nodes: list[str], timeout_s: float, *, no_logs: bool) -> "dict[str, Listed]":
+def _lines(options: Options, nodes: list[str], timeout_s: float, *, no_logs: bool) -> "dict[str, ListResult]":
     from admin.doctor.examine import asked
 
-    async def act(cluster: "Cluster") -> "dict[str, Listed]":
+    async def act(cluster: "Cluster") -> "dict[str, ListResult]":
         kinds = ("journal",) if no_logs else ("journal", "log")
         return {kind: await asked(cluster, kind, nodes, LINES_MAX) for kind in kinds}
 
@@ -151,7 +151,7 @@ def _versions() -> dict[str, Any]:
     return {"stratamq": VERSION, "python": sys.version, "platform": platform.platform(), "packages": packages}
 
 
-def _told(lines: "Mapping[str, Listed]", since_ms: int) -> dict[str, list[dict[str, Any]]]:
+def _told(lines: "Mapping[str, ListResult]", since_ms: int) -> dict[str, list[dict[str, Any]]]:
     """Return what was told since then, by kind and node."""
     found: dict[str, list[dict[str, Any]]] = {}
     for kind, listed in lines.items():

@@ -37,10 +37,10 @@ def create(
 ) -> None:
     """Make a token and print it, this once."""
     from access.operators.tokens import digest_of, new_token
-    from access.operators.verbs import Role
+    from access.operators.verbs import OperatorRole
     from conf.errors import ExitCode, UserError
 
-    roles = [one.name.lower() for one in Role]
+    roles = [one.name.lower() for one in OperatorRole]
     if role not in roles:
         raise UserError(f"--role {role[:64]!r}: one of {', '.join(roles)}", ExitCode.USAGE)
     if not name:

@@ -27,10 +27,10 @@ from stratamq.cli.watching import is_away, say_away
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from admin.gather import Missing
-    from admin.queries import Cluster, Listed
+    from admin.gather import MissingRows
+    from admin.queries import Cluster, ListResult
     from conf.errors import UserError
-    from wire.messages.look_rows_nodes import SeenStats
+    from wire.messages.look_rows_nodes import StatsRow
 
 __all__ = ["register"]
 
@@ -95,7 +95,7 @@ class _Looks:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._before: Mapping[str, SeenStats] = {}
+        self._before: Mapping[str, StatsRow] = {}
         self.last: dict[str, Any] | None = None
 
     def take(self) -> dict[str, Any]:
@@ -231,22 +231,22 @@ def _screen(seen: dict[str, Any], said: str, console: "Console") -> "RenderableT
 
 
 async def _look(
-    cluster: "Cluster", before: "Mapping[str, SeenStats]"
-) -> "tuple[dict[str, Any], Mapping[str, SeenStats]]":
+    cluster: "Cluster", before: "Mapping[str, StatsRow]"
+) -> "tuple[dict[str, Any], Mapping[str, StatsRow]]":
     """Return one picture of the cluster, a row for each node of the map and the slowest clients, and what it is of."""
     import trio
 
-    from admin.queries import EVERY_ROW, Wanted, walk
+    from admin.queries import EVERY_ROW, ListQuery, walk
 
-    found: dict[str, Listed] = {}
+    found: dict[str, ListResult] = {}
 
-    async def ask(what: str, wanted: Wanted) -> None:
+    async def ask(what: str, wanted: ListQuery) -> None:
         found[what] = await walk(cluster, what, wanted)
 
     async with trio.open_nursery() as nursery:  # at once: a silent node costs both a second
-        nursery.start_soon(ask, "stats", Wanted(limit=EVERY_ROW, columns=COUNTED))
-        nursery.start_soon(ask, "slow", Wanted(limit=SLOW_ROWS, best="value"))
-    stats: dict[str, SeenStats] = dict(found["stats"].rows)
+        nursery.start_soon(ask, "stats", ListQuery(limit=EVERY_ROW, columns=COUNTED))
+        nursery.start_soon(ask, "slow", ListQuery(limit=SLOW_ROWS, best="value"))
+    stats: dict[str, StatsRow] = dict(found["stats"].rows)
     silent = _silent((*found["stats"].partial, *found["slow"].partial))
     nodes = []
     for name in sorted(cluster.map.nodes):
@@ -282,5 +282,5 @@ async def _look(
     return picture, stats
 
 
-def _silent(missing: "tuple[Missing, ...]") -> dict[str, str]:
+def _silent(missing: "tuple[MissingRows, ...]") -> dict[str, str]:
     return {one.node: one.why for one in missing}

@@ -8,7 +8,7 @@ from stratamq.cli.asking import Options
 from stratamq.cli.cells import fields_of
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.listing import add_list
-from stratamq.cli.showing import Point, api_path, point_options, print_story, print_view
+from stratamq.cli.showing import FieldView, api_path, point_options, print_story, print_view
 from stratamq.cli.verbs import group
 
 __all__ = ["register"]
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 @point_options
 def explain(
-    point: Point,
+    point: FieldView,
     options: Options,
     topic: TopicArgument,
     publisher: FromOption = "",
@@ -55,7 +55,7 @@ def explain(
 
 
 @point_options
-def show_route(point: Point, options: Options, topic: TopicArgument) -> None:
+def show_route(point: FieldView, options: Options, topic: TopicArgument) -> None:
     """The route of a topic: owner of its shard, destinations, and the edges that hold the answer."""
     from admin.queries import route
     from admin.stories import check_topic

@@ -17,7 +17,7 @@ from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
     from admin.queries import Cluster
-    from admin.traces import Read, Told
+    from admin.traces import NodeTraceEvent, TraceRead
 
 __all__ = ["event_row", "line_of", "payload_bytes", "register"]
 
@@ -105,7 +105,7 @@ def export(options: Options, name: NameArgument) -> None:
     """Print all events that nodes have of a trace, ordered by cause; -o jsonl for programs."""
     from admin.traces import clocks_of, in_order, read
 
-    async def ask(cluster: "Cluster") -> "tuple[list[Told], Read]":
+    async def ask(cluster: "Cluster") -> "tuple[list[NodeTraceEvent], TraceRead]":
         found = await read(cluster, name, {})
         return in_order(found.rows, await clocks_of(cluster, [node for node, _ in found.rows])), found
 
@@ -141,7 +141,7 @@ def tail(
         said: set[str] = set()
         own: dict[str, None] = {}
 
-        async def show(found: "Read") -> None:
+        async def show(found: "TraceRead") -> None:
             clocks = await clocks_of(cluster, [node for node, _ in found.rows]) if found.rows else {}
             for one in in_order(found.rows, clocks, own):
                 typer.echo(line_of(one) if options.output in TABLES else _json_line(one))
@@ -158,20 +158,20 @@ def tail(
     with_cluster(options, print_all)
 
 
-def _json_line(one: "Told") -> str:
+def _json_line(one: "NodeTraceEvent") -> str:
     from stratamq.cli.output import render
 
     return render([event_row(one)], OutputFormat.JSONL)
 
 
-def event_row(one: "Told") -> dict[str, Any]:
+def event_row(one: "NodeTraceEvent") -> dict[str, Any]:
     """Return an event for programs: its time by our clock, and how wrong that may be."""
     row = cells.fields_of(one.event) or {}
     at = {"at": cells.iso_us(one.at_us), "error_us": one.error_us, "node": one.node}
     return at | {name: value for name, value in row.items() if name not in ("at_us", "node", "carried")}
 
 
-def line_of(one: "Told", *, short: bool = False) -> str:
+def line_of(one: "NodeTraceEvent", *, short: bool = False) -> str:
     """Return an event as one line; ``short``: of one message, whose topic and origin are known."""
     event = one.event
     at = cells.iso_us(one.at_us)
@@ -193,7 +193,7 @@ def line_of(one: "Told", *, short: bool = False) -> str:
     return printable(" ".join(parts))
 
 
-def _say_clocks(told: "list[Told]") -> None:
+def _say_clocks(told: "list[NodeTraceEvent]") -> None:
     """Say how wrong times of different nodes may be against each other."""
     worst = max((one.error_us for one in told), default=0)
     if worst:

@@ -67,7 +67,7 @@ def say_away(error: "UserError") -> None:
 
 def again_and_again(run: Callable[[], None], output: OutputFormat, every_s: float, *, watch: bool) -> None:
     """Carry a command out, with ``watch`` again and again: a node that does not answer does not end that."""
-    from conf.errors import NotThere, UserError
+    from conf.errors import NotFound, UserError
 
     if not watch:
         run()
@@ -79,7 +79,7 @@ def again_and_again(run: Callable[[], None], output: OutputFormat, every_s: floa
         try:
             with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(said), contextlib.suppress(typer.Exit):
                 run()
-        except NotThere as gone:
+        except NotFound as gone:
             if not succeeded:
                 raise
             clear(output)

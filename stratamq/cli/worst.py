@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from stratamq.cli.asking import Options
-from stratamq.cli.listing import Look, add_list, list_options, listed
+from stratamq.cli.listing import ListOptions, add_list, list_options, listed
 from stratamq.cli.nouns import NOUNS
 
 __all__ = ["register"]
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 @list_options
 def slow(
-    look: Look,
+    look: ListOptions,
     options: Options,
     by: Annotated[
         str,

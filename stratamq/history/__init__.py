@@ -5,6 +5,6 @@ operations that no broker keeping the promises could have answered that way.
 """
 
 from stratamq.history.check import check_history, judge
-from stratamq.history.verdict import Finding, Report, Verdict
+from stratamq.history.verdict import HistoryVerdict, Report, Violation
 
-__all__ = ["Finding", "Report", "Verdict", "check_history", "judge"]
+__all__ = ["HistoryVerdict", "Report", "Violation", "check_history", "judge"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from stratamq.history.checkers import CHECKERS
-from stratamq.history.history import History, read_history
-from stratamq.history.verdict import Verdict
+from stratamq.history.history import RunHistory, read_history
+from stratamq.history.verdict import HistoryVerdict
 
 __all__ = ["check_history", "judge"]
 
 
-def check_history(path: Path | str) -> Verdict:
+def check_history(path: Path | str) -> HistoryVerdict:
     """Read a history file and run every checker on it.
 
     Raises:
@@ -21,9 +21,9 @@ def check_history(path: Path | str) -> Verdict:
     return judge(read_history(Path(path)))
 
 
-def judge(history: History) -> Verdict:
+def judge(history: RunHistory) -> HistoryVerdict:
     """Run every checker on a history in memory."""
     reports = {name: checker(history) for name, checker in CHECKERS.items()}
     if history.truncated:
         reports["lost"].notes.append("the last line is cut off: the recorder was killed")
-    return Verdict(history.header, len(history.records), reports, history.drained_ns is not None)
+    return HistoryVerdict(history.header, len(history.records), reports, history.drained_ns is not None)

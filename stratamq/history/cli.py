@@ -25,7 +25,7 @@ __all__ = ["app", "check_command", "record_command"]
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 
-class OutputFormat(enum.StrEnum):
+class VerdictFormat(enum.StrEnum):
     """Form of the verdict on standard output."""
 
     TEXT = "text"
@@ -35,7 +35,7 @@ class OutputFormat(enum.StrEnum):
 @app.command("check")
 def check_command(
     history: Annotated[Path, typer.Argument(help="History written by stratamq record.", metavar="HISTORY.jsonl")],
-    output: Annotated[OutputFormat, typer.Option("-o", "--output", help="text or json.")] = OutputFormat.TEXT,
+    output: Annotated[VerdictFormat, typer.Option("-o", "--output", help="text or json.")] = VerdictFormat.TEXT,
     proofs: Annotated[int, typer.Option(min=0, help="Findings shown per checker, in text.")] = 5,
 ) -> None:
     """Judge a recorded history against the promises."""
@@ -44,7 +44,7 @@ def check_command(
     except (HistoryError, OSError) as error:
         typer.echo(f"{history}: {error}", err=True)
         raise typer.Exit(2) from error
-    if output is OutputFormat.JSON:
+    if output is VerdictFormat.JSON:
         sys.stdout.write(msgspec.json.encode(to_builtins(verdict)).decode() + "\n")
     else:
         typer.echo(as_text(verdict, proofs))

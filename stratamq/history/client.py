@@ -12,14 +12,14 @@ from typing import Protocol
 import trio
 
 from stratamq.history.client_record import ClientOptions, ClientRecord, PendingOperation
-from stratamq.history.operations import Phase
-from stratamq.history.trio_way import Address, TrioWay
+from stratamq.history.operations import OperationPhase
+from stratamq.history.trio_way import Address, TrioTransport
 from stratamq.history.writer import HistoryWriter
 
 __all__ = ["Address", "ClientOptions", "PendingOperation", "RecordingClient"]
 
 
-class Clock(Protocol):
+class RunClock(Protocol):
     """Clock of the run, shared by all clients."""
 
     def now_ns(self) -> int:
@@ -39,7 +39,7 @@ class RecordingClient(ClientRecord):
         self,
         nursery: trio.Nursery,
         writer: HistoryWriter,
-        clock: Clock,
+        clock: RunClock,
         process: str,
         client_id: str,
         addresses: tuple[Address, ...],
@@ -65,11 +65,11 @@ class RecordingClient(ClientRecord):
         if options is not None:
             self.options = options
         address = self._addresses[self._address]
-        self._connection = TrioWay(self)
+        self._connection = TrioTransport(self)
         attempt = self._begin(f"{address[0]}:{address[1]}", self._connection)
         self._flush()
         self._nursery.start_soon(self._connection.run, address)
-        accepted = await self.outcome(attempt) is Phase.OK
+        accepted = await self.outcome(attempt) is OperationPhase.OK
         if accepted:
             self._address = self._rng.randrange(len(self._addresses))
         else:
@@ -82,7 +82,7 @@ class RecordingClient(ClientRecord):
             await self._something_changed.wait()
         return self._publish(topic, payload, qos, retain)
 
-    async def outcome(self, pending: PendingOperation) -> Phase:
+    async def outcome(self, pending: PendingOperation) -> OperationPhase:
         """Wait for the answer: bounded by the end of the connection, or of the run for publishes that are resent."""
         while pending.phase is None:
             await self._something_changed.wait()

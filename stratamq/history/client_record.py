@@ -2,9 +2,9 @@
 
 Decides everything but how bytes travel and who waits: every request is written to the history before its first byte
 leaves, every answer and message before anything is done about it, so the order of lines is the order of things.
-``mqtt/client_session.py`` decides which messages are sent again and handed over. A ``Way`` moves the bytes of one
-connection: a trio socket, or a stream of the simulation. One program of a workload is one client, and it has one
-connection at a time.
+``mqtt/client_session.py`` decides which messages are sent again and handed over. A ``ClientTransport`` moves the bytes
+of one connection: a trio socket, or a stream of the simulation. One program of a workload is one client, and it has
+one connection at a time.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from mqtt.client_session import (
     ClientBounds,
     ClientSession,
     ClientState,
+    ConnectRefused,
     Event,
     MustClose,
     PublishAnswered,
-    Received,
-    Refused,
+    PublishReceived,
     RequestAnswered,
+    ServerDisconnect,
     Timer,
-    ToldToLeave,
 )
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import FAILURE
 from stratamq.history.client_options import ClientOptions
-from stratamq.history.operations import Kind, Phase
+from stratamq.history.operations import Kind, OperationPhase
 from stratamq.history.payloads import make_payload, read_payload
 from stratamq.history.writer import HistoryWriter
 
-__all__ = ["ClientOptions", "ClientRecord", "PendingOperation", "Way"]
+__all__ = ["ClientOptions", "ClientRecord", "ClientTransport", "PendingOperation"]
 
 
-class Way(Protocol):
+class ClientTransport(Protocol):
     """The way of one connection's bytes, from the attempt to the end; it calls the record's methods that take one."""
 
     def send(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class PendingOperation:
     kind: Kind
     fields: dict[str, Any]
     topic_filter: str = ""
-    phase: Phase | None = None
+    phase: OperationPhase | None = None
 
 
 class ClientRecord:
@@ -86,7 +86,7 @@ class ClientRecord:
         self.connection = 0
         self.refused_code = 0
         self.subscribed: set[str] = set()  # filters granted in this session
-        self._way: Way | None = None  # of the connection, or attempt, that there is
+        self._way: ClientTransport | None = None  # of the connection, or attempt, that there is
         self._attempt: PendingOperation | None = None  # its CONNECT
         self._goodbye: PendingOperation | None = None  # DISCONNECT was sent
         self._told_code: int | None = None  # by the broker's DISCONNECT
@@ -102,7 +102,7 @@ class ClientRecord:
     def _accepted(self) -> None:
         """CONNACK accepted the connection."""
 
-    def _answered(self, kind: Kind, phase: Phase) -> None:
+    def _answered(self, kind: Kind, phase: OperationPhase) -> None:
         """A publish with QoS, a SUBSCRIBE or an UNSUBSCRIBE was answered."""
 
     def _changed(self) -> None:
@@ -113,29 +113,29 @@ class ClientRecord:
 
     # What a way says; of another one than the present, nothing is taken.
 
-    def is_on(self, way: Way) -> bool:
+    def is_on(self, way: ClientTransport) -> bool:
         """Whether this is the way of the present connection, or attempt."""
         return way is self._way
 
-    def opened(self, way: Way) -> None:
+    def opened(self, way: ClientTransport) -> None:
         """Send CONNECT: bytes can travel."""
         if way is self._way:
             self.session.opened(self.now(), self._connect_packet())
             self._flush()
 
-    def arrived(self, way: Way, data: bytes) -> None:
+    def arrived(self, way: ClientTransport, data: bytes) -> None:
         """Take bytes of the broker."""
         if way is self._way:
             self.session.handle(self.now(), data)
             self._take_events()
 
-    def time_passed(self, way: Way) -> None:
+    def time_passed(self, way: ClientTransport) -> None:
         """Note that the timer is due."""
         if way is self._way:
             self.session.handle(self.now())
             self._take_events()
 
-    def lost(self, way: Way, reason: str = "peer", *, in_order: bool = False) -> None:
+    def lost(self, way: ClientTransport, reason: str = "peer", *, in_order: bool = False) -> None:
         """Note the end of the stream, or that it was not opened ("refused").
 
         Args:
@@ -162,11 +162,11 @@ class ClientRecord:
         """Write down that the retained value of a topic is being read."""
         return self._invoke(Kind.READ, topic=topic)
 
-    def end_read(self, reading: PendingOperation, phase: Phase, payload: str) -> None:
+    def end_read(self, reading: PendingOperation, phase: OperationPhase, payload: str) -> None:
         """Write down which value was read, on the connection on which it began."""
         self._complete(reading, phase, payload=payload)
 
-    def _begin(self, target: str, way: Way) -> PendingOperation:
+    def _begin(self, target: str, way: ClientTransport) -> PendingOperation:
         """Write the attempt at a connection down; there is no other one."""
         self._way = way
         self.connection = self.writer.next_connection()
@@ -203,7 +203,7 @@ class ClientRecord:
         self.session.publish(packet, pending.operation)
         self._flush()
         if qos == 0:
-            self._complete(pending, Phase.OK)
+            self._complete(pending, OperationPhase.OK)
         else:
             self._publishes[pending.operation] = pending
         return pending
@@ -250,7 +250,7 @@ class ClientRecord:
 
     def _forgotten(self, operations: tuple[int, ...]) -> None:
         for operation in operations:
-            self._complete(self._publishes.pop(operation), Phase.UNKNOWN)
+            self._complete(self._publishes.pop(operation), OperationPhase.UNKNOWN)
 
     # Events of the session.
 
@@ -276,19 +276,19 @@ class ClientRecord:
         match event:
             case Accepted():
                 self._connack(event)
-            case Refused(connack):
+            case ConnectRefused(connack):
                 assert self._attempt is not None
                 self.refused_code = connack.reason_code
-                self._complete(self._attempt, Phase.FAIL, reason_code=connack.reason_code)
-            case Received(packet):
+                self._complete(self._attempt, OperationPhase.FAIL, reason_code=connack.reason_code)
+            case PublishReceived(packet):
                 self._received(packet)
             case PublishAnswered(operation, code):
-                phase = Phase.FAIL if code >= FAILURE else Phase.OK
+                phase = OperationPhase.FAIL if code >= FAILURE else OperationPhase.OK
                 self._complete(self._publishes.pop(operation), phase, reason_code=code)
                 self._answered(Kind.PUBLISH, phase)
             case RequestAnswered(operation, packet):
                 self._request_answered(self._requests.pop(operation), packet.reason_codes)
-            case ToldToLeave(packet):
+            case ServerDisconnect(packet):
                 self._told_code = packet.reason_code
             case MustClose(reason):
                 self._close(reason)
@@ -296,7 +296,7 @@ class ClientRecord:
     def _connack(self, event: Accepted) -> None:
         assert self._attempt is not None
         self.session_present = event.connack.session_present
-        self._complete(self._attempt, Phase.OK, session_present=self.session_present)
+        self._complete(self._attempt, OperationPhase.OK, session_present=self.session_present)
         if not self.session_present:
             self.subscribed.clear()
             self._forgotten(event.forgotten)
@@ -325,8 +325,8 @@ class ClientRecord:
 
     def _request_answered(self, pending: PendingOperation, codes: list[int]) -> None:
         code = codes[0] if codes else 0
-        phase = Phase.FAIL if code >= FAILURE else Phase.OK
-        if phase is Phase.OK and pending.kind is Kind.SUBSCRIBE:
+        phase = OperationPhase.FAIL if code >= FAILURE else OperationPhase.OK
+        if phase is OperationPhase.OK and pending.kind is Kind.SUBSCRIBE:
             self.subscribed.add(pending.topic_filter)
             self._complete(pending, phase, qos=code)
         else:
@@ -349,13 +349,13 @@ class ClientRecord:
         unanswered = self.session.closed()
         self._attempt = self._goodbye = self._timer = None
         if attempt.phase is None:  # without a byte on the wire it has surely not happened
-            self._complete(attempt, Phase.UNKNOWN if sent else Phase.FAIL, reason=reason)
+            self._complete(attempt, OperationPhase.UNKNOWN if sent else OperationPhase.FAIL, reason=reason)
         elif goodbye is not None:
-            self._complete(goodbye, Phase.OK if in_order else Phase.UNKNOWN)
-        elif attempt.phase is Phase.OK:
+            self._complete(goodbye, OperationPhase.OK if in_order else OperationPhase.UNKNOWN)
+        elif attempt.phase is OperationPhase.OK:
             self._event(Kind.CLOSE, reason=reason, reason_code=self._told_code)
         for operation in unanswered:
-            self._complete(self._requests.pop(operation), Phase.UNKNOWN)
+            self._complete(self._requests.pop(operation), OperationPhase.UNKNOWN)
         if not self.options.resend:
             self._forgotten(self.session.forget())
         self._changed()
@@ -393,10 +393,10 @@ class ClientRecord:
         who = self._who()
         return PendingOperation(self.writer.invoke(self.now_ns(), kind, **who, **fields), kind, who)
 
-    def _complete(self, pending: PendingOperation, phase: Phase, **fields: Any) -> None:
+    def _complete(self, pending: PendingOperation, phase: OperationPhase, **fields: Any) -> None:
         """Write the outcome; a resent publish is answered on a later connection than it was invoked on."""
         who = pending.fields
-        if pending.kind is Kind.PUBLISH and phase is not Phase.UNKNOWN:
+        if pending.kind is Kind.PUBLISH and phase is not OperationPhase.UNKNOWN:
             who = {**who, "connection": self.connection}
         self.writer.complete(self.now_ns(), phase, pending.kind, pending.operation, **who, **fields)
         pending.phase = phase

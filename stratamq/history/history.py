@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from stratamq.history.operations import FORMAT_NAME, FORMAT_VERSION, Header, Kind, Phase, Record
+from stratamq.history.operations import FORMAT_NAME, FORMAT_VERSION, Header, HistoryRecord, Kind, OperationPhase
 
 FOREVER_NS: Final = 2**62  # later than any record: the end of an operation that was never answered
 EVENT_KINDS: Final = frozenset(
@@ -33,7 +33,15 @@ EVENT_KINDS: Final = frozenset(
 )
 MARK_KINDS: Final = EVENT_KINDS - {Kind.RECEIVE, Kind.RESEND, Kind.CLOSE}
 
-__all__ = ["FOREVER_NS", "Connection", "History", "HistoryError", "Operation", "parse_history", "read_history"]
+__all__ = [
+    "FOREVER_NS",
+    "ClientConnection",
+    "ClientOperation",
+    "HistoryError",
+    "RunHistory",
+    "parse_history",
+    "read_history",
+]
 
 
 class HistoryError(Exception):
@@ -41,22 +49,22 @@ class HistoryError(Exception):
 
 
 @dataclass(slots=True)
-class Operation:
+class ClientOperation:
     """One invoke line with what is known of its outcome."""
 
-    invoke: Record
-    completion: Record | None = None
-    resends: list[Record] = field(default_factory=list)
+    invoke: HistoryRecord
+    completion: HistoryRecord | None = None
+    resends: list[HistoryRecord] = field(default_factory=list)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> OperationPhase:
         """OK, FAIL or UNKNOWN; without a completion line UNKNOWN."""
-        return self.completion.phase if self.completion is not None else Phase.UNKNOWN
+        return self.completion.phase if self.completion is not None else OperationPhase.UNKNOWN
 
     @property
     def ok(self) -> bool:
         """Whether it completed with success."""
-        return self.phase is Phase.OK
+        return self.phase is OperationPhase.OK
 
     @property
     def started_ns(self) -> int:
@@ -66,28 +74,28 @@ class Operation:
     @property
     def ended_ns(self) -> int:
         """When the answer was read; FOREVER_NS when there was none, as it may take effect at any later time."""
-        if self.completion is None or self.completion.phase is Phase.UNKNOWN:
+        if self.completion is None or self.completion.phase is OperationPhase.UNKNOWN:
             return FOREVER_NS
         return self.completion.time_ns
 
     @property
     def may_have_happened(self) -> bool:
         """False only for a refusal of something sent once: an earlier copy may have been accepted."""
-        return self.phase is not Phase.FAIL or bool(self.resends)
+        return self.phase is not OperationPhase.FAIL or bool(self.resends)
 
     @property
-    def proof(self) -> list[Record]:
+    def proof(self) -> list[HistoryRecord]:
         """Its records: the invocation, and the completion if there is one."""
         return [self.invoke] if self.completion is None else [self.invoke, self.completion]
 
 
 @dataclass(slots=True)
-class Connection:
+class ClientConnection:
     """One CONNECT and what became of it."""
 
-    connect: Operation
-    disconnect: Operation | None = None
-    close: Record | None = None
+    connect: ClientOperation
+    disconnect: ClientOperation | None = None
+    close: HistoryRecord | None = None
     last_heard_ns: int = 0  # last line that proves that the broker still served this connection
 
     @property
@@ -114,21 +122,21 @@ class Connection:
         return min(ends, default=FOREVER_NS)
 
 
-class History:
+class RunHistory:
     """All records of one run, with the indexes that checkers share."""
 
-    def __init__(self, header: Header, records: Iterable[Record], truncated: bool = False) -> None:
+    def __init__(self, header: Header, records: Iterable[HistoryRecord], truncated: bool = False) -> None:
         self.header = header
         self.records = list(records)
         self.truncated = truncated
-        self.operations: dict[int, Operation] = {}
-        self.receives: list[Record] = []
-        self.marks: list[Record] = []
-        self.connections: dict[int, Connection] = {}
+        self.operations: dict[int, ClientOperation] = {}
+        self.receives: list[HistoryRecord] = []
+        self.marks: list[HistoryRecord] = []
+        self.connections: dict[int, ClientConnection] = {}
         for record in self.records:
             self._add(record)
 
-    def of_kind(self, kind: Kind) -> Iterator[Operation]:
+    def of_kind(self, kind: Kind) -> Iterator[ClientOperation]:
         """Yield operations of one kind in the order in which they were invoked."""
         return (operation for operation in self.operations.values() if operation.invoke.kind is kind)
 
@@ -137,22 +145,22 @@ class History:
         return self.header.settings.get(name, default)
 
     @cached_property
-    def publishes(self) -> dict[str, Operation]:
+    def publishes(self) -> dict[str, ClientOperation]:
         """Publish operations by payload identifier; empty payloads (retained clears) are left out."""
         return {op.invoke.payload: op for op in self.of_kind(Kind.PUBLISH) if op.invoke.payload}
 
     @cached_property
-    def connections_of(self) -> dict[str, list[Connection]]:
+    def connections_of(self) -> dict[str, list[ClientConnection]]:
         """Connections by client identifier, in the order of their CONNECTs."""
-        found: dict[str, list[Connection]] = defaultdict(list)
+        found: dict[str, list[ClientConnection]] = defaultdict(list)
         for connection in self.connections.values():
             found[connection.client_id].append(connection)
         return dict(found)
 
     @cached_property
-    def received_by(self) -> dict[str, dict[str, list[Record]]]:
+    def received_by(self) -> dict[str, dict[str, list[HistoryRecord]]]:
         """Handed-over messages: client identifier -> payload identifier -> receives in order of time."""
-        found: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+        found: dict[str, dict[str, list[HistoryRecord]]] = defaultdict(lambda: defaultdict(list))
         for record in self.receives:
             if record.handed_over and record.payload:
                 found[record.client_id][record.payload].append(record)
@@ -183,14 +191,14 @@ class History:
             for connection in self.connections_of.get(client_id, ())
         )
 
-    def _add(self, record: Record) -> None:
+    def _add(self, record: HistoryRecord) -> None:
         connection = self.connections.get(record.connection)
-        if record.phase is Phase.INVOKE:
+        if record.phase is OperationPhase.INVOKE:
             self._add_invoke(record, connection)
             return
-        if connection is not None and record.phase is not Phase.UNKNOWN and record.kind is not Kind.CLOSE:
+        if connection is not None and record.phase is not OperationPhase.UNKNOWN and record.kind is not Kind.CLOSE:
             connection.last_heard_ns = record.time_ns
-        if record.phase is Phase.EVENT:
+        if record.phase is OperationPhase.EVENT:
             self._add_event(record, connection)
             return
         operation = self.operations.get(record.operation)
@@ -200,18 +208,18 @@ class History:
             raise HistoryError(f"line {record.line}: operation {record.operation} completes twice")
         operation.completion = record
 
-    def _add_invoke(self, record: Record, connection: Connection | None) -> None:
+    def _add_invoke(self, record: HistoryRecord, connection: ClientConnection | None) -> None:
         if record.operation in self.operations or record.kind in EVENT_KINDS:
             raise HistoryError(f"line {record.line}: bad invoke of operation {record.operation}")
-        operation = self.operations[record.operation] = Operation(record)
+        operation = self.operations[record.operation] = ClientOperation(record)
         if record.kind is Kind.CONNECT:
             if record.connection in self.connections:
                 raise HistoryError(f"line {record.line}: connect number {record.connection} used twice")
-            self.connections[record.connection] = Connection(operation)
+            self.connections[record.connection] = ClientConnection(operation)
         elif record.kind is Kind.DISCONNECT and connection is not None:
             connection.disconnect = operation
 
-    def _add_event(self, record: Record, connection: Connection | None) -> None:
+    def _add_event(self, record: HistoryRecord, connection: ClientConnection | None) -> None:
         if record.kind is Kind.RECEIVE:
             self.receives.append(record)
         elif record.kind is Kind.RESEND:
@@ -226,7 +234,7 @@ class History:
             raise HistoryError(f"line {record.line}: {record.kind} is not an event")
 
 
-def read_history(path: Path) -> History:
+def read_history(path: Path) -> RunHistory:
     """Read a history file.
 
     A last line without its newline is dropped: the recorder was killed while it wrote.
@@ -238,7 +246,7 @@ def read_history(path: Path) -> History:
     return parse_history(path.read_bytes())
 
 
-def parse_history(data: bytes) -> History:
+def parse_history(data: bytes) -> RunHistory:
     """Read a history from the bytes of its file; see ``read_history``."""
     lines = data.split(b"\n")
     truncated = bool(lines[-1])
@@ -251,11 +259,11 @@ def parse_history(data: bytes) -> History:
         raise HistoryError(f"line 1: {error}") from error
     if header.format != FORMAT_NAME or header.version != FORMAT_VERSION:
         raise HistoryError(f"line 1: {header.format} version {header.version}, expected {FORMAT_VERSION}")
-    return History(header, _decode_records(lines), truncated)
+    return RunHistory(header, _decode_records(lines), truncated)
 
 
-def _decode_records(lines: list[bytes]) -> Iterator[Record]:
-    decoder = msgspec.json.Decoder(Record)
+def _decode_records(lines: list[bytes]) -> Iterator[HistoryRecord]:
+    decoder = msgspec.json.Decoder(HistoryRecord)
     for number, line in enumerate(lines[1:], start=2):
         try:
             record = decoder.decode(line)

@@ -1,7 +1,7 @@
 """The history format: what clients of a broker asked, and what they heard, as JSON lines.
 
 Decides the words of a history and how they are written; what they mean together is in ``history.py``, what
-they prove in ``checkers/``. The first line is a ``Header``, every other line a ``Record``. An operation is an
+they prove in ``checkers/``. The first line is a ``Header``, every other line a ``HistoryRecord``. An operation is an
 ``invoke`` line and at most one completion line with the same operation number: ``ok`` (the broker said yes),
 ``fail`` (the broker said no) or ``unknown`` (the connection ended first). Unknown is never counted as failure:
 the operation may have happened, may not have, and may still happen. Received messages, ends of connections
@@ -21,10 +21,10 @@ FORMAT_NAME: Final = "stratamq-history"
 FORMAT_VERSION: Final = 1
 NEVER_EXPIRES_S: Final = 0xFFFF_FFFF  # Session Expiry Interval without an end (MQTT 5.0 section 3.1.2.11.2)
 
-__all__ = ["FORMAT_NAME", "FORMAT_VERSION", "NEVER_EXPIRES_S", "Header", "Kind", "Phase", "Record"]
+__all__ = ["FORMAT_NAME", "FORMAT_VERSION", "NEVER_EXPIRES_S", "Header", "HistoryRecord", "Kind", "OperationPhase"]
 
 
-class Phase(enum.StrEnum):
+class OperationPhase(enum.StrEnum):
     """Where in the life of an operation a line stands."""
 
     INVOKE = "invoke"  # written before the first byte leaves
@@ -74,7 +74,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     settings: dict[str, float] = {}
 
 
-class Record(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class HistoryRecord(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One line. Only the fields that the kind needs are written.
 
     Attributes:
@@ -90,7 +90,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
     """
 
     time_ns: int
-    phase: Phase
+    phase: OperationPhase
     kind: Kind
     operation: int = 0
     process: str = ""

@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from stratamq.history.operations import Record
-from stratamq.history.verdict import Finding, Report, Verdict
+from stratamq.history.operations import HistoryRecord
+from stratamq.history.verdict import HistoryVerdict, Report, Violation
 
 __all__ = ["as_text", "to_builtins"]
 
 HIDDEN = frozenset({"time_ns", "phase", "kind", "line"})
 
 
-def as_text(verdict: Verdict, findings_max: int) -> str:
+def as_text(verdict: HistoryVerdict, findings_max: int) -> str:
     """Return a page for people: one line per checker, then the first findings of each with their proof."""
     header = verdict.header
     lines = [f"{header.workload}, seed {header.seed}, {', '.join(header.broker)}: {verdict.records} records"]
@@ -34,7 +34,7 @@ def as_text(verdict: Verdict, findings_max: int) -> str:
     return "\n".join(lines)
 
 
-def to_builtins(verdict: Verdict) -> dict[str, Any]:
+def to_builtins(verdict: HistoryVerdict) -> dict[str, Any]:
     """Return the verdict as what JSON knows."""
     return {
         "clean": verdict.clean,
@@ -55,11 +55,11 @@ def _report(report: Report) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Violation) -> dict[str, Any]:
     return {"message": finding.message, "proof": [msgspec.to_builtins(record) for record in finding.proof]}
 
 
-def _describe(record: Record) -> str:
+def _describe(record: HistoryRecord) -> str:
     fields = msgspec.to_builtins(record)
     told = " ".join(f"{name}={value}" for name, value in fields.items() if name not in HIDDEN)
     return f"line {record.line}, {record.time_ns / 1e9:.6f} s: {record.kind} {record.phase} {told}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from stratamq.history.client import Address, ClientOptions, PendingOperation, RecordingClient
-from stratamq.history.operations import Kind, Phase
+from stratamq.history.operations import Kind, OperationPhase
 from stratamq.history.writer import HistoryWriter
 
 BACKOFF_S = (0.02, 0.25)  # between attempts to connect: quick, since what is measured is the broker's absence
@@ -116,7 +116,7 @@ class Run:
         """Subscribe to each filter in turn; return whether all were granted."""
         for topic_filter, qos in sorted(filters.items()):
             pending = client.subscribe(topic_filter, qos)
-            if pending is None or await client.outcome(pending) is not Phase.OK:
+            if pending is None or await client.outcome(pending) is not OperationPhase.OK:
                 return False
         return True
 
@@ -182,7 +182,7 @@ class Run:
                 self.abandon(payload)
 
     async def _unless_accepted(self, client: RecordingClient, pending: PendingOperation, payload: str) -> None:
-        if await client.outcome(pending) is not Phase.OK:
+        if await client.outcome(pending) is not OperationPhase.OK:
             self.abandon(payload)
 
     def watch_retained(self, client: RecordingClient, callback: Callable[[str, str], None] | None) -> None:

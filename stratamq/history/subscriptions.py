@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from stratamq.history.history import FOREVER_NS, Connection, History, Operation
+from stratamq.history.history import FOREVER_NS, ClientConnection, ClientOperation, RunHistory
 from stratamq.history.operations import NEVER_EXPIRES_S, Kind
 
-__all__ = ["Subscription", "TopicIndex", "subscriptions_by_client", "topic_matches"]
+__all__ = ["HistoryTopicIndex", "SubscriptionInterval", "subscriptions_by_client", "topic_matches"]
 
 NS_PER_S = 1_000_000_000
 
 
 @dataclass(slots=True)
-class Subscription:
+class SubscriptionInterval:
     """One SUBSCRIBE of one filter, with the times between which it held.
 
     Attributes:
@@ -42,7 +42,7 @@ class Subscription:
     share_name: str
     granted_qos: int
     durable: bool
-    subscribe: Operation
+    subscribe: ClientOperation
     sure_from_ns: int
     sure_until_ns: int
     maybe_from_ns: int
@@ -70,7 +70,7 @@ def topic_matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(levels)
 
 
-class TopicIndex:
+class HistoryTopicIndex:
     """All topics of a history, by level, to find those that match a filter without trying each."""
 
     def __init__(self, topics: Iterable[str]) -> None:
@@ -110,9 +110,9 @@ def _all_below(children: list[tuple[str, _Level]]) -> Iterator[_Level]:
 
 
 @lru_cache(maxsize=1)  # several checkers ask in turn about one history
-def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
+def subscriptions_by_client(history: RunHistory) -> dict[str, list[SubscriptionInterval]]:
     """Return every subscription that may have existed, by client identifier, in order of SUBSCRIBE."""
-    unsubscribes: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    unsubscribes: dict[tuple[str, str], list[ClientOperation]] = defaultdict(list)
     for operation in history.of_kind(Kind.UNSUBSCRIBE):
         unsubscribes[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
     expired = {
@@ -120,8 +120,8 @@ def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
         for connections in history.connections_of.values()
         for connection in connections
     }
-    found: dict[str, list[Subscription]] = defaultdict(list)
-    to_qos_0: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    found: dict[str, list[SubscriptionInterval]] = defaultdict(list)
+    to_qos_0: dict[tuple[str, str], list[ClientOperation]] = defaultdict(list)
     for operation in history.of_kind(Kind.SUBSCRIBE):
         if operation.may_have_happened and _granted_qos(operation) == 0:
             to_qos_0[operation.invoke.client_id, operation.invoke.topic_filter].append(operation)
@@ -132,18 +132,18 @@ def subscriptions_by_client(history: History) -> dict[str, list[Subscription]]:
     return dict(found)
 
 
-def _granted_qos(subscribe: Operation) -> int:
+def _granted_qos(subscribe: ClientOperation) -> int:
     completion = subscribe.completion
     return completion.qos if subscribe.ok and completion is not None else subscribe.invoke.qos
 
 
 def _subscription(
-    history: History,
-    subscribe: Operation,
-    unsubscribes: list[Operation],
-    to_qos_0: list[Operation],
+    history: RunHistory,
+    subscribe: ClientOperation,
+    unsubscribes: list[ClientOperation],
+    to_qos_0: list[ClientOperation],
     expired: dict[int, list[int]],
-) -> Subscription:
+) -> SubscriptionInterval:
     invoke = subscribe.invoke
     connections = history.connections_of.get(invoke.client_id, [])
     own = history.connections.get(invoke.connection)
@@ -160,7 +160,7 @@ def _subscription(
         if unsubscribe.ok and unsubscribe.started_ns >= known_from_ns:
             maybe_ends.append(unsubscribe.ended_ns)
     share_name, topic_filter = _split_share(invoke.topic_filter)
-    return Subscription(
+    return SubscriptionInterval(
         client_id=invoke.client_id,
         topic_filter=topic_filter,
         share_name=share_name,
@@ -175,7 +175,10 @@ def _subscription(
 
 
 def _session_ends(
-    own: Connection | None, connections: list[Connection], subscribe: Operation, expired: dict[int, list[int]]
+    own: ClientConnection | None,
+    connections: list[ClientConnection],
+    subscribe: ClientOperation,
+    expired: dict[int, list[int]],
 ) -> tuple[list[int], list[int]]:
     """Return the times at which the session could have ended, and those by which it surely had."""
     could: list[int] = []
@@ -197,7 +200,7 @@ def _session_ends(
     return could, surely
 
 
-def _expiry(history: History, connection: Connection, connections: list[Connection]) -> list[int]:
+def _expiry(history: RunHistory, connection: ClientConnection, connections: list[ClientConnection]) -> list[int]:
     """Return the time of a connection's end when its session may have expired before the next CONNECT."""
     expiry_s = connection.connect.invoke.session_expiry_interval_s
     disconnect = connection.disconnect

@@ -11,14 +11,14 @@ import trio
 from mqtt.client_session import Timer
 from stratamq.history.client_record import ClientRecord
 
-__all__ = ["Address", "TrioWay"]
+__all__ = ["Address", "TrioTransport"]
 
 READ_BYTES = 65_536
 
 Address = tuple[str, int]
 
 
-class TrioWay:
+class TrioTransport:
     """One connection; ``run`` lasts as long as it, ``ended`` is set behind it."""
 
     def __init__(self, record: ClientRecord) -> None:

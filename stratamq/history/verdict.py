@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stratamq.history.history import Operation
-from stratamq.history.operations import Header, Record
+from stratamq.history.history import ClientOperation
+from stratamq.history.operations import Header, HistoryRecord
 
 FINDINGS_MAX = 200  # kept per checker; the rest is only counted: one dead node can lose every message
 
-__all__ = ["Finding", "Report", "Verdict"]
+__all__ = ["HistoryVerdict", "Report", "Violation"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """One broken promise, with the lines of the history that prove it."""
 
     checker: str
     promise: str
     message: str
-    proof: tuple[Record, ...]
+    proof: tuple[HistoryRecord, ...]
 
 
 @dataclass(slots=True)
@@ -40,19 +40,19 @@ class Report:
     promise: str
     checked: int = 0
     found: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Violation] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, message: str, *proof: Record | Operation) -> None:
+    def add(self, message: str, *proof: HistoryRecord | ClientOperation) -> None:
         """Count a finding, and keep the first ones with the records that prove it."""
         self.found += 1
         if len(self.findings) < FINDINGS_MAX:
-            records = [r for item in proof for r in (item.proof if isinstance(item, Operation) else [item])]
-            self.findings.append(Finding(self.checker, self.promise, message, tuple(records)))
+            records = [r for item in proof for r in (item.proof if isinstance(item, ClientOperation) else [item])]
+            self.findings.append(Violation(self.checker, self.promise, message, tuple(records)))
 
 
 @dataclass(slots=True)
-class Verdict:
+class HistoryVerdict:
     """All reports on one history.
 
     Attributes:
@@ -70,6 +70,6 @@ class Verdict:
         return self.complete and not any(report.found for report in self.reports.values())
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Violation]:
         """Findings of all checkers, in the order in which they ran."""
         return [finding for report in self.reports.values() for finding in report.findings]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stratamq.history.operations import Header, Kind, Phase, Record
+from stratamq.history.operations import Header, HistoryRecord, Kind, OperationPhase
 
 __all__ = ["ByteSink", "HistoryWriter"]
 
@@ -44,17 +44,21 @@ class HistoryWriter:
     def invoke(self, time_ns: int, kind: Kind, **fields: Any) -> int:
         """Write an invoke line and return its operation number."""
         self._last_operation += 1
-        self._write(Record(time_ns=time_ns, phase=Phase.INVOKE, kind=kind, operation=self._last_operation, **fields))
+        self._write(
+            HistoryRecord(
+                time_ns=time_ns, phase=OperationPhase.INVOKE, kind=kind, operation=self._last_operation, **fields
+            )
+        )
         return self._last_operation
 
-    def complete(self, time_ns: int, phase: Phase, kind: Kind, operation: int, **fields: Any) -> None:
+    def complete(self, time_ns: int, phase: OperationPhase, kind: Kind, operation: int, **fields: Any) -> None:
         """Write the completion line of an operation; the caller does so once per operation."""
-        self._write(Record(time_ns=time_ns, phase=phase, kind=kind, operation=operation, **fields))
+        self._write(HistoryRecord(time_ns=time_ns, phase=phase, kind=kind, operation=operation, **fields))
 
     def event(self, time_ns: int, kind: Kind, **fields: Any) -> None:
         """Write a line that has no second half."""
-        self._write(Record(time_ns=time_ns, phase=Phase.EVENT, kind=kind, **fields))
+        self._write(HistoryRecord(time_ns=time_ns, phase=OperationPhase.EVENT, kind=kind, **fields))
 
-    def _write(self, line: Header | Record) -> None:
+    def _write(self, line: Header | HistoryRecord) -> None:
         self._sink.write(self._encoder.encode(line) + b"\n")
         self.records_written += 1

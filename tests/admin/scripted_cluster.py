@@ -16,8 +16,8 @@ from tests.wire.test_service import CONTROL, Node, certificates, start
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.hello import PeerKey
-from wire.messages.looks import Look, Seen
-from wire.messages.map_pages import MapShelf
+from wire.messages.looks import Query, QueryResult
+from wire.messages.map_pages import MapPages
 from wire.messages.nodes import FollowMap
 from wire.messages.operators import Admin, AdminReply
 
@@ -44,7 +44,7 @@ class ScriptedCluster:
         self.rows: dict[tuple[str, str], list[msgspec.Struct]] = {}
         self.silent: set[str] = set()  # they take questions and answer none
         self.replies: dict[str, AdminReply] = {}  # by verb
-        self.looks: list[tuple[str, Look]] = []
+        self.looks: list[tuple[str, Query]] = []
         self.orders: list[tuple[str, Admin]] = []
         self.batch = 1_000
 
@@ -60,8 +60,8 @@ class ScriptedCluster:
         message = decode_control(payload)
         answer: Any = None
         if isinstance(message, FollowMap):
-            answer = MapShelf().page(self.map, max(message.page_of, 0), message.offset)
-        elif isinstance(message, Look):
+            answer = MapPages().page(self.map, max(message.page_of, 0), message.offset)
+        elif isinstance(message, Query):
             self.looks.append((name, message))
             if name not in self.silent:
                 answer = self._seen(name, message)
@@ -72,7 +72,7 @@ class ScriptedCluster:
         if answer is not None:
             assert self.nodes[name].hub.send(peer.node, CONTROL, encode_control(answer))
 
-    def _seen(self, name: str, look: Look) -> Seen:
+    def _seen(self, name: str, look: Query) -> QueryResult:
         literal = ("client_id", "topic")
         rows = [
             row
@@ -82,7 +82,9 @@ class ScriptedCluster:
         begin = int(look.after or 0)
         end = min(begin + min(look.limit, self.batch), len(rows))
         raw = [msgspec.msgpack.encode(row) for row in rows[begin:end]]
-        return Seen(look.request, raw, str(end) if end < len(rows) else "", total=len(rows), map_epoch=self.map.epoch)
+        return QueryResult(
+            look.request, raw, str(end) if end < len(rows) else "", total=len(rows), map_epoch=self.map.epoch
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

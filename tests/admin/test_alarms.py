@@ -4,20 +4,20 @@ from typing import Any
 
 import msgspec
 
-from admin.alarms import ALARMS, GROWING, Alarms, Sight
+from admin.alarms import ALARMS, GROWING, Alerts, ClusterView
 from admin.growth import Growth
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import StatsRow
 
 
-def sight(now_s: float, **about: Any) -> Sight:
+def sight(now_s: float, **about: Any) -> ClusterView:
     cluster_map = ClusterMap("c")
-    found = Sight(int(now_s * 1000), cluster_map, {}, (), "r1")
+    found = ClusterView(int(now_s * 1000), cluster_map, {}, (), "r1")
     return found._replace(**about)
 
 
 def test_an_alarm_waits_for_its_time_and_is_told_once() -> None:
-    alarms = Alarms()
+    alarms = Alerts()
     assert alarms.look(sight(0, silent=["edge-1"])) == ([], [])
     began, ended = alarms.look(sight(5, silent=["edge-1"]))
     assert [(one.name, one.about, one.since_ms) for one in began] == [("node_down", "edge-1", 0)] and not ended
@@ -30,13 +30,13 @@ def test_an_alarm_waits_for_its_time_and_is_told_once() -> None:
 
 def test_conditions() -> None:
     """Each in one look, or in two where it has a time."""
-    alarms = Alarms()
+    alarms = Alerts()
     cluster_map = ClusterMap("c")
     cluster_map.partitions = [PartitionEntry(), PartitionEntry()]
     ends = {'stratamq_tls_cert_not_after_seconds{listener="tls"}': 3 * 86_400.0}
     stats = {
-        "s1": SeenStats(node="s1", version="1", disk_free_bytes=5, disk_bytes=100, gauges=ends),
-        "s2": SeenStats(node="s2", version="2", queue_oldest_s=700.0, ready=False, why_not_ready=["no lease"]),
+        "s1": StatsRow(node="s1", version="1", disk_free_bytes=5, disk_bytes=100, gauges=ends),
+        "s2": StatsRow(node="s2", version="2", queue_oldest_s=700.0, ready=False, why_not_ready=["no lease"]),
     }
     for now in (0, 400, 90_000):
         alarms.look(sight(now, map=cluster_map, stats=stats, offsets_ms={"s1": 300.0}))
@@ -53,7 +53,7 @@ def test_conditions() -> None:
     assert [one.severity for one in alarms.active] == sorted(one.severity for one in alarms.active)
 
 
-def counted(**counters: float) -> dict[str, SeenStats]:
+def counted(**counters: float) -> dict[str, StatsRow]:
     """Return one edge's figures: canaries, queue_full, and connects that were refused or accepted."""
     names = {
         "canaries": "stratamq_canary_failures_total",
@@ -66,21 +66,21 @@ def counted(**counters: float) -> dict[str, SeenStats]:
         "syncs": "stratamq_store_syncs_total",
         "slow": "stratamq_store_slow_syncs_total",
     }
-    return {"e1": SeenStats(node="e1", incarnation=1, counters={names[key]: value for key, value in counters.items()})}
+    return {"e1": StatsRow(node="e1", incarnation=1, counters={names[key]: value for key, value in counters.items()})}
 
 
 def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
     """What a node counted before the service came, or more than five minutes ago, is no alarm."""
-    alarms, growth = Alarms(), Growth(GROWING)
+    alarms, growth = Alerts(), Growth(GROWING)
 
-    def names(now_s: float, stats: dict[str, SeenStats]) -> set[str]:
+    def names(now_s: float, stats: dict[str, StatsRow]) -> set[str]:
         alarms.look(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
         return {one.name for one in alarms.active}
 
     assert names(0, counted(syncs=100.0, slow=50.0)) == set()
     slow = counted(syncs=200.0, slow=52.0)
     assert names(10, slow) == set() and names(80, slow) == {"sync_slow"}, "two in a hundred"
-    alarms, growth = Alarms(), Growth(GROWING)
+    alarms, growth = Alerts(), Growth(GROWING)
     many = {"canaries": 9.0, "full": 9.0, "refused": 900.0, "accepted": 1.0}
     assert names(0, counted(**many)) == set()
     grown = {"canaries": 11.0, "full": 10.0, "refused": 930.0, "accepted": 10.0}
@@ -97,7 +97,7 @@ def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
 
 def test_displaced_and_refused_connections_of_one_pool_are_an_alarm() -> None:
     """Those that were silent are not: a port ends them without need."""
-    alarms, growth = Alarms(), Growth(GROWING)
+    alarms, growth = Alerts(), Growth(GROWING)
     calm = counted(displaced=0.0, no_place=0.0, silent=0.0)
     crowded = counted(displaced=15.0, no_place=15.0, silent=900.0)
     for now_s, stats in ((0, calm), (10, crowded), (80, crowded)):
@@ -107,13 +107,13 @@ def test_displaced_and_refused_connections_of_one_pool_are_an_alarm() -> None:
 
 def test_conditions_of_gauges() -> None:
     """A rebalance that goes on is no alarm, and a node that does not gossip sees nobody by intent."""
-    alarms = Alarms()
+    alarms = Alerts()
 
     def names(now_s: float, moves: float, **gauges: float) -> set[str]:
         shown = {"stratamq_ring_moves_pending": moves} | {f"stratamq_{key}": value for key, value in gauges.items()}
         members = [{'stratamq_gossip_members{state="alive"}': seen} for seen in (9.0, 8.0, 0.0)]
         rows = zip("abc", members, strict=True)
-        stats = {node: SeenStats(node=node, gauges=shown | seen) for node, seen in rows}
+        stats = {node: StatsRow(node=node, gauges=shown | seen) for node, seen in rows}
         alarms.look(sight(now_s, stats=stats))
         return {one.name for one in alarms.active}
 

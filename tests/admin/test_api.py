@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from access.operators.verbs import VERBS, Role
-from admin.api import Api, Call, read_answer, read_token
-from admin.gather import Answered, LinkFailed
+from access.operators.verbs import VERBS, OperatorRole
+from admin.api import Api, ApiCall, read_answer, read_token
+from admin.gather import LinkFailed, QueryAnswered
 from admin.http.verb_paths import BODIES, PATHS, call_of
-from admin.one_look import OneLook, event_of, one_look
+from admin.one_look import SingleQuery, event_of, one_look
 from admin.operations import EXPORT_CANCEL
 from conf.errors import ExitCode, UserError
 from tests.patience import PATIENCE_S
-from wire.messages.look_rows_clients import SeenQueued
+from wire.messages.look_rows_clients import QueuedMessageRow
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_every_verb_has_one_path() -> None:
 
 def test_each_work_is_ended_with_the_role_of_its_verb() -> None:
     """The path of operations asks for one role, whichever verb it carries out."""
-    assert {VERBS[name].role for name in ("ring abort", "node undrain", EXPORT_CANCEL)} == {Role.OPERATOR}
+    assert {VERBS[name].role for name in ("ring abort", "node undrain", EXPORT_CANCEL)} == {OperatorRole.OPERATOR}
 
 
 def test_every_path_of_a_verb_has_a_request() -> None:
@@ -108,18 +108,18 @@ def test_every_path_of_a_verb_has_a_request() -> None:
         assert call is not None and call.method == row.method and "{" not in call.path
         assert (call.body is not None) <= (row.method in BODIES)
     assert call_of("token check", {}) is None
-    assert Call.of("GET", "looks", "a/b", where="{}").line() == "GET /api/v1/looks/a%2Fb?where=%7B%7D"
+    assert ApiCall.of("GET", "looks", "a/b", where="{}").line() == "GET /api/v1/looks/a%2Fb?where=%7B%7D"
 
 
 def test_a_look_is_the_same_behind_the_service() -> None:
     """Rows with bytes, a busy node and one that does not answer; rows that are none are a failed node's."""
-    row = SeenQueued(seq=1, payload=b"\x00\xff")
-    answer = Answered(0, 7, [row], "next", 0, "", 9)
-    sent = msgspec.json.decode(msgspec.json.encode(one_look(answer)), type=OneLook)
+    row = QueuedMessageRow(seq=1, payload=b"\x00\xff")
+    answer = QueryAnswered(0, 7, [row], "next", 0, "", 9)
+    sent = msgspec.json.decode(msgspec.json.encode(one_look(answer)), type=SingleQuery)
     assert event_of(sent, "queue", "s", 4) == answer._replace(request=4)
-    assert event_of(one_look(Answered(0, 7, busy_ms=20)), "queue", "s", 4) == Answered(4, 7, [], busy_ms=20)
+    assert event_of(one_look(QueryAnswered(0, 7, busy_ms=20)), "queue", "s", 4) == QueryAnswered(4, 7, [], busy_ms=20)
     assert event_of(one_look(LinkFailed("s", "gone")), "queue", "s", 4) == LinkFailed("s", "gone")
-    assert isinstance(event_of(OneLook([{"seq": "x"}]), "queue", "s", 4), LinkFailed)
+    assert isinstance(event_of(SingleQuery([{"seq": "x"}]), "queue", "s", 4), LinkFailed)
 
 
 def test_an_address_that_is_too_long_says_what_to_do() -> None:
@@ -137,7 +137,7 @@ def test_an_address_that_is_too_long_says_what_to_do() -> None:
             answered = pool.submit(answer)
             api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", "smq_token")
             with pytest.raises(UserError, match=r"answered 431; .* without --api"):
-                api.ask(Call.of("GET", "clients", "c"), PATIENCE_S)
+                api.ask(ApiCall.of("GET", "clients", "c"), PATIENCE_S)
             answered.result()
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from admin.bundle.archive import Part, write_archive
+from admin.bundle.archive import ArchiveFile, write_archive
 from admin.bundle.hiding import Hider, own_words, secrets_of
 from admin.doctor.host import ROOMS
 
@@ -143,7 +143,10 @@ def test_pseudonyms_are_equal_in_one_bundle_and_differ_in_another() -> None:
 
 def test_an_archive_is_private_whole_and_says_its_hashes(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
-    parts = [Part("map.json", [{"epoch": 7}], is_document=True), Part("log/e1.jsonl", [{"n": 1}], may_lose=True)]
+    parts = [
+        ArchiveFile("map.json", [{"epoch": 7}], is_document=True),
+        ArchiveFile("log/e1.jsonl", [{"n": 1}], may_lose=True),
+    ]
     size = write_archive(path, parts, {"cluster": "c"})
     assert size == path.stat().st_size and stat.S_IMODE(path.stat().st_mode) == 0o600
     with tarfile.open(path) as archive:
@@ -161,9 +164,9 @@ def test_an_archive_is_private_whole_and_says_its_hashes(tmp_path: Path) -> None
 def test_what_a_killed_bundle_left_is_in_nobodys_way(tmp_path: Path) -> None:
     """Its half file was named as the bundle that is there."""
     (tmp_path / "b.tar.gz.new").touch()
-    write_archive(tmp_path / "b.tar.gz", [Part("a.jsonl", [1])], {})
+    write_archive(tmp_path / "b.tar.gz", [ArchiveFile("a.jsonl", [1])], {})
     with pytest.raises(FileExistsError):
-        write_archive(tmp_path / "b.tar.gz", [Part("a.jsonl", [1])], {})
+        write_archive(tmp_path / "b.tar.gz", [ArchiveFile("a.jsonl", [1])], {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "b.tar.gz.new"]
 
 
@@ -172,8 +175,8 @@ def test_the_oldest_lines_of_the_largest_log_go_first(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     text = hashlib.shake_256(b"x").hexdigest(50)
     lines = [{"n": n, "text": text} for n in range(300)]
-    parts = [Part("stats.jsonl", lines[:10]), Part("log/a.jsonl", lines, may_lose=True),
-             Part("log/b.jsonl", lines[:5], may_lose=True)]  # fmt: skip
+    parts = [ArchiveFile("stats.jsonl", lines[:10]), ArchiveFile("log/a.jsonl", lines, may_lose=True),
+             ArchiveFile("log/b.jsonl", lines[:5], may_lose=True)]  # fmt: skip
     assert write_archive(path, parts, {}, bytes_max=32_768) <= 32_768
     with tarfile.open(path) as archive:
         manifest = json.load(archive.extractfile("support/manifest.json") or pytest.fail())

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from admin.alarms import Sight
+from admin.alarms import ClusterView
 from admin.doctor import cluster, host
-from admin.doctor.findings import FAIL, OK, SKIPPED, WARN, Check, Finding, judged, worst
+from admin.doctor.findings import FAIL, OK, SKIPPED, WARN, Check, DoctorFinding, judged, worst
 from conf.errors import UserError
 from wire.links.authority import DevelopmentAuthority
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
-from wire.messages.look_rows_nodes import SeenDrop, SeenReplica, SeenStats
+from wire.messages.look_rows_nodes import DropRow, ReplicaRow, StatsRow
 
 NOW_MS = 1_800_000_000_000
 DAY_S = 86_400
@@ -31,25 +31,25 @@ def cluster_map(**about: Any) -> ClusterMap:
     return made
 
 
-def examined(of_map: ClusterMap | None = None, stats: dict[str, SeenStats] | None = None, **more: Any) -> Any:
-    sight = Sight(NOW_MS, of_map or cluster_map(), stats or {}, more.pop("silent", ()), more.pop("leader", "r1"))
+def examined(of_map: ClusterMap | None = None, stats: dict[str, StatsRow] | None = None, **more: Any) -> Any:
+    sight = ClusterView(NOW_MS, of_map or cluster_map(), stats or {}, more.pop("silent", ()), more.pop("leader", "r1"))
     sight = sight._replace(offsets_ms=more.pop("offsets_ms", {}))
-    return cluster.Examined(sight, **{"status": {"stores_aside": 0}, "settings": {"e1": {}}, **more})
+    return cluster.ExaminedCluster(sight, **{"status": {"stores_aside": 0}, "settings": {"e1": {}}, **more})
 
 
-def found(seen: cluster.Examined) -> dict[str, str]:
+def found(seen: cluster.ExaminedCluster) -> dict[str, str]:
     """Return the worst state of each check that is not ok."""
-    states: dict[str, list[Finding]] = {}
+    states: dict[str, list[DoctorFinding]] = {}
     for finding in cluster.judge(seen):
         states.setdefault(finding.check, []).append(finding)
     return {check: worst(those) for check, those in states.items() if worst(those) != OK}
 
 
-def row(**about: Any) -> dict[str, SeenStats]:
-    return {"s1": SeenStats(node="s1", **about)}
+def row(**about: Any) -> dict[str, StatsRow]:
+    return {"s1": StatsRow(node="s1", **about)}
 
 
-def gauges(**about: float) -> dict[str, SeenStats]:
+def gauges(**about: float) -> dict[str, StatsRow]:
     return row(gauges=about)
 
 
@@ -80,7 +80,7 @@ WRONG = [
     (examined(leader=""), {"leader": FAIL}),
     (examined(WITHOUT), {"primaries": FAIL}),
     (examined(SHORT), {"copies": WARN}),
-    (examined(replicas=[SeenReplica(partition=3, lag_ops=20_000)]), {"copies": WARN}),
+    (examined(replicas=[ReplicaRow(partition=3, lag_ops=20_000)]), {"copies": WARN}),
     (examined(SKEWED), {"ring skew": WARN}),
     (examined(NO_EDGE), {"edges": WARN}),
     (examined(stats=row(lease_left_s=0.5)), {"leases": WARN}),
@@ -89,7 +89,7 @@ WRONG = [
     (examined(stats=gauges(**{CERTIFICATE: NOW_MS / 1000 + 6 * DAY_S})), {"node certificates": FAIL}),
     (examined(stats=gauges(**{CERTIFICATE: NOW_MS / 1000 + 31 * DAY_S})), {}),
     (examined(offsets_ms={"s1": -300.0}), {"clocks": WARN}),
-    (examined(stats={"a": SeenStats(version="1"), "b": SeenStats(version="2")}), {"releases": WARN}),
+    (examined(stats={"a": StatsRow(version="1"), "b": StatsRow(version="2")}), {"releases": WARN}),
     (examined(stats=row(open_files=95, open_files_max=100)), {"open files": FAIL}),
     (examined(stats=row(open_files_max=100), settings={"s1": {"edge.connections_max": "100"}}), {"open files": WARN}),
     (examined(stats=gauges(stratamq_core_dumps=1.0)), {"core dumps": WARN}),
@@ -107,8 +107,8 @@ WRONG = [
     (examined(stats=gauges(**{cluster.SYNCS: 0.03})), {"syncs": WARN}),
     (examined(stats=gauges(**{cluster.TURNS: 0.3})), {"loop lag": WARN}),
     (examined(stats=gauges(**{cluster.TURNS: 2.0})), {"loop lag": FAIL}),
-    (examined(drops=[SeenDrop(node="e1", reason="slow", count=3, last_at_ms=NOW_MS - 1)]), {"drops": WARN}),
-    (examined(drops=[SeenDrop(node="e1", reason="slow", count=3, last_at_ms=NOW_MS - 4_000_000)]), {}),
+    (examined(drops=[DropRow(node="e1", reason="slow", count=3, last_at_ms=NOW_MS - 1)]), {"drops": WARN}),
+    (examined(drops=[DropRow(node="e1", reason="slow", count=3, last_at_ms=NOW_MS - 4_000_000)]), {}),
     (examined(stats=row(queue_oldest_s=601.0)), {"queues": WARN}),
     (examined(status={"stores_aside": 1}), {"damage": WARN}),
     (examined(status={}), {"damage": SKIPPED}),
@@ -118,7 +118,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("seen", "states"), WRONG)
-def test_each_check_finds_what_is_wrong_and_no_other_does(seen: cluster.Examined, states: dict[str, str]) -> None:
+def test_each_check_finds_what_is_wrong_and_no_other_does(
+    seen: cluster.ExaminedCluster, states: dict[str, str]
+) -> None:
     assert found(seen) == states
     assert all(finding.do for finding in cluster.judge(seen) if finding.state in (WARN, FAIL))
 
@@ -135,7 +137,7 @@ def test_many_findings_of_one_check_are_cut_and_counted() -> None:
 
 def test_files_and_modes(tmp_path: Path) -> None:
     """A key that others may read fails; a file that everybody may change is warned of."""
-    looked = host.Host(tmp_path)
+    looked = host.HostReader(tmp_path)
     (tmp_path / "node.key").write_text("x")
     (tmp_path / "node.key").chmod(0o640)
     (tmp_path / "store").write_text("x")
@@ -147,7 +149,7 @@ def test_files_and_modes(tmp_path: Path) -> None:
     assert [finding.state for finding in host.judge(looked) if finding.check == "files"] == [OK]
 
 
-def of(findings: list[Finding], check: str) -> list[tuple[str, str]]:
+def of(findings: list[DoctorFinding], check: str) -> list[tuple[str, str]]:
     return [(finding.state, finding.found) for finding in findings if finding.check == check]
 
 
@@ -155,9 +157,9 @@ def test_a_configuration_is_read_and_its_mistakes_are_lines(tmp_path: Path) -> N
     def wrong() -> None:
         raise UserError("edge.x: no such setting\nedge.y: too large")
 
-    findings = host.judge(host.Host(tmp_path, check_config=wrong))
+    findings = host.judge(host.HostReader(tmp_path, check_config=wrong))
     assert of(findings, "configuration") == [(FAIL, "edge.x: no such setting"), (FAIL, "edge.y: too large")]
-    assert of(host.judge(host.Host(tmp_path)), "configuration")[0][0] == SKIPPED
+    assert of(host.judge(host.HostReader(tmp_path)), "configuration")[0][0] == SKIPPED
 
 
 @pytest.mark.parametrize(("days", "state"), [(31, OK), (29, WARN), (6, FAIL), (-1, FAIL)])
@@ -167,7 +169,7 @@ def test_days_of_a_certificate_here(tmp_path: Path, days: int, state: str) -> No
     for path in tmp_path.glob("*.pem"):
         if path != made.certificate:
             path.unlink()
-    looked = host.Host(tmp_path, now=end.timestamp() - days * DAY_S)
+    looked = host.HostReader(tmp_path, now=end.timestamp() - days * DAY_S)
     assert [finding.state for finding in host.judge(looked) if finding.check == "certificates"] == [state]
 
 
@@ -175,7 +177,7 @@ def test_a_low_limit_of_files_is_warned_of(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
     try:
-        ((state, said),) = of(host.judge(host.Host(tmp_path)), "file limit")
+        ((state, said),) = of(host.judge(host.HostReader(tmp_path)), "file limit")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert state == WARN and "may open 1024 files" in said
@@ -197,7 +199,7 @@ def test_a_foreign_package_a_kernel_and_keys(tmp_path: Path) -> None:
     keys = tmp_path / "gossip.keys"
     keys.write_text("key")
     (tmp_path / "bad.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
-    looked = host.Host(
+    looked = host.HostReader(
         tmp_path, path=[str(tmp_path / "site")], proc=tmp_path / "proc", sys=tmp_path / "sys",
         now=keys.stat().st_mtime + 100 * DAY_S, settings={"e1": {"membership.key_file": str(keys)}},
     )  # fmt: skip
@@ -224,5 +226,5 @@ def test_gossip_keys_of_a_folder_are_found_without_a_node(tmp_path: Path) -> Non
     keys = tmp_path / "tls" / "gossip.key"
     keys.write_text("x")
     now = keys.stat().st_mtime + 100 * DAY_S
-    findings = host.judge(host.Host(tmp_path, now=now))
+    findings = host.judge(host.HostReader(tmp_path, now=now))
     assert of(findings, "gossip keys") == [(WARN, "was written 100 days ago")]

@@ -7,23 +7,29 @@ from typing import Any
 import pytest
 
 from admin.explain.client import client_story
-from admin.explain.message import Evidence, Finished, check_origin, message_story, unknown_story
+from admin.explain.message import DeliveryEnd, Evidence, check_origin, message_story, unknown_story
 from admin.explain.topic import topic_story
 from admin.explain.words import since
-from admin.gather import Missing
+from admin.gather import MissingRows
 from admin.queries import ClientView, TopicView
 from conf.edge_settings import EdgeSettings
 from conf.errors import UserError
 from conf.router_settings import RouterSettings
 from conf.storage_settings import StorageSettings
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
-from wire.messages.look_rows_clients import SeenClientNow, SeenInflight, SeenQueued, SeenSessionNow, SeenSubscription
-from wire.messages.look_rows_nodes import SeenJournal, SeenTraceEvent
-from wire.messages.look_rows_topics import SeenMatch, SeenResolve, SeenRetained
+from wire.messages.look_rows_clients import (
+    ClientDetail,
+    InFlightRow,
+    QueuedMessageRow,
+    SessionDetail,
+    SubscriptionListRow,
+)
+from wire.messages.look_rows_nodes import JournalRow, TraceEventRow
+from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow, RetainedMessageRow
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_700_000_060_000  # 2023-11-14 22:14:20 UTC
-FILTER = SeenSubscription(client_id="c", filter="a/+", qos=1)
+FILTER = SubscriptionListRow(client_id="c", filter="a/+", qos=1)
 
 
 def view(session: dict[str, Any] | None, connection: dict[str, Any] | None = None, **more: Any) -> ClientView:
@@ -37,8 +43,8 @@ def view(session: dict[str, Any] | None, connection: dict[str, Any] | None = Non
     } | more
     return ClientView(
         "c",
-        session=None if session is None else SeenSessionNow(**{"durable": True, "online": bool(edge)} | session),
-        connection=None if connection is None else SeenClientNow(**connection),
+        session=None if session is None else SessionDetail(**{"durable": True, "online": bool(edge)} | session),
+        connection=None if connection is None else ClientDetail(**connection),
         **of,
     )
 
@@ -127,7 +133,7 @@ def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:
 
 def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
     """What was not answered is said to lack."""
-    missing = Missing("storage-1", "no answer in 1 s")
+    missing = MissingRows("storage-1", "no answer in 1 s")
     story = client_story(view(None, partial=(missing,)), NOW, [])
     assert story.cause is None and story.lacked == (missing,)
 
@@ -135,16 +141,16 @@ def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("topic", "matches", "what", "part"),
     [
-        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="")], None, ""),
-        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="no_local")], "no_local", "has No Local"),
-        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="", no_local=True)], "no_local", "publishes itself"),
-        ("a/b", [SeenMatch(client_id="c", filter="a/+", why="access")], "access", "do not let it receive"),
+        ("a/b", [MatchRow(client_id="c", filter="a/+", why="")], None, ""),
+        ("a/b", [MatchRow(client_id="c", filter="a/+", why="no_local")], "no_local", "has No Local"),
+        ("a/b", [MatchRow(client_id="c", filter="a/+", why="", no_local=True)], "no_local", "publishes itself"),
+        ("a/b", [MatchRow(client_id="c", filter="a/+", why="access")], "access", "do not let it receive"),
         ("a/b/c", [], "no_subscription", "'a/+' misses it by one level"),
         ("a", [], "no_subscription", "'a/+' misses it by one level"),
         ("x/y/z", [], "no_subscription", "its one subscription does not meet"),
     ],
 )
-def test_why_a_topic_does_not_reach_a_client(topic: str, matches: list[SeenMatch], what: str | None, part: str) -> None:
+def test_why_a_topic_does_not_reach_a_client(topic: str, matches: list[MatchRow], what: str | None, part: str) -> None:
     """Its subscriptions, and the reason of each that meets the topic."""
     story = client_story(view({}, OPEN), NOW, [FILTER], topic=topic, matches=matches)
     assert (story.cause.what if story.cause is not None else None) == what and part in story.verdict
@@ -158,7 +164,7 @@ def test_no_subscription_at_all() -> None:
 
 def test_drops_of_the_journal_stand_behind_the_cause() -> None:
     """With reason, topic and time."""
-    drop = SeenJournal(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
+    drop = JournalRow(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
     story = client_story(view({"queued": 9, "dropped": 3}), NOW, [FILTER], journal=[drop])
     assert [step.what for step in story.steps] == ["absent", "dropped", "drop"]
     because = "dropped 3 messages because of queue_full, a bound of the session's queue; the oldest entry went"
@@ -170,8 +176,8 @@ def test_drops_of_the_journal_stand_behind_the_cause() -> None:
 def test_how_somebody_unknown_left() -> None:
     """Its session ended, or its CONNECT was refused: journals remember."""
     entries = [
-        SeenJournal(event="session_end", reason="expired", node="storage-1", at_ms=NOW - 60_000, detail="5 messages"),
-        SeenJournal(event="refused", reason="0x86", node="edge-1", at_ms=NOW - 1_000, detail="CONNECT"),
+        JournalRow(event="session_end", reason="expired", node="storage-1", at_ms=NOW - 60_000, detail="5 messages"),
+        JournalRow(event="refused", reason="0x86", node="edge-1", at_ms=NOW - 1_000, detail="CONNECT"),
     ]
     story = client_story(view(None), NOW, [], journal=entries)
     assert [step.what for step in story.steps] == ["unknown", "session_end", "refused"]
@@ -191,8 +197,8 @@ def test_each_setting_that_a_sentence_names_exists() -> None:
 # -- topics
 
 
-def topic(*matches: SeenMatch, owner: str = "router-1", partitions: tuple[int, ...] = ()) -> TopicView:
-    resolved = SeenResolve(topic="a/b", shard=5, route_key="a", owner=owner, state="serving", cached_at=["edge-1"])
+def topic(*matches: MatchRow, owner: str = "router-1", partitions: tuple[int, ...] = ()) -> TopicView:
+    resolved = ResolvedRouteRow(topic="a/b", shard=5, route_key="a", owner=owner, state="serving", cached_at=["edge-1"])
     resolved.partitions = list(partitions)
     found = tuple(("storage-1" if match.durable else "edge-1", match) for match in matches)
     return TopicView("a/b", 5, owner, resolved if owner else None, found, ())
@@ -204,12 +210,12 @@ MAP = ClusterMap("c", partitions=[PartitionEntry(1, "storage-1"), PartitionEntry
 def test_who_gets_a_topic() -> None:
     """Owner, receivers with their options, groups with whose turn it is, and near misses."""
     found = topic(
-        SeenMatch(client_id="d", filter="a/+", qos=1, durable=True, partition=7, queued=3, online=False, why=""),
-        SeenMatch(client_id="e", filter="a/#", qos=0, online=True, no_local=True, identifier=4, why=""),
-        SeenMatch(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why=""),
-        SeenMatch(client_id="m2", filter="a/b", qos=1, share="g", turn=False, why="access"),
-        SeenMatch(client_id="f", filter="a/b", qos=1, why="size", detail="90 of 64 bytes"),
-        SeenMatch(filter="a/b/c", why="level"),
+        MatchRow(client_id="d", filter="a/+", qos=1, durable=True, partition=7, queued=3, online=False, why=""),
+        MatchRow(client_id="e", filter="a/#", qos=0, online=True, no_local=True, identifier=4, why=""),
+        MatchRow(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why=""),
+        MatchRow(client_id="m2", filter="a/b", qos=1, share="g", turn=False, why="access"),
+        MatchRow(client_id="f", filter="a/b", qos=1, why="size", detail="90 of 64 bytes"),
+        MatchRow(filter="a/b/c", why="level"),
     )
     story = topic_story(found, MAP, qos=2)
     text = "\n".join(step.why for step in story.steps)
@@ -228,9 +234,9 @@ def test_members_of_a_group_at_several_places() -> None:
     """Each place has a turn of its own; the edge that takes the message goes round the places."""
     durable: dict[str, Any] = {"filter": "a/b", "share": "g", "qos": 2, "why": "", "durable": True, "online": True}
     found = topic(
-        SeenMatch(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why="", retain_handling=2, online=True),
-        SeenMatch(client_id="m2", partition=7, turn=True, **durable),
-        SeenMatch(client_id="m3", partition=7, turn=False, **durable),
+        MatchRow(client_id="m1", filter="a/b", qos=1, share="g", turn=True, why="", retain_handling=2, online=True),
+        MatchRow(client_id="m2", partition=7, turn=True, **durable),
+        MatchRow(client_id="m3", partition=7, turn=False, **durable),
     )
     steps = topic_story(found, MAP).steps
     (group,) = [step for step in steps if step.what == "group"]
@@ -247,9 +253,9 @@ def test_members_of_a_group_at_several_places() -> None:
 def test_nobody_gets_a_topic() -> None:
     """The nearest reason decides; a filter one level off is only a hint."""
     assert topic_story(topic(), MAP).verdict == "nobody gets 'a/b': no subscription meets it"
-    near = topic_story(topic(SeenMatch(filter="a/c", why="level")), MAP)
+    near = topic_story(topic(MatchRow(filter="a/c", why="level")), MAP)
     assert near.verdict.startswith("nobody gets") and near.steps[-2].what == "level"
-    own = topic_story(topic(SeenMatch(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
+    own = topic_story(topic(MatchRow(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
     assert "No Local" in own.verdict
     assert "partition 1 has subscribers and no primary" in topic_story(topic(partitions=(1,)), MAP).verdict
     assert "shard 5 has no owner" in topic_story(topic(owner=""), MAP).verdict
@@ -263,11 +269,11 @@ ORIGIN = "edge-1/1795358845149/4711"
 def test_the_way_of_a_message_in_order() -> None:
     """By cause first, for clocks of nodes differ; then what is held of it now."""
     events = [
-        ("storage-1", SeenTraceEvent(stage="committed", at_us=5, partition=7, detail="operation 918")),
-        ("edge-1", SeenTraceEvent(stage="received", at_us=9, client_id="p")),
-        ("edge-1", SeenTraceEvent(stage="resolved", at_us=10)),
+        ("storage-1", TraceEventRow(stage="committed", at_us=5, partition=7, detail="operation 918")),
+        ("edge-1", TraceEventRow(stage="received", at_us=9, client_id="p")),
+        ("edge-1", TraceEventRow(stage="resolved", at_us=10)),
     ]
-    queued = [("storage-1", "d", SeenQueued(seq=12, state="queued", origin=ORIGIN), 64)]
+    queued = [("storage-1", "d", QueuedMessageRow(seq=12, state="queued", origin=ORIGIN), 64)]
     story = message_story(ORIGIN, Evidence(events=events, queued=queued, had=["x"]))
     assert [step.what for step in story.steps] == ["received", "resolved", "committed", "queued"]
     assert story.verdict == "entry 12 in the queue of 'd': waits, behind 64 entries that are not acknowledged"
@@ -278,18 +284,18 @@ def test_the_way_of_a_message_in_order() -> None:
     [
         (Evidence(), "no trace of it"),
         (
-            Evidence(journal=[("s", SeenJournal(event="drop", reason="expired", client_id="d", at_ms=1))]),
+            Evidence(journal=[("s", JournalRow(event="drop", reason="expired", client_id="d", at_ms=1))]),
             "drop for 'd': expired",
         ),
         (
-            Evidence(published=[("e", SeenInflight(client_id="p", packet=17, state="unfinished", waits_for=["s-1"]))]),
+            Evidence(published=[("e", InFlightRow(client_id="p", packet=17, state="unfinished", waits_for=["s-1"]))]),
             "packet 17 of 'p' is not answered; it waits for s-1",
         ),
         (
-            Evidence(queued=[("s", "d", SeenQueued(seq=3, state="sent", packet=9, expires_in_s=5.0), 0)]),
+            Evidence(queued=[("s", "d", QueuedMessageRow(seq=3, state="sent", packet=9, expires_in_s=5.0), 0)]),
             "sent and not acknowledged as packet 9; it expires in 5 s",
         ),
-        (Evidence(retained=[("s", SeenRetained(topic="a/b", partition=2))]), "the retained message of 'a/b'"),
+        (Evidence(retained=[("s", RetainedMessageRow(topic="a/b", partition=2))]), "the retained message of 'a/b'"),
     ],
 )
 def test_what_became_of_a_message(found: Evidence, part: str) -> None:
@@ -301,10 +307,10 @@ def test_what_became_of_a_message(found: Evidence, part: str) -> None:
     ("found", "what", "part"),
     [
         (topic(), "nobody", "no subscription meets it"),
-        (topic(SeenMatch(client_id="e", qos=1, why="", window=2, inflight=2)), "window", "its window is full: 2 of 2"),
-        (topic(SeenMatch(client_id="e", qos=1, why="", window=2, inflight=1)), "no_trace", "no trace of it"),
-        (topic(SeenMatch(client_id="d", qos=1, why="queue_full", durable=True)), "queue_full", "its queue is full"),
-        (topic(SeenMatch(client_id="e", qos=1, why=""), partitions=(1,)), "no_primary", "partition 1 has subscribers"),
+        (topic(MatchRow(client_id="e", qos=1, why="", window=2, inflight=2)), "window", "its window is full: 2 of 2"),
+        (topic(MatchRow(client_id="e", qos=1, why="", window=2, inflight=1)), "no_trace", "no trace of it"),
+        (topic(MatchRow(client_id="d", qos=1, why="queue_full", durable=True)), "queue_full", "its queue is full"),
+        (topic(MatchRow(client_id="e", qos=1, why=""), partitions=(1,)), "no_primary", "partition 1 has subscribers"),
     ],
 )
 def test_of_a_message_that_nobody_knows_its_topic_tells_more(found: TopicView, what: str, part: str) -> None:
@@ -318,9 +324,9 @@ def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:
     """It was queued on its way: the last step decides."""
     entry: dict[str, Any] = {"client_id": "d", "seq": 12}
     events = [
-        ("s", SeenTraceEvent(stage="queued", at_us=5, **entry)),
-        ("s", SeenTraceEvent(stage="acked", at_us=6, **entry)),
-        ("e", SeenTraceEvent(stage="acknowledged", at_us=6, client_id="p")),
+        ("s", TraceEventRow(stage="queued", at_us=5, **entry)),
+        ("s", TraceEventRow(stage="acked", at_us=6, **entry)),
+        ("e", TraceEventRow(stage="acknowledged", at_us=6, client_id="p")),
     ]
     assert message_story(ORIGIN, Evidence(events=events)).verdict == "acknowledged for 'p'"
     assert message_story(ORIGIN, Evidence(events=events[:1])).verdict == "queued for 'd' as entry 12"
@@ -331,8 +337,8 @@ def test_a_drop_decides_over_a_queue() -> None:
     story = message_story(
         ORIGIN,
         Evidence(
-            journal=[("s", SeenJournal(event="drop", reason="queue_full", client_id="d"))],
-            queued=[("s", "e", SeenQueued(seq=1, state="queued"), 0)],
+            journal=[("s", JournalRow(event="drop", reason="queue_full", client_id="d"))],
+            queued=[("s", "e", QueuedMessageRow(seq=1, state="queued"), 0)],
         ),
     )
     assert story.verdict == "drop for 'd': queue_full" and len(story.steps) == 2
@@ -342,23 +348,23 @@ def test_a_drop_decides_over_a_queue() -> None:
     ("found", "what", "part"),
     [
         (
-            Finished("e", "d", 12, NOW, NOW + 3_000),
+            DeliveryEnd("e", "d", 12, NOW, NOW + 3_000),
             "earlier_connection",
             "an earlier connection; this one came 3 s later",
         ),
-        (Finished("e", "d", 12, NOW, NOW - 3_000), "acked", "acked for 'd' as entry 12"),
-        (Finished("e", "d", 12, NOW, None), "acked", "acked for 'd' as entry 12"),
+        (DeliveryEnd("e", "d", 12, NOW, NOW - 3_000), "acked", "acked for 'd' as entry 12"),
+        (DeliveryEnd("e", "d", 12, NOW, None), "acked", "acked for 'd' as entry 12"),
         (
-            Finished("s", "d", 12, None, NOW),
+            DeliveryEnd("s", "d", 12, None, NOW),
             "finished",
             "was acknowledged, or dropped; the connection that is there came at",
         ),
-        (Finished("s", "d", 12), "finished", "entry 12 of 'd' is not in its queue: it was acknowledged, or dropped"),
+        (DeliveryEnd("s", "d", 12), "finished", "entry 12 of 'd' is not in its queue: it was acknowledged, or dropped"),
     ],
 )
-def test_who_had_an_entry_that_is_finished(found: Finished, what: str, part: str) -> None:
+def test_who_had_an_entry_that_is_finished(found: DeliveryEnd, what: str, part: str) -> None:
     """Another connection than the one that is there now is said; nothing is said that no source tells."""
-    acked = SeenTraceEvent(stage="acked", at_us=NOW * 1000, client_id="d", seq=12)
+    acked = TraceEventRow(stage="acked", at_us=NOW * 1000, client_id="d", seq=12)
     events = [("e", acked)] if found.acknowledged_at_ms is not None else []
     story = message_story("entry 12 of 'd'", Evidence(events=events, finished=[found]))
     assert story.cause is not None and story.cause.what == what and part in story.verdict
@@ -366,7 +372,7 @@ def test_who_had_an_entry_that_is_finished(found: Finished, what: str, part: str
 
 def test_a_takeover_is_said_where_nothing_else_is() -> None:
     """The newest one, to a client that is connected; a reason that keeps messages away decides before it."""
-    journal = [SeenJournal(event="takeover", node="edge-2", at_ms=NOW - age) for age in (9_000, 4_000)]
+    journal = [JournalRow(event="takeover", node="edge-2", at_ms=NOW - age) for age in (9_000, 4_000)]
     story = client_story(view({}, OPEN), NOW, [FILTER], journal=journal)
     assert story.cause is not None and (story.cause.what, story.cause.node) == ("takeover", "edge-2")
     assert "took over at 22:14:16 UTC: what the earlier one acknowledged does not come again" in story.verdict

@@ -13,16 +13,16 @@ from admin.gather import (
     EVERY_ROW,
     NODE_S,
     TOTAL_S,
-    Answered,
-    Ask,
-    Gather,
     LinkFailed,
     MapMoved,
-    Missing,
-    Page,
-    Ready,
-    Target,
-    Tick,
+    MissingRows,
+    NodeQuery,
+    QueryAnswered,
+    QueryReady,
+    QueryTarget,
+    QueryTick,
+    ResultPage,
+    ScatterGather,
 )
 
 
@@ -34,22 +34,22 @@ class Nodes:
         self.lives = dict.fromkeys(rows, 1)
         self.batch = 3  # rows of one answer at most
 
-    def targets(self) -> list[Target]:
-        return [Target(node, self.lives[node]) for node in self.rows]
+    def targets(self) -> list[QueryTarget]:
+        return [QueryTarget(node, self.lives[node]) for node in self.rows]
 
-    def answer(self, ask: Ask) -> Answered:
+    def answer(self, ask: NodeQuery) -> QueryAnswered:
         """Answer as a node that numbers its rows in this life."""
         here = self.rows[ask.node]
         begin = int(ask.after or 0)
         end = min(begin + min(ask.limit, self.batch), len(here))
-        return Answered(
+        return QueryAnswered(
             ask.request, self.lives[ask.node], here[begin:end], str(end) if end < len(here) else "", total=len(here)
         )
 
-    def page(self, limit: int, after: Position | None = None, **options: Any) -> Page:
+    def page(self, limit: int, after: Position | None = None, **options: Any) -> ResultPage:
         """Ask until a page is there; every node answers at once."""
-        gather = Gather(self.targets(), limit, after=after, **options)
-        ready = gather.handle(0.0, Tick())
+        gather = ScatterGather(self.targets(), limit, after=after, **options)
+        ready = gather.handle(0.0, QueryTick())
         asks = list(ready.asks)
         while ready.page is None:
             ready = gather.handle(0.0, self.answer(asks.pop(0)))
@@ -57,7 +57,7 @@ class Nodes:
         return ready.page
 
 
-def shown(page: Page) -> list[Any]:
+def shown(page: ResultPage) -> list[Any]:
     return [row for _, row in page.rows]
 
 
@@ -95,8 +95,8 @@ def test_pages_join_to_the_whole_list(limit: int) -> None:
 def test_an_answer_that_stands_behind_the_page_is_not_shown_and_not_lost() -> None:
     """The second node answered first, with more than what is left for it."""
     nodes = Nodes(a=["a1", "a2"], b=["b1", "b2", "b3"])
-    gather = Gather(nodes.targets(), 3)
-    first, second = gather.handle(0.0, Tick()).asks
+    gather = ScatterGather(nodes.targets(), 3)
+    first, second = gather.handle(0.0, QueryTick()).asks
     assert gather.handle(0.1, nodes.answer(second)).page is None
     ready = gather.handle(0.2, nodes.answer(first))
     (again,) = ready.asks
@@ -109,51 +109,51 @@ def test_an_answer_that_stands_behind_the_page_is_not_shown_and_not_lost() -> No
 def test_a_silent_node_is_named_after_a_second_and_the_others_are_shown() -> None:
     """Whatever its place."""
     nodes = Nodes(a=["a1"], b=["b1"], c=["c1"])
-    gather = Gather(nodes.targets(), 10)
-    asks = gather.handle(0.0, Tick()).asks
+    gather = ScatterGather(nodes.targets(), 10)
+    asks = gather.handle(0.0, QueryTick()).asks
     for ask in asks:
         if ask.node != "a":
             ready = gather.handle(0.1, nodes.answer(ask))
     assert ready.page is None and ready.next_deadline == NODE_S
-    page = gather.handle(NODE_S, Tick()).page
+    page = gather.handle(NODE_S, QueryTick()).page
     assert page is not None and shown(page) == ["b1", "c1"]
-    assert page.partial == (Missing("a", "no answer in 1 s"),) and page.after is None and not page.overtime
+    assert page.partial == (MissingRows("a", "no answer in 1 s"),) and page.after is None and not page.overtime
 
 
 def test_an_answer_behind_its_time_changes_nothing() -> None:
     """The node is named, so its rows are not there; another one is still within its time."""
     nodes = Nodes(a=["a1"], b=["b1", "b2", "b3", "b4"])
-    gather = Gather(nodes.targets(), 10)
-    late, other = gather.handle(0.0, Tick()).asks
+    gather = ScatterGather(nodes.targets(), 10)
+    late, other = gather.handle(0.0, QueryTick()).asks
     (more,) = gather.handle(0.5, nodes.answer(other)).asks
-    gather.handle(1.0, Tick())
+    gather.handle(1.0, QueryTick())
     assert gather.handle(1.1, nodes.answer(late)).page is None
     page = gather.handle(1.2, nodes.answer(more)).page
     assert page is not None and shown(page) == ["b1", "b2", "b3", "b4"]
-    assert page.partial == (Missing("a", "no answer in 1 s"),)
+    assert page.partial == (MissingRows("a", "no answer in 1 s"),)
 
 
 def test_a_node_that_is_busy_is_asked_again_and_named_when_it_stays_so() -> None:
     """Its own time to wait counts."""
     nodes = Nodes(a=["a1"])
-    gather = Gather(nodes.targets(), 10)
-    (ask,) = gather.handle(0.0, Tick()).asks
-    ready = gather.handle(0.1, Answered(ask.request, 1, busy_ms=200))
+    gather = ScatterGather(nodes.targets(), 10)
+    (ask,) = gather.handle(0.0, QueryTick()).asks
+    ready = gather.handle(0.1, QueryAnswered(ask.request, 1, busy_ms=200))
     assert not ready.asks and ready.next_deadline == pytest.approx(0.3)
-    (again,) = gather.handle(ready.next_deadline, Tick()).asks
-    gather.handle(0.4, Answered(again.request, 1, busy_ms=900))
-    page = gather.handle(1.0, Tick()).page
-    assert page is not None and page.partial == (Missing("a", "busy for 1 s"),)
+    (again,) = gather.handle(ready.next_deadline, QueryTick()).asks
+    gather.handle(0.4, QueryAnswered(again.request, 1, busy_ms=900))
+    page = gather.handle(1.0, QueryTick()).page
+    assert page is not None and page.partial == (MissingRows("a", "busy for 1 s"),)
 
 
 def test_a_node_that_nobody_asks_owes_no_answer() -> None:
     """It was busy, and rows before it filled the page meanwhile; asked again later, it has its second."""
     nodes = Nodes(a=["a1"], b=["b1", "b2", "b3"], c=["c1"])
-    gather = Gather(nodes.targets(), 2)
-    _, second, third = gather.handle(0.0, Tick()).asks
-    gather.handle(0.1, Answered(third.request, 1, busy_ms=1))
+    gather = ScatterGather(nodes.targets(), 2)
+    _, second, third = gather.handle(0.0, QueryTick()).asks
+    gather.handle(0.1, QueryAnswered(third.request, 1, busy_ms=1))
     gather.handle(0.2, nodes.answer(second))
-    assert not gather.handle(0.3, Tick()).asks
+    assert not gather.handle(0.3, QueryTick()).asks
     nodes.lives["b"], nodes.rows["b"] = 2, []
     new, again = gather.handle(0.9, MapMoved(nodes.targets())).asks
     assert (new.node, again.node) == ("b", "c")
@@ -166,17 +166,17 @@ def test_a_page_ends_with_its_time_and_goes_on_where_it_was() -> None:
     """A node that answers short of a second each, for ever."""
     nodes = Nodes(a=list(range(100)), b=[])
     nodes.batch = 1
-    gather = Gather(nodes.targets(), 50)
-    ready = gather.handle(0.0, Tick())
+    gather = ScatterGather(nodes.targets(), 50)
+    ready = gather.handle(0.0, QueryTick())
     now = 0.0
     asks = list(ready.asks)
     while ready.page is None:
         now += 0.9
-        ready = gather.handle(min(now, TOTAL_S), nodes.answer(asks.pop(0)) if now < TOTAL_S else Tick())
+        ready = gather.handle(min(now, TOTAL_S), nodes.answer(asks.pop(0)) if now < TOTAL_S else QueryTick())
         asks += ready.asks
     page = ready.page
     assert page.overtime and page.after is not None and page.after.node == "a"
-    assert Missing("a", "not finished in 5 s") in page.partial
+    assert MissingRows("a", "not finished in 5 s") in page.partial
     assert shown(page) == list(range(int(page.after.after)))
 
 
@@ -190,8 +190,8 @@ def test_a_restarted_node_is_begun_anew_and_named() -> None:
         if told:
             page = nodes.page(9, after)
         else:
-            gather = Gather([Target("a", 1)], 9, after=after)
-            (ask,) = gather.handle(0.0, Tick()).asks
+            gather = ScatterGather([QueryTarget("a", 1)], 9, after=after)
+            (ask,) = gather.handle(0.0, QueryTick()).asks
             (anew,) = gather.handle(0.1, nodes.answer(ask)).asks
             assert anew.after == ""
             found = gather.handle(0.2, nodes.answer(anew)).page
@@ -203,8 +203,8 @@ def test_a_restarted_node_is_begun_anew_and_named() -> None:
 def test_rows_of_a_life_that_ended_in_the_middle_of_a_page_are_not_shown() -> None:
     """The map says so before the node does."""
     nodes = Nodes(a=["a1", "a2", "a3", "a4"])
-    gather = Gather(nodes.targets(), 9)
-    (ask,) = gather.handle(0.0, Tick()).asks
+    gather = ScatterGather(nodes.targets(), 9)
+    (ask,) = gather.handle(0.0, QueryTick()).asks
     gather.handle(0.1, nodes.answer(ask))
     nodes.lives["a"], nodes.rows["a"] = 2, ["new"]
     (anew,) = gather.handle(0.2, MapMoved(nodes.targets())).asks
@@ -215,37 +215,37 @@ def test_rows_of_a_life_that_ended_in_the_middle_of_a_page_are_not_shown() -> No
 def test_a_node_that_left_is_named_and_a_cursor_of_it_is_refused() -> None:
     """Its rows cannot be gone on with."""
     nodes = Nodes(a=["a1"], b=["b1"])
-    gather = Gather(nodes.targets(), 9)
-    first, _ = gather.handle(0.0, Tick()).asks
+    gather = ScatterGather(nodes.targets(), 9)
+    first, _ = gather.handle(0.0, QueryTick()).asks
     gather.handle(0.0, nodes.answer(first))
-    page = gather.handle(0.1, MapMoved([Target("a", 1)])).page
-    assert page is not None and page.partial == (Missing("b", "left the cluster"),)
+    page = gather.handle(0.1, MapMoved([QueryTarget("a", 1)])).page
+    assert page is not None and page.partial == (MissingRows("b", "left the cluster"),)
     with pytest.raises(CursorRefused, match="'gone'"):
-        Gather(nodes.targets(), 9, after=Position("gone", 1, "4"))
+        ScatterGather(nodes.targets(), 9, after=Position("gone", 1, "4"))
 
 
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Answered(1, 1, error="no kind 'moons'"), "no kind 'moons'"),
-        (Answered(1, 1, rows=[1, 2, 3], after="3"), "answered 3 rows where 2 were asked"),
+        (QueryAnswered(1, 1, error="no kind 'moons'"), "no kind 'moons'"),
+        (QueryAnswered(1, 1, rows=[1, 2, 3], after="3"), "answered 3 rows where 2 were asked"),
         (LinkFailed("a", "connection refused"), "connection refused"),
     ],
 )
 def test_a_node_that_does_not_answer_as_it_should_is_named(answer: Any, why: str) -> None:
     """With the reason; nothing of such an answer is shown."""
-    gather = Gather([Target("a", 1)], 2)
-    gather.handle(0.0, Tick())
+    gather = ScatterGather([QueryTarget("a", 1)], 2)
+    gather.handle(0.0, QueryTick())
     page = gather.handle(0.1, answer).page
-    assert page is not None and page.partial == (Missing("a", why),) and page.rows == ()
+    assert page is not None and page.partial == (MissingRows("a", why),) and page.rows == ()
 
 
 def test_a_node_that_does_not_get_on_is_named() -> None:
     """Its position does not move: asked again it would answer so for ever."""
-    gather = Gather([Target("a", 1)], 5)
-    (ask,) = gather.handle(0.0, Tick()).asks
-    (again,) = gather.handle(0.1, Answered(ask.request, 1, rows=["x"], after="p")).asks
-    page = gather.handle(0.2, Answered(again.request, 1, after="p")).page
+    gather = ScatterGather([QueryTarget("a", 1)], 5)
+    (ask,) = gather.handle(0.0, QueryTick()).asks
+    (again,) = gather.handle(0.1, QueryAnswered(ask.request, 1, rows=["x"], after="p")).asks
+    page = gather.handle(0.2, QueryAnswered(again.request, 1, after="p")).page
     assert page is not None and page.partial[0].why.startswith("does not get on")
     assert shown(page) == ["x"]
 
@@ -259,22 +259,22 @@ def test_the_best_of_all_nodes_are_merged() -> None:
 
 def test_nobody_to_ask_is_an_empty_page() -> None:
     """A cluster without such nodes."""
-    page = Gather([], 5).handle(0.0, Tick()).page
+    page = ScatterGather([], 5).handle(0.0, QueryTick()).page
     assert page is not None and page.rows == () and page.complete
 
 
 def test_no_more_nodes_are_asked_at_once_than_a_page_may() -> None:
     """A walk asks a few ahead; the best are asked for at 32 nodes at most."""
-    targets = [Target(f"node-{number:03}", 1) for number in range(100)]
-    assert len(Gather(targets, 5).handle(0.0, Tick()).asks) == 4
-    assert len(Gather(targets, 5, best=lambda row: row).handle(0.0, Tick()).asks) == 32
+    targets = [QueryTarget(f"node-{number:03}", 1) for number in range(100)]
+    assert len(ScatterGather(targets, 5).handle(0.0, QueryTick()).asks) == 4
+    assert len(ScatterGather(targets, 5, best=lambda row: row).handle(0.0, QueryTick()).asks) == 32
 
 
 def test_every_row_is_asked_for_once_of_all_nodes_at_once() -> None:
     """Whichever node answers first, nothing that it gave is asked for again, and rows stand in the nodes' order."""
     nodes = Nodes(a=[f"a{n}" for n in range(7)], b=[f"b{n}" for n in range(9)], c=["c0"])
-    gather = Gather(nodes.targets(), EVERY_ROW)
-    asks = list(gather.handle(0.0, Tick()).asks)
+    gather = ScatterGather(nodes.targets(), EVERY_ROW)
+    asks = list(gather.handle(0.0, QueryTick()).asks)
     assert [ask.node for ask in asks] == ["a", "b", "c"]
     places = []
     page = None
@@ -286,15 +286,15 @@ def test_every_row_is_asked_for_once_of_all_nodes_at_once() -> None:
         page = ready.page
     assert len(places) == len(set(places)) == 3 + 3 + 1
     assert shown(page) == [*nodes.rows["a"], *nodes.rows["b"], "c0"] and page.after is None
-    many = [Target(f"node-{number:03}", 1) for number in range(100)]
-    assert len(Gather(many, EVERY_ROW).handle(0.0, Tick()).asks) == 32
+    many = [QueryTarget(f"node-{number:03}", 1) for number in range(100)]
+    assert len(ScatterGather(many, EVERY_ROW).handle(0.0, QueryTick()).asks) == 32
 
 
 def test_every_row_has_its_time_anew_with_each_answer_that_has_rows() -> None:
     """A long list ends by a node that gives nothing more, and goes on where it was."""
     nodes = Nodes(a=["a1"], b=[f"b{number}" for number in range(30)])
-    gather = Gather(nodes.targets(), EVERY_ROW)
-    first, ask = gather.handle(0.0, Tick()).asks
+    gather = ScatterGather(nodes.targets(), EVERY_ROW)
+    first, ask = gather.handle(0.0, QueryTick()).asks
     gather.handle(0.0, nodes.answer(first))
     now = 0.0
     for _ in range(8):  # 7.2 s in all
@@ -304,11 +304,11 @@ def test_every_row_has_its_time_anew_with_each_answer_that_has_rows() -> None:
         (ask,) = ready.asks
     while ready.page is None:  # from here on it looks on, and finds nothing
         now += 0.5
-        ready = gather.handle(now, Answered(ask.request, 1, (), f"{100 + now}"))
+        ready = gather.handle(now, QueryAnswered(ask.request, 1, (), f"{100 + now}"))
         ask = ready.asks[0] if ready.asks else ask
     assert now == pytest.approx(7.2 + TOTAL_S) and ready.page.overtime and len(ready.page.rows) == 1 + 24
     assert ready.page.after == Position("b", 1, f"{100 + now}")
-    assert ready.page.partial == (Missing("b", "not finished in 5 s"),)
+    assert ready.page.partial == (MissingRows("b", "not finished in 5 s"),)
 
 
 # -- any order
@@ -328,20 +328,20 @@ def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None
     anew: set[str] = set()
     seen: list[tuple[str, int, int]] = []
 
-    def answer(ask: Ask) -> Answered:
+    def answer(ask: NodeQuery) -> QueryAnswered:
         begin = int(ask.after or 0)
         end = min(begin + data.draw(st.integers(0, min(ask.limit, 3))), count[ask.node])
         end = max(end, begin + 1) if begin == end < count[ask.node] and ask.limit else end
         life = lives[ask.node]
         rows = [(ask.node, life, number) for number in range(begin, end)]
-        return Answered(ask.request, life, rows, str(end) if end < count[ask.node] else "")
+        return QueryAnswered(ask.request, life, rows, str(end) if end < count[ask.node] else "")
 
     after: Position | None = None
     for _ in range(60):
-        targets = [Target(node, life) for node, life in lives.items()]
-        gather = Gather(targets, data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, EVERY_ROW])), after=after)
+        targets = [QueryTarget(node, life) for node, life in lives.items()]
+        gather = ScatterGather(targets, data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, EVERY_ROW])), after=after)
         now = 0.0
-        ready = gather.handle(now, Tick())
+        ready = gather.handle(now, QueryTick())
         asks = list(ready.asks)
         while ready.page is None:
             ready = _happens(data, gather, asks, answer, lives, failed, now)
@@ -350,7 +350,7 @@ def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None
             if ready.page is None and not asks:
                 now = ready.next_deadline
                 assert now < math.inf
-                ready = gather.handle(now, Tick())
+                ready = gather.handle(now, QueryTick())
                 asks += ready.asks
         page = ready.page
         seen += shown(page)
@@ -376,30 +376,30 @@ def test_any_order_of_answers_failures_and_restarts(data: st.DataObject) -> None
 
 def _happens(
     data: st.DataObject,
-    gather: Gather,
-    asks: list[Ask],
+    gather: ScatterGather,
+    asks: list[NodeQuery],
     answer: Any,
     lives: dict[str, int],
     failed: set[str],
     now: float,
-) -> Ready:
+) -> QueryReady:
     """One thing, whichever hypothesis likes."""
     what = data.draw(st.sampled_from(["answer"] * 6 + ["busy", "fail", "silent", "restart"]))
     node = data.draw(st.sampled_from(sorted(lives)))
     if what == "restart":
         lives[node] += 1
         if data.draw(st.booleans()):
-            return gather.handle(now, MapMoved([Target(name, life) for name, life in lives.items()]))
-        return gather.handle(now, Tick())
+            return gather.handle(now, MapMoved([QueryTarget(name, life) for name, life in lives.items()]))
+        return gather.handle(now, QueryTick())
     if what == "fail":
         failed.add(node)
         return gather.handle(now, LinkFailed(node, "gone"))
     if not asks:
-        return gather.handle(now, Tick())
+        return gather.handle(now, QueryTick())
     ask = asks.pop(data.draw(st.integers(0, len(asks) - 1)))
     if what == "silent":
         failed.add(ask.node)
-        return gather.handle(now, Tick())
+        return gather.handle(now, QueryTick())
     if what == "busy":
-        return gather.handle(now, Answered(ask.request, lives[ask.node], busy_ms=1))
+        return gather.handle(now, QueryAnswered(ask.request, lives[ask.node], busy_ms=1))
     return gather.handle(now, answer(ask))

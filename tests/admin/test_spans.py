@@ -14,13 +14,13 @@ from admin.traces import Row
 from conf.errors import UserError
 from conf.url_settings import HttpUrl
 from tests.patience import PATIENCE_S
-from wire.messages.look_rows_nodes import SeenTraceEvent
+from wire.messages.look_rows_nodes import TraceEventRow
 
 ORIGIN = "e0/1/7"
 
 
 def event(node: str, stage: str, at_us: int, origin: str | None = ORIGIN, **fields: Any) -> Row:
-    return node, SeenTraceEvent(stage=stage, at_us=at_us, origin=origin, **fields)
+    return node, TraceEventRow(stage=stage, at_us=at_us, origin=origin, **fields)
 
 
 def way() -> list[Row]:

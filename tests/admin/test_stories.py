@@ -7,8 +7,8 @@ import pytest
 from admin.stories import NOTED_MAX
 from tests.admin.scripted_cluster import ScriptedCluster
 from wire.looks.journal import Journal
-from wire.messages.look_rows_clients import SeenSessionNow
-from wire.messages.look_rows_nodes import SeenJournal
+from wire.messages.look_rows_clients import SessionDetail
+from wire.messages.look_rows_nodes import JournalRow
 
 ORIGIN = "edge-0/1/2"
 
@@ -16,15 +16,15 @@ ORIGIN = "edge-0/1/2"
 def cluster_with_session(folder: Path) -> ScriptedCluster:
     """Return a cluster whose storage node has a session that has had nine entries and holds none."""
     cluster = ScriptedCluster(folder)
-    cluster.put("storage-0", "session", SeenSessionNow(client_id="c", online=False, durable=True, last_seq=9))
+    cluster.put("storage-0", "session", SessionDetail(client_id="c", online=False, durable=True, last_seq=9))
     return cluster
 
 
 async def test_a_dropped_entry_is_found_in_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was "acknowledged, or dropped", with the drop in the node's journal."""
     cluster = cluster_with_session(tmp_path)
-    dropped = SeenJournal(1, 1000, "storage-0", "drop", "queue_full", "c", "t", ORIGIN, "entry 3, the oldest")
-    other = SeenJournal(2, 2000, "storage-0", "drop", "expired", "c", "t", "edge-0/1/9", "entry 33")
+    dropped = JournalRow(1, 1000, "storage-0", "drop", "queue_full", "c", "t", ORIGIN, "entry 3, the oldest")
+    other = JournalRow(2, 2000, "storage-0", "drop", "expired", "c", "t", "edge-0/1/9", "entry 33")
     cluster.put("storage-0", "journal", dropped, other)
     async with cluster.running():
         assert await cluster.command("msg", "explain", "--session", "c", "--seq", "3") == 0
@@ -50,7 +50,7 @@ async def test_journals_keep_the_beginning_of_a_long_name(tmp_path: Path, capsys
     """`client explain` of a client ID beyond 256 characters never had its journal."""
     name = "x" * 300
     cluster = ScriptedCluster(tmp_path)
-    entry = SeenJournal(1, 1000, "edge-0", "refused", "not_authorized", name[:NOTED_MAX], detail="no rule")
+    entry = JournalRow(1, 1000, "edge-0", "refused", "not_authorized", name[:NOTED_MAX], detail="no rule")
     cluster.put("edge-0", "journal", entry)
     async with cluster.running():
         await cluster.command("client", "explain", name)

@@ -8,17 +8,17 @@ import pytest
 import trio
 import trio.testing
 
-from admin.gather import Answered, Ask, Event, Gather, LinkFailed, Page, Question
+from admin.gather import Event, LinkFailed, NodeQuery, QueryAnswered, QueryTemplate, ResultPage, ScatterGather
 from admin.links import answered, carry
 from admin.queries import Cluster
 from admin.trace_tail import WAIT_S, follow
-from admin.traces import Read
+from admin.traces import TraceRead
 from conf.errors import UserError
-from wire.looks.desk import LookDesk
-from wire.looks.pace import LookBounds
-from wire.looks.trace_desk import TraceDesk
+from wire.looks.desk import QueryServer
+from wire.looks.pace import QueryBounds
+from wire.looks.trace_desk import Tracer
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 from wire.messages.orders import TraceOrder
 
 TURN_S = 0.02
@@ -33,28 +33,28 @@ class Desks:
         self.map = ClusterMap("c", 1)
         self.silent: set[str] = set()
         self.looks: Counter[str] = Counter()
-        self.traces: dict[str, TraceDesk] = {}
-        self._desks: dict[str, LookDesk] = {}
-        self._said: list[Seen] = []
+        self.traces: dict[str, Tracer] = {}
+        self._desks: dict[str, QueryServer] = {}
+        self._said: list[QueryResult] = []
         for name, tier in NODES.items():
             self.map.nodes[name] = NodeEntry(name, tier, 1, f"{name}:1", state=NodeState.ACTIVE)
-            traces = self.traces[name] = TraceDesk(name, lambda: self.map, lambda: None)
+            traces = self.traces[name] = Tracer(name, lambda: self.map, lambda: None)
             traces.utc_us = lambda: UTC_US + int(trio.current_time() * 1e6)
-            bounds = LookBounds(100, 1.0, 32 * 1024)
-            self._desks[name] = LookDesk(name, tier, bounds, traces.sources(), self._tell, lambda: 1)
+            bounds = QueryBounds(100, 1.0, 32 * 1024)
+            self._desks[name] = QueryServer(name, tier, bounds, traces.sources(), self._tell, lambda: 1)
 
-    def _tell(self, node: str, seen: Seen) -> None:
+    def _tell(self, node: str, seen: QueryResult) -> None:
         del node
         self._said.append(seen)
 
-    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         self.looks[question.what] += 1
         request = self.looks.total()
         with trio.move_on_after(timeout_s):
             if node in self.silent:
                 await trio.sleep_forever()
             desk, where = self._desks[node], dict(question.where)
-            look = Look(request, question.what, where, after, limit, [], "", "operator", question.wait_ms)
+            look = Query(request, question.what, where, after, limit, [], "", "operator", question.wait_ms)
             desk.ask(trio.current_time(), "op", "operator", look)
             while True:
                 desk.turn(trio.current_time())
@@ -64,12 +64,12 @@ class Desks:
                 await trio.sleep(TURN_S)
         return LinkFailed(node, f"no answer in {timeout_s:g} s")
 
-    async def gather(self, gather: Gather, question: Question) -> Page:
+    async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
         async with trio.open_nursery() as nursery:
 
-            async def tell(ask: Ask, channel: trio.MemorySendChannel[Event]) -> None:
+            async def tell(ask: NodeQuery, channel: trio.MemorySendChannel[Event]) -> None:
                 event = await self.look(ask.node, question, ask.after, ask.limit, 10.0)
-                if isinstance(event, Answered):
+                if isinstance(event, QueryAnswered):
                     event = event._replace(request=ask.request)
                 channel.send_nowait(event)
 
@@ -96,7 +96,7 @@ class Shown:
         self.rows: list[tuple[float, str, str | None]] = []
         self.missing: list[str] = []
 
-    async def __call__(self, found: Read) -> None:
+    async def __call__(self, found: TraceRead) -> None:
         self.rows += [(round(trio.current_time(), 1), node, event.stage) for node, event in found.rows]
         self.missing += [one.node for one in found.missing]
 

@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from admin.traces import LATEST_US, Clock, in_order, sent_here, way_of
-from wire.messages.look_rows_nodes import SeenTraceEvent
+from admin.traces import LATEST_US, ClockOffset, in_order, sent_here, way_of
+from wire.messages.look_rows_nodes import TraceEventRow
 
-NO_CLOCKS: dict[str, Clock] = {}
+NO_CLOCKS: dict[str, ClockOffset] = {}
 
 
-def event(
-    node: str, stage: str, at_us: int, origin: str | None = "e0/1/7", **fields: Any
-) -> tuple[str, SeenTraceEvent]:
-    return node, SeenTraceEvent(stage=stage, at_us=at_us, origin=origin, **fields)
+def event(node: str, stage: str, at_us: int, origin: str | None = "e0/1/7", **fields: Any) -> tuple[str, TraceEventRow]:
+    return node, TraceEventRow(stage=stage, at_us=at_us, origin=origin, **fields)
 
 
 def test_the_way_goes_before_the_clock() -> None:
@@ -85,7 +83,7 @@ def test_the_copy_of_a_group_belongs_to_its_message() -> None:
 
 def test_times_are_told_by_one_clock_with_their_error() -> None:
     rows = [event("e0", "received", 10_000), event("s0", "queued", 5_000)]
-    first, second = in_order(rows, {"s0": Clock(-5_600, 700), "e0": Clock(0, 600)})
+    first, second = in_order(rows, {"s0": ClockOffset(-5_600, 700), "e0": ClockOffset(0, 600)})
     assert (first.at_us, first.error_us) == (10_000, 600)
     assert (second.at_us, second.error_us) == (10_600, 700)
 

@@ -11,9 +11,9 @@ from statistics import median
 import msgspec
 
 from stratamq.history.checkers.unavailability import gaps_after_faults
-from stratamq.history.history import History
-from stratamq.history.operations import Kind, Phase, Record
-from stratamq.history.verdict import Finding, Verdict
+from stratamq.history.history import RunHistory
+from stratamq.history.operations import HistoryRecord, Kind, OperationPhase
+from stratamq.history.verdict import HistoryVerdict, Violation
 from tests.chaos.schedule import Schedule, tier_of
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results" / "chaos.jsonl"
@@ -76,7 +76,7 @@ class Result(msgspec.Struct, frozen=True):
         return self.complete and not any(self.found.values()) and not self.ended
 
 
-def within_lease(finding: Finding, lease_s: float) -> bool:
+def within_lease(finding: Violation, lease_s: float) -> bool:
     """Whether an older connection had effect only while its edge could hold its lease, as promise R9 allows.
 
     The promise is about the older connection: what it sent in that time may wait, at its edge and in queues, and reach
@@ -86,16 +86,16 @@ def within_lease(finding: Finding, lease_s: float) -> bool:
         return False
     fence = finding.proof[0]  # the newer CONNECT
 
-    def tells_when(record: Record) -> bool:
+    def tells_when(record: HistoryRecord) -> bool:
         if record.kind is Kind.RECEIVE:
             return record.client_id == fence.client_id and record.connection < fence.connection
-        return record.phase is not Phase.UNKNOWN
+        return record.phase is not OperationPhase.UNKNOWN
 
     times = [record.time_ns for record in finding.proof if tells_when(record)]
     return max(times) - min(times) <= lease_s * 1e9
 
 
-def is_outside(finding: Finding, history: History) -> bool:
+def is_outside(finding: Violation, history: RunHistory) -> bool:
     """Whether a finding is of what docs/guarantees.md does not promise.
 
     A QoS 2 repeat at a subscriber without a durable session, and an effect of an older connection within its edge's
@@ -118,7 +118,13 @@ def is_outside(finding: Finding, history: History) -> bool:
 
 
 def result_of(
-    schedule: Schedule, shape: str, workload: str, history: History, verdict: Verdict, slow: list[str], ended: list[str]
+    schedule: Schedule,
+    shape: str,
+    workload: str,
+    history: RunHistory,
+    verdict: HistoryVerdict,
+    slow: list[str],
+    ended: list[str],
 ) -> Result:
     """Put together what is kept of one run."""
     verbs = [str(fault.verb) for fault in schedule.faults]

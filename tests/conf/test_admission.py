@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conf.addresses import address_key
-from conf.admission import FIRST_BYTE_S, POOLS, Admission, AdmissionPool, KnownAddresses, Place, PoolBounds
+from conf.admission import FIRST_BYTE_S, POOLS, Admission, AdmissionPool, AdmissionSlot, KnownAddresses, PoolBounds
 from tests.whole_state import whole_state
 
 PLACES, SHARE, PATIENCE_S = 16, 4, 1.0  # eight places for each half
@@ -24,7 +24,7 @@ class Connection:
 
     address: str
     has_sent: bool = False
-    place: Place["Connection"] | None = field(default=None, repr=False)
+    place: AdmissionSlot["Connection"] | None = field(default=None, repr=False)
 
 
 def pool_of(bounds: PoolBounds = BOUNDS, known: tuple[str, ...] = (NODE, OTHER_NODE)) -> AdmissionPool[Connection]:

@@ -13,7 +13,7 @@ from conf.storage_settings import StorageSettings
 from edge.hot.options import ConnOptions, HotLimits, SessionOptions
 from edge.node.limits import EdgeLimits
 from router.raft.events import RaftConfig
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from storage.state.settings import PartitionSettings
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from stratamq.rooms import membership_model
@@ -36,7 +36,7 @@ PLAIN = {
     HotLimits: "edge",
     ConnOptions: "edge",
     SessionOptions: "edge",
-    RouterSettings: "router",
+    RouterLimits: "router",
     RaftConfig: "router",
     PartitionSettings: "storage",
     StoreSettings: "storage",
@@ -85,7 +85,7 @@ def test_a_setting_without_a_reader_is_found() -> None:
     assert unread("storage", extended) == ["write_twice"]
 
 
-@pytest.mark.parametrize("values", [EdgeLimits, HotLimits, PartitionSettings, RouterSettings, RaftConfig])
+@pytest.mark.parametrize("values", [EdgeLimits, HotLimits, PartitionSettings, RouterLimits, RaftConfig])
 def test_a_setting_has_one_default(values: type) -> None:
     """Cores in tests and in the simulation run with the bounds of operators."""
     for model in (ROOMS[PLAIN[values]],):

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from stratamq.history.check import judge
-from stratamq.history.history import History, parse_history
+from stratamq.history.history import RunHistory, parse_history
 from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings
 from stratamq.history.report import as_text
@@ -25,7 +25,7 @@ from tests.free_ports import free_port
 LISTENERS = {"behind": {"tls": False, "proxy_protocol": "any"}}
 
 
-def refused(history: History) -> list[str]:
+def refused(history: RunHistory) -> list[str]:
     """Return the attempts to connect that found nobody, but for those that the client gave up itself."""
     return [
         f"{connect.invoke.process} at {connect.started_ns / 1e9:.2f}: {connect.completion}"

@@ -26,7 +26,7 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import HEADER_BYTES, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
-from wire.messages.nodes import Heartbeat, Register
+from wire.messages.nodes import Heartbeat, RegisterRequest
 from wire.messages.routes import RemoveRoutes, ReportRoutes, SenderReport
 from wire.messages.sessions import Claims
 
@@ -71,7 +71,7 @@ def test_an_edge_registers_as_nothing_else(cluster: LocalCluster) -> None:
     """NIST: protect. A "router" that was an edge got half of the shards, and half of all SUBSCRIBEs hung."""
     with link(cluster, "router-0", "edge", "edge-9") as stolen:
         entry = NodeEntry("edge-9", "router", LIFE, "127.0.0.1:1")
-        stolen.sendall(control(Register(1, entry)))
+        stolen.sendall(control(RegisterRequest(1, entry)))
         assert is_closed(stolen)
     assert "edge-9" not in str(cluster.admin("node", "list"))
 
@@ -90,7 +90,7 @@ def test_a_name_that_was_taken_with_a_number_of_the_far_future_is_free_when_it_i
     far = LIFE + 365 * 86_400_000
     with come(far) as stolen:
         assert stolen.recv(HEADER_BYTES)[4] == FrameKind.HELLO
-        stolen.sendall(control(Register(1, NodeEntry("edge-12", "edge", far, "127.0.0.1:1"))))
+        stolen.sendall(control(RegisterRequest(1, NodeEntry("edge-12", "edge", far, "127.0.0.1:1"))))
         cluster.wait_for(lambda: "edge-12" in str(cluster.admin("node", "list")), "registered")
     with come(LIFE) as owner:
         assert is_closed(owner)
@@ -138,7 +138,7 @@ def test_a_router_outside_the_group_registers_nothing(cluster: LocalCluster) -> 
     """NIST: protect. It got its share of the shards, and each SUBSCRIBE to one of them hung."""
     before = cluster.admin("node", "list")
     with link(cluster, "router-0", "router", "router-9") as stolen:
-        stolen.sendall(control(Register(1, NodeEntry("router-9", "router", LIFE, "127.0.0.1:1"))))
+        stolen.sendall(control(RegisterRequest(1, NodeEntry("router-9", "router", LIFE, "127.0.0.1:1"))))
         stolen.sendall(control(Heartbeat("router-9", LIFE, 1.0, 10**6), 2))
         cluster.wait_for(lambda: 'event="refused_role"' in cluster.metrics("router-0"), "refused")
     assert "router-9" not in str(cluster.admin("node", "list")) and "router-9" not in str(before)
@@ -147,7 +147,7 @@ def test_a_router_outside_the_group_registers_nothing(cluster: LocalCluster) -> 
 def test_a_router_that_is_no_voter_deposes_nobody(cluster: LocalCluster) -> None:
     """Any message of a higher term ended the leader's term, and a last term of all would end all elections."""
     header = ("router-9", "router-0", (1 << 62) - 1, LIFE, 99, 0)
-    lies: list[raft.Message] = [
+    lies: list[raft.RaftMessage] = [
         raft.AppendEntries(*header, 0, 0, 0, 1),
         raft.AppendEntriesReply(*header, True, 1, 1),
         raft.RequestVote(*header, 1 << 40, 1 << 40, True),
@@ -228,7 +228,7 @@ def mqtt_client(cluster: LocalCluster, client_id: str, topic: str) -> BlockingCl
 
 
 def raft_flood(name: str) -> bytes:
-    entries = tuple(raft.Entry(index, 1, raft.NORMAL, bytes(2_000)) for index in range(1, 20))
+    entries = tuple(raft.LogEntry(index, 1, raft.NORMAL, bytes(2_000)) for index in range(1, 20))
     return raft.encode_message(raft.AppendEntries(name, "router-0", 1, LIFE, 99, 0, 0, 0, 0, 1, entries))
 
 

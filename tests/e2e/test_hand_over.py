@@ -14,7 +14,7 @@ from mqtt.packets import Connect, Pingreq
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
-from wire.messages.hand_over import Answer, encode_hand_over
+from wire.messages.hand_over import HandoffReply, encode_hand_over
 
 CONNACK_OK, PINGRESP = 0, b"\xd0\x00"
 
@@ -39,11 +39,11 @@ def balancer(cluster: LocalCluster) -> socket.socket:
     return connection
 
 
-def offer(to: socket.socket, given: socket.socket, listener: str) -> Answer:
+def offer(to: socket.socket, given: socket.socket, listener: str) -> HandoffReply:
     now = int(boot_time() * 1000)
     rights = given.fileno().to_bytes(4, sys.byteorder)
     to.sendmsg([encode_hand_over(listener, now, now)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-    return Answer(to.recv(2)[0])
+    return HandoffReply(to.recv(2)[0])
 
 
 def test_clients_stay_when_the_balancer_is_gone(cluster: LocalCluster) -> None:
@@ -55,7 +55,7 @@ def test_clients_stay_when_the_balancer_is_gone(cluster: LocalCluster) -> None:
             client, given = accepted()
             client.settimeout(PATIENCE_S)
             with given:
-                assert offer(process, given, listener) is Answer.TAKEN
+                assert offer(process, given, listener) is HandoffReply.TAKEN
             if listener == "tls":
                 client = context.wrap_socket(client, server_hostname="localhost")
             client.sendall(encode_packet(Connect(f"c{number}"), 5))
@@ -63,7 +63,7 @@ def test_clients_stay_when_the_balancer_is_gone(cluster: LocalCluster) -> None:
             clients.append(client)
         client, given = accepted()
         with client, given:
-            assert offer(process, given, "nothing") is Answer.NO_LISTENER
+            assert offer(process, given, "nothing") is HandoffReply.NO_LISTENER
     for client in clients:
         client.sendall(encode_packet(Pingreq(), 5))
         assert client.recv(2) == PINGRESP
@@ -82,7 +82,7 @@ def test_an_edge_that_stops_takes_nobody(cluster: LocalCluster) -> None:
     client, given = accepted()
     answers = set()
     with client, given, balancer(cluster) as process:
-        assert offer(process, given, "nothing") is Answer.NO_LISTENER
+        assert offer(process, given, "nothing") is HandoffReply.NO_LISTENER
         os.kill(pid, 15)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -92,4 +92,4 @@ def test_an_edge_that_stops_takes_nobody(cluster: LocalCluster) -> None:
                 break
         else:
             pytest.fail("the edge goes on answering")
-    assert answers <= {Answer.NO_LISTENER, Answer.NOT_READY}
+    assert answers <= {HandoffReply.NO_LISTENER, HandoffReply.NOT_READY}

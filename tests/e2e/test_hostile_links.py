@@ -22,7 +22,7 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
-from wire.messages.nodes import FollowMap, Heartbeat, Register
+from wire.messages.nodes import FollowMap, Heartbeat, RegisterRequest
 
 CLUSTER = "stratamq"
 NODES = ("edge-0", "router-0", "storage-0")
@@ -63,7 +63,7 @@ def registered_link(cluster: LocalCluster, node: str, tier: str, name: str, inca
         with connect(cluster, "router-0", files) as router:
             router.sendall(hello)
             entry = NodeEntry(name, tier, incarnation, "127.0.0.1:1")
-            router.sendall(frame(FrameKind.CONTROL, encode_control(Register(1, entry)), 1))
+            router.sendall(frame(FrameKind.CONTROL, encode_control(RegisterRequest(1, entry)), 1))
             for _ in range(20):
                 link = connect(cluster, node, files)
                 link.settimeout(AT_ONCE_S)

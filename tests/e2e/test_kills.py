@@ -24,7 +24,7 @@ from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings, record
 from stratamq.history.report import as_text
 from stratamq.history.run import Run
-from stratamq.history.verdict import Verdict
+from stratamq.history.verdict import HistoryVerdict
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 SHAPE = ("--routers", "3", "--storages", "3", "--edges", "2")
@@ -71,7 +71,7 @@ class Killer:
         return reply.ok and not any(reply.result[name] for name in WRONG)
 
 
-def kill_and_judge(kills: int, seed: int, say: Callable[[str], None], rate: float = 15.0) -> Verdict:
+def kill_and_judge(kills: int, seed: int, say: Callable[[str], None], rate: float = 15.0) -> HistoryVerdict:
     """Run the workload of durable queues while processes are killed, and judge what its clients saw."""
     sink = io.BytesIO()
     with local_cluster(*SHAPE) as cluster:
@@ -84,7 +84,7 @@ def kill_and_judge(kills: int, seed: int, say: Callable[[str], None], rate: floa
     return verdict
 
 
-def check(verdict: Verdict) -> None:
+def check(verdict: HistoryVerdict) -> None:
     """Nothing lost, nothing twice, nothing out of order; and something was looked at."""
     assert verdict.complete
     assert verdict.clean, as_text(verdict, 3)
@@ -96,7 +96,7 @@ def test_any_process_may_be_killed() -> None:
     check(kill_and_judge(6, 1, print))
 
 
-def in_rounds(kills: int, seed: int, say: Callable[[str], None]) -> Iterator[Verdict]:
+def in_rounds(kills: int, seed: int, say: Callable[[str], None]) -> Iterator[HistoryVerdict]:
     """Yield a verdict per cluster: one supervisor lets a node lie that died too often in a row."""
     for number, first in enumerate(range(0, kills, KILLS_PER_CLUSTER)):
         yield kill_and_judge(min(KILLS_PER_CLUSTER, kills - first), seed + number, say)

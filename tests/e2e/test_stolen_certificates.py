@@ -14,10 +14,10 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import HelloReader, NodeIdentity, encode_hello
-from wire.messages.nodes import FollowMap, MapPage, Register, Registered
-from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.messages.nodes import FollowMap, MapPage, Registered, RegisterRequest
+from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy, PolicyPaged, PolicyStepped, UserRecords
 
-QUESTIONS: list[Control] = [AskCredentials(1, "ann"), AskUsers(2, ["ann"]), FollowPolicy(0)]
+QUESTIONS: list[Control] = [AskCredentials(1, "ann"), FetchUsers(2, ["ann"]), FollowPolicy(0)]
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def test_an_edge_that_never_registered_reads_the_map_alone(cluster: LocalCluster
         stolen.say(*QUESTIONS, FollowMap(0))
         assert [type(message) for message in stolen.hear(MapPage)] == [MapPage]
         assert 'credentials_sent_total{edge="edge-77"}' not in cluster.metrics("router-0")
-        stolen.say(Register(9, NodeEntry("edge-77", "edge", LIFE, "127.0.0.1:1")))
+        stolen.say(RegisterRequest(9, NodeEntry("edge-77", "edge", LIFE, "127.0.0.1:1")))
         heard = stolen.hear(PolicyPaged, PolicyStepped)
         assert any(isinstance(message, Registered) for message in heard)
-        users = [message for message in heard if isinstance(message, Users)]
+        users = [message for message in heard if isinstance(message, UserRecords)]
         assert [message.request for message in users] == [1, 2]
         records = [len(message.records[0] or b"") for message in users]
         assert records[0] > records[1] + 64, "only the answer for a login has the record"

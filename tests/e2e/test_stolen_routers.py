@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from access.policy.records import Role
+from access.policy.records import RoleRecord
 from access.policy.step import PolicyStep, encode_step
 from tests.clients.blocking import BlockingClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -20,7 +20,7 @@ from tests.e2e.test_stolen_certificates import Stolen
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState, PartitionEntry
 from wire.messages.control import Control
 from wire.messages.map_pages import MapReader
-from wire.messages.nodes import FollowMap, Heartbeat, HeartbeatReply, MapPage, MapStep, Register
+from wire.messages.nodes import FollowMap, Heartbeat, HeartbeatReply, MapPage, MapStep, RegisterRequest
 from wire.messages.orders import OrderNode
 from wire.messages.policy import PolicyStepped
 from wire.messages.routes import Invalidate
@@ -108,7 +108,7 @@ def test_a_forged_step_of_the_policy_grants_nothing(cluster: LocalCluster, thief
     """NIST: protect. It granted a denied topic, and a later change of the role was called settled."""
     epoch = put_role(cluster, "other/#")
     for ahead in (1, 2):
-        step = PolicyStep(epoch + ahead, roles={"device": Role("device", priority=1_000)})
+        step = PolicyStep(epoch + ahead, roles={"device": RoleRecord("device", priority=1_000)})
         attack(cluster, thief, "edge-0", PolicyStepped(encode_step(step)))
     assert put_role(cluster, "more/#") == epoch + 1
     assert not cluster.admin("cluster", "status")["contradictions"]
@@ -148,7 +148,7 @@ def test_routers_carry_out_nothing_either(cluster: LocalCluster) -> None:
     """NIST: protect. They take links of all who may register, and judge the sender at each message."""
     entry = NodeEntry(STOLEN, "router", LIFE, "127.0.0.1:1")
     said = [
-        *orders(("reload", "")), Register(1, entry), Heartbeat(STOLEN, LIFE, 1.0, 10**6),
+        *orders(("reload", "")), RegisterRequest(1, entry), Heartbeat(STOLEN, LIFE, 1.0, 10**6),
         HeartbeatReply(LIFE, 1.0, 1000.0, 10**6, STOLEN),
     ]  # fmt: skip
     for router in [node for node in cluster.state["nodes"] if node.startswith("router")]:

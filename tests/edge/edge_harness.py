@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from access.identity.chain import Chain, ChainRules
-from access.identity.principal import CertificateFacts, Step
+from access.identity.principal import AuthenticationStep, CertificateFacts
 from edge.clients.client import Client
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions, HotLimits
-from edge.hot.state import CLIENT, Conn
+from edge.hot.state import CLIENT, LoopConnection
 from edge.login.ban_view import RevokedView
 from edge.login.chains import Chains
 from edge.node.limits import EdgeLimits, ListenerPolicy
@@ -16,7 +16,7 @@ from edge.node.node import EdgeNode
 from edge.rights.sources import RuleBook
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from wire.messages.away import AwayListed, AwayRevoked, ListAway, RevokeAway
+from wire.messages.away import DisconnectedListed, DisconnectedRevoked, ListDisconnected, RevokeDisconnected
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
@@ -107,7 +107,7 @@ class RecordingEdge(EdgeCore):
 class StepChains(Chains):
     """The same steps at each listener."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[AuthenticationStep]) -> None:
         super().__init__(b"secret of a test")
         self.steps = steps
         self.revoked = RevokedView(self.bans)
@@ -131,8 +131,8 @@ class Edge:
     def __init__(
         self,
         limits: EdgeLimits | None = None,
-        steps: Sequence[Step] = (),
-        read_certificate: Callable[[Conn], CertificateFacts | None] = lambda _: None,
+        steps: Sequence[AuthenticationStep] = (),
+        read_certificate: Callable[[LoopConnection], CertificateFacts | None] = lambda _: None,
         rules: RuleBook | None = None,
         **hot_limits: Any,
     ) -> None:
@@ -247,8 +247,8 @@ class Edge:
             RecordInbound: lambda m: InboundRecorded(m.request, m.packet_identifier),
             ReleaseInbound: lambda m: InboundReleased(m.request),
             DeliverRetained: lambda m: RetainedDelivered(m.request, taken=len(m.messages)),
-            ListAway: lambda m: AwayListed(m.request),
-            RevokeAway: lambda m: AwayRevoked(m.request, len(m.topic_filters)),
+            ListDisconnected: lambda m: DisconnectedListed(m.request),
+            RevokeDisconnected: lambda m: DisconnectedRevoked(m.request, len(m.topic_filters)),
         }
         make = simple.get(type(message))
         return None if make is None else cast(Control, make(message))

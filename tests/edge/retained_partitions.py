@@ -3,12 +3,12 @@
 from typing import Any, cast
 
 from access.policy.view import PolicyView
-from edge.node.ports import Publisher
+from edge.node.ports import CorePublisher
 from edge.publishing.order_answers import OrderAnswers
-from edge.publishing.publishing import Publishing
+from edge.publishing.publishing import EdgePublishing
 from edge.publishing.recording import Recording
-from edge.publishing.sending import Sending
-from edge.rights.absent import AbsentUsers
+from edge.publishing.sending import MessageSender
+from edge.rights.absent import AbsentUserChecks
 from tests.edge.edge_harness import Edge
 from wire.messages.retained import (
     RetainedMessage,
@@ -24,14 +24,14 @@ class RetainedPartitions:
 
     def __init__(self, edge: Edge) -> None:
         self.waiting: list[Any] = []  # what to call with the reason code
-        core, loop = edge.core, cast(Publisher, self)
+        core, loop = edge.core, cast(CorePublisher, self)
         self._hot = core.hot
-        sending = Sending(core.node, loop, core.clients, core.routes)
+        sending = MessageSender(core.node, loop, core.clients, core.routes)
         recording = Recording(
             core.node, loop, core.clients, core.requests, core.routes, core.picking, sending, core.rights
         )
-        absent = AbsentUsers(core.rights, lambda *_: False, PolicyView, lambda: 0.0)
-        core.publishing = Publishing(
+        absent = AbsentUserChecks(core.rights, lambda *_: False, PolicyView, lambda: 0.0)
+        core.publishing = EdgePublishing(
             core.node,
             loop,
             core.clients,

@@ -8,28 +8,35 @@ from msgspec.structs import replace
 
 from access.limits.bans import Ban
 from access.policy import commands as c
-from access.policy.records import Rule
+from access.policy.records import RuleRecord
 from edge.away_filters import ANSWER_S, LEFT_S, REVOKED_AT_ONCE
 from edge.rights.sources import RuleBook, Sources
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import PARTITIONS, Session, cluster_map
 from tests.edge.rights.ruled import roles
 from tests.edge.test_cluster_policy import CLOSED, HASH, Cluster
-from wire.messages.away import AwayListed, AwayRevoked, AwaySession, HeldFilter, ListAway, RevokeAway
+from wire.messages.away import (
+    DisconnectedListed,
+    DisconnectedRevoked,
+    DisconnectedSession,
+    HeldFilter,
+    ListDisconnected,
+    RevokeDisconnected,
+)
 from wire.messages.map_pages import map_pages
 from wire.messages.sessions import (
     FiltersListed,
     ListFilters,
     OpenSession,
     SessionOpened,
+    SessionSubscription,
     SessionUnsubscribed,
-    Subscription,
     UnsubscribeSession,
 )
 
-MAY = c.PutRole("device", (Rule(True, 0x1F, "down/%u/#"), Rule(True, 0x1F, "all")))
+MAY = c.PutRole("device", (RuleRecord(True, 0x1F, "down/%u/#"), RuleRecord(True, 0x1F, "all")))
 ANN = c.AddUser("ann", HASH, roles=("device",))
-FEWER = c.PutRole("device", (Rule(True, 0x1F, "all"),))
+FEWER = c.PutRole("device", (RuleRecord(True, 0x1F, "all"),))
 MINE = (0, 2)  # e0 and e1 are the edges
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60}
 
@@ -45,28 +52,28 @@ class Away:
         assert user is not None
         self.made = user.made
         filters = [HeldFilter(name, 1) for name in names or ("down/ann/x", "all", "$share/g/down/ann/y")]
-        self.session = AwaySession(5, 9, "c", "ann", self.made, filters)
-        self.edge.held |= {ListAway, RevokeAway}
-        self.removed: list[RevokeAway] = []
-        self.asked: list[ListAway] = []
+        self.session = DisconnectedSession(5, 9, "c", "ann", self.made, filters)
+        self.edge.held |= {ListDisconnected, RevokeDisconnected}
+        self.removed: list[RevokeDisconnected] = []
+        self.asked: list[ListDisconnected] = []
 
-    def answer(self, *sessions: AwaySession) -> list[ListAway]:
+    def answer(self, *sessions: DisconnectedSession) -> list[ListDisconnected]:
         """Answer all that is asked, with these sessions in the first partition alone; return the questions."""
-        asked: list[ListAway] = []
+        asked: list[ListDisconnected] = []
         for _ in range(4 * PARTITIONS):
             self.cluster.run()
-            lists = self.edge.take(ListAway)
+            lists = self.edge.take(ListDisconnected)
             for one in lists:
                 asked.append(one)
                 there = list(sessions) if one.partition == 0 and not one.first else []
-                self.edge.storage(AwayListed(one.request, there))
-            orders = self.edge.take(RevokeAway)
+                self.edge.storage(DisconnectedListed(one.request, there))
+            orders = self.edge.take(RevokeDisconnected)
             self.removed += orders
             for order in orders:
-                self.edge.storage(AwayRevoked(order.request, len(order.topic_filters)))
+                self.edge.storage(DisconnectedRevoked(order.request, len(order.topic_filters)))
         return asked
 
-    def after(self, *commands: c.SimpleCommand, session: AwaySession | None = None) -> list[str]:
+    def after(self, *commands: c.SimpleCommand, session: DisconnectedSession | None = None) -> list[str]:
         """Commit commands; return the filters that are removed."""
         self.removed = []
         self.cluster.order(*commands)
@@ -91,7 +98,7 @@ def test_roles_of_one_user_have_that_user_looked_at_alone() -> None:
 
 def test_what_only_gives_has_nobody_looked_at() -> None:
     away = Away()
-    assert away.after(c.AddUser("bob", HASH), c.PutRole("other", (Rule(True, 0x1F, "x"),))) == []
+    assert away.after(c.AddUser("bob", HASH), c.PutRole("other", (RuleRecord(True, 0x1F, "x"),))) == []
     assert not away.asked
 
 
@@ -122,7 +129,7 @@ def test_what_a_newer_policy_names_is_not_judged_by_an_older_one() -> None:
 def test_rules_that_ask_for_more_than_names_take_nothing() -> None:
     """An address is not kept of who is away, so what such a rule may have granted stays until the next CONNECT."""
     away = Away()
-    there = Rule(True, 0x1F, "down/%u/#", network="10.0.0.0/8")
+    there = RuleRecord(True, 0x1F, "down/%u/#", network="10.0.0.0/8")
     assert away.after(c.PutRole("device", (there,))) == []
 
 
@@ -160,18 +167,20 @@ def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
     """It has no primary, for hours perhaps: it is asked again behind the others."""
     away = Away()
     away.cluster.order(FEWER)
-    asked: list[ListAway] = []
+    asked: list[ListDisconnected] = []
     while len(asked) < 3:
         away.cluster.run()
-        asked += away.edge.take(ListAway)
+        asked += away.edge.take(ListDisconnected)
         if asked[-1].partition == 2:
-            away.edge.storage(AwayListed(asked[-1].request))
+            away.edge.storage(DisconnectedListed(asked[-1].request))
         elif len(asked) == 1:
             away.cluster.run(ANSWER_S + 0.1)
     assert [one.partition for one in asked] == [0, 2, 0]
-    away.edge.storage(AwayListed(asked[-1].request, [away.session]))
+    away.edge.storage(DisconnectedListed(asked[-1].request, [away.session]))
     away.cluster.run()
-    assert [order.topic_filters for order in away.edge.take(RevokeAway)] == [["down/ann/x", "$share/g/down/ann/y"]]
+    assert [order.topic_filters for order in away.edge.take(RevokeDisconnected)] == [
+        ["down/ann/x", "$share/g/down/ann/y"]
+    ]
 
 
 def resumed(away: Away, client_id: str, *told: str) -> Session:
@@ -181,7 +190,7 @@ def resumed(away: Away, client_id: str, *told: str) -> Session:
     session.connect(client_id, properties=DURABLE, clean_start=False, username="ann", password=b"good")
     away.cluster.run()
     (asked,) = away.edge.take(OpenSession)
-    filters = [Subscription(name, 1) for name in told]
+    filters = [SessionSubscription(name, 1) for name in told]
     number = asked.partition << 48 | 5
     away.edge.storage(SessionOpened(asked.request, asked.partition, 1, 0, 9, number, True, subscriptions=filters))
     return session
@@ -199,17 +208,17 @@ def test_who_leaves_before_its_filters_are_judged_is_looked_at(when: str, partit
         away.cluster.run()
     asked, taken = away.edge.take(ListFilters), away.edge.take(UnsubscribeSession)
     if when == "told":
-        away.edge.storage(FiltersListed(asked.pop().request, [Subscription("down/x", 1)]))
+        away.edge.storage(FiltersListed(asked.pop().request, [SessionSubscription("down/x", 1)]))
     session.drop()
     for one in asked:
-        away.edge.storage(FiltersListed(one.request, [Subscription("down/x", 1)]))
+        away.edge.storage(FiltersListed(one.request, [SessionSubscription("down/x", 1)]))
     for one in taken:
         away.edge.storage(SessionUnsubscribed(one.request, [0] * len(one.topic_filters)))
     assert bool(asked) == (when == "asked for") and bool(taken) == (when == "taken in pieces")
     away.cluster.run()
-    assert not away.edge.take(ListAway), "others that leave are gathered"
+    assert not away.edge.take(ListDisconnected), "others that leave are gathered"
     away.cluster.run(LEFT_S)
-    assert [(one.partition, one.users) for one in away.edge.take(ListAway)] == [(partition, ["ann"])]
+    assert [(one.partition, one.users) for one in away.edge.take(ListDisconnected)] == [(partition, ["ann"])]
 
 
 def test_who_leaves_when_all_is_judged_is_nobodys_business() -> None:
@@ -218,4 +227,4 @@ def test_who_leaves_when_all_is_judged_is_nobodys_business() -> None:
     away.cluster.run()
     session.drop()
     away.cluster.run(2 * LEFT_S)
-    assert not away.edge.take(ListAway)
+    assert not away.edge.take(ListDisconnected)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from edge.hot.options import ConnOptions
-from edge.hot.state import LINK, Conn
+from edge.hot.state import LINK, LoopConnection
 from tests.edge.edge_harness import Edge
 from tests.fuzz.nested import nested
 from tests.wire.test_hello import hello_of_version
@@ -14,7 +14,7 @@ from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import NodeIdentity, encode_hello
 
 
-def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
+def link(edge: Edge, incarnation: int, behind: bytes = b"") -> LoopConnection:
     """Register and connect as edge e9, with bytes right behind the HELLO."""
     edge.register(NodeEntry("e9", "edge", incarnation, "e9:1", state=NodeState.ACTIVE))
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
@@ -22,7 +22,7 @@ def link(edge: Edge, incarnation: int, behind: bytes = b"") -> Conn:
     return conn
 
 
-def feed(edge: Edge, conn: Conn, data: bytes) -> None:
+def feed(edge: Edge, conn: LoopConnection, data: bytes) -> None:
     edge.core.hot.begin_turn(edge.ns)
     edge.core.hot.feed(conn, data)
     edge.core.hot.end_turn(edge.ns)

@@ -3,7 +3,7 @@
 import pytest
 
 from conf.settings import ListenerSettings
-from edge.listeners.intake import Intake
+from edge.listeners.intake import AdmissionControl
 from mqtt.packets import Disconnect, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, cluster_map
@@ -77,7 +77,7 @@ def test_a_will_carries_the_address_and_the_certificate_of_its_client(address: s
     edge = Edge(steps=[vouched])
     session = edge.accept()
     if address:
-        intake = Intake(ListenerSettings(name="plain", port=0, tls=False), ())
+        intake = AdmissionControl(ListenerSettings(name="plain", port=0, tls=False), ())
         session.client.seat = intake.enter(address)
     session.connect("c", username="anna", password=b"p", will=Will("gone"))
     opening = next(message for message in edge.seen if isinstance(message, OpenSession))

@@ -7,16 +7,16 @@ from msgspec.structs import replace
 
 from access.identity.password_step import PasswordStep, RouterUsers
 from access.identity.passwords import encode_record, make_record
-from access.identity.principal import Step
+from access.identity.principal import AuthenticationStep
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.machine import PolicyMachine
-from access.policy.pages import PolicyShelf
-from access.policy.records import Revoked, Rule
+from access.policy.pages import PolicyPages
+from access.policy.records import Revoked, RuleRecord
 from access.policy.view import encode_view
 from conf.settings import ListenerSettings
-from edge.listeners.intake import Intake
-from edge.login.job_desk import JobDesk
+from edge.listeners.intake import AdmissionControl
+from edge.login.job_desk import AuthJobs
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.sources import RuleBook, Sources
 from mqtt.packets import Will
@@ -28,7 +28,7 @@ from tests.edge.rights.ruled import Vouched, principal
 from wire.messages.cluster_map import NodeEntry, NodeState
 from wire.messages.control import Control, decode_control
 from wire.messages.nodes import Registered
-from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy, PolicyPaged, PolicyStepped, UserRecords
 from wire.messages.sessions import CloseSession, OpenSession
 
 CLOSED = ListenerPolicy("tls", False)
@@ -39,10 +39,10 @@ HASH, OTHER = (encode_record(make_record(word, bytes(16))) for word in (b"good",
 class Cluster:
     """An edge that asks the policy of one router, whose log a test writes."""
 
-    def __init__(self, *before: c.SimpleCommand, roles: bool = False, more: Step | None = None) -> None:
+    def __init__(self, *before: c.SimpleCommand, roles: bool = False, more: AuthenticationStep | None = None) -> None:
         self.machine = PolicyMachine()
         self.stream = PolicyStream(256 * 1024)
-        self.desk = JobDesk(100)
+        self.desk = AuthJobs(100)
         rules = RuleBook(dict.fromkeys(("plain", "tls"), Sources(of_cluster=True))) if roles else None
         steps: list[Any] = []
         self.edge = Edge(steps=steps, rules=rules)
@@ -85,8 +85,8 @@ class Cluster:
                 return
         raise AssertionError("the edge does not come to rest")
 
-    def _answers(self, message: FollowPolicy | AskCredentials | AskUsers) -> list[Control]:
-        if isinstance(message, AskCredentials | AskUsers):
+    def _answers(self, message: FollowPolicy | AskCredentials | FetchUsers) -> list[Control]:
+        if isinstance(message, AskCredentials | FetchUsers):
             return list(answers_to(message, self.machine))
         said = self.stream.follow(self.edge.now, "e0", 1, message, self.machine)
         return [decode_control(one) if isinstance(one, bytes) else one for one in said]
@@ -102,10 +102,10 @@ class Cluster:
         return self.core.lease.policy_epoch
 
 
-ASKED = (AskCredentials, AskUsers)
+ASKED = (AskCredentials, FetchUsers)
 PASSWORDS = dict.fromkeys(("ann", "bob", "eve"), b"good")
 ANN, BOB = c.AddUser("ann", HASH, roles=()), c.AddUser("bob", HASH)
-DEVICE = c.PutRole("device", (Rule(True, 31, "a/#"),))
+DEVICE = c.PutRole("device", (RuleRecord(True, 31, "a/#"),))
 
 
 def codes(session: Session) -> list[int]:
@@ -157,7 +157,7 @@ def test_a_step_about_others_costs_no_hash(taking: c.SimpleCommand) -> None:
     """NIST: recover. A login that was good a moment ago is, whatever was taken: its record is asked for each time."""
     cluster = Cluster(ANN, BOB, DEVICE)
     assert codes(cluster.come()) == [0] and len(cluster.edge.chains.known) == 1
-    cluster.order(taking if taking is not DEVICE else c.PutRole("device", (Rule(True, 31, "b/#"),)))
+    cluster.order(taking if taking is not DEVICE else c.PutRole("device", (RuleRecord(True, 31, "b/#"),)))
     cluster.run()
     assert len(cluster.edge.chains.known) == 1 and codes(cluster.come(client_id="again")) == [0]
     cluster.order(c.SetPassword("ann", OTHER))
@@ -180,7 +180,7 @@ def test_a_will_does_not_fire_for_the_banned(taking: c.SimpleCommand, fires: boo
     """NIST: respond. P9: its partition discards it, for whoever would fire it knows neither address nor certificate."""
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
-    session.client.seat = Intake(ListenerSettings(name="tls", port=0, tls=False), ()).enter("192.0.2.1")
+    session.client.seat = AdmissionControl(ListenerSettings(name="tls", port=0, tls=False), ()).enter("192.0.2.1")
     session.connect("one", username="ann", password=b"good", will=Will("gone"))
     cluster.run()
     assert codes(session) == [0] and session.client.principal is not None
@@ -272,7 +272,7 @@ def test_a_record_that_is_none_is_counted_and_asked_for_again(record: bytes) -> 
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
     (asked,) = cluster.edge.take(ASKED)
-    cluster.edge.router(Users(asked.request, cluster.machine.epoch, ["ann"], [record]))
+    cluster.edge.router(UserRecords(asked.request, cluster.machine.epoch, ["ann"], [record]))
     assert cluster.core.counts["users_unreadable"] == 1 and not session.closed
 
 
@@ -309,7 +309,7 @@ def test_views_that_come_one_after_the_other_ask_once_in_a_while() -> None:
     cluster.come()
     for number in range(20):
         cluster.machine.apply(c.AddBan(Ban("user", f"u{number}")))
-        shelf = PolicyShelf(256 * 1024)
+        shelf = PolicyPages(256 * 1024)
         shelf.put(
             cluster.machine.epoch, encode_view(cluster.machine.epoch, cluster.machine.tables, cluster.machine.digest)
         )
@@ -340,7 +340,7 @@ def test_roles_of_the_cluster_decide_and_follow_its_steps() -> None:
     ann.publish("z", qos=1, identifier=5)
     bob.publish("a/b", qos=1, identifier=5)
     assert (codes(ann), codes(bob)) == ([0x87], [0x87])
-    cluster.order(c.PutRole("device", (Rule(True, 31, "z"),)))
+    cluster.order(c.PutRole("device", (RuleRecord(True, 31, "z"),)))
     cluster.run()
     assert not ann.client.subscriptions and cluster.in_force == cluster.machine.epoch
     ann.read()
@@ -418,7 +418,7 @@ def test_an_edge_registers_for_how_long_it_serves_without_a_lease() -> None:
 def test_what_nobody_asked_for_changes_nothing() -> None:
     """A late answer, and one of another question."""
     cluster = Cluster(ANN)
-    cluster.edge.router(Users(99, 5, ["ann"], [None]))
+    cluster.edge.router(UserRecords(99, 5, ["ann"], [None]))
     assert cluster.core.counts["users_unasked"] == 1
 
 

@@ -8,7 +8,7 @@ from access.identity.scram import Scram, make_user
 from access.identity.scram_step import ScramStep
 from access.operators.audit_chain import AuditRecord
 from conf.settings import ListenerSettings
-from edge.listeners.intake import Intake
+from edge.listeners.intake import AdmissionControl
 from edge.node.limits import ListenerPolicy
 from mqtt import packets
 from mqtt.packets import Auth, Connect
@@ -20,10 +20,10 @@ from tests.edge.session_answers import publishes
 from tests.edge.test_scram import CLIENT_FIRST, SALT, SERVER_NONCE
 from wire.messages.routes import Resolve
 from wire.messages.sessions import KickSession, OpenSession, SessionOpened
-from wire.messages.wills import FireWill, Will, WillFired
+from wire.messages.wills import FireWill, SessionWill, WillFired
 
 CLOSED = ListenerPolicy("tls", False)
-INTAKE = Intake(ListenerSettings(name="plain", port=0, tls=False), ["127.0.0.0/8"])
+INTAKE = AdmissionControl(ListenerSettings(name="plain", port=0, tls=False), ["127.0.0.0/8"])
 OWN, STRANGE = "192.0.2.1", "198.51.100.9"
 
 
@@ -285,7 +285,7 @@ def test_wills_are_paced_and_none_is_lost() -> None:
     session.read()
     edge.held = {WillFired}
     for number in range(1, 101):
-        edge.storage(FireWill(number, 1, 1, number, Will("w", b"%d" % number)))
+        edge.storage(FireWill(number, 1, 1, number, SessionWill("w", b"%d" % number)))
     edge.turn()
     seen, answered, seconds = [int(copy.payload) for copy in publishes(session)], len(edge.take(WillFired)), 0
     assert len(seen) == answered == 20
@@ -303,8 +303,8 @@ def test_a_will_that_is_under_way_costs_nothing_when_it_is_handed_over_again() -
     edge = Edge(limits(will_rate_max=1.0))
     edge.held = {WillFired, Resolve}
     for _ in range(10):
-        edge.storage(FireWill(1, 1, 1, 1, Will("w", b"")))
-    edge.storage(FireWill(2, 1, 1, 2, Will("w", b"")))
+        edge.storage(FireWill(1, 1, 1, 1, SessionWill("w", b"")))
+    edge.storage(FireWill(2, 1, 1, 2, SessionWill("w", b"")))
     assert "wills_deferred" not in edge.core.counts
-    edge.storage(FireWill(3, 1, 1, 3, Will("w", b"")))
+    edge.storage(FireWill(3, 1, 1, 3, SessionWill("w", b"")))
     assert edge.core.counts["wills_deferred"] == 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge.clients.client import Client
-from edge.hot.state import Conn, Inbound, Outbound, PendingAck, Sub
+from edge.hot.state import InboundPublish, LoopConnection, OutboundWindow, PendingAck, Sub
 from mqtt.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session
@@ -15,7 +15,7 @@ from wire.messages.routes import Destinations, GroupDestinations
 
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
 LEFT_S = 11.0  # longer than a client that said DISCONNECT is kept
-KINDS = (Client, Conn, Inbound, PendingAck, Outbound, Sub)
+KINDS = (Client, LoopConnection, InboundPublish, PendingAck, OutboundWindow, Sub)
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import pytest
 
 from conf.errors import UserError
 from conf.settings import ListenerSettings
-from edge.listeners.listeners import Listener, address_of
+from edge.listeners.listeners import EdgeListener, address_of
 
 
-def plain(port: int = 0) -> Listener:
-    return Listener(ListenerSettings(name="plain", port=port, tls=False))
+def plain(port: int = 0) -> EdgeListener:
+    return EdgeListener(ListenerSettings(name="plain", port=port, tls=False))
 
 
 def test_a_client_that_comes_too_early_is_refused() -> None:

@@ -15,8 +15,8 @@ from tests.edge.edge_harness import Edge
 from tests.edge.rights.ruled import Vouched, book, come, principal, roles
 from tests.edge.test_conduct import CLOSED, STRANGE
 from tests.edge.test_conduct import come as come_from
-from wire.messages.wills import FireWill, Will, WillFired
-from wire.node.reload import Reload, Reloaded
+from wire.messages.wills import FireWill, SessionWill, WillFired
+from wire.node.reload import NodeReload, Reloaded
 
 OTHERS = {  # what is read at the start only: a value that differs
     "announce_maximum_packet_size": False,
@@ -56,7 +56,7 @@ class Running:
         self.core = self.edge.core
         self.core.hot.bound_by(hot)
         self.kicks = 0
-        self._reload = Reload(before, lambda: self.config)
+        self._reload = NodeReload(before, lambda: self.config)
         core = self.core
         parts = core.conduct, core.connecting, core.retained, core.subscribing
         part = LiveLimits(before.edge, core.node, core.hot, core.memory, core.rights, parts, self._kick)
@@ -185,7 +185,7 @@ def test_wills_that_fire() -> None:
     edge.held |= {WillFired}
     running.reload(will_rate_max=1.0)
     for number in range(1, 5):
-        edge.storage(FireWill(number, 1, 1, number, Will("w", b"")))
+        edge.storage(FireWill(number, 1, 1, number, SessionWill("w", b"")))
     edge.turn()
     assert len(edge.take(WillFired)) == 2 and edge.core.counts["wills_deferred"] == 2
 

@@ -7,7 +7,7 @@ import pytest
 
 from edge.core import EdgeCore
 from edge.hot.options import ConnOptions
-from edge.hot.state import LINK, Conn
+from edge.hot.state import LINK, LoopConnection
 from edge.node.limits import EdgeLimits
 from edge.node.node import EdgeNode
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec
@@ -18,21 +18,21 @@ from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, FrameKind
 from wire.messages.hello import NodeIdentity, PeerKey, encode_hello
 from wire.messages.look_kinds import LOOK_KINDS, columns_of, rows_of
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 from wire.messages.map_pages import map_pages
-from wire.messages.nodes import Heartbeat, Register
+from wire.messages.nodes import Heartbeat, RegisterRequest
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.routes import Destinations, GroupDestinations, Resolve
 
 ADMIN = PeerKey("admin:ann/1", "operator", 1)
 
 
-def look(edge: Edge, what: str, key: PeerKey = ADMIN, **options: Any) -> Seen:
+def look(edge: Edge, what: str, key: PeerKey = ADMIN, **options: Any) -> QueryResult:
     """Return the answer of an edge to one look."""
     options.setdefault("role", "admin")
-    edge.core.operators.take(key, Look(7, what, **options))
+    edge.core.operators.take(key, Query(7, what, **options))
     edge.turn(0.01)
-    (seen,) = edge.take(Seen) or [one for one in edge.seen if isinstance(one, Seen)][-1:]
+    (seen,) = edge.take(QueryResult) or [one for one in edge.seen if isinstance(one, QueryResult)][-1:]
     return seen
 
 
@@ -314,13 +314,13 @@ def test_a_drop_of_a_message_with_a_number_names_it() -> None:
 # --- operators' links
 
 
-def operator_link(edge: Edge, name: str = "1") -> Conn:
+def operator_link(edge: Edge, name: str = "1") -> LoopConnection:
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
     feed(edge, conn, encode_hello(NodeIdentity("c", name, "operator", 5)))
     return conn
 
 
-def answers(edge: Edge, conn: Conn) -> list[Control]:
+def answers(edge: Edge, conn: LoopConnection) -> list[Control]:
     """Return the control messages that were written to a link."""
     data = edge.core.hot.take_output(conn) + edge.core.hot.take_output(conn)
     found = []
@@ -349,10 +349,10 @@ class PlainEdge(Edge):
 def test_an_operator_is_answered_over_its_link() -> None:
     edge = PlainEdge()
     conn = operator_link(edge)
-    feed(edge, conn, frame(encode_control(Look(3, "drops")), 1))
+    feed(edge, conn, frame(encode_control(Query(3, "drops")), 1))
     feed(edge, conn, frame(encode_control(Admin(4, "cats")), 2))
     seen, reply = answers(edge, conn)
-    assert isinstance(seen, Seen) and seen.request == 3 and len(seen.rows) > 5
+    assert isinstance(seen, QueryResult) and seen.request == 3 and len(seen.rows) > 5
     assert isinstance(reply, AdminReply) and not reply.ok
 
 
@@ -364,7 +364,7 @@ def test_an_operator_leaves_nothing_behind() -> None:
     for name in range(40):
         conn = operator_link(edge, str(name))
         assert not conn.closed
-        feed(edge, conn, frame(encode_control(Look(3, "journal", wait_ms=5000)), 1))
+        feed(edge, conn, frame(encode_control(Query(3, "journal", wait_ms=5000)), 1))
         edge.core.hot.end_of_file(conn)
         edge.turn()
     assert len(edge.core.peers.connected()) == before
@@ -391,7 +391,7 @@ def test_an_operator_that_does_not_read_loses_its_link() -> None:
     for number in range(300):
         if conn.closed:
             break
-        feed(edge, conn, frame(encode_control(Look(number + 1, "clients", limit=1000)), number + 1))
+        feed(edge, conn, frame(encode_control(Query(number + 1, "clients", limit=1000)), number + 1))
         edge.turn(0.1)
     assert conn.closed
     assert number * 32 * 1024 <= 5 * 1024 * 1024
@@ -400,11 +400,11 @@ def test_an_operator_that_does_not_read_loses_its_link() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Register(1, cluster_map().nodes["e1"]),
+        RegisterRequest(1, cluster_map().nodes["e1"]),
         Heartbeat("e1", 1, 1.0, 1),
         Resolve(1, 0, 1, ["t"]),
         next(iter(map_pages(cluster_map()))),
-        Seen(1),
+        QueryResult(1),
         AdminReply(1, ok=True),
     ],
 )
@@ -421,7 +421,7 @@ def test_an_operator_that_says_anything_else_loses_its_link(message: Control) ->
 def test_no_other_frame_of_an_operator_is_taken(kind: int) -> None:
     edge = PlainEdge()
     conn = operator_link(edge)
-    payload = encode_control(Look(1, "drops"))
+    payload = encode_control(Query(1, "drops"))
     feed(edge, conn, HEADER.pack(len(payload), kind, 0, 6, 1) + payload)
     assert conn.closed
 

@@ -16,7 +16,7 @@ from conf.settings import ListenerSettings
 from edge.hot.options import FirstBytes
 from edge.listeners.filters import front_door
 from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
-from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader, crc32c
+from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader, crc32c
 from tests.clients.packets import connect
 from tests.edge.hot.conftest import load
 from tests.edge.hot.test_loop import Client, certificates, running
@@ -104,10 +104,10 @@ def test_exactly_the_header_is_taken(versions: str, header: bytes, source: tuple
 @pytest.mark.parametrize(("versions", "data"), WRONG)
 def test_wrong_headers_are_refused(versions: str, data: bytes) -> None:
     """At once or byte by byte; nobody comes in without a good one."""
-    with pytest.raises(WrongHeader):
+    with pytest.raises(InvalidProxyHeader):
         ProxyHeader(versions).take(data)
     proxy = ProxyHeader(versions)
-    with pytest.raises(WrongHeader):
+    with pytest.raises(InvalidProxyHeader):
         for at in range(len(data)):
             proxy.take(data[at : at + 1])
 
@@ -123,7 +123,7 @@ def test_random_bytes_are_refused_or_bounded() -> None:
         try:
             while not proxy.complete and taken < len(data):
                 taken += proxy.take(bytes(data[taken : taken + rng.randint(1, 40)]))
-        except WrongHeader:
+        except InvalidProxyHeader:
             continue
         assert taken <= HEADER_BYTES_MAX
 

@@ -15,7 +15,7 @@ from tests.edge.retained_partitions import RetainedPartitions
 from tests.edge.rights.ruled import Vouched, somebody
 from tests.edge.session_answers import DURABLE, publishes, said
 from wire.messages.sessions import RecordInbound
-from wire.messages.wills import FireWill, Will
+from wire.messages.wills import FireWill, SessionWill
 
 NAMED = EdgeLimits(sys_interval_s=0, publisher_properties=("up/#", "+/named"))
 USER = int(PropertyId.USER_PROPERTY)
@@ -100,7 +100,7 @@ def test_no_way_of_a_message_lets_a_client_name_a_publisher(limits: EdgeLimits) 
     session.publish("a", b"4", properties={**forged, int(PropertyId.TOPIC_ALIAS): 1})
     session.publish("", b"5", properties={**forged, int(PropertyId.TOPIC_ALIAS): 1})
     block = encode_properties(dict(forged))[1:]
-    edge.storage(FireWill(3, 1, 1, 17, Will("a", b"6", 1, properties=block), "ann", "anna"))
+    edge.storage(FireWill(3, 1, 1, 17, SessionWill("a", b"6", 1, properties=block), "ann", "anna"))
     edge.turn()
     copies = publishes(watcher)
     assert sorted(copy.payload for copy in copies) == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -148,7 +148,7 @@ def test_retained_messages_and_those_of_stored_publishers_are_named_before_they_
 
 def test_a_will_names_the_client_that_left_it() -> None:
     edge, watcher = with_watcher()
-    edge.storage(FireWill(3, 1, 1, 17, Will("up/gone", b"bye", 1), "ann", "anna"))
+    edge.storage(FireWill(3, 1, 1, 17, SessionWill("up/gone", b"bye", 1), "ann", "anna"))
     edge.turn()
     assert [pairs(copy) for copy in publishes(watcher)] == [
         [("stratamq-client-id", "ann"), ("stratamq-user-name", "anna")]

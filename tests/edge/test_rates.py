@@ -3,7 +3,7 @@
 import pytest
 
 from conf.settings import ListenerSettings
-from edge.listeners.listeners import Listener
+from edge.listeners.listeners import EdgeListener
 from edge.node.limits import ListenerPolicy
 from tests.edge.edge_harness import Edge
 
@@ -11,7 +11,7 @@ from tests.edge.edge_harness import Edge
 def test_a_listener_paces_its_clients_and_no_others() -> None:
     """The rest of what a client sends waits unread, and is read when its rate allows."""
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, publish_rate_max=10.0)
-    listener = Listener(settings)
+    listener = EdgeListener(settings)
     listener.socket.close()
     edge = Edge()
     paced, free = edge.accept(listener.policy), edge.accept()
@@ -50,7 +50,7 @@ def test_filters_have_a_rate_of_their_own() -> None:
 def test_clients_of_one_address_have_one_rate_together(limit: dict[str, float]) -> None:
     """NIST: protect. Reading pauses, whoever of them sends; nothing is dropped, and other addresses go on."""
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, **limit)  # type: ignore[arg-type]
-    listener = Listener(settings)
+    listener = EdgeListener(settings)
     listener.socket.close()
     edge = Edge()
     sessions = []
@@ -80,7 +80,7 @@ def test_filters_of_one_address_have_one_rate_together() -> None:
     """NIST: protect. Whoever of them asks waits unread behind its answer; other addresses go on, nothing is refused."""
     rate = 10.0
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, subscribe_rate_address_max=rate)
-    listener = Listener(settings)
+    listener = EdgeListener(settings)
     listener.socket.close()
     edge = Edge()
     sessions = []
@@ -106,7 +106,7 @@ def test_who_goes_and_comes_again_has_used_up_what_it_has() -> None:
     settings = ListenerSettings(
         name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0, proxy_protocol="any"
     )
-    intake = Listener(settings).intake
+    intake = EdgeListener(settings).intake
     seat = intake.enter("192.0.2.1")
     purse = seat.purse
     seat.leave()

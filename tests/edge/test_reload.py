@@ -10,17 +10,17 @@ import pytest
 
 from conf.errors import UserError
 from conf.settings import EdgeConfig, load
-from edge.listeners.listeners import Listener
+from edge.listeners.listeners import EdgeListener
 from edge.login.gateway_certificates import GatewayCertificates
 from edge.node.limits import ListenerPolicy
-from edge.reload import ListenerCertificates, ListenerLimits
+from edge.reload import ListenerCertificates, ListenerLimitsReload
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import roles, ruled
 from tests.wire.test_tls import handshake
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles
 from wire.messages.sessions import OpenSession
-from wire.node.reload import Reload
+from wire.node.reload import NodeReload
 
 NO_GATEWAYS = GatewayCertificates("c", None, None)
 NOW = datetime.datetime.now(datetime.UTC)
@@ -35,7 +35,7 @@ def config_of(files: CertificateFiles, *flags: str) -> EdgeConfig:
     return found
 
 
-def serial(listener: Listener, authority: Path) -> str:
+def serial(listener: EdgeListener, authority: Path) -> str:
     """Return the serial number of the certificate that a client is shown."""
     assert listener.context is not None
     client = ssl.create_default_context(cafile=str(authority))
@@ -51,17 +51,17 @@ def authority(tmp_path: Path) -> DevelopmentAuthority:
 
 
 @pytest.fixture
-def listener(authority: DevelopmentAuthority) -> Iterator[Listener]:
-    made = Listener(config_of(authority.server("a")).edge.listeners[0])
+def listener(authority: DevelopmentAuthority) -> Iterator[EdgeListener]:
+    made = EdgeListener(config_of(authority.server("a")).edge.listeners[0])
     with made.socket:
         yield made
 
 
-def test_a_client_is_shown_the_new_certificate(listener: Listener, authority: DevelopmentAuthority) -> None:
+def test_a_client_is_shown_the_new_certificate(listener: EdgeListener, authority: DevelopmentAuthority) -> None:
     """NIST: recover. The socket stays; so do tickets that were set for the listener."""
     first, second = authority.server("a"), authority.server("b")
     bound: socket.socket = listener.socket
-    reload = Reload(config_of(first), lambda: config_of(second))
+    reload = NodeReload(config_of(first), lambda: config_of(second))
     reload.add(ListenerCertificates(listener, NO_GATEWAYS))
     old = serial(listener, first.authority)
     outcome = reload.apply(reload.prepare())
@@ -71,10 +71,10 @@ def test_a_client_is_shown_the_new_certificate(listener: Listener, authority: De
     assert listener.context is not None and listener.context.num_tickets == 0
 
 
-def test_a_pair_that_does_not_match_changes_nothing(listener: Listener, authority: DevelopmentAuthority) -> None:
+def test_a_pair_that_does_not_match_changes_nothing(listener: EdgeListener, authority: DevelopmentAuthority) -> None:
     """NIST: recover. Half a renewal: the certificate is there, its key comes a moment later."""
     first, second = authority.server("a"), authority.server("b")
-    reload = Reload(config_of(first), lambda: config_of(first))
+    reload = NodeReload(config_of(first), lambda: config_of(first))
     reload.add(ListenerCertificates(listener, NO_GATEWAYS))
     old = listener.context
     first.certificate.write_bytes(second.certificate.read_bytes())
@@ -84,7 +84,7 @@ def test_a_pair_that_does_not_match_changes_nothing(listener: Listener, authorit
 
 
 def test_an_authority_of_clients_may_not_go(
-    listener: Listener, authority: DevelopmentAuthority, tmp_path: Path
+    listener: EdgeListener, authority: DevelopmentAuthority, tmp_path: Path
 ) -> None:
     files = authority.server("a")
     other = DevelopmentAuthority(tmp_path / "other", "test", NOW).server("a")
@@ -103,11 +103,11 @@ def test_an_authority_of_clients_may_not_go(
         "edge.listeners.new.port=1",
     ],
 )
-def test_what_a_listener_is_wants_a_restart(listener: Listener, authority: DevelopmentAuthority, flag: str) -> None:
+def test_what_a_listener_is_wants_a_restart(listener: EdgeListener, authority: DevelopmentAuthority, flag: str) -> None:
     """Nothing of such a reload is taken up, its certificate neither."""
     first, second = authority.server("a"), authority.server("b")
     extra = ("edge.listeners.new.tls=false",) if ".new." in flag else ()
-    reload = Reload(config_of(first), lambda: config_of(second, flag, *extra))
+    reload = NodeReload(config_of(first), lambda: config_of(second, flag, *extra))
     reload.add(ListenerCertificates(listener, NO_GATEWAYS))
     old = listener.context
     outcome = reload.apply(reload.prepare())
@@ -128,10 +128,10 @@ def limits_of(**limits: object) -> EdgeConfig:
     return found
 
 
-def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, Listener, Reload]:
+def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, EdgeListener, NodeReload]:
     """Return an edge whose clients are judged, a listener, and the reload of its limits."""
     edge = ruled(roles())
-    made = Listener(before.edge.listeners[0])
+    made = EdgeListener(before.edge.listeners[0])
     made.socket.close()
 
     def put(policy: ListenerPolicy) -> None:
@@ -139,12 +139,12 @@ def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, Listener, R
         edge.core.rights.judge_again()
         edge.core.node.wake()
 
-    reload = Reload(before, lambda: after)
-    reload.add(ListenerLimits(made, put))
+    reload = NodeReload(before, lambda: after)
+    reload.add(ListenerLimitsReload(made, put))
     return edge, made, reload
 
 
-def seated(edge: Edge, listener: Listener, client_id: str, address: str = "192.0.2.1") -> Session:
+def seated(edge: Edge, listener: EdgeListener, client_id: str, address: str = "192.0.2.1") -> Session:
     """Return a client of a listener, after CONNECT."""
     session = edge.accept(listener.policy)
     session.client.seat = listener.intake.enter(address)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge.rights.absent import AbsentUsers
+from edge.rights.absent import AbsentUserChecks
 from edge.subscriptions import retained_pages
 from edge.subscriptions.retained_pages import MESSAGES_PER_TURN
 from tests.edge.edge_harness import PARTITIONS, Edge, Session
@@ -65,13 +65,13 @@ def test_pages_of_who_does_not_want_them_cost_nothing(gone: bool, monkeypatch: p
     edge = Edge()
     session, read = reading(edge, "c")
     judged: list[int] = []
-    original = AbsentUsers.judge_retained
+    original = AbsentUserChecks.judge_retained
 
-    def judge(self: AbsentUsers, left, then) -> None:  # type: ignore[no-untyped-def]
+    def judge(self: AbsentUserChecks, left, then) -> None:  # type: ignore[no-untyped-def]
         judged.append(len(left))
         original(self, left, then)
 
-    monkeypatch.setattr(AbsentUsers, "judge_retained", judge)
+    monkeypatch.setattr(AbsentUserChecks, "judge_retained", judge)
     answer(edge, read, PAGES)
     before = len(judged)
     assert before < PAGES and edge.core.busy

@@ -11,13 +11,13 @@ from tests.clients.packets import ack
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.session_answers import publishes
 from wire.messages.map_pages import map_pages
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply, SharePick
 from wire.messages.routes import (
     Destinations,
     GroupDestinations,
     Invalidate,
 )
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 
 def test_shared_group_takes_turns() -> None:
@@ -113,57 +113,57 @@ def test_a_members_unfinished_copies_go_to_another_edge() -> None:
 
 
 def order(pick: SharePick | None = None, qos: int = 2) -> RedispatchOrder:
-    return RedispatchOrder(0, 1, 1, 5, b"g/a", Will("a", b"left", qos), pick)
+    return RedispatchOrder(0, 1, 1, 5, b"g/a", SessionWill("a", b"left", qos), pick)
 
 
 def test_what_a_durable_member_left_goes_where_its_partition_recorded() -> None:
     """Nothing is sent before the pick is recorded; a repeat reaches nobody twice and is answered."""
     edge, _, first, second = group_of_two(2)
     here = SharePick(b"g/a", -1, "e0", 1)
-    edge.held = {RedispatchAnswer}
+    edge.held = {RedispatchReply}
     edge.storage(order())
     edge.turn()
-    assert [answer.pick for answer in edge.take(RedispatchAnswer)] == [here]
+    assert [answer.pick for answer in edge.take(RedispatchReply)] == [here]
     assert publishes(first) + publishes(second) == []
     edge.storage(order(here))
     edge.turn()
     assert [(copy.payload, copy.qos) for copy in publishes(first) + publishes(second)] == [(b"left", 2)]
-    assert [(answer.number, answer.pick) for answer in edge.take(RedispatchAnswer)] == [(5, None)]
+    assert [(answer.number, answer.pick) for answer in edge.take(RedispatchReply)] == [(5, None)]
     edge.storage(order(here))  # its partition has not heard it
     edge.turn()
     assert publishes(first) + publishes(second) == []
-    assert [(answer.number, answer.pick) for answer in edge.take(RedispatchAnswer)] == [(5, None)]
+    assert [(answer.number, answer.pick) for answer in edge.take(RedispatchReply)] == [(5, None)]
 
 
 def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_nothing() -> None:
     """An edge that died is replaced by a higher attempt, which waits for its record too."""
     edge, _, first, second = group_of_two(1)
-    edge.held = {RedispatchAnswer}
+    edge.held = {RedispatchReply}
     edge.storage(order(SharePick(b"g/a", -1, "e9", 4, 2)))
     edge.turn()
     again = SharePick(b"g/a", -1, "e0", 1, 3)
-    assert [answer.pick for answer in edge.take(RedispatchAnswer)] == [again]
+    assert [answer.pick for answer in edge.take(RedispatchReply)] == [again]
     assert publishes(first) + publishes(second) == []
     edge.routes["a"] = Destinations()
     edge.router(Invalidate(1, 0, 1, ["a"]))
     edge.storage(order(again))
     edge.turn()
-    assert [(answer.number, answer.pick) for answer in edge.take(RedispatchAnswer)] == [(5, None)]
+    assert [(answer.number, answer.pick) for answer in edge.take(RedispatchReply)] == [(5, None)]
     assert edge.core.counts["shares_ended"] == 1
 
 
 def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
     """It was sent there and not taken: nothing goes to the next destination before that is recorded too."""
     edge, _, first, second = group_of_two(1)
-    edge.held = {RedispatchAnswer}
+    edge.held = {RedispatchReply}
     edge.storage(order(SharePick(b"g/a", -1, "e1", 1)))
     edge.turn()
-    assert edge.take(RedispatchAnswer) == []
+    assert edge.take(RedispatchReply) == []
     moved = cluster_map(epoch=2)
     moved.nodes["e1"] = replace(moved.nodes["e1"], incarnation=2)
     edge.router(*map_pages(moved))
     edge.turn()
-    assert [answer.pick for answer in edge.take(RedispatchAnswer)] == [SharePick(b"g/a", -1, "e0", 1, 1)]
+    assert [answer.pick for answer in edge.take(RedispatchReply)] == [SharePick(b"g/a", -1, "e0", 1, 1)]
     assert publishes(first) + publishes(second) == []
 
 

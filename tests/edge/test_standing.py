@@ -4,13 +4,13 @@ import pytest
 
 from access.limits.bans import Ban
 from access.policy import commands as c
-from access.policy.records import Rule
+from access.policy.records import RuleRecord
 from mqtt.properties import PropertyId
 from router.policy.policy_stream import PolicyStream
 from tests.edge.test_cluster_policy import ANN, BOB, CLOSED, DEVICE, HASH, Cluster, codes
 from wire.messages.sessions import SubscribeSession, UnsubscribeSession
 
-OTHERS = c.PutRole("others", (Rule(True, 31, "b/#"),))
+OTHERS = c.PutRole("others", (RuleRecord(True, 31, "b/#"),))
 PLANT = c.PutGroup("plant", ("device",))
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from edge.hot.state import Inbound
+from edge.hot.state import InboundPublish
 from edge.node.limits import EdgeLimits
 from edge.subscriptions.sys_scope import has_figures, is_routed
 from tests.edge.edge_harness import Edge
 from tests.edge.session_answers import DURABLE, publishes
 from wire.messages.retained import RetainedMessage
 from wire.messages.routes import AddRoutes, RemoveRoutes
-from wire.messages.sessions import OpenSession, SessionOpened, Subscription
+from wire.messages.sessions import OpenSession, SessionOpened, SessionSubscription
 
 STATE = "$SYS/broker/connection/plant/state"
 
@@ -91,7 +91,7 @@ def test_a_stored_session_gets_updates_of_the_figures_while_it_is_connected(resu
         session.connect("s", properties=DURABLE)
         (asked,) = edge.take(OpenSession)
         edge.held = set()
-        known = [Subscription("$SYS/broker/#"), Subscription("$SYS/broker/connection/+/state")]
+        known = [SessionSubscription("$SYS/broker/#"), SessionSubscription("$SYS/broker/connection/+/state")]
         opened = SessionOpened(asked.request, asked.partition, 1, 0, 9, 5, True, sys_filters=known)
         edge.storage(opened)
         edge.turn()
@@ -120,7 +120,7 @@ def test_a_forwarded_state_reaches_a_local_subscriber() -> None:
     session = edge.client("s")
     session.subscribe("$SYS/broker/connection/#", qos=0)
     session.read()
-    edge.core.hot.publish(edge.core.local(STATE.encode()), Inbound(STATE.encode(), b"0"))
+    edge.core.hot.publish(edge.core.local(STATE.encode()), InboundPublish(STATE.encode(), b"0"))
     assert [(copy.topic_name, copy.payload) for copy in publishes(session)] == [(STATE, b"0")]
 
 

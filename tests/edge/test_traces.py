@@ -7,7 +7,7 @@ import msgspec
 from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.test_looks import ADMIN, rows
 from wire.messages.hello import PeerKey
-from wire.messages.looks import Seen, StartTrace, StopTrace
+from wire.messages.looks import QueryResult, StartTrace, StopTrace
 from wire.messages.map_pages import map_pages
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.routes import Destinations
@@ -16,10 +16,10 @@ from wire.messages.running_traces import RunningTrace
 VIEWER = PeerKey("viewer:ann/1", "operator", 1)
 
 
-def say(edge: Edge, message: StartTrace | StopTrace, key: PeerKey = ADMIN) -> Seen:
+def say(edge: Edge, message: StartTrace | StopTrace, key: PeerKey = ADMIN) -> QueryResult:
     edge.core.operators.take(key, message)
     edge.turn(0.01)
-    seen: Seen = [*(edge.take(Seen) or [one for one in edge.seen if isinstance(one, Seen)])][-1]
+    seen: QueryResult = [*(edge.take(QueryResult) or [one for one in edge.seen if isinstance(one, QueryResult)])][-1]
     return seen
 
 

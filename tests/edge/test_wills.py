@@ -6,9 +6,9 @@ from edge.publishing import publishing
 from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.session_answers import publishes
 from wire.messages.map_pages import map_pages
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply
 from wire.messages.routes import Destinations, GroupDestinations, Resolve, Resolved
-from wire.messages.wills import FireWill, Will, WillFired
+from wire.messages.wills import FireWill, SessionWill, WillFired
 
 
 def answers(edge: Edge) -> list[tuple[int, bool]]:
@@ -22,7 +22,7 @@ def test_will_is_fanned_out_and_reported() -> None:
     session.subscribe("w")
     session.read()
     edge.held = {WillFired}
-    edge.storage(FireWill(3, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.storage(FireWill(3, 1, 1, 17, SessionWill("w", b"bye", 1)))
     edge.turn()
     (copy,) = publishes(session)
     assert (copy.payload, copy.qos) == (b"bye", 1)
@@ -33,11 +33,11 @@ def test_a_will_that_is_ordered_again_while_it_waits_is_answered_once_to_the_new
     """The topic is not resolved yet when the partition moves to another node."""
     edge = Edge()
     edge.held = {WillFired, Resolve}
-    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.storage(FireWill(0, 1, 1, 17, SessionWill("w", b"bye", 1)))
     edge.turn()
     edge.router(map_pages(cluster_map(2, "s1", 2))[0])
     edge.turn()
-    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)), "s1")
+    edge.storage(FireWill(0, 1, 1, 17, SessionWill("w", b"bye", 1)), "s1")
     edge.turn()
     (asked,) = edge.take(Resolve)
     edge.router(Resolved(asked.request, asked.shard_epoch, [Destinations()], [0]))
@@ -49,12 +49,12 @@ def test_a_will_that_is_ordered_again_while_it_waits_is_answered_once_to_the_new
 
 def test_an_order_of_a_later_map_is_answered_so_that_it_comes_again() -> None:
     edge = Edge()
-    edge.held = {WillFired, RedispatchAnswer}
-    edge.storage(FireWill(0, 1, 9, 17, Will("w", b"bye", 1)))
-    edge.storage(RedispatchOrder(0, 1, 9, 4, b"g/w", Will("w", b"bye", 1)))
+    edge.held = {WillFired, RedispatchReply}
+    edge.storage(FireWill(0, 1, 9, 17, SessionWill("w", b"bye", 1)))
+    edge.storage(RedispatchOrder(0, 1, 9, 4, b"g/w", SessionWill("w", b"bye", 1)))
     edge.turn()
     assert answers(edge) == [(17, True)]
-    assert [(answer.number, answer.again) for answer in edge.take(RedispatchAnswer)] == [(4, True)]
+    assert [(answer.number, answer.again) for answer in edge.take(RedispatchReply)] == [(4, True)]
 
 
 def test_wills_above_the_bound_are_refused_and_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_wills_above_the_bound_are_refused_and_come_again(monkeypatch: pytest.Mo
     edge = Edge()
     edge.held = {WillFired, Resolve}
     for number in (1, 2, 3):
-        edge.storage(FireWill(0, 1, 1, number, Will("w", b"bye", 1)))
+        edge.storage(FireWill(0, 1, 1, number, SessionWill("w", b"bye", 1)))
     edge.turn()
     assert answers(edge) == [(3, True)] and edge.core.counts["wills_refused"] == 1
 
@@ -78,7 +78,7 @@ def test_an_answer_for_which_the_link_has_no_room_is_sent_later(monkeypatch: pyt
         return False if full[0] and isinstance(message, WillFired) else tell(node, message)  # type: ignore[arg-type]
 
     monkeypatch.setattr(edge.core.node, "tell", no_room)
-    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.storage(FireWill(0, 1, 1, 17, SessionWill("w", b"bye", 1)))
     edge.turn(1.0)
     assert answers(edge) == []
     full[0] = False
@@ -97,7 +97,7 @@ def test_copies_of_shared_groups_are_left_to_the_partition() -> None:
     member.subscribe("$share/g/w")
     plain.subscribe("w")
     member.read(), plain.read()
-    edge.storage(FireWill(0, 1, 1, 17, Will("w", b"bye", 1)))
+    edge.storage(FireWill(0, 1, 1, 17, SessionWill("w", b"bye", 1)))
     edge.turn()
     assert len(publishes(plain)) == 1 and publishes(member) == []
     (answer,) = edge.take(WillFired)

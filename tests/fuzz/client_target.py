@@ -1,7 +1,7 @@
 """Fuzz target of the client's session: whatever a broker, or somebody in its place, sends to a gateway."""
 
 from mqtt import StreamDecoder, encode_packet
-from mqtt.client_session import Accepted, ClientBounds, ClientSession, ClientState, MustClose, Received
+from mqtt.client_session import Accepted, ClientBounds, ClientSession, ClientState, MustClose, PublishReceived
 from mqtt.packets import Connack, Connect, Disconnect, Packet, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from mqtt.properties import Properties, PropertyId
 from mqtt.reasons import ReasonCode
@@ -45,7 +45,7 @@ def _run(version: int, data: bytes, step: int) -> tuple[list[str], bytes]:
                         if session.has_room:
                             packet = Publish("mine", b"", qos, packet_identifier=session.next_identifier())
                             session.publish(packet, qos)
-                case Received(packet):
+                case PublishReceived(packet):
                     assert packet.topic_name, "an alias was not resolved"
                     session.acknowledge(packet)
                 case MustClose():

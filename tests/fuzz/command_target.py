@@ -18,7 +18,7 @@ from router.map.commands import (
     encode_command,
 )
 from router.map.machine import MapMachine
-from router.placement.plan import Move, Plan
+from router.placement.plan import Move, RebalancePlan
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry, PartitionEntry
 from wire.messages.map_pages import MapReader, map_pages
@@ -55,7 +55,7 @@ COMMANDS = tuple(
         Delegate("plant", 0),
         SetAdminState("s1", "draining"),
         ForgetNode("e1"),
-        StartRebalance(Plan(_AT, (Move("partition", 0, ("s1",), ("s2",), ("s2", "s1"), 1, 1),))),
+        StartRebalance(RebalancePlan(_AT, (Move("partition", 0, ("s1",), ("s2",), ("s2", "s1"), 1, 1),))),
         SetRebalance(1, "paused"),
         Order("first", Delegate("order", 1)),
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from storage.turn_events import RECORDS
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONNECT_ANSWERS, CONNECTS, CONTROLS
@@ -27,12 +27,12 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import CONTROLS_MAX, decode_control, encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import FollowMap, Heartbeat, Register
+from wire.messages.nodes import FollowMap, Heartbeat, RegisterRequest
 from wire.messages.replication import Append, AppendAck, TransferSlice, encode_replica_message
 from wire.messages.retained import ReadRetained, ReadRetainedAll
 from wire.messages.routes import AddRoutes, Resolve
 from wire.messages.sessions import OpenSession, RecordInbound, SubscribeSession
-from wire.node.events import FrameArrived, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkUp, NodeTick
 
 __all__ = [
     "EDGE_CORE",
@@ -89,7 +89,7 @@ class _Session:
 
 
 def _router() -> Callable[[bytes], None]:
-    core = RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterSettings("c", 8, 4, 2, 1))
+    core = RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterLimits("c", 8, 4, 2, 1))
     now = 100.0
     peers = [PeerKey(name, tier, 1) for name, tier in (("e1", "edge"), ("s1", "storage"), ("r2", "router"))]
     # Their leases are kept, and whatever is proposed is committed at once.
@@ -98,7 +98,7 @@ def _router() -> Callable[[bytes], None]:
         nonlocal now
         now += 0.01
         for _ in range(20):
-            ready = core.handle(now, events or [Tick()])  # type: ignore[arg-type]
+            ready = core.handle(now, events or [NodeTick()])  # type: ignore[arg-type]
             assert all(len(payload) <= 8 * 1024 * 1024 for _, _, payload in ready.sends)
             events = [Applied(proposal.data) for proposal in ready.proposals]
             events += [RoundEnded(context, True) for context in ready.rounds]
@@ -110,7 +110,7 @@ def _router() -> Callable[[bytes], None]:
         turn([LinkUp(peer)])
     for peer in peers:
         entry = NodeEntry(peer.node, peer.tier, 1, "h:1")
-        turn([FrameArrived(peer, FrameKind.CONTROL, encode_control(Register(1, entry)))])
+        turn([FrameArrived(peer, FrameKind.CONTROL, encode_control(RegisterRequest(1, entry)))])
         turn([FrameArrived(peer, FrameKind.CONTROL, encode_control(FollowMap(0)))])
 
     def take(data: bytes) -> None:
@@ -145,7 +145,7 @@ def _storage() -> Callable[[bytes], None]:
     for number in range(4):
         connection = edge.open(f"c{number}")
         edge.subscribe(connection, "a/#", "$share/g/a/#")
-    known = (Heartbeat, FollowMap, Register)
+    known = (Heartbeat, FollowMap, RegisterRequest)
 
     def passes(_source: PeerKey, target: str, kind: int, payload: bytes) -> bool:
         if target in cluster.edges:

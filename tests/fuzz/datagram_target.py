@@ -14,15 +14,15 @@ from gateways.datagrams import stratamq_udp_pb2
 from gateways.datagrams.messages import (
     Body,
     Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
     Endpoint,
     Join,
-    Malformed,
-    Packet,
+    MalformedDatagram,
     PubAccept,
     PubAck,
     PubConnect,
-    Publish,
-    Subscribe,
     decode,
     encode,
 )
@@ -32,13 +32,13 @@ from gateways.datagrams.node_events import (
     ClusterAnswered,
     ClusterGranted,
     ClusterMessage,
+    DatagramNodeSettings,
+    DatagramReady,
     Event,
-    NodeSettings,
-    Ready,
 )
 from gateways.datagrams.proofs import AMPLIFICATION_MAX, Proofs
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 
 __all__ = ["DATAGRAMS", "DATAGRAM_NODE", "SEALED_DATAGRAMS", "check_node", "datagrams", "mutate_packet", "sealed"]
 
@@ -46,29 +46,29 @@ INPUTS_MAX = 300
 SUBSCRIPTIONS_MAX = 40
 PARENT, NODE, CHILD, DEVICE, STRANGER, OTHER = (Endpoint(bytes((10, 0, 0, last)), 1000) for last in range(1, 7))
 COOKIE = bytes(16)
-PUBLISH_BYTES_MIN = len(encode(Packet(1, Publish("a", b"", 1))))
+PUBLISH_BYTES_MIN = len(encode(Datagram(1, DatagramPublish("a", b"", 1))))
 GOOD: tuple[Body, ...] = (
     PubConnect("a/x/1", cookie=COOKIE),
     PubConnect("b", DEVICE, 3),
     PubAccept("a", 600, 1 << 17 | 1, COOKIE),
-    Publish("a/x/1", b"21.5", 1, 7),
-    Publish("a/y", b"", 0, 8, cookie=COOKIE),
-    Publish("", b"21.5", 1, 9, 5 << 16 | 1),
+    DatagramPublish("a/x/1", b"21.5", 1, 7),
+    DatagramPublish("a/y", b"", 0, 8, cookie=COOKIE),
+    DatagramPublish("", b"21.5", 1, 9, 5 << 16 | 1),
     PubAck(Code.DISTRIBUTED, receivers=3),
     PubAck(Code.SUBSCRIBED, (CHILD, PARENT), 300, cookie=COOKIE),
     PubAck(Code.JOINED, lease_s=15),
     PubAck(Code.DELIVERED),
     PubAck(Code.NOT_MINE, (PARENT,)),
     PubAck(Code.BUSY),
-    Subscribe("a/#", 1, cookie=COOKIE),
-    Subscribe("+/x/#", 0, DEVICE, 300, hops=2),
-    Subscribe("a/x/1", 1, relay=True),
-    Subscribe("#", 1, cookie=COOKIE, keep_open=True),
-    Subscribe("a/#", end=True),
+    DatagramSubscribe("a/#", 1, cookie=COOKIE),
+    DatagramSubscribe("+/x/#", 0, DEVICE, 300, hops=2),
+    DatagramSubscribe("a/x/1", 1, relay=True),
+    DatagramSubscribe("#", 1, cookie=COOKIE, keep_open=True),
+    DatagramSubscribe("a/#", end=True),
     Join("a/x", 3, CHILD, cookie=COOKIE),
     Join("a/x", 3, CHILD, leave=True),
 )
-DATAGRAMS = tuple(encode(Packet(number, body)) for number, body in enumerate(GOOD, 1))
+DATAGRAMS = tuple(encode(Datagram(number, body)) for number, body in enumerate(GOOD, 1))
 DATAGRAM_NODE = tuple(bytes((who,)) + data for who in range(5) for data in DATAGRAMS)
 
 
@@ -76,7 +76,7 @@ def datagrams(data: bytes) -> None:
     """What is read is the same when it is written and read again."""
     try:
         packet = decode(data)
-    except Malformed as error:
+    except MalformedDatagram as error:
         assert error.rejected is None or error.rejected.request
         return
     assert decode(encode(packet)) == packet
@@ -129,7 +129,7 @@ class _Hostile:
 
     def _begin(self) -> DatagramNode:
         self._now, self._seen = 100.0, []
-        settings = NodeSettings(
+        settings = DatagramNodeSettings(
             "a",
             NODE,
             {"child": ("a/x",)},
@@ -141,11 +141,11 @@ class _Hostile:
             subscriptions_per_address_max=SUBSCRIPTIONS_MAX,
             publishers_max=8,
         )
-        node = DatagramNode(settings, _AnyName(), Proofs(bytes(32)), Peer(PARENT))
+        node = DatagramNode(settings, _AnyName(), Proofs(bytes(32)), DatagramPeer(PARENT))
         (asked,) = node.handle(self._now).send
-        joined = Packet(asked.packet.request, PubAck(Code.JOINED, lease_s=15))
-        node.handle(self._now, [Arrived(Peer(PARENT), "", joined, 40, True)])
-        node.handle(self._now, [Arrived(Peer(CHILD, 1), "child", Packet(1, Join("a/x", 1, CHILD)), 60, True)])
+        joined = Datagram(asked.packet.request, PubAck(Code.JOINED, lease_s=15))
+        node.handle(self._now, [Arrived(DatagramPeer(PARENT), "", joined, 40, True)])
+        node.handle(self._now, [Arrived(DatagramPeer(CHILD, 1), "child", Datagram(1, Join("a/x", 1, CHILD)), 60, True)])
         return node
 
     def check(self, data: bytes) -> None:
@@ -168,14 +168,14 @@ class _Hostile:
             events += [ClusterGranted(text, bool(number & 1)), ClusterMessage("a/x/1", data, number & 1, number)]
         try:
             packet = decode(data)
-        except Malformed as error:
-            packet = error.rejected or Packet(1, PubAck(Code.DELIVERED))
+        except MalformedDatagram as error:
+            packet = error.rejected or Datagram(1, PubAck(Code.DELIVERED))
         peer, name, is_proved = (
-            (Peer(PARENT), "", True),
-            (Peer(CHILD, 1), "child", True),
-            (Peer(DEVICE, 2), "device", True),
-            (Peer(STRANGER, 2), "device", False),
-            (Peer(STRANGER), "", False),
+            (DatagramPeer(PARENT), "", True),
+            (DatagramPeer(CHILD, 1), "child", True),
+            (DatagramPeer(DEVICE, 2), "device", True),
+            (DatagramPeer(STRANGER, 2), "device", False),
+            (DatagramPeer(STRANGER), "", False),
         )[who % 5]
         self._judge(node, node.handle(self._now, [*events, Arrived(peer, name, packet, len(data), is_proved)]), peer)
         if who & 0x40:
@@ -184,7 +184,7 @@ class _Hostile:
         if who & 0x20:
             self._judge(node, node.lose_cluster(), None)
 
-    def _judge(self, node: DatagramNode, ready: Ready, unproved: Peer | None) -> None:
+    def _judge(self, node: DatagramNode, ready: DatagramReady, unproved: DatagramPeer | None) -> None:
         for sent in ready.send:
             written = encode(sent.packet)
             decode(written)
@@ -205,7 +205,7 @@ class _Session:
     def __init__(self) -> None:
         keys = {"pump": b"k" * 32, "valve": b"o" * 32}
         self.node, self.device = SealedPort(keys, sessions_max=16), SealedPort({}, "pump", keys["pump"])
-        self.device.send(1.0, Peer(NODE), DATAGRAMS[0])
+        self.device.send(1.0, DatagramPeer(NODE), DATAGRAMS[0])
         (_, self.first) = self.device.replies.pop()
         self.node.receive(1.0, DEVICE, self.first)
         (_, self.retry) = self.node.replies.pop()
@@ -217,7 +217,7 @@ class _Session:
         self.good = [data for _, data in self.device.replies]
         self.device.replies.clear()
         for body in DATAGRAMS:
-            made = self.device.send(1.0, Peer(NODE), body)
+            made = self.device.send(1.0, DatagramPeer(NODE), body)
             assert made is not None
             self.good.append(made)
         self.taken: set[bytes] = set()

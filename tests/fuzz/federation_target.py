@@ -9,23 +9,30 @@ from __future__ import annotations
 from random import Random
 
 from gateways.federation.agent import Agent
-from gateways.federation.events import AgentSettings, HostUp, InterestChanged, LinkUp, NeighbourPolicy, Received
+from gateways.federation.events import (
+    AgentSettings,
+    FederationLinkUp,
+    HostUp,
+    InterestChanged,
+    NeighbourFrame,
+    NeighbourPolicy,
+)
 from gateways.federation.messages import (
     CoreAnnouncement,
+    CustodyAck,
     Federate,
-    Hello,
     HelloBack,
-    Kept,
-    Malformed,
+    MalformedFederationMessage,
     Message,
+    NeighbourHello,
     Reconsider,
     ReconsiderTopicCore,
+    SubscriptionRequest,
     Topic,
     TopicCores,
     TopicMessage,
     TopicSubscribe,
     TopologyUpdate,
-    Wish,
     decode,
     encode,
     pack_properties,
@@ -64,7 +71,7 @@ def topic_message(**changes: object) -> TopicMessage:
 
 
 GOOD: tuple[Message, ...] = (
-    Hello(1),
+    NeighbourHello(1),
     HelloBack(1),
     Federate("b", 7, 5, 2, 0, 1, ("b.example:10500",), ("m", "z")),
     Federate("z", 8, 5, 2, 1, 1, (), ("b",)),
@@ -73,14 +80,21 @@ GOOD: tuple[Message, ...] = (
     CoreAnnouncement("b", 5, 1, 0, 12345, 3600.0, 86400.0),
     TopicCores("b", 5, 0, (Topic("a/#", 1, 2, ("b", "z")), Topic("c", 2, 0, ("b",), 9, True))),
     ReconsiderTopicCore("a/+", "b", "m"),
-    TopicSubscribe("z", 5, 1, "m", 1, (Wish("a/+", 1, True), Wish("a/+", 0, False, digests=bytes(2048)))),
-    TopicSubscribe("b", 5, 2, "z", 0, (Wish("a/#", 0, False, True),)),
+    TopicSubscribe(
+        "z",
+        5,
+        1,
+        "m",
+        1,
+        (SubscriptionRequest("a/+", 1, True), SubscriptionRequest("a/+", 0, False, digests=bytes(2048))),
+    ),
+    TopicSubscribe("b", 5, 2, "z", 0, (SubscriptionRequest("a/#", 0, False, True),)),
     topic_message(),
     topic_message(custody=0, qos=0, to=("m", "z")),
     topic_message(custody=0, is_retained=True, is_register=True, stamp=17),
     topic_message(number=2, after=1, custody=2, is_retained=True, stamp=18, expiry_ms=60_000, to=("z",)),
     TopologyUpdate("b", 5, 1, 0, ("b",), ("z",), False, "silent"),
-    Kept(1),
+    CustodyAck(1),
 )
 FEDERATION_MESSAGES = tuple(encode(each) for each in GOOD)
 FEDERATION_CORE = tuple(bytes((who,)) + data for who in (0, 1) for data in FEDERATION_MESSAGES)
@@ -90,7 +104,7 @@ def federation_messages(data: bytes) -> None:
     """What is read is the same when it is written and read again."""
     try:
         message = decode(data)
-    except Malformed as malformed:
+    except MalformedFederationMessage as malformed:
         assert malformed.reason.isidentifier()
         return
     assert decode(encode(message)) == message
@@ -108,7 +122,7 @@ class _Hostile:
         self._now, self._seen = 100.0, []
         settings = AgentSettings("f", "m", topics_max=TOPICS_MANY, registers_max=TOPICS_MANY, spool_bytes_max=100_000)
         agent = Agent(settings, {}, self._now, 1_700_000_000_000, Random(1))
-        links = [LinkUp(name, 5, False, NeighbourPolicy(interests_max=50)) for name in ("b", "y")]
+        links = [FederationLinkUp(name, 5, False, NeighbourPolicy(interests_max=50)) for name in ("b", "y")]
         agent.handle(self._now, [HostUp(False), InterestChanged({"a/+": 2}), *links])
         return agent
 
@@ -120,7 +134,7 @@ class _Hostile:
         self._now += 0.05
         neighbour = "y" if data[:1] and data[0] & 1 else "b"
         try:
-            agent.handle(self._now, [Received(neighbour, data[1:])])
+            agent.handle(self._now, [NeighbourFrame(neighbour, data[1:])])
             assert len(agent.election.topics) <= TOPICS_MANY
             assert len(agent.registers) <= TOPICS_MANY
             if len(self._seen) % PAGES_EACH == 0:

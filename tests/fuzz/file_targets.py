@@ -15,7 +15,7 @@ from conf.errors import UserError
 from router.raft.events import HardState
 from router.raft.log import RaftLog, create_log
 from router.raft.log_recovery import read_folder
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 from router.raft.storage import LogDamaged
 from storage.store.acked_marker import AckedMarker
 from storage.store.errors import StoreDamaged
@@ -131,7 +131,7 @@ def marker_file(data: bytes) -> None:
         assert opened.acked_up_to in (0, 7)
 
 
-_ENTRIES = [Entry(n, 1, "normal", b"command %d" % n) for n in range(1, 6)]
+_ENTRIES = [LogEntry(n, 1, "normal", b"command %d" % n) for n in range(1, 6)]
 
 
 def log_files(data: bytes) -> None:

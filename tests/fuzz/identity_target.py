@@ -22,7 +22,7 @@ from access.identity.http_answer import HttpReply, cache_s, read_answer
 from access.identity.key_set import KeySet, TokenKey, key_of_pem, key_of_secret, read_jwks
 from access.identity.password_file import parse_password_file
 from access.identity.passwords import encode_record, parse_record
-from access.identity.principal import Allow, Credentials, Moment, name_fault
+from access.identity.principal import Allow, Credentials, TimePoint, name_fault
 from access.identity.revocation import revocation_set
 from access.identity.tokens import TokenStep
 from access.rules.claims import read_acl
@@ -104,7 +104,7 @@ def lists(data: bytes) -> None:
 
 _KEYS = KeySet([key_of_secret(SECRET, "HS256", "k")])
 _STEP = TokenStep(_KEYS, read_acl=read_acl)
-_NOW = Moment(0.0, 1_800_000_000.0)
+_NOW = TimePoint(0.0, 1_800_000_000.0)
 
 
 def _part(data: bytes) -> bytes:

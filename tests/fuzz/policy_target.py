@@ -16,7 +16,7 @@ from access.policy import commands as c
 from access.policy.follower import PolicyFollower
 from access.policy.machine import PolicyMachine
 from access.policy.pages import STEPS_MAX, PolicyPage, PolicyReader
-from access.policy.records import Revoked, Rule
+from access.policy.records import Revoked, RuleRecord
 from access.policy.step import PolicyStep, decode_step, encode_step
 from access.policy.view import PolicyView, encode_view
 from tests.access.policy.whole_views import decode_view
@@ -29,15 +29,15 @@ from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
 __all__ = ["STEPS", "TALKS", "VIEWS", "mutate_talk", "steps", "talks", "views"]
 
 _COMMANDS: tuple[c.SimpleCommand, ...] = (
-    c.PutRole("device", (Rule(True, 31, "a/%u/#"), Rule(False, 2, "a/+/x", 1, "tls", "10.0.0.0/8")), 5),
-    c.PutRole("shares", (Rule(True, 32, "g"),)),
+    c.PutRole("device", (RuleRecord(True, 31, "a/%u/#"), RuleRecord(False, 2, "a/+/x", 1, "tls", "10.0.0.0/8")), 5),
+    c.PutRole("shares", (RuleRecord(True, 32, "g"),)),
     c.PutGroup("all", ("device",), {"publish_rate_max": 5}),
     c.AddUser("ann", groups=("all",)),
     c.AddBan(Ban("user", "eve", 5.0, "why")),
     c.AddBan(Ban("network", "10.0.0.0/8")),
     c.Revoke(Revoked("serial", "1f", "ab" * 32)),
     c.ChangeUser("ann", groups=()),
-    c.PutRole("device", (Rule(True, 1, "b"),)),
+    c.PutRole("device", (RuleRecord(True, 1, "b"),)),
     c.DeleteBan("user", "eve"),
     c.DeleteGroup("all"),
 )

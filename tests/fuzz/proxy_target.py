@@ -1,6 +1,6 @@
 """Fuzz target of PROXY headers: what a load balancer, or somebody in its place, writes before TLS."""
 
-from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, WrongHeader
+from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader
 from tests.edge.test_proxy_protocol import GOOD, WRONG
 
 __all__ = ["PROXY_HEADERS", "proxy_headers"]
@@ -19,7 +19,7 @@ def _taken(versions: str, data: bytes, step: int) -> tuple[int, tuple[str, int] 
             taken += proxy.take(data[taken:seen])
             assert taken <= seen and taken <= HEADER_BYTES_MAX
             assert proxy.complete or taken == seen, "bytes of an incomplete header were left in the socket"
-    except WrongHeader:
+    except InvalidProxyHeader:
         return None
     return (taken if proxy.complete else -1), proxy.source, proxy.local
 

@@ -14,23 +14,22 @@ from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.map.commands import Bootstrap, Command, Delegate, Order, RegisterNode, StartRebalance
 from router.map.machine import MapMachine
-from router.placement.plan import Move, Plan
+from router.placement.plan import Move, RebalancePlan
 from router.policy.router_snapshot import snapshot_fault
 from router.raft import messages as raft
 from router.raft.core import RaftCore
-from router.raft.events import Persisted, RaftConfig, Receive, Stored
-from router.raft.events import Tick as RaftTick
-from router.settings import RouterSettings
+from router.raft.events import Persisted, RaftConfig, RaftTick, Receive, StoredRaftState
+from router.settings import RouterLimits
 from tests.fuzz.nested import mutate_tree
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import FollowMap, Heartbeat, Register
+from wire.messages.nodes import FollowMap, Heartbeat, RegisterRequest
 from wire.messages.operators import Admin
 from wire.messages.routes import Resolve
-from wire.node.events import FrameArrived, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkUp, NodeTick
 
 __all__ = ["RAFT", "SNAPSHOTS", "mutate_raft", "raft_messages", "snapshots"]
 
@@ -46,7 +45,7 @@ def _snapshot() -> bytes:
     for command in commands:
         assert not machine.apply(command).refusal
     moves = (Move("partition", 0, ("s1",), ("s2",), ("s2", "s1"), 1, 1), Move("shard", 1, ("r1",), ("r1",)))
-    assert not machine.apply(StartRebalance(Plan(machine.map.epoch, moves))).refusal
+    assert not machine.apply(StartRebalance(RebalancePlan(machine.map.epoch, moves))).refusal
     return machine.snapshot()
 
 
@@ -57,7 +56,7 @@ def snapshots(data: bytes) -> None:
     """Restore a snapshot as a running leader would, and let every kind of node ask it something."""
     if snapshot_fault(data):
         return
-    core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings("c", 4, 4, 2, 1))
+    core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits("c", 4, 4, 2, 1))
     core.restore(data)
     restored = msgspec.msgpack.decode(core.machine.snapshot())
     assert not snapshot_fault(core.machine.snapshot()), restored
@@ -68,12 +67,12 @@ def snapshots(data: bytes) -> None:
         said = [Admin(1, verb, {}) for verb in ("cluster status", "ring show", "ring plan", "ring status", "node list")]
         if tier != "operator":
             beat = Heartbeat(node, 1, now, 0, ["s1"], {0: (0, 0)})
-            said = [Register(1, NodeEntry(node, tier, 1, "h:1")), beat]  # type: ignore[list-item]
+            said = [RegisterRequest(1, NodeEntry(node, tier, 1, "h:1")), beat]  # type: ignore[list-item]
             said += [FollowMap(0)] if tier != "router" else []  # type: ignore[list-item]
             said += [Resolve(1, 0, 1, ["a"])] if tier == "edge" else []  # type: ignore[list-item]
         events += [LinkUp(peer), *(FrameArrived(peer, FrameKind.CONTROL, encode_control(one)) for one in said)]
     for _ in range(8):
-        ready = core.handle(now, events or [Tick()])
+        ready = core.handle(now, events or [NodeTick()])
         events = [Applied(proposal.data) for proposal in ready.proposals]
         events += [RoundEnded(context, True) for context in ready.rounds]
         now += 1.0
@@ -91,8 +90,8 @@ RAFT = tuple(
         raft.PreVoteReply(*header, 4, True),
         raft.RequestVote(*header, 5, 3),
         raft.RequestVoteReply(*header, True),
-        raft.AppendEntries(*header, 0, 0, 1, 1, (raft.Entry(1, 3, "normal", b"x"),)),
-        raft.AppendEntries(*header, 1, 3, 1, 1, (raft.Entry(2, 3, "config", raft.encode_configuration(_GROUP)),)),
+        raft.AppendEntries(*header, 0, 0, 1, 1, (raft.LogEntry(1, 3, "normal", b"x"),)),
+        raft.AppendEntries(*header, 1, 3, 1, 1, (raft.LogEntry(2, 3, "config", raft.encode_configuration(_GROUP)),)),
         raft.AppendEntriesReply(*header, True, 1, 1),
         raft.AppendEntriesReply(*header, False, 1, 0, 1, 1, 1),
         raft.InstallSnapshot(*header, 5, 3, _GROUP, 0, SNAPSHOTS[0][:100], False, 1),
@@ -111,7 +110,7 @@ class _Router:
 
     def __init__(self) -> None:
         config = RaftConfig(id="a", voters=("a", "b", "c"), storage_ids={"a": 11, "b": 12, "c": 13})
-        self.core = RaftCore(config, Stored(11), random.Random(1), 5, snapshot_fault)
+        self.core = RaftCore(config, StoredRaftState(11), random.Random(1), 5, snapshot_fault)
         self.machine = MapMachine()
         self.now = 0.0
         self.inputs: list[bytes] = []
@@ -125,7 +124,7 @@ class _Router:
         if ready.must_persist:
             self.give(Persisted(ready.number))
 
-    def take(self, data: bytes, message: raft.Message) -> None:
+    def take(self, data: bytes, message: raft.RaftMessage) -> None:
         self.inputs.append(data)
         try:
             self.give(Receive(message))

@@ -15,7 +15,7 @@ from access.files import AccessFileError
 from access.rules.acl_file import parse_acl_file
 from access.rules.claims import read_acl
 from access.rules.role_table import parse_role_table
-from access.rules.rules import Action, Grant, Policy, Tier, Who
+from access.rules.rules import Action, CompiledRules, Grant, Subject, Tier
 from mqtt.errors import MqttError
 from mqtt.topics import matches, validate_topic_filter
 from tests.access.rules.reference import decide
@@ -69,7 +69,7 @@ def acls(data: bytes) -> None:
         except AccessFileError as error:
             assert error.message.isprintable() and len(error.message) < 400, error.message
     if sum(map(len, tiers)) <= RULES_MAX:
-        _compare(tiers, Who(client_id, user, attributes={"x": client_id}), topic_filter)
+        _compare(tiers, Subject(client_id, user, attributes={"x": client_id}), topic_filter)
 
 
 def rules(data: bytes) -> None:
@@ -77,7 +77,7 @@ def rules(data: bytes) -> None:
     if len(data) < 4:
         return
     names = [NAMES[byte % len(NAMES)] for byte in data[:3]]
-    who = Who(names[0], names[1], names[2], {"x": names[0]} if data[0] & 0x80 else {})
+    who = Subject(names[0], names[1], names[2], {"x": names[0]} if data[0] & 0x80 else {})
     lines: list[dict[str, object]] = []
     at = 4
     while at < len(data) and len(lines) < 40:
@@ -102,8 +102,8 @@ def rules(data: bytes) -> None:
         _compare(every, who, "/".join(levels) + ("/#" if data[3] & 1 else ""))
 
 
-def _compare(tiers: Sequence[Tier], who: Who, topic_filter: str) -> None:
-    policy = Policy(tiers)
+def _compare(tiers: Sequence[Tier], who: Subject, topic_filter: str) -> None:
+    policy = CompiledRules(tiers)
     for topic in (*TOPICS, who.user, who.client_id, f"a/{who.user}/{who.client_id}", topic_filter):
         if topic and "+" not in topic and "#" not in topic:
             for action in ACTIONS:

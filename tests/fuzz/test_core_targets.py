@@ -9,7 +9,7 @@ from wire.messages.control import decode_control, encode_control
 from wire.messages.retained import RetainedPage
 from wire.messages.routes import Resolve
 from wire.messages.sessions import PollClaims
-from wire.messages.wills import FireWill, Will
+from wire.messages.wills import FireWill, SessionWill
 
 EDGE, ROUTER, STORAGE = b"\0", b"\0", b"\1"  # who says it, to each of the cores
 STORAGE_TO_EDGE = b"\1"
@@ -19,7 +19,7 @@ STORAGE_TO_EDGE = b"\1"
 def test_topics_that_no_client_can_name(topic: str) -> None:
     """An edge's Resolve ended the router, a storage node's FireWill the edge."""
     check_router(EDGE + encode_control(Resolve(1, 0, 1, [topic])))
-    check_edge(STORAGE_TO_EDGE + encode_control(FireWill(1, 0, 1, 1, Will(topic, b""))))
+    check_edge(STORAGE_TO_EDGE + encode_control(FireWill(1, 0, 1, 1, SessionWill(topic, b""))))
     with pytest.raises(Unreadable):
         decode_control(encode_control(Resolve(1, 0, 1, [topic])))
 

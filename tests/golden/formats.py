@@ -32,8 +32,8 @@ from wire.messages import batches, connects
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.control import Control, decode_control, encode_control, join_controls
 from wire.messages.frames import HEADER
-from wire.messages.hand_over import HandOver, decode_hand_over, encode_hand_over
-from wire.messages.hello import Hello, HelloReader, NodeIdentity, encode_hello
+from wire.messages.hand_over import SocketHandoffRequest, decode_hand_over, encode_hand_over
+from wire.messages.hello import HelloReader, LinkHello, NodeIdentity, encode_hello
 from wire.messages.map_pages import MapReader, map_pages
 from wire.messages.nodes import MapStep
 from wire.messages.redispatch import SharePick
@@ -138,7 +138,7 @@ def _hello(value: tuple[list[Any], int, int]) -> bytes:
 
 def _read_hello(data: bytes) -> tuple[list[Any], int, int]:
     hello = HelloReader().receive(data)
-    assert isinstance(hello, Hello)
+    assert isinstance(hello, LinkHello)
     identity = [hello.cluster, hello.node, hello.tier, hello.incarnation, hello.address, hello.cluster_id]
     return identity, hello.peer_incarnation, hello.taken
 
@@ -205,7 +205,7 @@ def _read_acked(data: bytes) -> tuple[bytes, int]:
 
 
 def _raft_record(value: tuple[list[Any], int]) -> bytes:
-    return encode_record(raft.Entry(*value[0]), value[1])[0]
+    return encode_record(raft.LogEntry(*value[0]), value[1])[0]
 
 
 def _read_raft_record(data: bytes, chain: int = 77) -> tuple[list[Any], int]:
@@ -229,7 +229,7 @@ ROWS: dict[str, Any] = {
     "INFLIGHT": rows.InflightRow,
     "OPENED": rows.OpenedRow,
     "WILL": rows.WillRow,
-    "HANDED": rows.HandedRow,
+    "HANDED": rows.SharedMessageRow,
     "RETAINED": rows.RetainedRow,
     "LOG": rows.LogRow,
     "HANDED pick": SharePick,
@@ -254,7 +254,7 @@ KEYS: dict[str, Callable[..., bytes]] = {
 }
 GOSSIP: dict[str, Any] = {
     "member of a full exchange": packets.MemberRecord,
-    "HELLO of a full exchange": exchange.Hello,
+    "HELLO of a full exchange": exchange.ExchangeHello,
     "question about keys": key_requests.KeyRequest,
     "answer about keys": key_requests.KeyResponse,
 }
@@ -301,7 +301,7 @@ FORMATS: dict[str, Format] = {
     "hand_over": Format(
         "Messages beside a descriptor between processes of one host",
         _structs(
-            {"hand-over": HandOver},
+            {"hand-over": SocketHandoffRequest},
             lambda each: encode_hand_over(each.listener, each.accepted_ms, each.sent_ms),
             lambda _kind, data: decode_hand_over(data),
         ),
@@ -358,7 +358,7 @@ FORMATS: dict[str, Format] = {
         {
             **_structs(ROWS, rows.pack, lambda kind, data: rows.unpack(kind, data)),
             "QUEUE": Codec(
-                lambda value: rows.Entry(*value), rows.encode_entry, lambda data: rows.decode_entry(1001, data)
+                lambda value: rows.QueueEntry(*value), rows.encode_entry, lambda data: rows.decode_entry(1001, data)
             ),
         },
     ),

@@ -16,7 +16,7 @@ import msgspec
 
 from router.map.commands import decode_command
 from router.map.machine import MapMachine
-from router.raft.events import Stored
+from router.raft.events import StoredRaftState
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import CONFIG, NORMAL, decode_configuration
 from storage.export.export_run import export_store
@@ -175,7 +175,7 @@ def _make(folder: Path) -> None:
     (folder / "store" / "store.lsm-lock").unlink(missing_ok=True)
 
 
-def _make_log(folder: Path, stored: Stored) -> None:
+def _make_log(folder: Path, stored: StoredRaftState) -> None:
     create_log(folder, stored.storage_id)
     log = RaftLog(folder)
     log.load()

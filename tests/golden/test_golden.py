@@ -72,7 +72,7 @@ def test_every_field_shows_in_the_full_example(kind: Any, golden: Example) -> No
 def test_every_row_and_key_of_a_store_has_an_example() -> None:
     defined = {one for one in vars(rows).values() if isinstance(one, type) and issubclass(one, msgspec.Struct)}
     defined = {one for one in defined if one.__module__ == rows.__name__}
-    assert defined <= {*ROWS.values(), rows.Entry}
+    assert defined <= {*ROWS.values(), rows.QueueEntry}
     assert {name for name in vars(keys) if name.endswith("_key")} == {one.__name__ for one in KEYS.values()}
 
 

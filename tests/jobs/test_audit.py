@@ -13,9 +13,9 @@ import pytest
 from jobs import audit
 from jobs.audit import run_audit
 from jobs.compaction import CompactionFailed, run_compact
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.proof import read_ledgers
-from jobs.selection import Policy
+from jobs.selection import CompactionPolicy
 from tests.jobs.damage import changed, damaged_store, find, write_run
 from tests.jobs.generator import NOW_MS, generate
 from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord, origin_mark, picked_origin, topic_hash
@@ -49,7 +49,7 @@ def test_a_clean_store_has_no_finding_and_all_debts_are_met(
     """Before and after compaction: no finding, nothing lost, the columns add up, and the command line says so."""
     store = generate(tmp_path / "in", 1, ledgers=tmp_path / "ledgers")
     words = ["--input", str(tmp_path / "in"), "--ledger", str(tmp_path / "ledgers")]
-    assert audit.main([*words, "--output", str(tmp_path / "clean")]) == ExitCode.CLEAN
+    assert audit.main([*words, "--output", str(tmp_path / "clean")]) == JobExitCode.CLEAN
     said = capsys.readouterr().out
     assert "LOST 0" in said and "shared groups" in said and said.count("not proven: ") == 5
     summary = json.loads((tmp_path / "clean" / "summary.json").read_text())
@@ -59,7 +59,9 @@ def test_a_clean_store_has_no_finding_and_all_debts_are_met(
     assert proof["ACKED"] == sum(proof[name] for name in ("DELIVERED", "QUEUED", "EXPIRED", "DROPPED"))
     assert min(proof["DELIVERED"], proof["QUEUED"], proof["DROPPED"]) > 0
     assert proof["QUEUED"] == sum(len(s.entries) for model in store.models for s in model.sessions)
-    run_compact(str(tmp_path / "in"), str(tmp_path / "in"), NOW_MS, spark=spark, policy=Policy(everything=True))
+    run_compact(
+        str(tmp_path / "in"), str(tmp_path / "in"), NOW_MS, spark=spark, policy=CompactionPolicy(everything=True)
+    )
     after = run_audit([str(tmp_path / "in")], spark=spark)
     assert after.findings == []
 
@@ -72,7 +74,7 @@ def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: 
     report, tmp_path = tmp_path / "report", tmp_path / "in"
     done = damaged_store(tmp_path, 3)
     assert len(done) >= 20
-    assert audit.main(["--input", str(tmp_path), "--output", str(report)]) == ExitCode.FINDINGS
+    assert audit.main(["--input", str(tmp_path), "--output", str(report)]) == JobExitCode.FINDINGS
     rows = spark.read.parquet(str(report / "findings")).collect()
     assert rows[0].asDict().keys() == {"finding", "severity", "file", "partition", "key", "seq", "detail"}
     found = {(row["partition"], row["finding"]) for row in rows}
@@ -87,8 +89,8 @@ def test_every_kind_of_damage_is_found_and_named(spark: SparkSession, tmp_path: 
 
 def test_a_wrong_command_line(tmp_path: Path) -> None:
     """Usage and what could not run have exit codes of their own."""
-    assert audit.main([]) == ExitCode.USAGE
-    assert audit.main(["--input", str(tmp_path / "none")]) == ExitCode.COULD_NOT_RUN
+    assert audit.main([]) == JobExitCode.USAGE
+    assert audit.main(["--input", str(tmp_path / "none")]) == JobExitCode.COULD_NOT_RUN
 
 
 def test_replicas_that_differ_and_that_lag(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from jobs import compact
 from jobs.compaction import CompactionFailed, run_compact
-from jobs.findings import ExitCode
-from jobs.selection import Policy
+from jobs.findings import JobExitCode
+from jobs.selection import CompactionPolicy
 from tests.jobs.generator import NOW_MS, add_generation, generate
 from tests.jobs.reference import compacted, newest
 from wire.sstable.manifest import FileEntry, ManifestExists, next_manifest, publish_manifest, read_manifest
@@ -22,7 +22,7 @@ from wire.sstable.writer import RunWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALL = Policy(everything=True)
+ALL = CompactionPolicy(everything=True)
 
 
 def _rows(directory: Path, partition: int) -> list[tuple[Any, ...]]:
@@ -49,7 +49,7 @@ def test_equals_a_heap_merge_row_for_row(spark: SparkSession, tmp_path: Path, se
     """Every partition's run has the reference's rows in the reference's order, in every column."""
     store = generate(tmp_path / "in", seed)
     result = run_compact(str(tmp_path / "in"), str(tmp_path / "out"), NOW_MS, spark=spark)
-    assert result.exit_code == ExitCode.CLEAN
+    assert result.exit_code == JobExitCode.CLEAN
     assert min(result.removed.values()) > 0, "the generator must give every reason for removal work"
     for partition in range(4):
         assert _rows(tmp_path / "out", partition) == compacted(tmp_path / "in", store.manifest, partition, NOW_MS)
@@ -87,12 +87,14 @@ def test_incremental_touches_only_what_needs_it(spark: SparkSession, tmp_path: P
     for generation in range(5, 8):
         store.models[1].work(60)
         add_generation(tmp_path, store.models[1:2], generation)
-    result = run_compact(str(tmp_path), str(tmp_path), NOW_MS, spark=spark, policy=Policy(generations=4, garbage=1.0))
+    result = run_compact(
+        str(tmp_path), str(tmp_path), NOW_MS, spark=spark, policy=CompactionPolicy(generations=4, garbage=1.0)
+    )
     assert result.partitions == [1]
     after = read_manifest(tmp_path)
     assert [f for f in after.files if f.partition != 1] == [f for f in first.files if f.partition != 1]
     assert [f.level for f in after.files if f.partition == 1] == [2]
-    nothing = run_compact(str(tmp_path), str(tmp_path), NOW_MS, spark=spark, policy=Policy(garbage=1.0))
+    nothing = run_compact(str(tmp_path), str(tmp_path), NOW_MS, spark=spark, policy=CompactionPolicy(garbage=1.0))
     assert (nothing.manifest_no, read_manifest(tmp_path).manifest_no) == (0, after.manifest_no)
 
 
@@ -101,7 +103,7 @@ def test_a_partial_merge_keeps_tombstones(spark: SparkSession, tmp_path: Path) -
     store = generate(tmp_path, 5, partitions=2)
     before = read_manifest(tmp_path)
     live = {p: [r for r in newest(tmp_path, before.files_of(p)) if not r[COLUMN_INDEX["tombstone"]]] for p in (0, 1)}
-    policy = Policy(everything=True, partial=True, base_factor=0.0)
+    policy = CompactionPolicy(everything=True, partial=True, base_factor=0.0)
     result = run_compact(str(tmp_path), str(tmp_path), NOW_MS, spark=spark, policy=policy)
     assert {k for k, n in result.removed.items() if n} == {"superseded"}
     after = read_manifest(tmp_path)
@@ -129,7 +131,7 @@ def test_a_bad_row_is_quarantined_and_holds_its_partition(
     before = read_manifest(tmp_path)
     result = run_compact(str(tmp_path), str(tmp_path), NOW_MS, spark=spark, run_id="r")
     after = read_manifest(tmp_path)
-    assert result.exit_code == ExitCode.FINDINGS
+    assert result.exit_code == JobExitCode.FINDINGS
     assert [(f.finding, f.partition, f.file) for f in result.findings] == [("bad_crc", 2, entry.path)]
     assert after.files_of(2) == before.files_of(2) and after.job.held == {"2": "bad_crc"}
     assert [len(after.files_of(p)) for p in (0, 1, 3)] == [1, 1, 1]
@@ -206,7 +208,7 @@ def test_command_line(tmp_path: Path) -> None:
     """Exit codes: 0 clean, 2 wrong usage, 4 when it could not run, with one line that says why."""
     generate(tmp_path, 11, partitions=2, generations=2, operations=60)
     words = ["--input", str(tmp_path), "--output", str(tmp_path), "--now", str(NOW_MS), "--all"]
-    assert compact.main(words) == ExitCode.CLEAN
-    assert compact.main(["--input", str(tmp_path)]) == ExitCode.USAGE
-    assert compact.main([*words, "--garbage", "7"]) == ExitCode.USAGE
-    assert compact.main(["--input", str(tmp_path / "no"), "--output", "x"]) == ExitCode.COULD_NOT_RUN
+    assert compact.main(words) == JobExitCode.CLEAN
+    assert compact.main(["--input", str(tmp_path)]) == JobExitCode.USAGE
+    assert compact.main([*words, "--garbage", "7"]) == JobExitCode.USAGE
+    assert compact.main(["--input", str(tmp_path / "no"), "--output", "x"]) == JobExitCode.COULD_NOT_RUN

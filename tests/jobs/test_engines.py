@@ -16,10 +16,10 @@ from jobs import audit
 from jobs.audit import run_audit
 from jobs.audit_engine import EXAMPLES_MAX
 from jobs.compaction import CompactResult, run_compact
-from jobs.engine import LOCAL_ROWS_MAX, Engine, choose_engine
-from jobs.findings import ExitCode, Finding
+from jobs.engine import LOCAL_ROWS_MAX, JobEngine, choose_engine
+from jobs.findings import AuditFinding, JobExitCode
 from jobs.removed_entries import RemovedEntries, merge_ranges
-from jobs.selection import Policy
+from jobs.selection import CompactionPolicy
 from tests.jobs.damage import damaged_store
 from tests.jobs.generator import NOW_MS, generate
 from wire.sstable.manifest import read_manifest
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 
 
-def _compacted(source: Path, output: Path, engine: Engine, spark: SparkSession | None) -> CompactResult:
-    policy = Policy(everything=True)
+def _compacted(source: Path, output: Path, engine: JobEngine, spark: SparkSession | None) -> CompactResult:
+    policy = CompactionPolicy(everything=True)
     return run_compact(str(source), str(output), NOW_MS, policy=policy, run_id="r", spark=spark, engine=engine)
 
 
@@ -46,7 +46,7 @@ def _rows(folder: Path) -> dict[int, list[tuple[Any, ...]]]:
     }
 
 
-def _listed(result: AuditResult) -> list[Finding]:
+def _listed(result: AuditResult) -> list[AuditFinding]:
     """Return the findings of rules that are listed in full: of more, Spark lists any hundred."""
     return [finding for finding in result.findings if result.counts[finding.finding] <= EXAMPLES_MAX]
 
@@ -60,8 +60,8 @@ def test_compaction_and_audit_of_a_sound_store_are_equal(spark: SparkSession, tm
     """With sessions that end, expired entries, shared groups, and ledgers."""
     generate(tmp_path / "in", seed, generations=3, operations=150, partitions=3, ledgers=tmp_path / "ledgers")
     results = {}
-    for engine in (Engine.LOCAL, Engine.SPARK):
-        session = spark if engine is Engine.SPARK else None
+    for engine in (JobEngine.LOCAL, JobEngine.SPARK):
+        session = spark if engine is JobEngine.SPARK else None
         out = tmp_path / engine
         done = _compacted(tmp_path / "in", out, engine, session)
         audits = [
@@ -71,7 +71,7 @@ def test_compaction_and_audit_of_a_sound_store_are_equal(spark: SparkSession, tm
         counts = (done.rows_in, done.rows_out, done.removed, done.partitions, done.held)
         expired = [(entry.expired_removed, entry.expired_entries) for entry in read_manifest(out).files]
         results[engine] = counts, expired, _rows(out), [(a.counts, _listed(a), a.proof, _tables(a)) for a in audits]
-    assert results[Engine.LOCAL] == results[Engine.SPARK]
+    assert results[JobEngine.LOCAL] == results[JobEngine.SPARK]
 
 
 @pytest.mark.parametrize("seed", [11, 14])
@@ -80,12 +80,12 @@ def test_proof_after_compactions_calls_what_they_removed_expired_and_what_is_los
 ) -> None:
     """Also after a second compaction, which finds nothing of it; entries that vanish before are no expired ones."""
     generate(tmp_path / "in", seed, generations=3, operations=150, partitions=3, ledgers=tmp_path / "ledgers")
-    _compacted(tmp_path / "in", tmp_path / "once", Engine.LOCAL, None)
-    _compacted(tmp_path / "once", tmp_path / "twice", Engine.LOCAL, None)
+    _compacted(tmp_path / "in", tmp_path / "once", JobEngine.LOCAL, None)
+    _compacted(tmp_path / "once", tmp_path / "twice", JobEngine.LOCAL, None)
     ledgers = [str(tmp_path / "ledgers")]
     proofs = {}
     for name in ("in", "once", "twice"):
-        proofs[name] = run_audit([str(tmp_path / name)], ledgers, engine=Engine.LOCAL).proof
+        proofs[name] = run_audit([str(tmp_path / name)], ledgers, engine=JobEngine.LOCAL).proof
     before, once = proofs["in"], proofs["once"]
     assert before is not None and once is not None and once == proofs["twice"]
     assert (once.acked, once.lost, before.lost) == (before.acked, 0, 0) and once.expired > before.expired
@@ -104,14 +104,14 @@ def test_findings_and_held_partitions_of_damaged_stores_are_equal(spark: SparkSe
     """Of files whose bytes changed each engine reads what it can: their details may differ, their names do not."""
     damaged_store(tmp_path / "in", 3)
     found = {}
-    for engine, session in ((Engine.LOCAL, None), (Engine.SPARK, spark)):
+    for engine, session in ((JobEngine.LOCAL, None), (JobEngine.SPARK, spark)):
         findings = run_audit([str(tmp_path / "in")], spark=session, engine=engine).findings
         changed = {f.partition for f in findings if f.finding == "file_changed"}
         exact = {f for f in findings if f.partition not in changed}
         done = _compacted(tmp_path / "in", tmp_path / engine, engine, session)
         merged = {entry.partition: entry.digest for entry in read_manifest(tmp_path / engine).files if entry.level}
         found[engine] = exact, changed, set(done.held), done.partitions, done.rows_in, done.rows_out, merged
-    assert found[Engine.LOCAL] == found[Engine.SPARK]
+    assert found[JobEngine.LOCAL] == found[JobEngine.SPARK]
 
 
 def test_a_small_store_needs_no_java(tmp_path: Path) -> None:
@@ -124,20 +124,20 @@ def test_a_small_store_needs_no_java(tmp_path: Path) -> None:
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     done = run("compact", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--all")
-    assert done.returncode == ExitCode.CLEAN, done.stderr
+    assert done.returncode == JobExitCode.CLEAN, done.stderr
     assert "engine local" in done.stderr
     report = tmp_path / "report"
     done = run(
         *("audit", "--input", str(tmp_path / "in"), "--ledger", str(tmp_path / "ledgers"), "--output", str(report))
     )
-    assert done.returncode == ExitCode.CLEAN, done.stdout + done.stderr
+    assert done.returncode == JobExitCode.CLEAN, done.stdout + done.stderr
     assert json.loads((report / "summary.json").read_text())["proof"]["LOST"] == 0
     assert (report / "report.html").exists() and list((report / "findings").glob("*.parquet"))
     done = run("audit", "--input", str(tmp_path / "in"), "--engine", "spark")
-    assert done.returncode == ExitCode.COULD_NOT_RUN and "Java is not installed" in done.stderr
+    assert done.returncode == JobExitCode.COULD_NOT_RUN and "Java is not installed" in done.stderr
     shutil.rmtree(tmp_path / "in" / "runs")
     missing = run("audit", "--input", str(tmp_path / "none"))
-    assert missing.returncode == ExitCode.COULD_NOT_RUN and "engine local" in missing.stderr
+    assert missing.returncode == JobExitCode.COULD_NOT_RUN and "engine local" in missing.stderr
 
 
 def test_the_engine_follows_the_size_and_the_place_of_the_input(
@@ -145,14 +145,14 @@ def test_the_engine_follows_the_size_and_the_place_of_the_input(
 ) -> None:
     """Rows decide, not files; under spark-submit and for other file systems it is Spark."""
     generate(tmp_path, 7, generations=1, operations=40, partitions=1)
-    assert choose_engine(Engine.AUTO, [str(tmp_path)]) is Engine.LOCAL
-    assert choose_engine(Engine.AUTO, [str(tmp_path), "hdfs://cluster/store"]) is Engine.SPARK
-    assert choose_engine(Engine.SPARK, [str(tmp_path)]) is Engine.SPARK
+    assert choose_engine(JobEngine.AUTO, [str(tmp_path)]) is JobEngine.LOCAL
+    assert choose_engine(JobEngine.AUTO, [str(tmp_path), "hdfs://cluster/store"]) is JobEngine.SPARK
+    assert choose_engine(JobEngine.SPARK, [str(tmp_path)]) is JobEngine.SPARK
     with pytest.raises(ValueError, match="folders of this machine"):
-        choose_engine(Engine.LOCAL, ["s3a://bucket/store"])
+        choose_engine(JobEngine.LOCAL, ["s3a://bucket/store"])
     monkeypatch.setattr("jobs.engine.local_rows", lambda _: LOCAL_ROWS_MAX + 1)
-    assert choose_engine(Engine.AUTO, [str(tmp_path)]) is Engine.SPARK
+    assert choose_engine(JobEngine.AUTO, [str(tmp_path)]) is JobEngine.SPARK
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert choose_engine(Engine.AUTO, [str(tmp_path)]) is Engine.SPARK
+    assert choose_engine(JobEngine.AUTO, [str(tmp_path)]) is JobEngine.SPARK
     assert "started by spark-submit" in capsys.readouterr().err
-    assert audit.parser().parse_args(["--input", "x"]).engine is Engine.AUTO
+    assert audit.parser().parse_args(["--input", "x"]).engine is JobEngine.AUTO

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from jobs.cli import app
 from jobs.compaction import run_compact
 from jobs.files import HadoopFiles, LocalFiles, OutsideStore
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.prune import HOUR_MS, main, plan, prune
-from jobs.selection import Policy
+from jobs.selection import CompactionPolicy
 from tests.jobs.generator import NOW_MS, add_generation, generate
 from wire.sstable.manifest import (
     FileEntry,
@@ -115,7 +115,7 @@ def test_a_damaged_manifest_in_use_ends_it(tmp_path: Path) -> None:
     with pytest.raises(ManifestDamaged):
         plan(LocalFiles(tmp_path), 1000 * HOUR_MS, keep=3)
     assert plan(LocalFiles(tmp_path), 1000 * HOUR_MS, keep=1).manifests == [1, 2, 3, 4, 5]
-    assert main(["--input", str(tmp_path)]) == ExitCode.COULD_NOT_RUN
+    assert main(["--input", str(tmp_path)]) == JobExitCode.COULD_NOT_RUN
     assert len(manifest_numbers(LocalFiles(tmp_path).names())) == 6
 
 
@@ -132,14 +132,14 @@ def test_the_command_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (0, dry.stdout)
     assert not (tmp_path / "runs" / "r1").exists()
-    assert main(["--input", str(tmp_path), "--keep", "0"]) == ExitCode.USAGE
-    assert main(["--input", str(tmp_path / "none")]) == ExitCode.COULD_NOT_RUN
+    assert main(["--input", str(tmp_path), "--keep", "0"]) == JobExitCode.USAGE
+    assert main(["--input", str(tmp_path / "none")]) == JobExitCode.COULD_NOT_RUN
 
 
 def test_beside_a_running_compaction(spark: SparkSession, tmp_path: Path) -> None:
     """Another job publishes meanwhile and prune runs between any two steps: inputs and output are still there."""
     store = generate(tmp_path, 12, partitions=2, generations=4, operations=40)
-    only = Policy(everything=True, partitions=frozenset({0}))
+    only = CompactionPolicy(everything=True, partitions=frozenset({0}))
 
     def meddle(name: str) -> None:
         if name == "inputs-checked":  # an export in between: the compaction is going to lose, and must lose cleanly
@@ -187,7 +187,7 @@ def test_a_manifest_names_no_file_elsewhere(tmp_path: Path) -> None:
             decode_manifest(encode_manifest(draft))
     draft.files, draft.quarantine = [FileEntry(path="../precious", partition=0)], []
     publish_manifest(store, draft)
-    assert main(["--input", str(store), "--now", str(1000 * HOUR_MS)]) == ExitCode.COULD_NOT_RUN
+    assert main(["--input", str(store), "--now", str(1000 * HOUR_MS)]) == JobExitCode.COULD_NOT_RUN
     assert outside.read_text() == "keep me"
 
 

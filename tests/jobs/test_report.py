@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from jobs.cli import app
 from jobs.files import LocalFiles, newest_with_bytes
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.report import _parent, partition_table
 from wire.sstable.manifest import FileEntry, Manifest, next_manifest, publish_manifest
 
@@ -36,5 +36,5 @@ def test_sizes_before_are_the_inputs_wherever_the_output_lies(tmp_path: Path) ->
 def test_a_report_wants_an_output() -> None:
     """Without one the audit would print, and write nothing."""
     done = CliRunner().invoke(app, ["report", "--input", "exported"])
-    assert done.exit_code == ExitCode.USAGE
+    assert done.exit_code == JobExitCode.USAGE
     assert "stratamq jobs report: --output is required" in done.output

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs import audit
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.report_page import page, page_unavailable_reason
 
 pytestmark = pytest.mark.skipif(bool(page_unavailable_reason()), reason="jinja2 is missing: make setup-dev")
@@ -122,5 +122,5 @@ def test_a_missing_library_is_one_line(
     """It is said before the audit, not after minutes of it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     words = ["--input", str(tmp_path), "--output", str(tmp_path / "out")]
-    assert audit.main(words) == ExitCode.COULD_NOT_RUN
+    assert audit.main(words) == JobExitCode.COULD_NOT_RUN
     assert "pip install 'stratamq[jobs]'" in capsys.readouterr().err

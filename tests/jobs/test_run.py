@@ -17,7 +17,7 @@ from jobs.bundle import bundle
 from jobs.cli import app
 from jobs.compaction import run_compact
 from jobs.files import HadoopFiles, local_rows, newest_with_bytes
-from jobs.selection import Policy
+from jobs.selection import CompactionPolicy
 from jobs.spark import SMALL_ROWS, fit_to_size
 from tests.free_ports import free_port
 from tests.jobs.generator import NOW_MS, generate
@@ -117,7 +117,7 @@ def test_compaction_through_hadoop_file_system(
     monkeypatch.setattr("jobs.compaction.open_directory", lambda session, uri: HadoopFiles(session, uri))
     result = run_compact(
         f"file://{tmp_path}/in", f"file://{tmp_path}/out", NOW_MS, spark=spark,
-        policy=Policy(everything=True, partitions=frozenset({1})),
+        policy=CompactionPolicy(everything=True, partitions=frozenset({1})),
     )  # fmt: skip
     assert (result.manifest_no, result.partitions, result.findings) == (1, [1], [])
     assert verify_manifest(tmp_path / "out") == []

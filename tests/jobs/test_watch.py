@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs import watch
-from jobs.findings import ExitCode
+from jobs.findings import JobExitCode
 from jobs.proof import account, read_ledgers
 from jobs.rows import literal_frame
 from jobs.watch import MINUTE_MS, LedgerWatch
@@ -137,7 +137,7 @@ def test_a_batch_that_comes_again_does_the_same(spark: SparkSession, tmp_path: P
 
 def test_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = str(tmp_path)
-    assert watch.main([]) == ExitCode.USAGE
-    assert watch.main(["--ledger", ledger, "--state", str(tmp_path / "s"), "--within", "-1"]) == ExitCode.USAGE
-    assert watch.main(["--ledger", str(tmp_path / "none"), "--state", str(tmp_path / "s")]) == ExitCode.COULD_NOT_RUN
+    assert watch.main([]) == JobExitCode.USAGE
+    assert watch.main(["--ledger", ledger, "--state", str(tmp_path / "s"), "--within", "-1"]) == JobExitCode.USAGE
+    assert watch.main(["--ledger", str(tmp_path / "none"), "--state", str(tmp_path / "s")]) == JobExitCode.COULD_NOT_RUN
     assert "no such directory" in capsys.readouterr().err

@@ -14,15 +14,15 @@ from random import Random
 
 from membership.envelope import Envelope
 from membership.events import (
-    Exchange,
     ExchangeFailed,
     Input,
     MessagesReceived,
     NodeEvent,
-    Outgoing,
+    OutgoingDatagram,
     RecordsReceived,
     SeedsResolved,
-    Tick,
+    StateExchange,
+    SwimTick,
 )
 from membership.keyring import KeyRing
 from membership.metadata import NodeMetadata
@@ -221,7 +221,7 @@ class Simulation:
         if member.blocked_until > self.now:
             self._wake_later(member)
             return
-        self._handle(member, Tick())
+        self._handle(member, SwimTick())
 
     def _wake_later(self, member: SimMember) -> None:
         if member.wake_at != member.blocked_until:
@@ -247,7 +247,7 @@ class Simulation:
     def _number(self, address: Address) -> int:
         return address[1] - 1000
 
-    def _send(self, sender: SimMember, message: Outgoing) -> None:
+    def _send(self, sender: SimMember, message: OutgoingDatagram) -> None:
         if sender.stalled_until > self.now:
             self.at(sender.stalled_until, self._send, sender, message)
             return
@@ -284,7 +284,7 @@ class Simulation:
         if opened is not None:
             self._handle(member, MessagesReceived(*opened))
 
-    def _exchange(self, asking: SimMember, exchange: Exchange) -> None:
+    def _exchange(self, asking: SimMember, exchange: StateExchange) -> None:
         number = self._number(exchange.address)
         links = {(asking.number, number), (number, asking.number)}
         asked = self.members[number] if number < len(self.members) else None
@@ -295,7 +295,9 @@ class Simulation:
             return
         self.at(self.now + 3 * trip_s, self._half, asked, asking, exchange, trip_s, True)
 
-    def _half(self, giver: SimMember, taker: SimMember, exchange: Exchange, trip_s: float, initiated: bool) -> None:
+    def _half(
+        self, giver: SimMember, taker: SimMember, exchange: StateExchange, trip_s: float, initiated: bool
+    ) -> None:
         if giver.blocked_until > self.now + self.profile.exchange_timeout_s or not giver.running:
             self._fail(taker if initiated else giver, exchange)
         elif giver.blocked_until > self.now:
@@ -308,7 +310,7 @@ class Simulation:
         self,
         giver: SimMember,
         taker: SimMember,
-        exchange: Exchange,
+        exchange: StateExchange,
         trip_s: float,
         records: list[MemberRecord],
         initiated: bool,
@@ -322,6 +324,6 @@ class Simulation:
         if initiated:
             self._half(taker, giver, exchange, trip_s, False)
 
-    def _fail(self, member: SimMember, exchange: Exchange) -> None:
+    def _fail(self, member: SimMember, exchange: StateExchange) -> None:
         if member.running and member.blocked_until <= self.now:
             self._handle(member, ExchangeFailed(exchange.address))

@@ -17,8 +17,8 @@ from membership.admin import MemberKeys, rotate_keys
 from membership.envelope import Envelope
 from membership.event_queue import EventQueue
 from membership.events import NodeEvent, NodeJoin, NodeLeave, NodeUpdate, Resync
-from membership.exchange import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, seal_hello
-from membership.exchange_streams import ExchangeFailure, Exchanges
+from membership.exchange import FRAME_BYTES_MAX, HELLO_BYTES_MAX, ExchangeHello, seal_hello
+from membership.exchange_streams import ExchangeFailure, StateExchangeStreams
 from membership.gossip import Gossip, drop_level
 from membership.key_requests import KeyRequest, KeyResponse
 from membership.keyring import KeyRing, generate_key, key_id, read_key_file, write_key_file
@@ -205,7 +205,7 @@ async def test_recorded_exchange_is_worth_nothing() -> None:
         await next_event(first, NodeJoin)
         session = int.from_bytes(drawn[0], "big") >> 2  # the first that a process draws
         envelope = Envelope("c", session, second.key_ring, Members(Random(1)), os.urandom)
-        hello = seal_hello(envelope, Hello("keys", b"c" * 16, session))
+        hello = seal_hello(envelope, ExchangeHello("keys", b"c" * 16, session))
         request = envelope.seal(b"anything", b"request\0keys\0" + b"c" * 16 + b"d" * 16)
         frames = b"".join(len(frame).to_bytes(4, "big") + frame for frame in (hello, request))
         before = first.key_ring.key_ids
@@ -242,7 +242,9 @@ async def test_what_one_member_says_is_taken_in_slices(monkeypatch: pytest.Monke
     async with gossiping("a") as first:
         turns = CountedTurns()
         trio.lowlevel.add_instrument(turns)
-        await Exchanges(envelope, session, os.urandom, PATIENCE_S, 8).ask(address_of(first), "members", everybody)
+        await StateExchangeStreams(envelope, session, os.urandom, PATIENCE_S, 8).ask(
+            address_of(first), "members", everybody
+        )
         assert len(first.members()) == 1 + count and turns.count >= count / slices.PIECE
         turns.count = 0
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hostile:

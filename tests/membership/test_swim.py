@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from membership.envelope import BODY_BYTES_MAX
 from membership.events import (
+    LeaveCompleted,
     LeaveRequested,
-    Left,
     MessagesReceived,
     MetadataChanged,
     NodeJoin,
     NodeLeave,
     NodeUpdate,
-    Ready,
     RecordsReceived,
     SeedsResolved,
     Superseded,
-    Tick,
+    SwimReady,
+    SwimTick,
 )
 from membership.metadata import NodeMetadata
 from membership.packets import (
@@ -67,21 +67,21 @@ def swim(others: int = 0, incarnation: int = 5) -> Swim:
     return core
 
 
-def receive(core: Swim, sender: int, *messages: Message, now: float = 0.1) -> Ready:
+def receive(core: Swim, sender: int, *messages: Message, now: float = 0.1) -> SwimReady:
     """Hand over one datagram."""
     return core.handle(now, MessagesReceived(1000 + sender, list(messages)))
 
 
-def sent(ready: Ready) -> list[tuple[int, Message]]:
+def sent(ready: SwimReady) -> list[tuple[int, Message]]:
     """List (to which member, message) of all datagrams."""
     return [(out.recipient_session - 1000, each) for out in ready.messages for each in decode_messages(out.body)]
 
 
-def advance(core: Swim, ready: Ready, until: float) -> list[tuple[int, Message]]:
+def advance(core: Swim, ready: SwimReady, until: float) -> list[tuple[int, Message]]:
     """Fire every timer in time; return what was sent."""
     messages = []
     while ready.next_deadline <= until:
-        ready = core.handle(ready.next_deadline, Tick())
+        ready = core.handle(ready.next_deadline, SwimTick())
         messages += sent(ready)
     return messages
 
@@ -130,7 +130,7 @@ def probe_until_failed(core: Swim) -> tuple[int, float]:
     """Let one round pass without any ack; return the target and the time of judgement."""
     now = core.handle(0.0, SeedsResolved(())).next_deadline
     while True:
-        ready = core.handle(now, Tick())
+        ready = core.handle(now, SwimTick())
         pings = [(to, each) for to, each in sent(ready) if isinstance(each, Ping)]
         if pings:
             break
@@ -138,7 +138,7 @@ def probe_until_failed(core: Swim) -> tuple[int, float]:
     target = pings[0][0]
     while state(core, target) == "alive":
         now = ready.next_deadline
-        ready = core.handle(now, Tick())
+        ready = core.handle(now, SwimTick())
     return target, now
 
 
@@ -192,7 +192,7 @@ def test_accusation_of_us_is_refuted(accusation: Message) -> None:
     receive(core, 1, accusation)
     assert core.local.incarnation == 6
     assert core.health.score == 1
-    news = [each for _, each in sent(core.handle(0.31, Tick()))]
+    news = [each for _, each in sent(core.handle(0.31, SwimTick()))]
     assert any(isinstance(each, Alive) and each.incarnation == 6 for each in news)
 
 
@@ -243,7 +243,7 @@ def test_newer_process_with_our_name_silences_us() -> None:
     core = swim(5)
     ready = receive(core, 1, alive(0, 900, session=77, process_incarnation=2))
     assert ready.events == (Superseded(2),)
-    assert core.handle(50.0, Tick()) == Ready()
+    assert core.handle(50.0, SwimTick()) == SwimReady()
 
 
 def test_older_process_with_our_name_does_not_silence_us() -> None:
@@ -279,7 +279,7 @@ def test_metadata_is_told_at_most_once_per_interval() -> None:
     assert core.local.incarnation == 6
     now = 0.0
     while core.local.metadata.zone != "z9":
-        now = core.handle(now, Tick()).next_deadline
+        now = core.handle(now, SwimTick()).next_deadline
     assert core.local.incarnation == 7
     assert now <= LAN.metadata_interval_s + 0.5
 
@@ -296,19 +296,19 @@ def test_leave_is_told_then_silence() -> None:
     now = core.handle(0.2, LeaveRequested()).next_deadline
     told: list[tuple[int, Message]] = []
     while not core.local.silent:
-        ready = core.handle(now, Tick())
+        ready = core.handle(now, SwimTick())
         told += sent(ready)
         now = ready.next_deadline
-    assert ready.events == (Left(),)
+    assert ready.events == (LeaveCompleted(),)
     assert {to for to, each in told if isinstance(each, Dead) and each.accuser == "m0"} == {1, 2, 3}
-    assert receive(core, 1, Ping(1, "m0")) == Ready()
+    assert receive(core, 1, Ping(1, "m0")) == SwimReady()
 
 
 def test_leave_alone_needs_nobody() -> None:
     """A cluster of one ends at once."""
     core = swim()
     now = core.handle(0.2, LeaveRequested()).next_deadline
-    assert core.handle(now, Tick()).events == (Left(),)
+    assert core.handle(now, SwimTick()).events == (LeaveCompleted(),)
 
 
 def test_pause_of_our_own_judges_nobody() -> None:
@@ -316,7 +316,7 @@ def test_pause_of_our_own_judges_nobody() -> None:
     had passed."""
     core = swim(5)
     target, now = probe_until_failed(core)
-    ready = core.handle(now + 60, Tick())
+    ready = core.handle(now + 60, SwimTick())
     assert not [event for event in ready.events if isinstance(event, NodeLeave)]
     assert state(core, target) == "suspect"
     assert core.counters["pauses"] == 1
@@ -337,7 +337,7 @@ def test_dead_are_forgotten_after_their_retention() -> None:
     while now < LAN.dead_retention_s * 1.2:
         for member in core.members.live:  # the others stay alive
             core.members.set_state(member, "alive", now)
-        now = core.handle(now, Tick()).next_deadline
+        now = core.handle(now, SwimTick()).next_deadline
     assert state(core, 2) == "unknown"
 
 
@@ -348,7 +348,7 @@ def test_join_asks_seeds_until_one_answers() -> None:
     asked = [exchange.address for exchange in ready.exchanges]
     now = ready.next_deadline
     while now < 10:
-        ready = core.handle(now, Tick())
+        ready = core.handle(now, SwimTick())
         asked += [exchange.address for exchange in ready.exchanges]
         now = ready.next_deadline
     assert set(asked) == {("10.0.0.9", 1)}
@@ -383,7 +383,7 @@ def test_any_messages_of_a_member(steps: list[tuple[int, Message, float]]) -> No
     core, now = swim(3), 0.1
     for sender, message, wait_s in steps:
         before = {member.name: member.incarnation for member in core.members.all()}
-        for ready in (receive(core, sender, message, now=now), core.handle(now + wait_s, Tick())):
+        for ready in (receive(core, sender, message, now=now), core.handle(now + wait_s, SwimTick())):
             assert all(len(out.body) <= BODY_BYTES_MAX for out in ready.messages)
             sent(ready)
         now += wait_s
@@ -401,7 +401,7 @@ def test_local_rounds_begin_at_multiples_of_the_period() -> None:
     pinged: list[float] = []
     while len(pinged) < 5:
         now = ready.next_deadline + 0.003
-        ready = core.handle(now, Tick())
+        ready = core.handle(now, SwimTick())
         for _, each in sent(ready):
             if isinstance(each, Ping):
                 pinged.append(now - 0.003)
@@ -410,7 +410,7 @@ def test_local_rounds_begin_at_multiples_of_the_period() -> None:
     assert first % period_s == pytest.approx(0.0) and 7.13 < first < 8.13 + period_s
     assert pinged == pytest.approx([first + period_s * at for at in range(5)])
     for _ in range(40):  # so does what is rarer: full exchanges, attempts to heal, forgetting
-        ready = core.handle(ready.next_deadline, Tick())
+        ready = core.handle(ready.next_deadline, SwimTick())
         if not any(isinstance(each, Ping) for _, each in sent(ready)):
             continue
         assert ready.next_deadline % period_s == pytest.approx(0.2), "nothing but the wait for the ack"

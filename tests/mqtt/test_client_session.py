@@ -9,13 +9,13 @@ from mqtt.client_session import (
     ClientBounds,
     ClientSession,
     ClientState,
+    ConnectRefused,
     Event,
     MustClose,
     PublishAnswered,
-    Received,
-    Refused,
+    PublishReceived,
     RequestAnswered,
-    ToldToLeave,
+    ServerDisconnect,
 )
 from mqtt.codec import StreamDecoder, encode_packet
 from mqtt.errors import LocalProtocolError
@@ -122,7 +122,7 @@ def test_qos_2_is_handed_over_once_until_released() -> None:
     packet = Publish("a", b"", 2, packet_identifier=5)
     for first in (True, False):
         (received,) = wire.hear(packet)
-        assert isinstance(received, Received) and received == Received(packet)
+        assert isinstance(received, PublishReceived) and received == PublishReceived(packet)
         assert not wire.sent(), "the caller acknowledges"
         assert wire.session.is_repeat(received.packet) is not first
         assert wire.session.acknowledge(received.packet) is first
@@ -131,7 +131,7 @@ def test_qos_2_is_handed_over_once_until_released() -> None:
         assert wire.hear(Pubrel(5)) == []
         assert wire.sent() == [Pubcomp(5, code)]
     (received,) = wire.hear(packet)
-    assert isinstance(received, Received) and wire.session.acknowledge(received.packet)
+    assert isinstance(received, PublishReceived) and wire.session.acknowledge(received.packet)
 
 
 def test_identifiers_stay_in_their_range_and_skip_those_in_use() -> None:
@@ -208,7 +208,7 @@ def test_no_connack_in_time(is_open: bool) -> None:
 
 def test_a_refused_connection_is_closed() -> None:
     wire = Wire()
-    assert wire.connect(Connack(reason_code=0x87)) == [Refused(Connack(reason_code=0x87)), MustClose("refused")]
+    assert wire.connect(Connack(reason_code=0x87)) == [ConnectRefused(Connack(reason_code=0x87)), MustClose("refused")]
     assert wire.session.state is ClientState.REFUSED and wire.wait(wire.now + 60) == []
 
 
@@ -220,14 +220,14 @@ def test_nothing_is_sent_after_disconnect() -> None:
     assert wire.sent() == [Disconnect(4)]
     packet = Publish("a", b"", 1, packet_identifier=1)
     (received,) = wire.hear(packet)
-    assert isinstance(received, Received) and wire.session.acknowledge(received.packet) and not wire.sent()
+    assert isinstance(received, PublishReceived) and wire.session.acknowledge(received.packet) and not wire.sent()
     assert not wire.session.has_room and wire.wait(wire.now + 1.0) == [MustClose("local")]
 
 
 OUT_OF_PLACE: list[tuple[bytes, list[Event]]] = [
     (b"\x00\x00", [MustClose("protocol")]),
     (encode_packet(Connack(), 5), [MustClose("protocol")]),
-    (encode_packet(Disconnect(0x8B), 5) + b"\x00\x00", [ToldToLeave(Disconnect(0x8B)), MustClose("protocol")]),
+    (encode_packet(Disconnect(0x8B), 5) + b"\x00\x00", [ServerDisconnect(Disconnect(0x8B)), MustClose("protocol")]),
 ]
 
 
@@ -255,6 +255,6 @@ def test_a_connection_that_ended_says_nothing_more() -> None:
     wire.connect()
     packet = Publish("a", b"", 2, packet_identifier=5)
     wire.session.handle(wire.now, encode_packet(packet, 5) * 2)
-    assert wire.session.next_event() == Received(packet)
+    assert wire.session.next_event() == PublishReceived(packet)
     wire.session.closed()
     assert wire.session.next_event() is None and not wire.session.inbound and not wire.sent()

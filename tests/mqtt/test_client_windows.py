@@ -12,7 +12,7 @@ from mqtt.client_session import (
     MustClose,
     OpenPublish,
     PublishAnswered,
-    Received,
+    PublishReceived,
     StateChange,
 )
 from mqtt.codec import StreamDecoder, encode_packet
@@ -63,7 +63,7 @@ class Peer:
     def gives(self, *packets: Publish) -> list[Publish]:
         """Send messages; return those that were handed over."""
         events = self.says(*packets)
-        return [event.packet for event in events if isinstance(event, Received)]
+        return [event.packet for event in events if isinstance(event, PublishReceived)]
 
     def hears(self) -> list[Packet]:
         return StreamDecoder(self.version).feed(b"".join(self.session.take_output()))
@@ -305,7 +305,7 @@ def test_every_split_of_the_stream_means_the_same(version: int) -> None:
             broker.session.handle(broker.now, piece)
             while (event := broker.session.next_event()) is not None:
                 events.append(event)
-                if isinstance(event, Received):
+                if isinstance(event, PublishReceived):
                     broker.session.acknowledge(event.packet)
         return events, sorted(broker.hears(), key=repr)
 

@@ -2,7 +2,7 @@
 
 from gateways.balancer import directory
 from gateways.balancer.edge import Edge
-from gateways.balancer.following import MapFollower
+from gateways.balancer.following import BalancerMapFollower
 from tests.gateways.balancer import test_directory as _D
 from tests.gateways.balancer import test_following as _F
 from tests.mutants.seeded import SeededBug
@@ -11,19 +11,19 @@ from wire.messages.hello import PeerKey
 
 __all__ = ["BALANCER"]
 
-ROUTER_UP = MapFollower.router_up
+ROUTER_UP = BalancerMapFollower.router_up
 
 
 def _believe(self: Edge, _now: float, clients: int) -> None:
     self.clients = clients
 
 
-def _follow_one(self: MapFollower, now: float, router: PeerKey) -> None:
+def _follow_one(self: BalancerMapFollower, now: float, router: PeerKey) -> None:
     if not self._routers:
         ROUTER_UP(self, now, router)
 
 
-def _believe_all(_self: MapFollower, _router: object) -> bool:
+def _believe_all(_self: BalancerMapFollower, _router: object) -> bool:
     return True
 
 
@@ -38,14 +38,14 @@ BALANCER: tuple[SeededBug, ...] = (
     SeededBug(
         "one router alone is followed",
         "gateways/balancer/following.py MapFollower.router_up",
-        lambda patch: patch.setattr(MapFollower, "router_up", _follow_one),
+        lambda patch: patch.setattr(BalancerMapFollower, "router_up", _follow_one),
         _F.test_the_first_router_that_tells_a_step_makes_it,
         "test_the_first_router_that_tells_a_step_makes_it",
     ),
     SeededBug(
         "each router that answers is believed",
         "gateways/balancer/following.py MapFollower._is_believed",
-        lambda patch: patch.setattr(MapFollower, "_is_believed", _believe_all),
+        lambda patch: patch.setattr(BalancerMapFollower, "_is_believed", _believe_all),
         _F.test_a_router_that_the_map_does_not_have_is_refused,
         "test_a_router_that_the_map_does_not_have_is_refused",
     ),

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from gateways.bridges.exchanges import Exchanges
+from gateways.bridges.exchanges import SinkExchanges
 from gateways.bridges.mqtt_end import MqttEnd
 from gateways.bridges.offsets import Offsets
-from gateways.bridges.pump import Pump
+from gateways.bridges.pump import BridgePump
 from mqtt.client_session import StateChange
 from mqtt.packets import Publish, SubscriptionRequest
 from tests.gateways.bridges import bridge_simulation
@@ -16,7 +16,7 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["BRIDGES"]
 
 RECEIVED = MqttEnd.received
-KEEP, NOTE = Exchanges.keep, Exchanges._note
+KEEP, NOTE = SinkExchanges.keep, SinkExchanges._note
 
 
 def _acknowledge_before_the_sink(self: MqttEnd, packet: Publish) -> None:
@@ -25,18 +25,18 @@ def _acknowledge_before_the_sink(self: MqttEnd, packet: Publish) -> None:
     RECEIVED(self, packet)
 
 
-def _drop_failed_dead_letter(self: Pump, token: int, _now: float) -> None:
+def _drop_failed_dead_letter(self: BridgePump, token: int, _now: float) -> None:
     self.dead_letter_done(token)
 
 
 def _leave_before_the_sync(
-    self: Exchanges, side: str, changes: Sequence[StateChange], then: Callable[[], None]
+    self: SinkExchanges, side: str, changes: Sequence[StateChange], then: Callable[[], None]
 ) -> None:
     KEEP(self, side, changes, lambda: None)
     then()
 
 
-def _without_finished(self: Exchanges, side: str, changes: Sequence[StateChange]) -> None:
+def _without_finished(self: SinkExchanges, side: str, changes: Sequence[StateChange]) -> None:
     NOTE(self, side, [each for each in changes if each.kind != "finished"])
 
 
@@ -55,14 +55,14 @@ BRIDGES: tuple[SeededBug, ...] = (
     SeededBug(
         "a dead letter that fails counts as done",
         "gateways/bridges/pump.py Pump.dead_letter_failed",
-        lambda patch: patch.setattr(Pump, "dead_letter_failed", _drop_failed_dead_letter),
+        lambda patch: patch.setattr(BridgePump, "dead_letter_failed", _drop_failed_dead_letter),
         _B.test_seeds,
         "test_seeds",
     ),
     SeededBug(
         "what the sink rejects counts as done",
         "gateways/bridges/pump.py Pump.reject",
-        lambda patch: patch.setattr(Pump, "reject", lambda self, token, *_: self.done(token)),
+        lambda patch: patch.setattr(BridgePump, "reject", lambda self, token, *_: self.done(token)),
         _B.test_seeds,
         "test_seeds",
     ),
@@ -76,21 +76,21 @@ BRIDGES: tuple[SeededBug, ...] = (
     SeededBug(
         "the spool is not synced before packets leave",
         "gateways/bridges/exchanges.py Exchanges.keep",
-        lambda patch: patch.setattr(Exchanges, "keep", _leave_before_the_sync),
+        lambda patch: patch.setattr(SinkExchanges, "keep", _leave_before_the_sync),
         _B.test_seeds_exactly_once,
         "test_seeds_exactly_once",
     ),
     SeededBug(
         "a message that was handed over leaves no row",
         "gateways/bridges/exchanges.py Exchanges.finished",
-        lambda patch: patch.setattr(Exchanges, "finished", lambda *_: None),
+        lambda patch: patch.setattr(SinkExchanges, "finished", lambda *_: None),
         _B.test_seeds_exactly_once,
         "test_seeds_exactly_once",
     ),
     SeededBug(
         "a message keeps its row after PUBREL",
         "gateways/bridges/exchanges.py Exchanges._note",
-        lambda patch: patch.setattr(Exchanges, "_note", _without_finished),
+        lambda patch: patch.setattr(SinkExchanges, "_note", _without_finished),
         _B.test_identifiers_that_come_round,
         "test_identifiers_that_come_round",
     ),

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 
 from gateways.datagrams import sealed
-from gateways.datagrams.deliveries import Deliveries, Waiting
+from gateways.datagrams.deliveries import Deliveries, PendingDelivery
 from gateways.datagrams.device import Device
 from gateways.datagrams.jurisdiction import Child
-from gateways.datagrams.messages import Packet, Publish, Subscribe
+from gateways.datagrams.messages import Datagram, DatagramPublish, DatagramSubscribe
 from gateways.datagrams.node_events import Arrived
-from gateways.datagrams.parts import Parts
+from gateways.datagrams.parts import NodeContext
 from gateways.datagrams.proofs import Proofs
-from gateways.datagrams.subscribers import Peer
-from gateways.datagrams.subscribing import Subscribing
+from gateways.datagrams.subscribers import DatagramPeer
+from gateways.datagrams.subscribing import DatagramSubscriptions
 from tests.gateways.datagrams import test_deliveries as _D
 from tests.gateways.datagrams import test_sealed as _S
 from tests.gateways.datagrams import test_tree as _T
@@ -21,20 +21,22 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["DATAGRAMS"]
 
 SEND = Deliveries.send
-DEVICE = Subscribing._device
+DEVICE = DatagramSubscriptions._device
 
 
 def _wait_for_nobody(
-    self: Deliveries, now: float, peer: Peer, message: Publish, qos: int, waiting: Waiting
-) -> Packet | None:
+    self: Deliveries, now: float, peer: DatagramPeer, message: DatagramPublish, qos: int, waiting: PendingDelivery
+) -> Datagram | None:
     return SEND(self, now, peer, message, 0 * qos, waiting)
 
 
-def _prepare_nothing(_self: Subscribing, _now: float, child: Child) -> None:
+def _prepare_nothing(_self: DatagramSubscriptions, _now: float, child: Child) -> None:
     child.rest.clear()
 
 
-def _take_all_for_keep_open(self: Subscribing, now: float, arrived: Arrived, wanted: Subscribe) -> None:
+def _take_all_for_keep_open(
+    self: DatagramSubscriptions, now: float, arrived: Arrived, wanted: DatagramSubscribe
+) -> None:
     DEVICE(self, now, arrived, msgspec.structs.replace(wanted, keep_open=True))
 
 
@@ -46,21 +48,21 @@ DATAGRAMS: tuple[SeededBug, ...] = (
     SeededBug(
         "a parent stops before the child has the subscriptions",
         "gateways/datagrams/subscribing.py Subscribing.prepare",
-        lambda patch: patch.setattr(Subscribing, "prepare", _prepare_nothing),
+        lambda patch: patch.setattr(DatagramSubscriptions, "prepare", _prepare_nothing),
         _T.test_a_child_takes_its_part_over,
         "test_a_child_takes_its_part_over",
     ),
     SeededBug(
         "a node below answers for all",
         "gateways/datagrams/subscribing.py Subscribing._device",
-        lambda patch: patch.setattr(Subscribing, "_device", _take_all_for_keep_open),
+        lambda patch: patch.setattr(DatagramSubscriptions, "_device", _take_all_for_keep_open),
         _T.test_a_node_below_is_asked_to_keep_the_way_open,
         "test_a_node_below_is_asked_to_keep_the_way_open",
     ),
     SeededBug(
         "the lease is not checked",
         "gateways/datagrams/parts.py Parts.holds",
-        lambda patch: patch.setattr(Parts, "holds", lambda _self, _now: True),
+        lambda patch: patch.setattr(NodeContext, "holds", lambda _self, _now: True),
         _T.test_a_child_that_is_cut_off_stops,
         "test_a_child_that_is_cut_off_stops",
     ),

@@ -5,16 +5,16 @@ from typing import Any
 
 from access.limits.bans import Ban
 from access.rules.rights import ConnectionRights
-from access.rules.rules import Rule
+from access.rules.rules import AccessRule
 from edge.away_filters import AwayFilters
-from edge.held_filters import HeldFilters
+from edge.held_filters import SessionFilterReads
 from edge.login import logins
 from edge.publishing import publishing
 from edge.rights import sweep as sweeps
-from edge.rights.absent import AbsentUsers, Left
+from edge.rights.absent import AbsentClientMessage, AbsentUserChecks
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
-from edge.rights.sweep import Sweep
+from edge.rights.sweep import ReauthorizationPass
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from tests.edge import test_away_filters as _A
 from tests.edge.rights import test_absent as _W
@@ -47,16 +47,16 @@ def _costs_nothing(patch: Any) -> None:
 _take = sweeps._Look.take
 
 
-def _by_an_older_view(self: AbsentUsers, away: Any, then: Any) -> bool:
+def _by_an_older_view(self: AbsentUserChecks, away: Any, then: Any) -> bool:
     names = [held.topic_filter for held in away.filters]
     return _judge_filters(self, away, lambda refused: then(names if refused is None else refused))
 
 
-_judge_filters, _follow_map = AbsentUsers.judge_filters, AwayFilters._follow_map
+_judge_filters, _follow_map = AbsentUserChecks.judge_filters, AwayFilters._follow_map
 
 
-def _left_from_nowhere(owner: str, made: int, topic: str, qos: int, *_: str) -> Left:
-    return Left(owner, made, topic, qos)
+def _left_from_nowhere(owner: str, made: int, topic: str, qos: int, *_: str) -> AbsentClientMessage:
+    return AbsentClientMessage(owner, made, topic, qos)
 
 
 def _looks_at_its_new_ones(self: AwayFilters) -> None:
@@ -68,7 +68,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "an absent client's filters are judged by an older policy than they are of",
         "edge/rights/absent.py AbsentUsers.judge_filters",
-        lambda patch: patch.setattr(AbsentUsers, "judge_filters", _by_an_older_view),
+        lambda patch: patch.setattr(AbsentUserChecks, "judge_filters", _by_an_older_view),
         _A.test_what_a_newer_policy_names_is_not_judged_by_an_older_one,
         "test_what_a_newer_policy_names_is_not_judged_by_an_older_one",
     ),
@@ -89,7 +89,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "a partition that hangs holds all places of large sessions",
         "edge/held_filters.py HeldFilters._answers",
-        lambda patch: patch.setattr(HeldFilters, "_answers", HeldFilters._has_primary),
+        lambda patch: patch.setattr(SessionFilterReads, "_answers", SessionFilterReads._has_primary),
         _H.test_a_partition_that_does_not_answer_holds_up_no_other_one,
         "test_a_partition_that_does_not_answer_holds_up_no_other_one",
     ),
@@ -105,7 +105,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "a will is judged without the place that it was left from",
         "edge/publishing/publishing.py Publishing.fire_will",
-        lambda patch: patch.setattr(publishing, "Left", _left_from_nowhere),
+        lambda patch: patch.setattr(publishing, "AbsentClientMessage", _left_from_nowhere),
         partial(
             _W.test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it,
             Ban("certificate", "ab" * 32),
@@ -118,7 +118,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "an absent client's filters are judged without the address that a rule asks for",
         "access/rules/rules.py Rule.asks_connection",
-        lambda patch: patch.setattr(Rule, "asks_connection", False),
+        lambda patch: patch.setattr(AccessRule, "asks_connection", False),
         _A.test_rules_that_ask_for_more_than_names_take_nothing,
         "test_rules_that_ask_for_more_than_names_take_nothing",
     ),
@@ -139,7 +139,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "a sweep takes no filter",
         "edge/rights/sweep.py Sweep._refused",
-        lambda patch: patch.setattr(Sweep, "_refused", lambda *_: []),
+        lambda patch: patch.setattr(ReauthorizationPass, "_refused", lambda *_: []),
         partial(_S.test_filters_that_new_rules_do_not_grant_are_taken, durable=False),
         "test_filters_that_new_rules_do_not_grant_are_taken",
     ),
@@ -167,7 +167,7 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "filters of earlier connections are nobody's",
         "edge/rights/sweep.py Sweep._judge_resumed",
-        lambda patch: patch.setattr(Sweep, "_judge_resumed", _forgets),
+        lambda patch: patch.setattr(ReauthorizationPass, "_judge_resumed", _forgets),
         _F.test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed,
         "test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed",
     ),

@@ -12,7 +12,7 @@ from edge.cluster import peer_table
 from tests.mutants.seeded import Patch, SeededBug
 from tests.simulation.simulation import Options, run_seed
 from wire.links import allowed, link_table, roster
-from wire.links.allowed import CELLS, Rule, Sender
+from wire.links.allowed import CELLS, Sender, SenderRule
 from wire.links.roster import Roster
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
 from wire.node import lease_holder
@@ -63,7 +63,7 @@ def _links_of_everybody(patch: pytest.MonkeyPatch) -> None:
 
 def _introduced_as_another(patch: pytest.MonkeyPatch) -> None:
     for looks in vars(allowed)["_LOOKS"].values():
-        for message in [each for each in looks if CELLS[each].rule is Rule.OWN_INCARNATION]:
+        for message in [each for each in looks if CELLS[each].rule is SenderRule.OWN_INCARNATION]:
             patch.setitem(looks, message, None)
 
 

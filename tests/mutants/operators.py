@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from admin.gather import Gather, Page
+from admin.gather import ResultPage, ScatterGather
 from admin.http import app
 from conf import drop_reasons
 from tests.admin import test_gather as _G
@@ -19,15 +19,15 @@ from tests.wire import test_looks as _L
 from tests.wire import test_traces as _W
 from wire.looks import desk, trace_desk
 from wire.looks.journal import Journal
-from wire.looks.source import Ask
-from wire.looks.trace_desk import TraceDesk
+from wire.looks.source import RowScan
+from wire.looks.trace_desk import Tracer
 
 __all__ = ["OPERATORS"]
 
-MADE, NOTE = Gather._made, Journal.note
+MADE, NOTE = ScatterGather._made, Journal.note
 
 
-def _name_nobody(self: Gather, *arguments: Any, **options: Any) -> Page:
+def _name_nobody(self: ScatterGather, *arguments: Any, **options: Any) -> ResultPage:
     return MADE(self, *arguments, **options)._replace(partial=())
 
 
@@ -83,7 +83,7 @@ OPERATORS: tuple[SeededBug, ...] = (
     SeededBug(
         "a payload asks for no role",
         "wire/looks/source.py Ask.may_read_payloads",
-        lambda patch: patch.setattr(Ask, "may_read_payloads", lambda _: True),
+        lambda patch: patch.setattr(RowScan, "may_read_payloads", lambda _: True),
         partial(
             _P.test_a_payload_is_shown_to_operators_that_ask_for_it,
             *("queue", {"client_id": "alice", "payload": "head"}, [], "viewer", None, "want the role operator"),
@@ -93,7 +93,7 @@ OPERATORS: tuple[SeededBug, ...] = (
     SeededBug(
         "a node that did not answer is not named",
         "admin/gather.py Gather._made",
-        lambda patch: patch.setattr(Gather, "_made", _name_nobody),
+        lambda patch: patch.setattr(ScatterGather, "_made", _name_nobody),
         _G.test_a_silent_node_is_named_after_a_second_and_the_others_are_shown,
         "test_a_silent_node_is_named_after_a_second_and_the_others_are_shown",
     ),
@@ -107,14 +107,14 @@ OPERATORS: tuple[SeededBug, ...] = (
     SeededBug(
         "no route is marked",
         "wire/looks/trace_desk.py TraceDesk.wants_topic",
-        lambda patch: patch.setattr(TraceDesk, "wants_topic", lambda *_: False),
+        lambda patch: patch.setattr(Tracer, "wants_topic", lambda *_: False),
         _T.test_a_topic_is_marked_though_its_route_is_cached,
         "test_a_topic_is_marked_though_its_route_is_cached",
     ),
     SeededBug(
         "every route is marked",
         "wire/looks/trace_desk.py TraceDesk.wants_topic",
-        lambda patch: patch.setattr(TraceDesk, "wants_topic", lambda *_: True),
+        lambda patch: patch.setattr(Tracer, "wants_topic", lambda *_: True),
         _T.test_a_topic_is_marked_though_its_route_is_cached,
         "test_a_topic_is_marked_though_its_route_is_cached",
     ),

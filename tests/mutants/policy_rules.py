@@ -14,9 +14,9 @@ from access.policy.settling import PolicySettling
 from access.policy.tables import Table
 from edge.clients.connect import Connecting
 from edge.cluster_policy import ClusterPolicy
-from edge.login.logins import Logins
+from edge.login.logins import ClientLogins
 from edge.login.user_questions import UserQuestions
-from router.policy.policy_desk import PolicyDesk
+from router.policy.policy_desk import PolicyService
 from router.policy.policy_proposals import PolicyProposals
 from router.policy.pruning import Pruning
 from router.policy.verb_waits import VerbWaits
@@ -132,7 +132,7 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     SeededBug(
         "a login outlives the epoch that it was judged by",
         "edge/login/logins.py Logins.rights_taken",
-        lambda patch: patch.setattr(Logins, "rights_taken", lambda _: None),
+        lambda patch: patch.setattr(ClientLogins, "rights_taken", lambda _: None),
         partial(_E.test_a_session_whose_login_waits_once_more_is_opened_anew, expiry_s=60),
         "test_a_session_whose_login_waits_once_more_is_opened_anew",
     ),
@@ -177,7 +177,7 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     SeededBug(
         "a repeated order does not wait again",
         "router/policy/policy_desk.py PolicyDesk._answer",
-        _wrapped(PolicyDesk, "_answer", _repeats_do_not_wait),
+        _wrapped(PolicyService, "_answer", _repeats_do_not_wait),
         _D.test_a_verb_names_whom_it_waits_for_and_can_be_asked_again,
         "test_a_verb_names_whom_it_waits_for_and_can_be_asked_again",
     ),

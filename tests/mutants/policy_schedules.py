@@ -17,11 +17,11 @@ from edge.clients.fence import Fence
 from edge.cluster_policy import ClusterPolicy
 from edge.core import EdgeCore
 from edge.login.ban_view import BanView
-from edge.login.logins import Logins
+from edge.login.logins import ClientLogins
 from edge.login.user_questions import UserQuestions
-from edge.rights.absent import AbsentUsers
+from edge.rights.absent import AbsentUserChecks
 from edge.rights.client_rights import ClientRights
-from edge.rights.sweep import Sweep
+from edge.rights.sweep import ReauthorizationPass
 from router.policy.verb_waits import VerbWaits
 from tests.access.limits import test_callouts as _A
 from tests.edge import test_cluster_policy as _E
@@ -133,7 +133,7 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     _bug(
         "A2: old output of a slow reader is not waited for",
         "edge/rights/sweep.py Sweep._drain",
-        _wrapped(Sweep, "_drain", _not_waited_for),
+        _wrapped(ReauthorizationPass, "_drain", _not_waited_for),
         _S.test_a_slow_reader_s_old_output_is_waited_for_and_then_dropped,
         "test_a_slow_reader_s_old_output_is_waited_for_and_then_dropped",
     ),
@@ -154,14 +154,14 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     _bug(
         "A5: a login that waits for its hash is not judged anew",
         "edge/login/logins.py Logins.rights_taken",
-        lambda patch: patch.setattr(Logins, "rights_taken", lambda _: None),
+        lambda patch: patch.setattr(ClientLogins, "rights_taken", lambda _: None),
         partial(_P.test_a5_a_late_yes_fills_no_cache, 0.1),
         "test_a5_a_late_yes_fills_no_cache",
     ),
     _bug(
         "A6: each step begins the pass anew",
         "edge/rights/sweep.py Sweep.step",
-        _wrapped(Sweep, "step", _begun_anew),
+        _wrapped(ReauthorizationPass, "step", _begun_anew),
         _S.test_steps_that_come_faster_than_a_pass_do_not_begin_it_anew,
         "test_steps_that_come_faster_than_a_pass_do_not_begin_it_anew",
     ),
@@ -182,7 +182,7 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     _bug(
         "B2: a will that fires late is not judged",
         "edge/rights/absent.py AbsentUsers.judge_will",
-        _wrapped(AbsentUsers, "judge_will", _every_will_fires),
+        _wrapped(AbsentUserChecks, "judge_will", _every_will_fires),
         partial(_P.test_b2_a_will_fires_late, True),
         "test_b2_a_will_fires_late",
     ),

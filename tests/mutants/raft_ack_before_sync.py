@@ -3,12 +3,12 @@
 import msgspec
 
 from router.raft.core import RaftCore
-from router.raft.events import Event, Ready
+from router.raft.events import Event, RaftReady
 from tests.mutants.raft_mutant import Mutant
 
 
 class AckBeforeSync(RaftCore):
-    def handle(self, now: float, event: Event) -> Ready:
+    def handle(self, now: float, event: Event) -> RaftReady:
         ready = super().handle(now, event)
         return msgspec.structs.replace(ready, messages=(), early_messages=ready.early_messages + ready.messages)
 

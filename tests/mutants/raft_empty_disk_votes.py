@@ -1,7 +1,7 @@
 """Seeded bug: a peer that lost its disk votes and acknowledges under its old name (etcd #21178)."""
 
 from router.raft.core import RaftCore
-from router.raft.messages import Message
+from router.raft.messages import RaftMessage
 from tests.mutants.raft_mutant import Mutant
 
 
@@ -10,11 +10,11 @@ class EmptyDiskVotes(RaftCore):
     def is_voter(self) -> bool:
         return self.id in self.configuration.voters
 
-    def is_stranger(self, message: Message) -> bool:
+    def is_stranger(self, message: RaftMessage) -> bool:
         del message
         return False
 
-    def refuses_identity(self, message: Message) -> bool:
+    def refuses_identity(self, message: RaftMessage) -> bool:
         del message
         return False
 

@@ -1,12 +1,12 @@
 """Seeded bug: a refused pre-vote teaches the asker no term: two peers block each other for ever (etcd #8243, #8501)."""
 
 from router.raft.core import RaftCore
-from router.raft.messages import Message, PreVoteReply
+from router.raft.messages import PreVoteReply, RaftMessage
 from tests.mutants.raft_mutant import Mutant
 
 
 class PreVoteRefusalWithoutTerm(RaftCore):
-    def _adopt_term(self, message: Message) -> bool:
+    def _adopt_term(self, message: RaftMessage) -> bool:
         return True if isinstance(message, PreVoteReply) else super()._adopt_term(message)
 
 

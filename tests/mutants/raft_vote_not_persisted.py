@@ -3,12 +3,12 @@
 import msgspec
 
 from router.raft.core import RaftCore
-from router.raft.events import Event, Ready
+from router.raft.events import Event, RaftReady
 from tests.mutants.raft_mutant import Mutant
 
 
 class VoteNotPersisted(RaftCore):
-    def handle(self, now: float, event: Event) -> Ready:
+    def handle(self, now: float, event: Event) -> RaftReady:
         return msgspec.structs.replace(super().handle(now, event), hard_state=None)
 
 

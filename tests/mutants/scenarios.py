@@ -4,8 +4,8 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
-from edge.routes.answers import Answer, Answers
-from edge.routes.audience import Account
+from edge.routes.answers import RouteAnswer, RouteAnswers
+from edge.routes.audience import FanoutAccount
 from edge.routes.route_cache import RouteCache
 from edge.routes.shared_groups import SharedGroups
 from router.map.leases import LeaseTable
@@ -37,19 +37,19 @@ class _Barrier:
     def __init__(self) -> None:
         self.shard = RouteShard(0, 1, [], [], 100)
         self.sent: list[Control] = []
-        self.routes: list[Answer] = []
+        self.routes: list[RouteAnswer] = []
         cluster_map = ClusterMap(cluster="test", shards=[ShardEntry(1, "r1")], base_shards=1)
 
         def tell(_: str, message: Control) -> bool:
             self.sent.append(message)
             return True
 
-        def install(_: str, answer: Answer) -> Any:
+        def install(_: str, answer: RouteAnswer) -> Any:
             self.routes.append(answer)
             return answer
 
-        account = Account()
-        answers = Answers("e1", lambda _: None, SharedGroups("e1", False, lambda _: None), account)
+        account = FanoutAccount()
+        answers = RouteAnswers("e1", lambda _: None, SharedGroups("e1", False, lambda _: None), account)
         self.cache = RouteCache(
             lambda: cluster_map,
             tell,

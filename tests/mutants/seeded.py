@@ -18,11 +18,11 @@ from router.map.leases import LeaseTable
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard import RouteShard
 from storage.core import StorageCore
-from storage.messages.inbound import Inbound
+from storage.messages.inbound import InboundIdentifiers
 from storage.messages.origins import Origins
-from storage.messages.outbound import Outbound
+from storage.messages.outbound import InFlightEntries
 from storage.messages.retained import RetainedStore
-from storage.replication.backup import Replica
+from storage.replication.backup import PartitionBackup
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.sessions.wills import Wills
@@ -103,13 +103,13 @@ def _commit_before_sync(original: Any, partition: Partition) -> Any:
     return original(partition)
 
 
-def _take_any_epoch(original: Any, replica: Replica, message: Any) -> Any:
+def _take_any_epoch(original: Any, replica: PartitionBackup, message: Any) -> Any:
     return original(
         replica, msgspec.structs.replace(message, partition_epoch=max(replica.epoch, message.partition_epoch))
     )
 
 
-def _believe_any_ack(original: Any, outbound: Outbound, ack: Any) -> None:
+def _believe_any_ack(original: Any, outbound: InFlightEntries, ack: Any) -> None:
     session = outbound._partition.sessions.get(ack.session)
     original(outbound, msgspec.structs.replace(ack, owner_epoch=session.owner_epoch) if session else ack)
 
@@ -121,7 +121,7 @@ def _close_whoever_holds(original: Any, table: Owners, request: Any, edge: str) 
 
 
 def _pubrel_at_once(
-    original: Any, outbound: Outbound, session: DurableSession, session_seq: int, flight: InFlight
+    original: Any, outbound: InFlightEntries, session: DurableSession, session_seq: int, flight: InFlight
 ) -> None:
     partition = outbound._partition
     held, partition._outputs = partition._outputs, []
@@ -135,14 +135,14 @@ def _answer_subscribe_at_once(original: Any, subscriptions: Subscriptions, reque
     subscriptions._answer_waiting([subscription.topic_filter for subscription in request.subscriptions])
 
 
-def _new_counter_for_a_repeat(original: Any, inbound: Inbound, request: Any, edge: str) -> None:
+def _new_counter_for_a_repeat(original: Any, inbound: InboundIdentifiers, request: Any, edge: str) -> None:
     session = inbound._partition.sessions.get(request.session)
     if session is not None:
         session.inbound.pop(request.packet_identifier, None)
     original(inbound, request, edge)
 
 
-def _counter_dies_with_its_row(original: Any, inbound: Inbound, request: Any, edge: str) -> None:
+def _counter_dies_with_its_row(original: Any, inbound: InboundIdentifiers, request: Any, edge: str) -> None:
     partition = inbound._partition
     touched = dict(partition.touched)
     original(inbound, request, edge)
@@ -263,7 +263,7 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "stale primary is believed",
-        Replica,
+        PartitionBackup,
         "append",
         _take_any_epoch,
         test_backup.test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice,
@@ -277,7 +277,7 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "old connection's acknowledgement counts",
-        Outbound,
+        InFlightEntries,
         "acknowledged",
         _believe_any_ack,
         _O.test_the_old_connection_at_the_same_edge_acknowledges_nothing,
@@ -298,21 +298,21 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "PUBREL before PUBREC is committed",
-        Outbound,
+        InFlightEntries,
         "_push_pubrel",
         _pubrel_at_once,
         _S.test_s10_pubrel_leaves_when_pubrec_is_committed,
     ),
     _bug(
         "repeated QoS 2 identifier gets a new origin",
-        Inbound,
+        InboundIdentifiers,
         "record",
         _new_counter_for_a_repeat,
         _P.test_a_released_identifier_keeps_its_counter_across_a_crash,
     ),
     _bug(
         "released counter is given again",
-        Inbound,
+        InboundIdentifiers,
         "release",
         _counter_dies_with_its_row,
         _P.test_a_released_identifier_keeps_its_counter_across_a_crash,
@@ -375,7 +375,7 @@ BUGS: tuple[SeededBug, ...] = (
     ),
     _bug(
         "live messages overtake retained copies",
-        Outbound,
+        InFlightEntries,
         "hold",
         None,
         test_retained_reads.test_s14_a_retained_copy_and_its_live_twin,

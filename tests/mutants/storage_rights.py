@@ -3,11 +3,11 @@
 from functools import partial
 from typing import Any
 
-from storage.messages.outbound import Outbound
+from storage.messages.outbound import InFlightEntries
 from storage.rights import owners
 from storage.rights.owners import Owner
 from storage.sessions import ownership, subscriptions
-from storage.sessions.away import AwaySessions
+from storage.sessions.away import DisconnectedSessions
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession
@@ -41,7 +41,7 @@ def _stays_a_member(self: Subscriptions, *_: object) -> None:
     del self
 
 
-def _repeats_go_on(self: Outbound, session: DurableSession, session_seq: int, flight: Any) -> None:
+def _repeats_go_on(self: InFlightEntries, session: DurableSession, session_seq: int, flight: Any) -> None:
     flight.repeated = False
     _drop_refused(self, session, session_seq, flight)
 
@@ -51,7 +51,7 @@ def _finish_without_a_mark(self: DurableSession) -> None:
     self.recheck_below = 0
 
 
-def _of_any_connection(self: AwaySessions, request: Any, edge: str) -> None:
+def _of_any_connection(self: DisconnectedSessions, request: Any, edge: str) -> None:
     session = self._partition.sessions.get(request.away)
     request.owner_epoch = session.owner_epoch if session is not None else 0
     _revoke_away(self, request, edge)
@@ -64,9 +64,9 @@ def _rows_without_bounds(cls: type[DurableSession], number: int, row: Any) -> Du
     return session
 
 
-_revoke_away = AwaySessions.revoke
+_revoke_away = DisconnectedSessions.revoke
 _finish = DurableSession.finish_restore
-_drop_refused = Outbound._drop_refused
+_drop_refused = InFlightEntries._drop_refused
 _restore = Subscriptions.restore
 _from_row = DurableSession.from_row
 _ROWS = "storage/state/durable_sessions.py DurableSession.from_row"
@@ -131,14 +131,14 @@ STORAGE_RIGHTS: tuple[SeededBug, ...] = (
     SeededBug(
         "a repeat of QoS 2 that was refused goes to another member",
         "storage/messages/outbound.py Outbound._drop_refused",
-        lambda patch: patch.setattr(Outbound, "_drop_refused", _repeats_go_on),
+        lambda patch: patch.setattr(InFlightEntries, "_drop_refused", _repeats_go_on),
         _G.test_a_repeat_of_qos_2_that_the_edge_refuses_goes_to_nobody,
         "test_a_repeat_of_qos_2_that_the_edge_refuses_goes_to_nobody",
     ),
     SeededBug(
         "a client that came since loses what it was granted",
         "storage/sessions/away.py AwaySessions.revoke",
-        lambda patch: patch.setattr(AwaySessions, "revoke", _of_any_connection),
+        lambda patch: patch.setattr(DisconnectedSessions, "revoke", _of_any_connection),
         _A.test_a_client_that_came_since_keeps_what_it_was_granted,
         "test_a_client_that_came_since_keeps_what_it_was_granted",
     ),

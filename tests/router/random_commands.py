@@ -20,7 +20,7 @@ from router.map.commands import (
     StartRebalance,
     StopNodes,
 )
-from router.placement.plan import Move, Plan
+from router.placement.plan import Move, RebalancePlan
 from wire.messages.cluster_map import NodeEntry, PartitionEntry
 
 __all__ = ["commands"]
@@ -77,7 +77,9 @@ OPERATORS = st.one_of(
     st.builds(SetAdminState, ANY, st.sampled_from(["", "draining", "gone", "x" * 5000])),
     st.builds(ForgetNode, ANY),
     st.builds(AcceptLoss, st.dictionaries(PARTITIONS, EPOCHS, max_size=3), ANY),
-    st.builds(StartRebalance, st.builds(Plan, EPOCHS, st.lists(MOVES, max_size=3).map(tuple), number(16)), number(0)),
+    st.builds(
+        StartRebalance, st.builds(RebalancePlan, EPOCHS, st.lists(MOVES, max_size=3).map(tuple), number(16)), number(0)
+    ),
     st.builds(SetRebalance, number(1, 2), st.sampled_from(["paused", "running", "done", "", "odd"]), name("")),
 )
 

@@ -29,12 +29,12 @@ from router.map.commands import (
     is_readable,
 )
 from router.map.machine import JOB_RULES, MAP_RULES, MapMachine
-from router.placement.plan import MOVES_MAX, Move, Plan, make_plan
+from router.placement.plan import MOVES_MAX, Move, RebalancePlan, make_plan
 from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 from router.raft.node import RaftNode
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from tests.patience import PATIENCE_S
 from tests.router.random_commands import commands
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
@@ -74,11 +74,11 @@ POISON: list[Command] = [
     PlacePartitions({0: PartitionEntry(2, "s1", ("s1", *(f"s{at}" for at in range(20, 40))))}),
     Delegate("p" * 1_000_000, 1),
     Delegate("p", 10**9),
-    StartRebalance(Plan(2, (Move("shard", 0, (), ()),))),
-    StartRebalance(Plan(2, (Move("partition", 9, (), ()),))),
-    StartRebalance(Plan(2, (Move("partition", 0, (), ("s1",)),))),
-    StartRebalance(Plan(2, (Move("primary", 0, ("s1",), ("s1",), ("s1",)),) * (MOVES_MAX + 1))),
-    StartRebalance(Plan(2), -5),
+    StartRebalance(RebalancePlan(2, (Move("shard", 0, (), ()),))),
+    StartRebalance(RebalancePlan(2, (Move("partition", 9, (), ()),))),
+    StartRebalance(RebalancePlan(2, (Move("partition", 0, (), ("s1",)),))),
+    StartRebalance(RebalancePlan(2, (Move("primary", 0, ("s1",), ("s1",), ("s1",)),) * (MOVES_MAX + 1))),
+    StartRebalance(RebalancePlan(2), -5),
     Bootstrap("again", 1, 1, 1, 1, 1.0),
 ]
 
@@ -86,7 +86,7 @@ POISON: list[Command] = [
 @pytest.mark.parametrize("command", POISON, ids=lambda command: type(command).__name__)
 def test_a_poisonous_command_is_refused_and_changes_nothing(command: Command) -> None:
     """By the machine, and by a router that finds it in its log; the next command is carried out."""
-    core = RouterCore(entry("r1", "router"), RouterSettings())
+    core = RouterCore(entry("r1", "router"), RouterLimits())
     for good in (BEGIN, RegisterNode(entry("r1", "router")), RegisterNode(entry("s1", "storage"))):
         core.handle(0.0, [Applied(encode_command(good))])
     before = core.machine.snapshot()
@@ -121,7 +121,7 @@ def test_a_cluster_out_of_range_is_not_made(bootstrap: Bootstrap) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x81\xa4type\xa2\xff\xfe", b"\x91" * 100_000, b"\x80", b"\x93\x01"])
 def test_what_is_no_command_is_passed_by(data: bytes) -> None:
     """An old or damaged tree's entry: counted, and the router goes on."""
-    core = RouterCore(entry("r1", "router"), RouterSettings())
+    core = RouterCore(entry("r1", "router"), RouterLimits())
     core.handle(0.0, [Applied(encode_command(BEGIN)), Applied(data)])
     assert core.counts["commands_unreadable"] == 1 and core.machine.map.cluster == "c"
 
@@ -147,7 +147,7 @@ def test_a_step_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_apply_never_raises_and_all_routers_agree(log: list[Command], restored_at: int) -> None:
     """One applies them, one supposes each before, one begins with a snapshot, and one is a router's core."""
     one, two, three = MapMachine(), MapMachine(), MapMachine()
-    core = RouterCore(entry("r1", "router"), RouterSettings())
+    core = RouterCore(entry("r1", "router"), RouterLimits())
     for at, command in enumerate([BEGIN, *log]):
         data = encode_command(command)
         before = one.snapshot()
@@ -201,7 +201,7 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
     create_log(tmp_path / "raft", 7)
     poison = encode_command(RegisterNode(entry("r9", "router", weight=-3)))
     for incarnation in (1, 2):
-        core = RouterCore(entry("r1", "router", incarnation=incarnation), RouterSettings())
+        core = RouterCore(entry("r1", "router", incarnation=incarnation), RouterLimits())
         apply = partial(_applied, core)
         node = RaftNode(
             RaftConfig(id="r1", voters=("r1",)),
@@ -227,7 +227,7 @@ async def test_a_raft_log_that_holds_poison_is_passed_by_at_every_start(tmp_path
             nursery.cancel_scope.cancel()
 
 
-def _applied(core: RouterCore, item: Entry) -> None:
+def _applied(core: RouterCore, item: LogEntry) -> None:
     core.handle(0.0, [Applied(item.data)])
 
 

@@ -8,7 +8,7 @@ import pytest
 from router.core import RouterCore
 from router.map.commands import Bootstrap, Delegate, RegisterNode
 from router.map.machine import MapMachine
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from wire.decoding import Unreadable
 from wire.messages.cluster_map import NodeEntry
 
@@ -48,7 +48,7 @@ DAMAGED: dict[str, dict[str, Any]] = {
 def test_a_map_that_contradicts_itself_is_refused_whole(damage: str) -> None:
     """It was taken as it came; what looks something up in it later raises, at every start."""
     plain = snapshot()
-    core = RouterCore(entry("r1", "router"), RouterSettings())
+    core = RouterCore(entry("r1", "router"), RouterLimits())
     core.restore(msgspec.msgpack.encode(plain))
     before = core.machine.snapshot()
     plain["map"] |= DAMAGED[damage]

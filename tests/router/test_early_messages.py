@@ -9,12 +9,12 @@ from wire.messages.control import Control, encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import FollowMap, MapPage, Relay
-from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, Users
+from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy, PolicyPaged, UserRecords
 from wire.messages.routes import AddRoutes, Resolve, Resolved, RouteEntry
 from wire.node.events import FrameArrived
 
 EDGE = PeerKey("e9", "edge", 7)
-ASKED = [FollowPolicy(0), AskCredentials(1, "ann"), AskUsers(2, ["ann"]), Resolve(3, 0, 1, ["t"])]
+ASKED = [FollowPolicy(0), AskCredentials(1, "ann"), FetchUsers(2, ["ann"]), Resolve(3, 0, 1, ["t"])]
 
 
 @pytest.mark.parametrize("message", ASKED, ids=lambda message: type(message).__name__)
@@ -42,8 +42,10 @@ def test_what_waits_is_carried_out_in_order_when_the_map_has_its_sender() -> Non
         assert router.tell("e9", message, incarnation=7) == []
     router.commit(Router.register_command("e9", 7))
     router.handle()
-    said = [type(message) for node, message in router.sent if node == "e9" and isinstance(message, Users | Resolved)]
-    assert said == [Users, Resolved] and "refused_role" not in router.core.counts
+    said = [
+        type(message) for node, message in router.sent if node == "e9" and isinstance(message, UserRecords | Resolved)
+    ]
+    assert said == [UserRecords, Resolved] and "refused_role" not in router.core.counts
 
 
 def test_of_an_incarnation_that_is_over_nothing_is_carried_out() -> None:
@@ -59,7 +61,7 @@ def test_credentials_are_sent_for_one_login_and_counted_by_edge() -> None:
     router = Router("e1", "e2")
     for _ in range(3):
         assert router.tell("e1", AskCredentials(1, "ann"))
-    assert router.tell("e2", AskCredentials(1, "ann")) and router.tell("e2", AskUsers(2, ["ann", "bob"]))
+    assert router.tell("e2", AskCredentials(1, "ann")) and router.tell("e2", FetchUsers(2, ["ann", "bob"]))
     assert router.tell("e9", AskCredentials(1, "ann"), incarnation=7) == []
     assert router.core.policy.credentials_sent == {"e1": 3, "e2": 1}
 

@@ -8,7 +8,7 @@ import pytest
 from router.core import RouterCore
 from router.events import Applied
 from router.map.commands import Bootstrap, Command, DeclareDead, RegisterNode, encode_command
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from wire.messages.cluster_map import ClusterMap, Delegation, MapDelta, NodeEntry, ShardEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
@@ -33,7 +33,7 @@ class Stream:
         self.now = 0.0
         self.names = [f"r{number}" for number in range(1, routers + 1)]
         self.cores = {
-            name: RouterCore(NodeEntry(name, "router", 1, "h:1"), RouterSettings(partitions=partitions))
+            name: RouterCore(NodeEntry(name, "router", 1, "h:1"), RouterLimits(partitions=partitions))
             for name in self.names
         }
         self.edge = PeerKey("e1", "edge", 1)

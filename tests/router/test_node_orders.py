@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from access.operators.arguments import AboutListener, MsgSend, Reload, TraceStop
-from access.operators.verbs import Operator, Role
+from access.operators.arguments import ListenerArguments, MsgSend, ReloadArguments, TraceStop
+from access.operators.verbs import Operator, OperatorRole
 from router.core import RouterCore
 from router.operators.for_nodes import for_nodes
 from router.operators.node_orders import OPEN_MAX, ORDER_S, TRY_S, NodeOrders
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
@@ -29,7 +29,9 @@ class Desk:
         self.orders = NodeOrders(lambda node, message: self.sent.append((node, message)))
 
     def pass_on(self, *nodes: str, verb: str = "client kick", dry_run: bool = False) -> None:
-        self.orders.pass_on(1.0, ASKER, Operator(Role.OPERATOR, "ann"), Admin(7, verb), nodes, "c1", dry_run=dry_run)
+        self.orders.pass_on(
+            1.0, ASKER, Operator(OperatorRole.OPERATOR, "ann"), Admin(7, verb), nodes, "c1", dry_run=dry_run
+        )
 
     def ordered(self) -> list[tuple[str, int, bool]]:
         """Return node, number and trial of each order, and forget them."""
@@ -134,7 +136,7 @@ def test_nobody_to_order_and_too_many_orders(desk: Desk) -> None:
 @pytest.mark.parametrize(("role", "granted"), [("viewer", False), ("operator", True), ("admin", True)])
 def test_who_may_order(role: str, granted: bool) -> None:
     """A viewer reads; ``reload`` and ``client kick`` want an operator."""
-    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     peer = PeerKey(f"{role}:ann/cli-1", "operator", 1)
     for verb, arguments in (("reload", {}), ("client kick", {"client_id": "c"})):
         question: dict[str, Any] = dict(arguments)
@@ -152,12 +154,12 @@ def test_a_node_that_cannot_carry_an_order_out_is_named() -> None:
     for judged, why in (
         (MsgSend(topic="t", payload=b"x", node="s1"), "no edge 's1' is alive; there are e1, e2"),
         (TraceStop(trace="t", node="r9"), "no edge or storage node 'r9' is alive; there are e1, e2, s1"),
-        (Reload(node="x"), "no node 'x' is alive; there are e1, e2, s1"),
-        (AboutListener(listener="tls", node="s1"), "no edge 's1' is alive; there are e1, e2"),
+        (ReloadArguments(node="x"), "no node 'x' is alive; there are e1, e2, s1"),
+        (ListenerArguments(listener="tls", node="s1"), "no edge 's1' is alive; there are e1, e2"),
     ):
         with pytest.raises(ValueError, match=f"^{why}$"):
             for_nodes(judged, alive)
-    assert for_nodes(Reload(), alive).nodes == ("e1", "e2", "s1")
+    assert for_nodes(ReloadArguments(), alive).nodes == ("e1", "e2", "s1")
 
 
 @pytest.mark.parametrize(("role", "taken"), [("operator", 1), ("viewer", 0), ("", 0)])
@@ -174,7 +176,7 @@ def test_a_router_carries_out_no_order_of_too_low_a_role(desk: Desk, role: str, 
 
 def test_the_order_names_whom_a_service_asks_for_with_the_lower_role() -> None:
     """The admin service's certificate may do all; what its caller may not, nodes do not do."""
-    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     core.machine.map = ClusterMap(
         epoch=1, cluster="c", nodes={"e0": NodeEntry("e0", "edge", 1, "e0:1", state="active")}
     )

@@ -7,7 +7,7 @@ from router.events import Applied, ProposalFailed, RoleChanged
 from router.map.commands import Bootstrap, Command, Delegate, ForgetNode, Order, RegisterNode, encode_command
 from router.map.machine import MapMachine
 from router.map.orders import ORDERS_MAX
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from stratamq.cli.asking import leader_address
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control
@@ -24,7 +24,7 @@ class Group:
     """Two routers, one log, and what becomes of proposals."""
 
     def __init__(self) -> None:
-        self.cores = {name: RouterCore(NodeEntry(name, "router", 1, "h:1"), RouterSettings()) for name in ("r1", "r2")}
+        self.cores = {name: RouterCore(NodeEntry(name, "router", 1, "h:1"), RouterLimits()) for name in ("r1", "r2")}
         self.log: list[bytes] = []
         self.commit(*(encode_command(command) for command in (Bootstrap("c", 4, 4, 1, 1, 2.0), RegisterNode(ROUTER))))
         self.replies: list[AdminReply] = []

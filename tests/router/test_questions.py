@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from router.core import RouterCore
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from tests.access.operators.test_arguments import WRONG
 from tests.router.test_ring_export import OPERATOR
 from wire.messages.cluster_map import NodeEntry
@@ -19,7 +19,7 @@ from wire.node.events import FrameArrived
 @pytest.mark.parametrize(("verb", "arguments"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_wrong_question_is_answered_with_exit_code_2(verb: str, arguments: dict[str, Any]) -> None:
     """`ring plan {"drain": 5}` ended a router."""
-    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     frame = FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Admin(7, verb, arguments)))
     ready = core.handle(1.0, [frame])
     replies = [decode_control(payload) for node, _, payload in ready.sends if node == OPERATOR.node]
@@ -39,7 +39,7 @@ def test_a_wrong_question_is_answered_with_exit_code_2(verb: str, arguments: dic
 )
 def test_a_role_that_does_not_suffice_is_refused_and_counted(peer: PeerKey, why: str) -> None:
     """NIST: protect. The router judges the role of the link before it looks at arguments, leader or map."""
-    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterSettings())
+    core = RouterCore(NodeEntry("r0", "router", 1, "r0:1"), RouterLimits())
     frame = FrameArrived(peer, FrameKind.CONTROL, encode_control(Admin(7, "cluster forget", {"node": "s1"})))
     replies = [decode_control(payload) for node, _, payload in core.handle(1.0, [frame]).sends if node == peer.node]
     (reply,) = [reply for reply in replies if isinstance(reply, AdminReply)]

@@ -20,7 +20,7 @@ from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner, reached
 from router.operators.ring_verbs import plan as plan_of
 from router.placement.changes import placement_change
-from router.placement.plan import Plan, make_plan
+from router.placement.plan import RebalancePlan, make_plan
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.nodes import Heartbeat, RequestChange
 
@@ -258,7 +258,7 @@ def test_the_job_is_part_of_the_snapshot() -> None:
 def test_an_end_that_was_not_committed_is_proposed_again() -> None:
     """Its leader lost the lead before a majority had it, and leads again: the job would run for ever."""
     group = Group("s1", "s2").balance()
-    group.do(StartRebalance(Plan(group.map.epoch)))
+    group.do(StartRebalance(RebalancePlan(group.map.epoch)))
     for second in range(4):
         group.runner.tick(group.now + second)
     assert [command.state for command in group.queue if isinstance(command, SetRebalance)] == ["done", "done"]

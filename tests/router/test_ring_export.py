@@ -9,7 +9,7 @@ from typing import Any
 from router.core import RouterCore
 from router.events import Applied, RoleChanged
 from router.map.commands import Bootstrap, Command, Delegate, RegisterNode, encode_command
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
@@ -28,7 +28,7 @@ class Cluster:
     """One router that leads, two storage nodes, delegations."""
 
     def __init__(self) -> None:
-        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings())
+        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits())
         commands: list[Command] = [
             Bootstrap("c", 16, 8, 2, 1, 2.0),
             *(RegisterNode(NodeEntry(name, tier, 1, "h:1")) for name, tier in (("r1", "router"), ("r2", "router"))),

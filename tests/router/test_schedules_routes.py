@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from router.core import RouterCore
-from router.events import Applied, Event, Ready, RoleChanged, RoundEnded, Suspected
+from router.events import Applied, Event, RoleChanged, RoundEnded, RouterReady, Suspected
 from router.map.commands import Bootstrap, Command, DeclareDead, Delegate, PlaceShards, RegisterNode, encode_command
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import Heartbeat, HeartbeatReply, Moved, Refused, Register
+from wire.messages.nodes import Heartbeat, HeartbeatReply, Moved, RegisterRequest, RequestRefused
 from wire.messages.routes import (
     AddRoutes,
     Invalidate,
@@ -22,7 +22,7 @@ from wire.messages.routes import (
     RoutesAdded,
     SenderReport,
 )
-from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 
 TIERS = {"r": "router", "s": "storage", "e": "edge"}
 
@@ -31,7 +31,7 @@ class Router:
     """r1, which leads unless told otherwise, with its clock and a Raft group that agrees at once."""
 
     def __init__(self, *nodes: str, leads: bool = True) -> None:
-        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterSettings(lease_s=2.0, lease_margin_s=0.1))
+        self.core = RouterCore(NodeEntry("r1", "router", 1, "h:1"), RouterLimits(lease_s=2.0, lease_margin_s=0.1))
         self.now = 0.0
         self.sent: list[tuple[str, Control]] = []
         self.proposed: list[Command] = []
@@ -47,8 +47,8 @@ class Router:
     def register_command(node: str, incarnation: int) -> RegisterNode:
         return RegisterNode(NodeEntry(node, TIERS[node[0]], incarnation, "h:1"))
 
-    def handle(self, *events: Event) -> Ready:
-        ready = self.core.handle(self.now, list(events) or [Tick()])
+    def handle(self, *events: Event) -> RouterReady:
+        ready = self.core.handle(self.now, list(events) or [NodeTick()])
         self.sent += [(node, decode_control(payload)) for node, _, payload in ready.sends]
         self.proposed += [one.command for one in ready.proposals if isinstance(one.command, Command)]
         self.rounds += ready.rounds
@@ -116,7 +116,7 @@ def test_a2_a_partition_that_changed_its_primary_is_still_to_be_reported() -> No
 
 def test_a5_a_restarted_router_owns_only_what_began_in_this_incarnation() -> None:
     """The map's old placement, read from the log at the start, names a former incarnation."""
-    router = RouterCore(NodeEntry("r1", "router", 2, "h:1"), RouterSettings())
+    router = RouterCore(NodeEntry("r1", "router", 2, "h:1"), RouterLimits())
     for command in (Bootstrap("c", 4, 8, 1, 1, 2.0), Router.register_command("r1", 1)):
         router.handle(0.0, [Applied(encode_command(command))])
     assert router.machine.map.shards[0].owner == "r1"
@@ -238,9 +238,9 @@ def test_a6_an_acknowledgement_of_another_shard_epoch_counts_nothing() -> None:
 def test_b4_a_second_incarnation_waits_for_the_lease_of_the_first() -> None:
     """Started elsewhere while the first still has a lease; or admitted at once with the proof that it has ended."""
     router = Router("e1", "e2")
-    router.tell("e1", Register(1, NodeEntry("e1", "edge", 2, "h:2")), incarnation=2)
+    router.tell("e1", RegisterRequest(1, NodeEntry("e1", "edge", 2, "h:2")), incarnation=2)
     assert not any(isinstance(command, RegisterNode) for command in router.proposed)
-    router.tell("e2", Register(1, NodeEntry("e2", "edge", 2, "h:2"), ended_incarnation=1), incarnation=2)
+    router.tell("e2", RegisterRequest(1, NodeEntry("e2", "edge", 2, "h:2"), ended_incarnation=1), incarnation=2)
     assert [command.entry.node for command in router.proposed if isinstance(command, RegisterNode)] == ["e2"]
     router.proposed.clear()
     router.now = 2.2
@@ -253,8 +253,8 @@ def test_a_registration_through_any_router_finds_the_leader() -> None:
     """A follower says who leads."""
     router = Router("r2", leads=False)
     router.handle(RoleChanged(False, "r2"))
-    (answer,) = router.tell("e1", Register(3, NodeEntry("e1", "edge", 1, "h:2")))
-    assert isinstance(answer, Refused)
+    (answer,) = router.tell("e1", RegisterRequest(3, NodeEntry("e1", "edge", 1, "h:2")))
+    assert isinstance(answer, RequestRefused)
     assert (answer.request, answer.code, answer.leader_hint) == (3, "not_leader", "r2")
     (beat,) = router.tell("e1", Heartbeat("e1", 1, 0.0, 0))
     assert isinstance(beat, HeartbeatReply) and (beat.lease_s, beat.leader) == (0.0, "r2")

@@ -3,9 +3,9 @@
 import pytest
 
 from bench.routes import EDGES, Router
-from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, HeldMessages
-from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, Judge, ShardWork
-from router.turn_events import TurnEvents
+from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, SenderMessages
+from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, BatchValidator, ShardWork
+from router.turn_events import RouterEventQueue
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
@@ -40,7 +40,7 @@ def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> Non
     router, links = Router(), Links()
     shard = router.shard("site/a")
     epoch = router.epoch(shard) - (of == "the past")
-    events = TurnEvents(links)
+    events = RouterEventQueue(links)
     flood = frame(FLOODING, RemoveRoutes(shard, epoch, -1, 1, 1, [RouteEntry("a")] * (3 if of == "now" else 0)))
     beat = frame(HONEST, Heartbeat(HONEST.node, 1, 1.0, 0))
     most = 0
@@ -60,7 +60,7 @@ def test_a_flood_of_one_node_has_a_bound_and_delays_no_heartbeat(of: str) -> Non
 def test_a_router_that_floods_has_a_bound_and_delays_nobody() -> None:
     """NIST: protect. A stolen router certificate filled a router; heartbeats of all nodes waited behind it."""
     router, links = Router(), Links()
-    events = TurnEvents(links)
+    events = RouterEventQueue(links)
     stolen, other = PeerKey("r8", "router", 1), PeerKey("r9", "router", 1)
     flood = frame(stolen, Heartbeat(stolen.node, 1, 1.0, 0))
     beats = [frame(peer, Heartbeat(peer.node, 1, 1.0, 0)) for peer in (other, HONEST)]
@@ -81,7 +81,7 @@ def test_a_router_that_floods_has_a_bound_and_delays_nobody() -> None:
 def test_a_peer_is_behind_while_its_messages_wait() -> None:
     """Nobody else is; some of them done, it is not any more."""
     work = ShardWork(lambda *_: 1)
-    judge = Judge(1.0, Router().core.machine.map, True)
+    judge = BatchValidator(1.0, Router().core.machine.map, True)
     while not work.is_behind(FLOODING.node):
         assert work.add(FLOODING, RemoveRoutes(0, 1, -1, 1, 1, []))
     assert len(work) == BEHIND_AT and not work.is_behind(HONEST.node)
@@ -91,14 +91,14 @@ def test_a_peer_is_behind_while_its_messages_wait() -> None:
 
 def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:
     """The oldest go; one message stays, however long it is."""
-    held: HeldMessages[Resolve] = HeldMessages()
+    held: SenderMessages[Resolve] = SenderMessages()
     for number in range(2_000):
         held.append("e1", Resolve(number, 0, 1, ["t" * 60_000]))
     assert len(held) < HELD_BYTES_MAX / 60_000 and held.dropped == 2_000 - len(held)
     assert [held.popleft()[1].request for _ in range(len(held))][-1] == 1_999
     held.append("e1", Resolve(0, 0, 1, ["t" * 60_000] * 100))
     assert len(held) == 1
-    small: HeldMessages[AddRoutes | RemoveRoutes] = HeldMessages()
+    small: SenderMessages[AddRoutes | RemoveRoutes] = SenderMessages()
     for number in range(HELD_MAX + 5):
         small.append("e1", RemoveRoutes(0, 1, -1, 1, number, []))
     assert (len(small), small.dropped) == (HELD_MAX, 5)

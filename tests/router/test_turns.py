@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import pytest
 
 from bench.routes import EDGES, Router
-from router.events import Applied, Event, Ready, RoundEnded
+from router.events import Applied, Event, RoundEnded, RouterReady
 from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
-from router.turn_events import TurnEvents
+from router.turn_events import RouterEventQueue
 from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control
@@ -39,8 +39,8 @@ def frame(peer: PeerKey, message: Control) -> FrameArrived:
     return FrameArrived(peer, FrameKind.CONTROL, encode_control(message))
 
 
-def waiting(events: Iterable[Event]) -> TurnEvents:
-    left = TurnEvents()
+def waiting(events: Iterable[Event]) -> RouterEventQueue:
+    left = RouterEventQueue()
     for event in events:
         left.append(event)
     return left
@@ -56,7 +56,7 @@ class Turns:
         self.times: list[float] = []
         self.sent: list[tuple[str, Control]] = []
 
-    def handle(self, events: list[Event]) -> Ready:
+    def handle(self, events: list[Event]) -> RouterReady:
         began = time.thread_time()
         ready = self.router.core.handle(self.router.now, events)
         self.times.append(time.thread_time() - began)

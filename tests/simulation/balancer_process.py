@@ -7,8 +7,8 @@ every edge alive all the time, so that whoever believes it alone is seen.
 import random
 from dataclasses import dataclass
 
-from gateways.balancer.directory import Directory, DirectoryRules, Wanted
-from gateways.balancer.following import MapFollower
+from gateways.balancer.directory import Directory, DirectoryRules, PlacementRequest
+from gateways.balancer.following import BalancerMapFollower
 from tests.simulation.cluster import Cluster
 from tests.simulation.edge_process import EdgeProcess
 from tests.simulation.link_process import LinkProcess
@@ -21,7 +21,7 @@ __all__ = ["BalancerProcess"]
 
 CLIENT_S = 0.02  # from one client to the next
 CHOOSE_S = 3.0
-PLAIN = Wanted("plain")
+PLAIN = PlacementRequest("plain")
 
 
 @dataclass
@@ -55,7 +55,7 @@ class BalancerProcess(LinkProcess):
         """Begin a life; nothing of a former one is kept."""
         rng = random.Random(f"{self.node}/{incarnation}")
         self.directory = Directory(DirectoryRules(("plain",)), lambda _: "", rng)
-        self.follower = MapFollower(self._send, self._moved)
+        self.follower = BalancerMapFollower(self._send, self._moved)
         self._waiting = []
         self.begin_links(incarnation, rng)
         self.later(CLIENT_S, self._arrive)

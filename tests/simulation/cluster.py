@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from edge.hot.options import HotLimits
 from edge.node.limits import EdgeLimits
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from storage.state.settings import PartitionSettings
 from stratamq.history.check import judge
 from stratamq.history.history import parse_history
 from stratamq.history.operations import Header, Kind
-from stratamq.history.verdict import Verdict
+from stratamq.history.verdict import HistoryVerdict
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.edge_process import EdgeProcess
 from tests.simulation.hostile_node import HostileNode
@@ -113,7 +113,7 @@ class Cluster:
 
     def _make_nodes(self) -> None:
         knobs, offsets = self.knobs, self.rng("clocks")
-        settings = RouterSettings(
+        settings = RouterLimits(
             CLUSTER, knobs.partitions, knobs.shards, knobs.replicas, knobs.min_in_sync, knobs.lease_s,
             knobs.lease_margin_s, knobs.cached_topics_max, knobs.map_page_bytes, knobs.prune_late_s,
             self.rng("cluster").randbytes(16).hex(),
@@ -292,7 +292,7 @@ class Cluster:
         """Write into the history what was done to the cluster."""
         self.writer.event(int(self.scheduler.now * 1e9), kind, target=target, reason=reason)
 
-    def judge(self) -> Verdict:
+    def judge(self) -> HistoryVerdict:
         """Give up the clients and judge the whole history."""
         self.mark(Kind.DRAINED)
         for client in self.clients.values():

@@ -8,11 +8,11 @@ from collections import deque
 
 from access.identity.chain import Ticket
 from edge.clients.client import Client
-from edge.cluster.dialling import Dial, Dialling
+from edge.cluster.dialling import DialTarget, LinkDialer
 from edge.core import EdgeCore
 from edge.drain import Drain
 from edge.hot.options import ConnOptions, HotLimits
-from edge.hot.state import CLIENT, LINK, Conn
+from edge.hot.state import CLIENT, LINK, LoopConnection
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.service import DIAL_TIMEOUT_S, NS
 from tests.simulation.link_process import CLUSTER
@@ -34,7 +34,7 @@ TURN_S = 0.05  # what the loop does by time alone: paced and lagging clients, di
 class _Socket:
     """A stream and its connection in the loop."""
 
-    def __init__(self, conn: Conn, end: Endpoint) -> None:
+    def __init__(self, conn: LoopConnection, end: Endpoint) -> None:
         self.conn = conn
         self.end = end
 
@@ -104,7 +104,7 @@ class EdgeProcess(Process):
         if users is not None:
             users.join(self.core.logins)
         self._sockets: dict[int, _Socket] = {}
-        self._dialling = Dialling(self.core.peers, lambda: self.core.map, self.seeds, self._rng)
+        self._dialling = LinkDialer(self.core.peers, lambda: self.core.map, self.seeds, self._rng)
         self._swept = 0.0
         self._ready = False
         self._doors = _Doors()
@@ -162,7 +162,7 @@ class EdgeProcess(Process):
     def written(self, end: Endpoint, data: bytes) -> None:
         """Bytes leave for a client or a node; for who watches."""
 
-    def _add(self, conn: Conn, end: Endpoint) -> None:
+    def _add(self, conn: LoopConnection, end: Endpoint) -> None:
         self._sockets[conn.number] = _Socket(conn, end)
         end.notify = self.poke
 
@@ -173,7 +173,7 @@ class EdgeProcess(Process):
             self.later(dial.wait_s, self._connect, dial)
         self.later(BACKOFF_MIN_S, self._dial)
 
-    def _connect(self, dial: Dial) -> None:
+    def _connect(self, dial: DialTarget) -> None:
         life = self.life
 
         def connected(end: Endpoint | None) -> None:
@@ -187,7 +187,7 @@ class EdgeProcess(Process):
 
         self.world.network.connect(self.host, dial.address, DIAL_TIMEOUT_S, connected)
 
-    def _connected(self, dial: Dial, end: Endpoint) -> None:
+    def _connected(self, dial: DialTarget, end: Endpoint) -> None:
         dialled, hello = self.core.peers.hello_for(dial.node, dial.tier)
         options = ConnOptions(connect_timeout_ns=int(DIAL_TIMEOUT_S * NS), context=dialled)
         conn = self.core.hot.attach(-1, LINK, options, int(self.clock() * NS))
@@ -217,7 +217,7 @@ class EdgeProcess(Process):
         self.core.hot.end_turn(int(now * NS))
         self._flush_turn(now, deque(self.core.hot.dirty_conns()))
 
-    def _flush_turn(self, now: float, dirty: deque[Conn]) -> None:
+    def _flush_turn(self, now: float, dirty: deque[LoopConnection]) -> None:
         hot = self.core.hot
         now_ns = int(now * NS)
         while dirty:
@@ -254,7 +254,7 @@ class EdgeProcess(Process):
             self._ready = True
             self.drain.open()
 
-    def _flush_later(self, now: float, dirty: deque[Conn]) -> None:
+    def _flush_later(self, now: float, dirty: deque[LoopConnection]) -> None:
         """Go on behind a stop: the loop looks at the clock for the fence before it writes."""
         self.core.fence_over(int(self.clock() * NS))
         self._flush_turn(now, dirty)
@@ -289,7 +289,7 @@ class EdgeProcess(Process):
         for socket in list(self._sockets.values()):
             self._flush_one(socket.conn)
 
-    def _flush_one(self, conn: Conn) -> None:
+    def _flush_one(self, conn: LoopConnection) -> None:
         hot = self.core.hot
         socket = self._sockets.get(conn.number)
         if socket is None or (socket.end.other.host in self.full and not conn.closed):

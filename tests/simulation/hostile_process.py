@@ -20,13 +20,13 @@ from tests.simulation.link_process import LinkConnection
 from tests.simulation.process import World
 from tests.simulation.router_process import RouterProcess
 from tests.wire.forged_messages import forged_controls, forged_frames, framed, is_inside_its_cell
-from wire.links.allowed import CELLS, Rule, fault_of, may_send
+from wire.links.allowed import CELLS, SenderRule, fault_of, may_send
 from wire.messages.batches import encode_publish_ack
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import decode_control, decode_controls, encode_control
 from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey, first_number
-from wire.messages.nodes import Register
+from wire.messages.nodes import RegisterRequest
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -101,7 +101,7 @@ class HostileProcess(HostileNode):
         if self._subtle and fault_of(me, peer.tier, message):
             return False
         # A live edge may indeed have been asked.
-        return not (self._registered and CELLS[type(message)].rule is Rule.ASKED)
+        return not (self._registered and CELLS[type(message)].rule is SenderRule.ASKED)
 
     def _forged(self, peer: PeerKey, cluster_map: ClusterMap) -> SentFrame | None:
         frames = [(int(kind), payload) for kind, _, payload in forged_frames(self._victim(cluster_map))]
@@ -169,4 +169,4 @@ class HostileProcess(HostileNode):
             return None
         self._registered = True
         entry = NodeEntry(self.node, self.tier, self.incarnation, self.address)
-        return int(FrameKind.CONTROL), encode_control(Register(1, entry, ended_incarnation=self.incarnation - 1))
+        return int(FrameKind.CONTROL), encode_control(RegisterRequest(1, entry, ended_incarnation=self.incarnation - 1))

@@ -19,7 +19,17 @@ from wire.messages.control import Control, decode_control, decode_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
 from wire.messages.message import name_of
-from wire.messages.nodes import Drain, FollowMap, Heartbeat, HeartbeatReply, Leave, MapPage, MapStep, Refused, Register
+from wire.messages.nodes import (
+    DrainNode,
+    FollowMap,
+    Heartbeat,
+    HeartbeatReply,
+    Leave,
+    MapPage,
+    MapStep,
+    RegisterRequest,
+    RequestRefused,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, NodeProcess
@@ -29,9 +39,9 @@ __all__ = ["HostileWatch"]
 LOOK_S = 0.05
 VIOLATIONS_MAX = 20
 # What a holder of a certificate may say to routers; not by the table of rights, which is judged here.
-INTRODUCTIONS = (Register, Heartbeat, Drain, Leave, FollowMap)
+INTRODUCTIONS = (RegisterRequest, Heartbeat, DrainNode, Leave, FollowMap)
 # Answers of routers to those who introduce themselves; what they answer to anything else is for members.
-ANSWERS = (Refused, MapPage, MapStep)
+ANSWERS = (RequestRefused, MapPage, MapStep)
 COUNTS = (
     *("frames_unreadable", "links_refused_condemned", "links_refused_hello", "frames_of_dead", "answers_unknown"),
     *("not_of_the_group", "shard_messages_dropped"),

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World
-from wire.links.admission import Told
+from wire.links.admission import HelloResume
 from wire.links.connection import HELLO_TIMEOUT_S, WATCH_S
 from wire.links.link_table import LinkPeer, LinkTable
 from wire.links.redial import BACKOFF_MIN_S, backoff_s
 from wire.links.roster import Roster
-from wire.links.silence import Silence, Verdict
-from wire.messages.hello import TIER_ROUTER, Hello, HelloReader, LinkError, NodeIdentity, PeerKey
+from wire.links.silence import Silence, SilenceCheck
+from wire.messages.hello import TIER_ROUTER, HelloReader, LinkError, LinkHello, NodeIdentity, PeerKey
 
 __all__ = ["LinkConnection", "LinkProcess", "Target"]
 
@@ -40,7 +40,7 @@ class LinkConnection:
         self.end = end
         self.target = target
         self.reader: HelloReader | None = HelloReader()
-        self.told = Told()
+        self.told = HelloResume()
         self.peer: LinkPeer | None = None
         self.silence = Silence(WATCH_S)
         self.awake = False  # there may be something to write
@@ -216,7 +216,7 @@ class LinkProcess(Process):
                     return
                 self.table.frame(peer, frame.kind, frame.payload)
 
-    def _greeted(self, connection: LinkConnection, hello: Hello) -> None:
+    def _greeted(self, connection: LinkConnection, hello: LinkHello) -> None:
         target = connection.target
         if target is not None:
             key = self.table.dialled(hello, None, target.tier, "" if target.seed else target.node)
@@ -257,11 +257,11 @@ class LinkProcess(Process):
     def _watch(self) -> None:
         for connection in self._connections:
             verdict = connection.silence.look()
-            if verdict is Verdict.GIVE_UP:
+            if verdict is SilenceCheck.GIVE_UP:
                 connection.over = True
                 connection.end.abort()
                 self.poke()
-            elif verdict is Verdict.SPEAK and connection.peer is not None and not connection.over:
+            elif verdict is SilenceCheck.SPEAK and connection.peer is not None and not connection.over:
                 connection.peer.core.keepalive()
                 connection.wake()
         self.later(WATCH_S, self._watch)

@@ -9,26 +9,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from admin.gather import Ask, Event, Gather, LinkFailed, Page, Question, Tick
+from admin.gather import Event, LinkFailed, NodeQuery, QueryTemplate, QueryTick, ResultPage, ScatterGather
 from admin.links import answered
 from admin.queries import Cluster as Asked
-from admin.queries import Wanted, walk
+from admin.queries import ListQuery, walk
 from admin.stories import by_origin, client_explained, topic_explained
 from admin.traces import in_order, rank, read
 from conf.errors import UserError
 from edge.clients.client import Client
-from edge.clients.phase import Phase
+from edge.clients.phase import ClientPhase
 from mqtt.topics import matches
 from tests.simulation.cluster import Cluster
 from tests.simulation.edge_process import EdgeProcess
-from tests.simulation.looker import Looker
+from tests.simulation.looker import QueryOperator
 from tests.simulation.program import Change, Program, sleep
 from tests.simulation.router_process import RouterProcess
 from tests.simulation.storage_process import StorageProcess
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.looks import Look, Seen, StartTrace, StopTrace
+from wire.messages.looks import Query, QueryResult, StartTrace, StopTrace
 
-__all__ = ["LookWork"]
+__all__ = ["QueryWork"]
 
 KINDS = ("clients", "sessions", "subscriptions", "routes", "retained", "shares", "replicas", "journal", "slow")
 PAGES_MAX = 400  # of one list: it is left alone after that
@@ -42,7 +42,7 @@ Held = dict[str, object]  # by name: what stands at a node, told by its identity
 class SimLinks:
     """Links of the query layer over an operator of the simulation."""
 
-    def __init__(self, cluster: Cluster, looker: Looker) -> None:
+    def __init__(self, cluster: Cluster, looker: QueryOperator) -> None:
         self._cluster, self._looker = cluster, looker
 
     @property
@@ -52,29 +52,29 @@ class SimLinks:
         maps = [node.core.machine.map for node in routers if node.up] or [ClusterMap("")]
         return max(maps, key=lambda found: found.epoch)
 
-    async def gather(self, gather: Gather, question: Question) -> Page:
+    async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
         """Carry a gather to its page."""
         scheduler = self._cluster.scheduler
         events: deque[Event] = deque()
         change = Change(scheduler)
-        ready = gather.handle(scheduler.now, Tick())
+        ready = gather.handle(scheduler.now, QueryTick())
         while ready.page is None:
             for ask in ready.asks:
                 self._ask(ask, question, events, change)
             await change.until(lambda: events, max(0.0, ready.next_deadline - scheduler.now))
-            ready = gather.handle(scheduler.now, events.popleft() if events else Tick())
+            ready = gather.handle(scheduler.now, events.popleft() if events else QueryTick())
         return ready.page
 
-    async def look(self, node: str, question: Question, after: str, limit: int, timeout_s: float) -> Event:
+    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         """Ask one node once."""
         events: deque[Event] = deque()
         change = Change(self._cluster.scheduler)
-        self._ask(Ask(0, node, after, limit), question, events, change)
+        self._ask(NodeQuery(0, node, after, limit), question, events, change)
         await change.until(lambda: events, timeout_s)
         return events.popleft() if events else LinkFailed(node, "no answer")
 
-    def _ask(self, ask: Ask, question: Question, events: deque[Event], change: Change) -> None:
-        def take(seen: Seen | None) -> None:
+    def _ask(self, ask: NodeQuery, question: QueryTemplate, events: deque[Event], change: Change) -> None:
+        def take(seen: QueryResult | None) -> None:
             if seen is None:
                 events.append(LinkFailed(ask.node, "the link ended"))
             else:
@@ -82,7 +82,7 @@ class SimLinks:
             change.notify()
 
         where, columns = dict(question.where), list(question.columns)
-        self._looker.look(ask.node, Look(0, question.what, where, ask.after, ask.limit, columns), take)
+        self._looker.look(ask.node, Query(0, question.what, where, ask.after, ask.limit, columns), take)
 
 
 class Life(NamedTuple):
@@ -92,13 +92,13 @@ class Life(NamedTuple):
     held: Held
 
 
-class LookWork:
+class QueryWork:
     """One operator with a program of its own; ``failures`` are sentences."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._rng = cluster.rng("looks")
-        self._looker = Looker(cluster.world)
+        self._looker = QueryOperator(cluster.world)
         self._links = SimLinks(cluster, self._looker)
         self._over = False
         self._program = Program(cluster.scheduler, self._run())
@@ -137,7 +137,7 @@ class LookWork:
         before = [self._lives(what)]
         broken: set[str] = set()
         for _ in range(PAGES_MAX):
-            page = await walk(asked, what, Wanted(limit=limit, cursor=cursor))
+            page = await walk(asked, what, ListQuery(limit=limit, cursor=cursor))
             rows += page.rows
             before.append(self._lives(what))
             broken |= {missing.node for missing in page.partial} | set(page.restarted)
@@ -277,7 +277,7 @@ def _held(what: str, node: Any) -> Iterator[tuple[str, object]]:
     if what == "clients" and isinstance(node, EdgeProcess):
         for number in node.core.clients.numbers():
             client = node.core.clients.get(number)
-            if client is not None and client.client_id and client.phase == Phase.OPEN:
+            if client is not None and client.client_id and client.phase == ClientPhase.OPEN:
                 yield str(number), client
     elif what == "sessions" and isinstance(node, StorageProcess):
         for hosted in node.core.partitions.values():

@@ -13,9 +13,9 @@ from wire.links.link import LinkCore
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, HelloReader, LinkError, NodeIdentity, encode_hello
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 
-__all__ = ["Looker", "OperatorLink"]
+__all__ = ["OperatorLink", "QueryOperator"]
 
 CONNECT_S = 2.0
 ALIVE_S = 0.5
@@ -100,20 +100,20 @@ class OperatorLink:
         self._answer(None)
 
 
-class Looker(Process):
+class QueryOperator(Process):
     """One operator at a host of its own, with the role of an administrator."""
 
     def __init__(self, world: World, host: str = "looker") -> None:
         super().__init__(world, host, 0.0)
         self.up = True
         self._links: dict[str, OperatorLink] = {}
-        self._asked: dict[tuple[str, int], Callable[[Seen | None], None]] = {}
+        self._asked: dict[tuple[str, int], Callable[[QueryResult | None], None]] = {}
         self._requests = 0
         self._lives = 0
         self.seen = 0
         self.unanswered = 0
 
-    def look(self, node: str, look: Look, then: Callable[[Seen | None], None]) -> None:
+    def look(self, node: str, look: Query, then: Callable[[QueryResult | None], None]) -> None:
         """Ask a node; ``then`` is called with the answer, None where the link ended before."""
         self._requests += 1
         look.request = self._requests
@@ -157,7 +157,7 @@ class Looker(Process):
             self.later(ALIVE_S, self._keep_alive, link)
 
     def _answered(self, node: str, message: Control | None) -> None:
-        if isinstance(message, Seen):
+        if isinstance(message, QueryResult):
             then = self._asked.pop((node, message.request), None)
             if then is not None:
                 self.seen += 1
@@ -174,7 +174,7 @@ class Looker(Process):
 class Pages:
     """A whole list of one node, page after page."""
 
-    def __init__(self, looker: Looker, node: str, what: str, limit: int = 100, **where: str) -> None:
+    def __init__(self, looker: QueryOperator, node: str, what: str, limit: int = 100, **where: str) -> None:
         self._looker, self._node, self._what, self._limit, self._where = looker, node, what, limit, where
         self.rows: list[bytes] = []
         self.done = False
@@ -185,10 +185,10 @@ class Pages:
         self._ask("")
 
     def _ask(self, after: str) -> None:
-        look = Look(0, self._what, dict(self._where), after, self._limit)
+        look = Query(0, self._what, dict(self._where), after, self._limit)
         self._looker.look(self._node, look, self._take)
 
-    def _take(self, seen: Seen | None) -> None:
+    def _take(self, seen: QueryResult | None) -> None:
         incarnation = self._looker.incarnation(self._node)
         if seen is None or (self._incarnation and incarnation != self._incarnation):
             self.done = self.broken = True

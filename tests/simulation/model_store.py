@@ -16,8 +16,8 @@ from storage.store.errors import (
     StoreClosed,
     StoreDamaged,
     StoreFull,
+    StoreIncomplete,
     StoreMismatch,
-    StoreShort,
     SyncFailed,
     ValueTooLarge,
 )
@@ -147,7 +147,7 @@ class ModelStore:
         if disk.identity != (cluster_id, node_id):
             raise StoreMismatch(f"model store has identity {disk.identity}")
         if disk.transaction_no < disk.acked_up_to:
-            raise StoreShort(_PATH, disk.transaction_no, disk.acked_up_to)
+            raise StoreIncomplete(_PATH, disk.transaction_no, disk.acked_up_to)
         disk.sync(disk.transaction_no)
         disk.held = True
         return cls(disk, settings)

@@ -23,8 +23,8 @@ from access.identity.passwords import (
 )
 from access.rules.role_table import make_role_table
 from edge.login.chains import Chains
-from edge.login.job_desk import JobDesk
-from edge.login.logins import Logins
+from edge.login.job_desk import AuthJobs
+from edge.login.logins import ClientLogins
 from edge.node.limits import ListenerPolicy
 from edge.rights.sources import RuleBook, Sources
 
@@ -56,14 +56,14 @@ class UsersOfCluster:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.hash_s: tuple[float, ...] = (0.001, 0.02, 0.3)  # how long a hash takes, one of these
-        self._desk = JobDesk(LOGINS_MAX)
+        self._desk = AuthJobs(LOGINS_MAX)
         self.chains = Chains(rng.randbytes(32))
         step = PasswordStep(RouterUsers(rng.randbytes(32)), self.chains.known)
         rules, revoked = ChainRules(CLOSED.allow_anonymous), self.chains.revoked_of(CLOSED.name)
         self.chains.put(CLOSED.name, Chain([step], rules, revoked, self.chains.bans))
         self.rules = RuleBook({CLOSED.name: Sources(of_cluster=True), "plain": EVERYTHING})
 
-    def join(self, logins: Logins) -> None:
+    def join(self, logins: ClientLogins) -> None:
         """Compute the hashes of these logins."""
         logins.add_desks({"hash": self._desk})
 

@@ -35,7 +35,7 @@ PACE_S = 0.1
 Order = tuple[str, dict[str, Any]]
 
 
-class Way(NamedTuple):
+class ClientTransport(NamedTuple):
     """One way to take a right, and to give it back."""
 
     take: Order
@@ -77,28 +77,30 @@ def rules_of(*filters: str) -> list[dict[str, Any]]:
     return [{"allow": True, "actions": ALL_ACTIONS, "filter": text} for text in filters]
 
 
-def ways_of(user: str) -> tuple[Way, ...]:
+def ways_of(user: str) -> tuple[ClientTransport, ...]:
     """Return all ways to take something from a user."""
     role, group, about = f"role-{user}", f"group-{user}", {"user": user}
     ban: dict[str, Any] = {"kind": "user", "value": user}
     every = rules_of(f"p/{user}/#", f"d/{user}/#")
     return (
-        Way(("user disable", about), ("user enable", about), True),
-        Way(("ban add", ban), ("ban del", ban), True),
-        Way(("ban add", {**ban, "for_s": 600.0}), ("ban del", ban), True),
-        Way(("user delete", about), ("user add", _user(user)), True),
-        Way(
+        ClientTransport(("user disable", about), ("user enable", about), True),
+        ClientTransport(("ban add", ban), ("ban del", ban), True),
+        ClientTransport(("ban add", {**ban, "for_s": 600.0}), ("ban del", ban), True),
+        ClientTransport(("user delete", about), ("user add", _user(user)), True),
+        ClientTransport(
             ("user password", {**about, "record": quick_record(OTHER)}),
             ("user password", {**about, "record": quick_record(PASSWORD)}),
             True,
         ),
-        Way(
+        ClientTransport(
             ("role put", {"role": role, "rules": rules_of("nothing")}),
             ("role put", {"role": role, "rules": every}),
             False,
         ),
-        Way(("user change", {**about, "groups": []}), ("user change", {**about, "groups": [group]}), False),
-        Way(("group put", {"group": group, "roles": []}), ("group put", {"group": group, "roles": [role]}), False),
+        ClientTransport(("user change", {**about, "groups": []}), ("user change", {**about, "groups": [group]}), False),
+        ClientTransport(
+            ("group put", {"group": group, "roles": []}), ("group put", {"group": group, "roles": [role]}), False
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from router.core import RouterCore
-from router.events import Applied, Event, ProposalFailed, Ready, RoleChanged, RoundEnded
+from router.events import Applied, Event, ProposalFailed, RoleChanged, RoundEnded, RouterReady
 from router.policy.router_snapshot import snapshot_fault
 from router.raft.core import RaftCore
 from router.raft.events import Event as RaftEvent
@@ -17,18 +17,18 @@ from router.raft.events import (
     Persisted,
     ProposeBatch,
     RaftConfig,
+    RaftReady,
+    RaftRole,
+    RaftTick,
     ReadIndexEvent,
     Receive,
-    Role,
     Snapshot,
     SnapshotTaken,
     TransferLeadership,
 )
-from router.raft.events import Ready as RaftReady
-from router.raft.events import Tick as RaftTick
-from router.raft.messages import NORMAL, Message, check_sender, decode_message, encode_message
+from router.raft.messages import NORMAL, RaftMessage, check_sender, decode_message, encode_message
 from router.raft.segment import encode_record
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from tests.router.raft.model_disk import ModelDisk
 from tests.simulation.link_process import LinkProcess
 from tests.simulation.process import World
@@ -37,7 +37,7 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
-from wire.node.events import FrameArrived, LinkDown, LinkUp, Tick
+from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 
 __all__ = ["EPOCH_S", "RaftKnobs", "RouterProcess"]
 
@@ -65,7 +65,7 @@ class RouterProcess(LinkProcess):
         world: World,
         node: str,
         members: dict[str, str],
-        settings: RouterSettings,
+        settings: RouterLimits,
         knobs: RaftKnobs,
         storage_id: int,
         clock_offset_s: float,
@@ -85,14 +85,14 @@ class RouterProcess(LinkProcess):
         rng = random.Random(seed)
         self._events: list[Event] = []
         self._connected: dict[str, None] = {}
-        self._inbox: deque[Message] = deque()
+        self._inbox: deque[RaftMessage] = deque()
         self._queue: list[RaftReady] = []
         self._syncing: list[RaftReady] = []
         self._proposals: dict[int, tuple[int, int]] = {}  # index -> term, proposal
         self._reads: dict[int, tuple[float, int]] = {}  # context -> until, round
         self._confirmed: list[tuple[int, int]] = []  # read index, round
         self._contexts = 0
-        self._seen: tuple[Role, str | None] = (Role.FOLLOWER, None)
+        self._seen: tuple[RaftRole, str | None] = (RaftRole.FOLLOWER, None)
         self._raft_deadline = float("-inf")
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from
@@ -177,7 +177,7 @@ class RouterProcess(LinkProcess):
             self._raft(RaftTick())
         self._expire_reads()
         events, self._events = self._events, []
-        ready = self.core.handle(self.clock(), events or [Tick()])
+        ready = self.core.handle(self.clock(), events or [NodeTick()])
         self._carry_out(ready)
         self.flush_links()
         if ready.stopped:
@@ -203,7 +203,7 @@ class RouterProcess(LinkProcess):
     def ended(self) -> None:
         """The map ended this incarnation: the cluster starts another one."""
 
-    def _carry_out(self, ready: Ready) -> None:
+    def _carry_out(self, ready: RouterReady) -> None:
         self._follow_map()
         if ready.transfer:
             self._raft(TransferLeadership(ready.transfer))
@@ -264,7 +264,7 @@ class RouterProcess(LinkProcess):
             self.poke()
         return ready
 
-    def _send_raft(self, messages: tuple[Message, ...]) -> None:
+    def _send_raft(self, messages: tuple[RaftMessage, ...]) -> None:
         for message in messages:
             if message.to in self._connected:  # Raft repeats what matters
                 self.table.send(message.to, FrameKind.RAFT, encode_message(message))
@@ -301,13 +301,13 @@ class RouterProcess(LinkProcess):
         seen = (self.raft.role, self.raft.leader_hint)
         if seen == self._seen:
             return
-        if self._seen[0] is Role.LEADER and seen[0] is not Role.LEADER:
+        if self._seen[0] is RaftRole.LEADER and seen[0] is not RaftRole.LEADER:
             for _, number in self._proposals.values():
                 self._events.append(ProposalFailed(number, ""))
             self._proposals.clear()
         self._seen = seen
         self.world.scheduler.note(f"{self.node} is {seen[0].value} of {seen[1]} in term {self.raft.term}")
-        self._events.append(RoleChanged(seen[0] is Role.LEADER, seen[1] or ""))
+        self._events.append(RoleChanged(seen[0] is RaftRole.LEADER, seen[1] or ""))
 
     # -- disk
 

@@ -3,7 +3,7 @@
 What the program does is in ``workload.py``.
 """
 
-from mqtt.client_session import Event, Received, Timer
+from mqtt.client_session import Event, PublishReceived, Timer
 from stratamq.history.client_record import ClientOptions, ClientRecord
 from stratamq.history.writer import HistoryWriter
 from tests.simulation.network import Endpoint
@@ -12,7 +12,7 @@ from tests.simulation.process import Process, World
 __all__ = ["ClientOptions", "SimClient"]
 
 
-class SimWay:
+class SimTransport:
     """The way of one connection's bytes over the simulated network."""
 
     def __init__(self, client: "SimClient") -> None:
@@ -84,7 +84,7 @@ class SimClient(Process, ClientRecord):
         if options is not None:
             self.options = options
         self.target = address
-        way = SimWay(self)
+        way = SimTransport(self)
         self._begin(address, way)
         self.world.network.connect(self.host, address, self.session.next_deadline() - self.now(), way.connected)
         self._flush()
@@ -128,5 +128,5 @@ class SimClient(Process, ClientRecord):
         self.received.append(payload)
 
     def _take(self, event: Event) -> None:
-        if self.acknowledging or not (isinstance(event, Received) and event.packet.qos):
+        if self.acknowledging or not (isinstance(event, PublishReceived) and event.packet.qos):
             super()._take(event)

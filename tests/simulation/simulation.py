@@ -26,7 +26,7 @@ from tests.simulation.faults import (
     heal,
     inflict,
 )
-from tests.simulation.look_work import LookWork
+from tests.simulation.look_work import QueryWork
 from tests.simulation.policy_work import PolicyWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import REAL_TIME_MAX_S, Scheduler
@@ -232,7 +232,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     result.works = works
     workload = Workload(cluster, works, clients=rng.choice((4, 8, 12)), pace_s=rng.choice((0.02, 0.1, 0.3)))
     policy = PolicyWork(cluster) if options.policy else None
-    looks = LookWork(cluster) if options.looks else None
+    looks = QueryWork(cluster) if options.looks else None
     slow = SlowWork(cluster) if options.slow else None
     cluster.run(1.0)
     drawn = draw_faults(rng, cluster, options.seconds - 1.0)
@@ -298,7 +298,7 @@ def _run(cluster: Cluster, options: Options, result: Result) -> None:
     _judge(cluster, result, slow=options.slow)
 
 
-def _look_at_rest(cluster: Cluster, looks: LookWork, result: Result) -> None:
+def _look_at_rest(cluster: Cluster, looks: QueryWork, result: Result) -> None:
     looks.ask_at_rest()
     cluster.until(lambda: looks.done, 120.0)
     result.failures += looks.failures[:10]

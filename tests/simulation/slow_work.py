@@ -10,8 +10,8 @@ import random
 from collections import deque
 from typing import Any
 
-from mqtt.client_session import Event, Received
-from stratamq.history.operations import Kind, Phase
+from mqtt.client_session import Event, PublishReceived
+from stratamq.history.operations import Kind, OperationPhase
 from tests.simulation.cluster import Cluster
 from tests.simulation.program import Program, sleep
 from tests.simulation.sim_client import ClientOptions
@@ -37,7 +37,7 @@ class SlowClient(WorkingClient):
         self._rng = random.Random(f"{self.process}/slow")
 
     def _take(self, event: Event) -> None:
-        if not (isinstance(event, Received) and event.packet.qos):
+        if not (isinstance(event, PublishReceived) and event.packet.qos):
             super()._take(event)
             return
         self._events.append((self.connection, event))
@@ -60,9 +60,9 @@ class SlowClient(WorkingClient):
         if self._events:
             self._wait()
 
-    def _answered(self, kind: Kind, phase: Phase) -> None:
+    def _answered(self, kind: Kind, phase: OperationPhase) -> None:
         if kind is Kind.PUBLISH:
-            self.published = phase is Phase.OK
+            self.published = phase is OperationPhase.OK
         super()._answered(kind, phase)
 
     def _accepted(self) -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
 from storage.goes import take_goes
-from storage.ready import BatchSynced, Ready
+from storage.ready import BatchSynced, StorageReady
 from storage.state.settings import PartitionSettings
-from storage.store.errors import StoreDamaged, StoreShort, SyncFailed
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
+from storage.store.errors import StoreDamaged, StoreIncomplete, SyncFailed
+from storage.store.group_commit import Committed, CommitWaited, GroupCommit, GroupCommitReady, LogSynced, Submitted
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.turn_events import TurnEvents
+from storage.turn_events import StorageEventQueue
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World
@@ -71,12 +71,12 @@ class StorageProcess(LinkProcess):
 
     def start(self, incarnation: int, ended_incarnation: int, seed: str) -> None:
         """Begin a life on the disk."""
-        self._events = TurnEvents()
+        self._events = StorageEventQueue()
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # epoch of the map that they are from
         try:
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
-        except StoreShort:
+        except StoreIncomplete:
             self.short += 1
             self.disk.wipe()
             self.store = ModelStore.open(self.disk, CLUSTER, self.node, STORE_SETTINGS)
@@ -167,12 +167,12 @@ class StorageProcess(LinkProcess):
         if not self.stops_here("read", lambda: self._end_turn(ready)):
             self._end_turn(ready)
 
-    def _end_turn(self, ready: Ready) -> None:
+    def _end_turn(self, ready: StorageReady) -> None:
         self._carry_out(ready)
         if not self.stops_here("flush", lambda: self._flush_turn(ready)):
             self._flush_turn(ready)
 
-    def _flush_turn(self, ready: Ready) -> None:
+    def _flush_turn(self, ready: StorageReady) -> None:
         self.flush_links()
         if ready.stopped:
             self.world.scheduler.note(f"{self.node} has stopped")
@@ -206,14 +206,14 @@ class StorageProcess(LinkProcess):
     def failed(self) -> None:
         """A sync failed: the process ends."""
 
-    def _carry_out(self, ready: Ready) -> None:
+    def _carry_out(self, ready: StorageReady) -> None:
         if ready.batch:
             self._commit(Submitted([ready.writes]))
             assert self._group.submitted == ready.batch
         self._follow_map()
         self._leave(ready)
 
-    def _leave(self, ready: Ready) -> None:
+    def _leave(self, ready: StorageReady) -> None:
         """Put what a turn sends on its links."""
         for peer, why in ready.condemned:
             self.table.condemn(peer, why)
@@ -236,7 +236,7 @@ class StorageProcess(LinkProcess):
 
     # -- group commit
 
-    def _commit(self, event: Submitted | Committed | LogSynced | Waited) -> None:
+    def _commit(self, event: Submitted | Committed | LogSynced | CommitWaited) -> None:
         ready: GroupCommitReady = self._group.handle(self.clock(), event)
         if ready.durable is not None:
             self.store.acked(ready.durable_transaction_no)
@@ -265,4 +265,4 @@ class StorageProcess(LinkProcess):
 
     def _waited(self, deadline: float) -> None:
         if deadline == self._group_deadline:
-            self._commit(Waited())
+            self._commit(CommitWaited())

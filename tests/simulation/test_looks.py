@@ -5,14 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.simulation.looker import Looker, Pages, whole
+from tests.simulation.looker import Pages, QueryOperator, whole
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.look_kinds import LOOK_KINDS, rows_of
-from wire.messages.looks import Look, Seen, StartTrace
-from wire.messages.nodes import Heartbeat, Register
+from wire.messages.looks import Query, QueryResult, StartTrace
+from wire.messages.nodes import Heartbeat, RegisterRequest
 from wire.messages.operators import Admin
 from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve
 
@@ -26,7 +26,7 @@ class Looking:
         knobs = {"routers": 3, "storages": 3, "edges": 2, "replicas": 2, "partitions": 4, "shards": 4, **knobs}
         self.scene = Scene(seed, **knobs)
         self.scene.run(3.0)
-        self.looker = Looker(self.scene.cluster.world)
+        self.looker = QueryOperator(self.scene.cluster.world)
         self.edges = [f"e{n + 1}" for n in range(knobs["edges"])]
         self.storages = [f"s{n + 1}" for n in range(knobs["storages"])]
         self.routers = [f"r{n + 1}" for n in range(knobs["routers"])]
@@ -35,11 +35,11 @@ class Looking:
         pages = [Pages(self.looker, node, what, limit, **where) for node in nodes]
         packed = whole(self.scene.until, *pages)
         assert not any(page.broken for page in pages)
-        return [row for raw in packed for row in rows_of(what, Seen(1, [raw]))]
+        return [row for raw in packed for row in rows_of(what, QueryResult(1, [raw]))]
 
-    def look(self, node: str, what: str, **where: str) -> Seen:
-        answers: list[Seen | None] = []
-        self.looker.look(node, Look(0, what, where), answers.append)
+    def look(self, node: str, what: str, **where: str) -> QueryResult:
+        answers: list[QueryResult | None] = []
+        self.looker.look(node, Query(0, what, where), answers.append)
         self.scene.until(lambda: bool(answers))
         assert answers[0] is not None
         return answers[0]
@@ -180,12 +180,12 @@ def test_an_operators_link_carries_nothing_else(node: str, what: str) -> None:
     looker, scene = looking.looker, looking.scene
     epoch, entry = scene.map.epoch, scene.map.nodes["e1"]
     controls: list[Control] = [
-        Register(1, entry),
+        RegisterRequest(1, entry),
         Heartbeat("e1", entry.incarnation, 1.0, 1),
         Resolve(1, 0, 1, ["t"]),
         AddRoutes(1, 0, 1, -1, entry.incarnation, 1, []),
         RemoveRoutes(0, 1, -1, entry.incarnation, 1, []),
-        Seen(1),
+        QueryResult(1),
     ]
     frames = [(FrameKind.CONTROL, encode_control(message)) for message in controls]
     kinds = FrameKind.RAFT, FrameKind.REPLICATE, FrameKind.PUBLISH, FrameKind.PUSH, FrameKind.CONTROLS

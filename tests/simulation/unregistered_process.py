@@ -25,7 +25,7 @@ from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.control import decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
-from wire.messages.nodes import Heartbeat, Register
+from wire.messages.nodes import Heartbeat, RegisterRequest
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["UnregisteredProcess"]
 
 FORBIDDEN = 0.02  # chance of a message that ends the link: of another tier, or in another node's name
-INTRODUCTIONS = ((int(FrameKind.CONTROL), Register), (int(FrameKind.CONTROL), Heartbeat))
+INTRODUCTIONS = ((int(FrameKind.CONTROL), RegisterRequest), (int(FrameKind.CONTROL), Heartbeat))
 REGISTERING = 0.3  # chance that a life of an edge begins with a registration
 FRAMES_AT_ONCE = (1, 1, 2, 4)
 
@@ -78,7 +78,7 @@ class UnregisteredProcess(HostileNode):
         """A router is within reach: register."""
         if self._registers and peer.tier == TIER_ROUTER:
             entry = NodeEntry(self.node, self.tier, self.incarnation, self.address)
-            self.table.send(peer.node, FrameKind.CONTROL, encode_control(Register(1, entry)))
+            self.table.send(peer.node, FrameKind.CONTROL, encode_control(RegisterRequest(1, entry)))
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         """Keep what comes, unless this incarnation is a member."""
@@ -122,7 +122,7 @@ class UnregisteredProcess(HostileNode):
             message = decode_control(payload)
         else:
             return False
-        registers = isinstance(message, Register) and self.tier != TIER_ROUTER
+        registers = isinstance(message, RegisterRequest) and self.tier != TIER_ROUTER
         return registers or bool(fault_of(sender, peer.tier, message))
 
     def _is_dead_everywhere(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from stratamq.history.operations import Kind, Phase
+from stratamq.history.operations import Kind, OperationPhase
 from tests.simulation.cluster import Cluster
 from tests.simulation.program import Change, Program, sleep
 from tests.simulation.sim_client import ClientOptions, SimClient
@@ -41,7 +41,7 @@ class WorkingClient(SimClient):
     def _accepted(self) -> None:
         self.change.notify()
 
-    def _answered(self, kind: Kind, phase: Phase) -> None:  # noqa: ARG002
+    def _answered(self, kind: Kind, phase: OperationPhase) -> None:  # noqa: ARG002
         self.change.notify()
 
     def _closed(self) -> None:
@@ -422,7 +422,9 @@ class Workload:
         if granted:
             await reader.change.until(found, patience_s)
         known = found() or (granted and silence_is_none and reader.connected)
-        reader.end_read(operation, Phase.OK if known else Phase.UNKNOWN, found()[0] if found() else "")
+        reader.end_read(
+            operation, OperationPhase.OK if known else OperationPhase.UNKNOWN, found()[0] if found() else ""
+        )
         reader.unsubscribe(topic)
         await reader.change.until(lambda: not reader.asking)
         return bool(known)

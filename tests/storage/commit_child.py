@@ -16,7 +16,7 @@ from pathlib import Path
 
 from storage.store import logged_store, lsm_file, page_sums, write_ahead
 from storage.store.errors import StoreFatal
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from storage.store.protocol import SyncTicket
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
@@ -63,7 +63,7 @@ def expected_rows(transaction_no: int) -> list[tuple[bytes, bytes]]:
     return rows + newest_row(transaction_no) + [row for number in lasting[-BRIEF:] for row in brief_rows_of(number)]
 
 
-def take_step(store: LoggedStore, step: SyncTicket | None, number: int) -> SyncTicket | None:
+def take_step(store: WalStore, step: SyncTicket | None, number: int) -> SyncTicket | None:
     """Begin a checkpoint if one is due, or go on with the one under way now and then."""
     if step is None:
         return store.checkpoint()
@@ -86,7 +86,7 @@ def main() -> None:
     smaller_steps()
     sync_every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     try:
-        kind = LoggedStore if sys.argv[3:] == ["logged"] else Store
+        kind = WalStore if sys.argv[3:] == ["logged"] else Store
         store = kind.open(Path(sys.argv[1]), "c", "n", SETTINGS)
         step: SyncTicket | None = None
         while True:
@@ -98,7 +98,7 @@ def main() -> None:
                 store.flush()
             if number % 5 == 0:
                 store.work()
-            if isinstance(store, LoggedStore):
+            if isinstance(store, WalStore):
                 step = take_step(store, step, number)
             if number % sync_every == 0:
                 store.begin_sync().run()

@@ -3,7 +3,7 @@
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage
 from wire.messages.retained import ReadRetained, RetainedMessage, RetainedPage
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 
 def retained(topic: str, text: str, *, qos: int = 1, **more: object) -> PublishMessage:
@@ -36,8 +36,8 @@ def fired(cluster: Cluster) -> list[bytes]:
     return list(seen.values())
 
 
-WILL = Will("w", b"gone", 1)
-DELAYED_WILL = Will("w", b"gone", 1, delay_s=3)
+WILL = SessionWill("w", b"gone", 1)
+DELAYED_WILL = SessionWill("w", b"gone", 1, delay_s=3)
 
 
 def message(text: str = "m", topic: str = "a/b", qos: int = 1, **more: object) -> PublishMessage:

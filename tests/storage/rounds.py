@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from storage.core import StorageCore
-from storage.ready import Event, Ready
+from storage.ready import Event, StorageReady
 from tests.memory import without_collector
 
 __all__ = ["middle_round_ms", "timed_rounds"]
@@ -19,7 +19,7 @@ def timed_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     found: list[float] = []
     handle = StorageCore.handle
 
-    def timed(self: StorageCore, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
+    def timed(self: StorageCore, now: float, events: Sequence[Event], *, goes_on: bool = False) -> StorageReady:
         began = time.thread_time()
         ready = handle(self, now, events, goes_on=goes_on)
         found.append((time.thread_time() - began) * 1e3)

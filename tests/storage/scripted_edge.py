@@ -34,11 +34,11 @@ from wire.messages.sessions import (
     PollClaims,
     SessionKicked,
     SessionOpened,
+    SessionSubscription,
     SubscribeSession,
-    Subscription,
     UnsubscribeSession,
 )
-from wire.messages.wills import FireWill, Will, WillFired
+from wire.messages.wills import FireWill, SessionWill, WillFired
 
 if TYPE_CHECKING:
     from tests.storage.storage_cluster import Cluster
@@ -269,7 +269,7 @@ class Edge:
         *filters: str,
         clean_start: bool = False,
         expiry_s: int = 3600,
-        will: Will | None = None,
+        will: SessionWill | None = None,
         receive_maximum: int = 64,
         settle: bool = True,
         owner: tuple[str, int] = ("", 0),
@@ -289,9 +289,13 @@ class Edge:
             self.subscribe(connection, *filters, settle=settle)
         return connection
 
-    def subscribe(self, connection: Connection, *filters: Subscription | str, qos: int = 2, settle: bool = True) -> int:
+    def subscribe(
+        self, connection: Connection, *filters: SessionSubscription | str, qos: int = 2, settle: bool = True
+    ) -> int:
         """Subscribe a durable session; QoS 2 unless said otherwise."""
-        subscriptions = [one if isinstance(one, Subscription) else Subscription(one, qos) for one in filters]
+        subscriptions = [
+            one if isinstance(one, SessionSubscription) else SessionSubscription(one, qos) for one in filters
+        ]
         for subscription in subscriptions:
             subscription.retain_handling = subscription.retain_handling or 2
         head = self.head(connection.session >> 48)

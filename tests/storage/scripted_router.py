@@ -14,10 +14,10 @@ from wire.messages.nodes import (
     FollowMap,
     Heartbeat,
     HeartbeatReply,
-    Refused,
-    Register,
     Registered,
+    RegisterRequest,
     RequestChange,
+    RequestRefused,
 )
 from wire.messages.orders import NodeOrdered
 from wire.messages.routes import AddRoutes, RoutesAdded
@@ -67,7 +67,7 @@ class ScriptedRouter:
         """Take what a storage node says."""
         node, message = source.node, decode_control(payload)
         epoch = self.machine.map.epoch
-        if isinstance(message, Register):
+        if isinstance(message, RegisterRequest):
             self.apply(RegisterNode(message.entry, message.whole))
             self._tell(node, Registered(message.request, message.entry.incarnation))
         elif isinstance(message, FollowMap):
@@ -90,7 +90,7 @@ class ScriptedRouter:
         elif isinstance(message, RequestChange):
             entry, refusal = placement_change(self.machine.map, node, message)
             if entry is None:
-                self._tell(node, Refused(message.request, "invalid", refusal))
+                self._tell(node, RequestRefused(message.request, "invalid", refusal))
             else:
                 refusal = self.apply(PlacePartitions({message.partition: entry}))
                 assert not refusal

@@ -9,13 +9,13 @@ from pathlib import Path
 import trio
 
 from storage.store.group_committer import GroupCommitter
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from tests.storage.commit_child import SETTINGS, brief_rows_of, newest_row, rows_of, smaller_steps
 
 COMMITS = 400
 
 
-async def _serve(store: LoggedStore) -> None:
+async def _serve(store: WalStore) -> None:
     committer = GroupCommitter(store, lambda _: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(committer.run)
@@ -32,7 +32,7 @@ def main() -> None:
     """Serve for a while."""
     smaller_steps()
     path, names = Path(sys.argv[1]), Path(sys.argv[2])
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     with names.open("a") as file:
         file.write("serving\n")
     trio.run(_serve, store)

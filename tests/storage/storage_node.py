@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
-from storage.ready import Ready
+from storage.ready import StorageReady
 from storage.state.settings import PartitionSettings
 from storage.turn_events import COPIES_MAX
 from tests.simulation.model_store import ModelSync
@@ -73,7 +73,7 @@ class StorageNode(StorageProcess):
     def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
         """Nobody is dialled."""
 
-    def _leave(self, ready: Ready) -> None:
+    def _leave(self, ready: StorageReady) -> None:
         for target, kind, payload in ready.sends:
             # A scripted edge reads one message at a time; whole cores read CONTROLS frames in tests/simulation.
             if kind == FrameKind.CONTROLS:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ExitCode, UserError
-from storage.store.aside_stores import AsideStores
+from storage.store.aside_stores import QuarantinedStores
 from storage.store.put_aside import quarantine, store_files
 
 
@@ -17,7 +17,7 @@ def test_listed_and_removed_by_name(tmp_path: Path) -> None:
             file.write_bytes(b"12345")
         quarantine(path)
     path.write_bytes(b"present")
-    aside = AsideStores(path)
+    aside = QuarantinedStores(path)
     listed = aside.listed()
     assert [store["name"] for store in listed["stores"]] == ["store.quarantined-1", "store.quarantined-2"]  # type: ignore[attr-defined]
     assert all(store["bytes"] >= 15 for store in listed["stores"])  # type: ignore[attr-defined]

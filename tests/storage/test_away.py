@@ -11,22 +11,30 @@ from storage.sessions import away
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge
-from wire.messages.away import AwayListed, AwayRevoked, AwaySession, ListAway, RevokeAway
+from wire.messages.away import (
+    DisconnectedListed,
+    DisconnectedRevoked,
+    DisconnectedSession,
+    ListDisconnected,
+    RevokeDisconnected,
+)
 
 ANN, BOB = ("ann", 3), ("bob", 4)
 
 
-def ask(edge: Edge, first: int = 0, skip: int = 0, *users: str) -> AwayListed:
-    request = edge.ask(ListAway(*edge.head(0), first, skip, list(users)))
+def ask(edge: Edge, first: int = 0, skip: int = 0, *users: str) -> DisconnectedListed:
+    request = edge.ask(ListDisconnected(*edge.head(0), first, skip, list(users)))
     edge.cluster.settle()
-    pages = [one for one in edge.answers(AwayListed) if one.request == request]
-    assert len(pages) == 1 and isinstance(pages[0], AwayListed)
+    pages = [one for one in edge.answers(DisconnectedListed) if one.request == request]
+    assert len(pages) == 1 and isinstance(pages[0], DisconnectedListed)
     return pages[0]
 
 
-def pages(edge: Edge, *users: str, meanwhile: Callable[[AwayListed], None] = lambda _: None) -> list[AwayListed]:
+def pages(
+    edge: Edge, *users: str, meanwhile: Callable[[DisconnectedListed], None] = lambda _: None
+) -> list[DisconnectedListed]:
     """Return every page of partition 0, and do something after each."""
-    found: list[AwayListed] = []
+    found: list[DisconnectedListed] = []
     first = skip = 0
     while True:
         page = ask(edge, first, skip, *users)
@@ -46,10 +54,10 @@ def told(edge: Edge, *users: str) -> dict[str, list[str]]:
     return filters
 
 
-def revoke(edge: Edge, one: AwaySession, *names: str) -> int:
-    request = edge.ask(RevokeAway(*edge.head(0), one.session, one.owner_epoch, list(names)))
+def revoke(edge: Edge, one: DisconnectedSession, *names: str) -> int:
+    request = edge.ask(RevokeDisconnected(*edge.head(0), one.session, one.owner_epoch, list(names)))
     edge.cluster.settle()
-    (answer,) = (answer for answer in edge.answers(AwayRevoked) if answer.request == request)
+    (answer,) = (answer for answer in edge.answers(DisconnectedRevoked) if answer.request == request)
     return int(answer.removed)
 
 
@@ -132,7 +140,7 @@ def test_a_failover_in_the_middle_of_a_session_passes_no_filter_by(
     gone(edge, "a", *ORDERS)
     found: list[str] = []
 
-    def meanwhile(page: AwayListed) -> None:
+    def meanwhile(page: DisconnectedListed) -> None:
         (one,) = page.sessions
         found.extend(held.topic_filter for held in one.filters)
         assert revoke(edge, one, *(name for name in found[-2:] if name < "x")) <= 2

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.replication.backup import Replica
-from storage.replication.primary import Replication
-from storage.replication.progress import Progress, ProgressPhase
+from storage.replication.backup import PartitionBackup
+from storage.replication.primary import PartitionReplication
+from storage.replication.progress import BackupProgress, ProgressPhase
 from storage.state import keys
 from storage.state.partition import Overlay, Partition
 from storage.state.rows import LogRow, pack
@@ -40,7 +40,7 @@ def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
     """An operation cut in pieces is applied whole or not at all."""
 
     overlay: Overlay = {}
-    replica = Replica(0, EmptyStore(), overlay)
+    replica = PartitionBackup(0, EmptyStore(), overlay)
     replica.load()
     rows = [pack(LogRow(1, 1, [(key(1), b"v")])), pack(LogRow(1, 2, [(key(2), b"v")], 1, False))]
     assert replica.append(Append(0, 1, 0, 0, 2, 0, 0, rows)).matched
@@ -51,7 +51,7 @@ def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
 
 def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
     """The highest partition_epoch seen rules; repeated rows change nothing; conflicting ones are cut."""
-    replica = Replica(0, EmptyStore(), {})
+    replica = PartitionBackup(0, EmptyStore(), {})
     replica.load()
 
     def rows(epoch: int, *indexes: int) -> list[bytes]:
@@ -71,7 +71,7 @@ def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
 
 def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer() -> None:
     """TRAPS 7: never cut to one's own idea of committed, nor below one's own state."""
-    replica = Replica(0, EmptyStore(), {})
+    replica = PartitionBackup(0, EmptyStore(), {})
     replica.load()
     replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(key(0), b"v")], 1)) for i in (1, 2)]))
     assert replica.applied == 2
@@ -80,11 +80,11 @@ def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer()
 
 def test_a_backup_finds_what_is_shared_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long log of an epoch that the primary does not know holds up no other partition."""
-    replica = Replica(0, EmptyStore(), {})
+    replica = PartitionBackup(0, EmptyStore(), {})
     replica.load()
     rows = [pack(LogRow(min(index, 3), index, [(key(0), b"v")], min(index - 1, 3))) for index in range(1, LONG)]
     assert replica.append(Append(0, 3, 0, 0, 0, 0, 0, rows)).matched
-    looked = counted(monkeypatch, Replica, "_epoch_at")
+    looked = counted(monkeypatch, PartitionBackup, "_epoch_at")
     answer = replica.append(Append(0, 4, LONG - 1, 4, 0, LONG, 0, []))
     assert (answer.matched, answer.index, answer.index_epoch) == (False, 2, 2)
     assert len(looked) < LOOKS
@@ -104,9 +104,9 @@ def test_a_primary_finds_what_is_shared_without_a_walk(
         partition.overlay[keys.log_key(0, index)] = (0, pack(row))
     partition.meta.op_index, partition.meta.partition_epoch, partition.epoch = LONG, 2, 2
     partition.local.log_start = 1
-    replication = Replication(partition, "s1")
-    backup = replication.backups["s2"] = Progress("s2", 0.0, in_sync=False, previous=LONG)
-    looked = counted(monkeypatch, Replication, "epoch_at")
+    replication = PartitionReplication(partition, "s1")
+    backup = replication.backups["s2"] = BackupProgress("s2", 0.0, in_sync=False, previous=LONG)
+    looked = counted(monkeypatch, PartitionReplication, "epoch_at")
     replication.acked("s2", AppendAck(0, 2, False, hint, epoch), 1.0)
     assert (backup.previous, backup.phase is ProgressPhase.STREAM) == (found, shared)
     assert len(looked) < LOOKS

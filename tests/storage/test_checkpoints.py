@@ -17,7 +17,7 @@ import trio.testing
 from storage.store import logged_store, lsm_file, write_ahead
 from storage.store.errors import SyncFailed
 from storage.store.group_committer import GroupCommitter
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
@@ -42,7 +42,7 @@ def _row(number: int, size: int = 1_000) -> Batch:
     return [(b"\x00\x01s%06d" % number, b"%06d" % number * (size // 6))]
 
 
-def _write_until_due(store: LoggedStore, begin: int = 0) -> tuple[SyncTicket, int]:
+def _write_until_due(store: WalStore, begin: int = 0) -> tuple[SyncTicket, int]:
     """Commit rows, durably, until a checkpoint begins; return its first step and how many rows there are."""
     for number in range(begin, begin + 10_000):
         store.write(_row(number))
@@ -73,7 +73,7 @@ def test_no_sync_is_waited_for_in_the_loop(tmp_path: Path) -> None:
 
 def test_no_row_is_moved_while_a_checkpoint_is_synced(path: Path) -> None:
     """From its beginning until its header is durable; then moves go on."""
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     step, count = _write_until_due(store)
     size = len(store.raw_scan(b"\x00", 1 << 20))
     following: SyncTicket | None = step
@@ -98,7 +98,7 @@ def test_no_row_is_moved_while_a_checkpoint_is_synced(path: Path) -> None:
 @pytest.mark.parametrize("how", ["commit", "flush", "close"])
 def test_what_has_to_be_written_meanwhile_is_whole(path: Path, how: str, steps: int) -> None:
     """A commit without room in the log, a flush or the end: the checkpoint is void, or its header synced first."""
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     step, count = _write_until_due(store)
     following: SyncTicket | None = step
     for _ in range(steps):
@@ -151,7 +151,7 @@ class _ByHand:
 
 async def test_commits_to_a_crowded_log_wait_for_the_end_of_a_checkpoint(path: Path) -> None:
     """As long as there is room they go on; when the checkpoint has ended all are written."""
-    store, by_hand = LoggedStore.open(path, "c", "n", SETTINGS), _ByHand()
+    store, by_hand = WalStore.open(path, "c", "n", SETTINGS), _ByHand()
     settings = GroupCommitSettings(delay_s=0.0, batch_bytes_max=20_000)
     committer = GroupCommitter(store, lambda _: None, settings, checkpoint_syncs=by_hand)
     count, batch = 0, 0
@@ -185,7 +185,7 @@ async def test_rows_that_a_commit_waits_for_are_moved_in_slices(path: Path, monk
     monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autocheckpoint": 16_384})  # none
     for name, value in (("MOVED_MOST", 2), ("MOVED_LEAST", 1), ("MOVED_PER_ROW", 0)):
         monkeypatch.setattr(logged_store, name, value)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(delay_s=0.0))
     sizes, held, batch, count = [0], 0, 0, 0
     async with trio.open_nursery() as nursery:
@@ -208,7 +208,7 @@ async def test_a_sync_of_a_checkpoint_that_fails_ends_the_committer(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one of the log does: a pipe cannot be synced."""
-    store, ends = LoggedStore.open(path, "c", "n", SETTINGS), os.pipe()
+    store, ends = WalStore.open(path, "c", "n", SETTINGS), os.pipe()
     committer = GroupCommitter(store, lambda _: None)
     monkeypatch.setattr(store, "checkpoint", lambda *_: StoreSync(0, os.dup(ends[1]), None))
     committer.submit(_row(1))

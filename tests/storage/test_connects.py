@@ -17,10 +17,10 @@ from wire.messages.control import encode_control, join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.nodes import MapStep, Moved
 from wire.messages.sessions import CloseSession, OpenSession, SessionClosed, SessionOpened
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 CLIENTS = [f"client {number}" for number in range(8)]
-WILL = Will("w", b"gone")
+WILL = SessionWill("w", b"gone")
 
 
 def say(cluster: Cluster, edge: Edge, *requests: ConnectRequest) -> None:
@@ -138,7 +138,7 @@ def test_a_plain_connection_waits_for_no_commit_of_messages() -> None:
 
 
 @pytest.mark.parametrize("will", [None, WILL], ids=["session", "will"])
-def test_a_plain_connect_waits_for_the_end_of_what_was_kept_of_its_client(will: Will | None) -> None:
+def test_a_plain_connect_waits_for_the_end_of_what_was_kept_of_its_client(will: SessionWill | None) -> None:
     """Else a crash brought back a session, or a will, of which the client was told that it is gone."""
     cluster = Cluster(partitions=1)
     edge, node = cluster.edges["e1"], cluster.nodes["s1"]

@@ -11,7 +11,7 @@ from storage.export.export_run import export_store
 from storage.export.importing import import_runs
 from storage.export.run_rows import RowReader
 from storage.state import keys
-from storage.state.rows import NEVER, Entry, LocalRow, LogRow, MetaRow, SessionRow, encode_entry, pack, unpack
+from storage.state.rows import NEVER, LocalRow, LogRow, MetaRow, QueueEntry, SessionRow, encode_entry, pack, unpack
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.storage.requests import message
@@ -41,7 +41,7 @@ class Writer:
         for _ in range(changes):
             session = PARTITION << 48 | self.rng.randrange(self.sessions)
             key = keys.queue_key(PARTITION, session, self.rng.randrange(1, 200))
-            entry = Entry(1, b"topic", self.rng.randbytes(20))
+            entry = QueueEntry(1, b"topic", self.rng.randbytes(20))
             writes[key] = encode_entry(entry) if self.rng.random() < 0.7 else None
         self.commit(writes)
 
@@ -141,10 +141,10 @@ def test_rows_made_together_are_those_made_one_by_one() -> None:
     """Many at a time take a shorter way, and must say the same; the CRC is that of the format."""
     session = PARTITION << 48 | 1
     entries = [
-        Entry(1, b"t", b"x", deadline=65_000, origin_a=0xABC, origin_b=7),
-        Entry(2, b"t", b"x", state=1, packet_identifier=9, deadline=NEVER),
-        Entry(3, b"t", b"", body=77),
-        Entry(4, b"t", b"x", deadline=1),
+        QueueEntry(1, b"t", b"x", deadline=65_000, origin_a=0xABC, origin_b=7),
+        QueueEntry(2, b"t", b"x", state=1, packet_identifier=9, deadline=NEVER),
+        QueueEntry(3, b"t", b"", body=77),
+        QueueEntry(4, b"t", b"x", deadline=1),
     ]
     found = [
         (keys.meta_key(PARTITION), pack(MetaRow(1, 5))),
@@ -165,7 +165,7 @@ def exported(tmp_path: Path) -> Path:
     session, client = PARTITION << 48 | 1, next(f"c{n}" for n in range(9999) if _partition(f"c{n}") == PARTITION)
     writes: dict[bytes, bytes | None] = {keys.session_key(PARTITION, session): pack(SessionRow(client, 1, 60, head=3))}
     for number in range(1, 6):
-        writes[keys.queue_key(PARTITION, session, number)] = encode_entry(Entry(number, b"t", b"x"))
+        writes[keys.queue_key(PARTITION, session, number)] = encode_entry(QueueEntry(number, b"t", b"x"))
     writer.commit(writes)
     writer.store.close()
     export_store(tmp_path / "source" / "store", tmp_path / "runs", None, 1_000, lambda _: None)

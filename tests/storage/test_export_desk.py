@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from access.operators.verbs import Operator, Role
-from storage.export.export_desk import ExportDesk
+from access.operators.verbs import Operator, OperatorRole
+from storage.export.export_desk import Exporter
 from storage.state.rows import MetaRow
-from storage.store.aside_stores import AsideStores
-from storage.store.logged_store import LoggedStore
+from storage.store.aside_stores import QuarantinedStores
+from storage.store.logged_store import WalStore
 from storage.store.put_aside import quarantine
 from wire.messages.operators import Admin
 
@@ -34,14 +34,12 @@ class MadeUpCopies:
         return {str(number): "made up" for number in numbers}
 
 
-ADMIN = Operator(Role.ADMIN, "ann")
+ADMIN = Operator(OperatorRole.ADMIN, "ann")
 
 
-def desk_of(folder: Path, counted: list[int]) -> ExportDesk:
-    aside = AsideStores(folder / "store.db")
-    return ExportDesk(
-        MadeUpCopies(), cast(LoggedStore, None), cast(Any, None), folder / "exports", aside, counted.append
-    )
+def desk_of(folder: Path, counted: list[int]) -> Exporter:
+    aside = QuarantinedStores(folder / "store.db")
+    return Exporter(MadeUpCopies(), cast(WalStore, None), cast(Any, None), folder / "exports", aside, counted.append)
 
 
 def test_stores_put_aside_before_the_start_are_counted_at_once(tmp_path: Path) -> None:
@@ -66,7 +64,10 @@ def test_the_copies_are_described_as_the_node_has_them(tmp_path: Path) -> None:
 def test_a_role_that_does_not_suffice_is_refused_and_counted(tmp_path: Path) -> None:
     """NIST: protect. A node of storage judges the role itself; a peer that is no operator may nothing."""
     desk = desk_of(tmp_path, [])
-    for operator, why in ((Operator(Role.OPERATOR, "bob"), "wants the role admin"), (None, "wants an operator's")):
+    for operator, why in (
+        (Operator(OperatorRole.OPERATOR, "bob"), "wants the role admin"),
+        (None, "wants an operator's"),
+    ):
         reply = desk.ask(Admin(1, "store aside remove", {"name": "x", "dry_run": False}), operator)
         assert not reply.ok and why in reply.error and reply.exit_code == 2
     assert desk.refused == 2

@@ -7,7 +7,7 @@ import pytest
 
 from storage.core import StorageCore
 from storage.hosting import figures, hosted_partition
-from storage.ready import Event, Ready
+from storage.ready import Event, StorageReady
 from storage.state.durable_sessions import DurableSession
 from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster
@@ -39,7 +39,7 @@ def walked_sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     turns: list[int] = []
     handle, queued = StorageCore.handle, DurableSession.__dict__["queued"].fget
 
-    def handled(self: StorageCore, now: float, events: Sequence[Event], *, goes_on: bool = False) -> Ready:
+    def handled(self: StorageCore, now: float, events: Sequence[Event], *, goes_on: bool = False) -> StorageReady:
         turns.append(0)
         return handle(self, now, events, goes_on=goes_on)
 

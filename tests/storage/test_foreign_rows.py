@@ -4,7 +4,7 @@ import pytest
 
 from router.map.commands import PlacePartitions
 from storage.core import FrameArrived
-from storage.replication.backup import Replica
+from storage.replication.backup import PartitionBackup
 from storage.state import keys
 from storage.state.rows import LogRow, pack
 from tests.storage.replicas import EmptyStore
@@ -21,7 +21,7 @@ FOREIGN = [keys.meta_key(2), keys.meta_key(4), b"", b"\x00", b"\x00\x02\xff", b"
 @pytest.mark.parametrize("key", FOREIGN, ids=repr)
 def test_a_log_row_that_writes_elsewhere_is_refused_whole(key: bytes) -> None:
     """It was applied as it came, under whichever key it named."""
-    replica = Replica(3, EmptyStore(), {})
+    replica = PartitionBackup(3, EmptyStore(), {})
     replica.load()
     own = pack(LogRow(1, 1, [(keys.session_key(3, 1), b"v")], 1))
     with pytest.raises(Unreadable, match="not of partition 3"):

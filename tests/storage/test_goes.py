@@ -1,7 +1,7 @@
 """The work of each turn that ends is carried out, also where more has come than the turn took."""
 
 from storage.goes import take_goes
-from storage.turn_events import COPIES_MAX, TurnEvents
+from storage.turn_events import COPIES_MAX, StorageEventQueue
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.frames import FrameKind
@@ -28,7 +28,7 @@ def test_a_turn_that_ends_behind_a_message_is_carried_out_though_more_has_come()
         message = PublishMessage(tag, topic, b"m", 1, partitions=(0,), epochs=(edge.epoch(0),))
         return FrameArrived(edge.key, FrameKind.PUBLISH, encode_message(message))
 
-    events = TurnEvents()
+    events = StorageEventQueue()
     events.append(frame(100_000, b"all"))
     begun = take_goes(core, events, lambda: now, now + 1.0, own=False)
     assert begun.goes_on and not begun.batch, "the message has receivers left"

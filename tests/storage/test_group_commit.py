@@ -14,9 +14,9 @@ import trio.testing
 
 from storage.store import log_syncs, logged_store, write_ahead
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
-from storage.store.group_commit import Committed, GroupCommit, GroupCommitReady, LogSynced, Submitted, Waited
+from storage.store.group_commit import Committed, CommitWaited, GroupCommit, GroupCommitReady, LogSynced, Submitted
 from storage.store.group_committer import GATHERED_MAX, GroupCommitter
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
@@ -45,7 +45,7 @@ class _Disk:
         self.deadline = 0.0
         self.marker_syncs = 0
 
-    def event(self, event: Submitted | Committed | LogSynced | Waited) -> None:
+    def event(self, event: Submitted | Committed | LogSynced | CommitWaited) -> None:
         ready = self.core.handle(self.now, event)
         self.durable = ready.durable if ready.durable is not None else self.durable
         if ready.transaction is not None:
@@ -60,7 +60,7 @@ class _Disk:
             self.marker_syncs += ready.marker
         self.deadline = ready.deadline
         if self.deadline <= self.now:
-            self.event(Waited())
+            self.event(CommitWaited())
 
     def submit(self, rows: int = 1) -> None:
         self.event(Submitted([_row(number) for number in range(rows)]))
@@ -102,7 +102,7 @@ def test_the_pipeline_is_one_deep() -> None:
     disk.submit(10)
     disk.submit(30)
     disk.now += 1
-    disk.event(Waited())
+    disk.event(CommitWaited())
     assert disk.commits == [1, 10]
     disk.end_sync()
     assert disk.commits == [1, 10, 30]
@@ -119,7 +119,7 @@ def test_a_small_batch_behind_a_sync_waits_for_the_delay() -> None:
     assert disk.commits == [1]
     assert disk.deadline == pytest.approx(0.002)
     disk.now = 0.002
-    disk.event(Waited())
+    disk.event(CommitWaited())
     assert disk.commits == [1, 2]
 
 
@@ -147,7 +147,7 @@ def test_the_marker_is_synced_after_a_rest() -> None:
     disk.end_sync()
     assert disk.deadline == 1.0
     disk.now = 1.0
-    disk.event(Waited())
+    disk.event(CommitWaited())
     assert disk.marker_syncs == 1
     disk.end_sync()
     assert disk.deadline == float("inf")
@@ -188,10 +188,10 @@ def test_random_schedules_keep_order_and_end_durable(seed: int) -> None:
             perform(core.handle(now, LogSynced(covered)))
             assert durable <= batches_at[covered]
         else:
-            perform(core.handle(now, Waited()))
+            perform(core.handle(now, CommitWaited()))
     while running or core.durable < submitted:
         now += 0.01
-        perform(core.handle(now, LogSynced(running.popleft()) if running else Waited()))
+        perform(core.handle(now, LogSynced(running.popleft()) if running else CommitWaited()))
     assert seen == [key for number in range(submitted) for key, _ in _row(number)]
     assert core.backlog_bytes == 0
 
@@ -332,7 +332,7 @@ async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
     monkeypatch.setattr(logged_store, "MOVED_BYTES_MAX", 20_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 200_000)
     monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)  # each sync lasts as long as the loop is busy
-    store = LoggedStore.open(tmp_path / "store", "c", "n", _NO_FLOOR)
+    store = WalStore.open(tmp_path / "store", "c", "n", _NO_FLOOR)
     monkeypatch.setattr(os, "fdatasync", _refuse)
     settings = GroupCommitSettings(delay_s=0.0, batch_ops_max=1_000, batch_bytes=1, batch_bytes_max=20_000)
     committer = GroupCommitter(store, lambda _: None, settings)
@@ -351,7 +351,7 @@ async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
     copy.mkdir()
     for file in tmp_path.glob("store*"):
         shutil.copy(file, copy / file.name)
-    killed = LoggedStore.open(copy / "store", "c", "n", _NO_FLOOR)
+    killed = WalStore.open(copy / "store", "c", "n", _NO_FLOOR)
     assert dict(killed.scan(b"", None, len(rows) + 1)) == rows
     killed.close()
     store.close()

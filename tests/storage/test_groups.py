@@ -11,7 +11,7 @@ from tests.storage.scripted_edge import Edge
 from tests.storage.storage_cluster import Cluster
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 ROUND_MS = 5  # most processor time of one turn
 SHARE = b"g/q"
@@ -89,7 +89,7 @@ def grouped(edge: Edge, members: int) -> None:
     clients = [edge.open(f"c{number}", settle=number % 500 == 499) for number in range(members)]
     edge.cluster.settle()
     for at, client in enumerate(clients, 1):
-        edge.subscribe(client, Subscription("$share/g/q", 1), settle=at % 500 == 0)
+        edge.subscribe(client, SessionSubscription("$share/g/q", 1), settle=at % 500 == 0)
     edge.cluster.settle()
     for at, client in enumerate(clients, 1):
         edge.close(client, settle=at % 500 == 0)
@@ -114,7 +114,7 @@ def test_thousands_of_members_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
     edge = cluster.edges["e1"]
     grouped(edge, 3_000)
     alice = edge.open("alice", receive_maximum=20)
-    edge.subscribe(alice, Subscription("$share/g/q", 1))
+    edge.subscribe(alice, SessionSubscription("$share/g/q", 1))
     found: list[float] = []
     for _ in range(5):
         for _ in range(100):

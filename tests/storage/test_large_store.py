@@ -5,7 +5,7 @@ import pytest
 from storage.hosting import loading, placements, route_reports
 from storage.hosting.route_reports import RouteReports
 from storage.state.durable_sessions import DurableSession
-from storage.state.rows import Entry, SessionRow, encode_entry, outline_entry
+from storage.state.rows import QueueEntry, SessionRow, encode_entry, outline_entry
 from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap, Delegation, ShardEntry
@@ -70,11 +70,11 @@ def test_a_session_that_is_away_has_nothing_made_that_it_does_not_use() -> None:
 def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
     """Queues are restored from it alone."""
     for entry in (
-        Entry(1, b"a/b", b"payload", b"props", 2, True, 5, 9, 1, 1, 2, 3),
-        Entry(2, b"topic", b"", b"", 1),
-        Entry(3, b"a", b"", b"pp", 1, body=12),
-        Entry(4, b"a", b"payload", b"pp", 1, share=b"g/a", published=1, own_bytes=2, arrived=1 << 40),
-        Entry(5, b"a", b"", b"", 2, body=12, arrived=1),
+        QueueEntry(1, b"a/b", b"payload", b"props", 2, True, 5, 9, 1, 1, 2, 3),
+        QueueEntry(2, b"topic", b"", b"", 1),
+        QueueEntry(3, b"a", b"", b"pp", 1, body=12),
+        QueueEntry(4, b"a", b"payload", b"pp", 1, share=b"g/a", published=1, own_bytes=2, arrived=1 << 40),
+        QueueEntry(5, b"a", b"", b"", 2, body=12, arrived=1),
     ):
         size = len(entry.topic) + len(entry.properties) + (0 if entry.body else len(entry.payload))
         outline = (entry.qos, entry.state, entry.packet_identifier, entry.body, size, entry.arrived)

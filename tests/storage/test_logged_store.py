@@ -12,8 +12,8 @@ import pytest
 
 from storage.state import keys
 from storage.store import logged_store, write_ahead
-from storage.store.errors import BatchUnknown, StoreDamaged, StoreShort
-from storage.store.logged_store import LoggedStore
+from storage.store.errors import BatchUnknown, StoreDamaged, StoreIncomplete
+from storage.store.logged_store import WalStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from tests.storage.faulty_library import FaultyLibrary
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.lsm"
 
 
-def _sync(store: LoggedStore) -> None:
+def _sync(store: WalStore) -> None:
     store.begin_sync().run()
     store.acked(store.transaction_no)
 
@@ -40,7 +40,7 @@ def _kill(path: Path, target: Path) -> Path:
     return target / "store.lsm"
 
 
-def _in_data_file(store: LoggedStore) -> list[bytes]:
+def _in_data_file(store: WalStore) -> list[bytes]:
     """Return the keys that the data file has, those of the store itself left out."""
     return [key for key, _ in store.raw_scan(b"\x00", 1 << 30) if not key.startswith(b"\xff\xff")]
 
@@ -48,7 +48,7 @@ def _in_data_file(store: LoggedStore) -> list[bytes]:
 def test_messages_that_are_consumed_soon_never_reach_the_data_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a queue come and go in one generation: what is moved is what stands at its end, and the newest META."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(1, 2_000):
         consumed = [(keys.queue_key(1, 7, number - 3), None)] if number > 3 else []
         meta = (keys.meta_key(1), number.to_bytes(8, "big"))
@@ -68,7 +68,7 @@ def test_messages_that_are_consumed_in_the_next_generation_do_not_either(
 ) -> None:
     """What was in flight when a generation ended is deleted in the next one, before it would be moved."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     seen: set[bytes] = set()
     for number in range(1, 2_000):
         consumed = [(keys.queue_key(1, 7, number - 50), None)] if number > 50 else []
@@ -76,7 +76,7 @@ def test_messages_that_are_consumed_in_the_next_generation_do_not_either(
         _sync(store)
         seen.update(_in_data_file(store))
         if number % 500 == 0:
-            killed = LoggedStore.open(_kill(path, tmp_path / str(number)), "c", "n", SETTINGS)
+            killed = WalStore.open(_kill(path, tmp_path / str(number)), "c", "n", SETTINGS)
             assert len(killed.scan(b"", None, 100)) == 51
             killed.close()
     assert seen == set()  # META is written again with each message
@@ -89,7 +89,7 @@ def test_a_deletion_that_is_not_durable_keeps_no_row_from_the_data_file(
 ) -> None:
     """After a loss of power it would be gone, and with it the region that has the row."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 5_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(1, 60):
         store.write([(keys.queue_key(1, 7, number), b"x" * 100)])
     _sync(store)
@@ -106,13 +106,13 @@ def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
     first = Store.open(path, "c", "n", SETTINGS)
     first.write([(key, b"old"), (keys.queue_key(1, 7, 6), b"other")])
     first.close()
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(key, b"again")])
     assert store.get(key) == b"again"
     store.write([(key, None)])
     assert store.get(key) is None
     store.close()
-    again = LoggedStore.open(path, "c", "n", SETTINGS)
+    again = WalStore.open(path, "c", "n", SETTINGS)
     assert again.scan(b"", None, 9) == [(keys.queue_key(1, 7, 6), b"other")]
     again.close()
 
@@ -120,7 +120,7 @@ def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
 def test_rows_are_not_moved_before_their_commits_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library may write its log to the disk at any time; after a power loss ours would be behind it."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 2_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(200):
         store.write([(b"\x00\x01s%05d" % number, b"v" * 50)])
     assert _in_data_file(store) == []
@@ -132,7 +132,7 @@ def test_rows_are_not_moved_before_their_commits_are_durable(path: Path, monkeyp
 
 def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
     """Wherever a bit flips, what is recovered ends before it, and the marker says so."""
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(200):
         store.write([(b"k%05d" % number, b"v" * 100)])
     _sync(store)
@@ -143,11 +143,11 @@ def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
         data = bytearray(ahead.read_bytes())
         data[(size * trial) // 20 + trial % 13] ^= 1 << trial % 8
         ahead.write_bytes(data)
-        with pytest.raises(StoreShort):
-            LoggedStore.open(copy, "c", "n", SETTINGS)
+        with pytest.raises(StoreIncomplete):
+            WalStore.open(copy, "c", "n", SETTINGS)
     lost = _kill(path, tmp_path / "lost")
     lost.with_name("store.lsm-ahead").unlink()
-    with pytest.raises(StoreShort):
+    with pytest.raises(StoreIncomplete):
         Store.open(lost, "c", "n", SETTINGS)
     whole = _kill(path, tmp_path / "whole")
     opened = Store.open(whole, "c", "n", SETTINGS)  # as the tools do
@@ -158,7 +158,7 @@ def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
 
 def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path: Path) -> None:
     """Torn by a power loss, commits of the life before stand behind the new ones, with the numbers that come next."""
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(50):
         store.write([(b"k%05d" % number, b"old")])
     copy = _kill(path, tmp_path / "torn")
@@ -168,7 +168,7 @@ def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path
     data[record * 10 + 20] ^= 1  # commits from the 11th on were not whole
     ahead.write_bytes(data)
     store.abandon()
-    again = LoggedStore.open(copy, "c", "n", SETTINGS)
+    again = WalStore.open(copy, "c", "n", SETTINGS)
     newest = again.transaction_no
     for number in range(5):
         again.write([(b"n%05d" % number, b"new")])  # as long as the old ones, and in their places
@@ -184,7 +184,7 @@ def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.Mo
     """Their rows stand behind both regions, until they are moved: the file is as long as a few of them."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 5_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     sizes = []
     for number in range(100):
         store.write([(b"k", b"%03d" % number * 10_000), (b"n%03d" % number, b"")])
@@ -198,7 +198,7 @@ def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.Mo
 def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None in haste, and all are gone when the next generation is as large."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 200_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(b"a%04d" % number, b"x" * 100) for number in range(2_000)])
     _sync(store)
     sizes = [0]
@@ -219,7 +219,7 @@ def test_the_pace_of_moves_follows_the_size_of_commits(path: Path, monkeypatch: 
     monkeypatch.setattr(logged_store, "MOVED_LEAST", 2)
     monkeypatch.setattr(logged_store, "MOVED_IN_TIME", 10)
     monkeypatch.setattr(logged_store, "MOVED_MOST", 60)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     before = 0
     for number in range(6_000 // rows):
         store.write([(b"%05d" % (number * rows + at), b"x" * 84) for at in range(rows)])
@@ -240,7 +240,7 @@ def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pyt
     """Rows are counted by their mean length, and those of one commit may all be longer."""
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
     monkeypatch.setattr(logged_store, "MOVED_BYTES_MAX", 50_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(b"a%04d" % number, b"x" * 20_000) for number in range(50)])
     store.write([(b"b%04d" % number, b"") for number in range(10_000)])
     _sync(store)
@@ -259,7 +259,7 @@ def test_a_commit_that_finds_the_log_full_goes_to_the_data_file(
 ) -> None:
     """Such a commit, and those before it is durable, are whole after a kill; then the log is used again."""
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 250)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     model: dict[bytes, bytes] = {}
     rng = random.Random(1)
     for number in range(60):
@@ -283,7 +283,7 @@ def test_an_exception_while_rows_are_moved_loses_nothing(
     """The data file is opened again and the rows are moved once more; the commit at hand is in the log."""
     library = FaultyLibrary(monkeypatch)
     monkeypatch.setattr(logged_store, "GENERATION_BYTES", 1_000)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(40):
         if number == 20:
             library.fail(method, after=after)
@@ -291,7 +291,7 @@ def test_an_exception_while_rows_are_moved_loses_nothing(
         _sync(store)
     assert len(store.scan(b"", None, 100)) == 40
     store.close()
-    again = LoggedStore.open(path, "c", "n", SETTINGS)
+    again = WalStore.open(path, "c", "n", SETTINGS)
     assert len(again.scan(b"", None, 100)) == 40
     again.close()
 
@@ -301,7 +301,7 @@ def test_a_row_that_went_past_the_log_and_is_written_again_can_be_deleted(
 ) -> None:
     """It stands in the data file, which it reached past the log: its deletion has to go there too."""
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 80)
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(keys.queue_key(1, 7, 1), b"first")])
     store.write([(keys.queue_key(1, 7, 2), b"x" * 20_000)])
     _sync(store)
@@ -313,7 +313,7 @@ def test_a_row_that_went_past_the_log_and_is_written_again_can_be_deleted(
 
 def test_a_log_that_cannot_be_written_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outcome is known: the commit is not in the store, and the next one takes its number."""
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     number = store.write([(b"a", b"1")])
 
     def full(*_: object) -> int:
@@ -326,14 +326,14 @@ def test_a_log_that_cannot_be_written_leaves_the_store_as_it_was(path: Path, mon
     assert (store.transaction_no, store.get(b"b")) == (number, None)
     assert store.write([(b"c", b"3")]) == number + 1
     store.close()
-    again = LoggedStore.open(path, "c", "n", SETTINGS)
+    again = WalStore.open(path, "c", "n", SETTINGS)
     assert again.scan(b"", None, 9) == [(b"a", b"1"), (b"c", b"3")]
     again.close()
 
 
 def test_a_damaged_page_is_found_when_rows_are_moved_or_read(path: Path) -> None:
     """The data file's own checks hold behind the log."""
-    store = LoggedStore.open(path, "c", "n", SETTINGS)
+    store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(3_000):
         store.write([(b"k%05d" % number, b"v" * 200)])
     store.close()
@@ -342,7 +342,7 @@ def test_a_damaged_page_is_found_when_rows_are_moved_or_read(path: Path) -> None
         data[at] ^= 1
     path.write_bytes(data)
     with pytest.raises(StoreDamaged):
-        again = LoggedStore.open(path, "c", "n", SETTINGS)
+        again = WalStore.open(path, "c", "n", SETTINGS)
         try:
             again.scan(b"", None, 1 << 30)
         finally:

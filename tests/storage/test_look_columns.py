@@ -6,13 +6,13 @@ import pytest
 
 from mqtt.properties import PropertyId, encode_properties
 from tests.storage.storage_cluster import Cluster, with_edge
-from wire.looks.desk import LookDesk
-from wire.looks.pace import LookBounds
-from wire.looks.source import Ask
+from wire.looks.desk import QueryServer
+from wire.looks.pace import QueryBounds
+from wire.looks.source import RowScan
 from wire.messages.batches import PublishMessage
 from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Look, Seen
-from wire.messages.sessions import Subscription
+from wire.messages.looks import Query, QueryResult
+from wire.messages.sessions import SessionSubscription
 
 SHARE = b"g/a"
 UTC_MS = 1_000_000
@@ -23,7 +23,7 @@ def shown(cluster: Cluster, what: str) -> list[dict[str, Any]]:
     core = cluster.primary(0).core
     core.placements.journal.utc_ms = lambda: UTC_MS
     source = core.operators.desk.kinds()[what]
-    ask = Ask({}, "", frozenset(source.columns), "admin", 100, 0.0)
+    ask = RowScan({}, "", frozenset(source.columns), "admin", 100, 0.0)
     return [{name: read(thing) for name, read in source.columns.items()} for _, thing in source.walk(ask) if thing]
 
 
@@ -43,9 +43,9 @@ def test_a_subscription_has_its_age() -> None:
     """That of the last SUBSCRIBE."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
-    edge.subscribe(alice, Subscription("a/#", 1))
+    edge.subscribe(alice, SessionSubscription("a/#", 1))
     cluster.run(5.0)
-    edge.subscribe(alice, Subscription("b/#", 1))
+    edge.subscribe(alice, SessionSubscription("b/#", 1))
     cluster.settle()
     ages = {row["filter"]: (UTC_MS - row["since_ms"]) / 1000 for row in shown(cluster, "subscriptions")}
     assert ages["a/#"] == pytest.approx(5.0, abs=0.5) and ages["b/#"] < 1.0
@@ -56,7 +56,7 @@ def test_a_group_counts_its_copies_and_says_whether_one_member_is_behind() -> No
     cluster, edge = with_edge(partitions=1)
     members = [edge.open(name) for name in ("alice", "bob")]
     for member in members:
-        edge.subscribe(member, Subscription("$share/g/a", 1))
+        edge.subscribe(member, SessionSubscription("$share/g/a", 1))
     for number in range(4):
         edge.publish(PublishMessage(0, b"a", str(number).encode(), 1, share=SHARE), 0)
     cluster.settle()
@@ -101,14 +101,14 @@ def test_a_payload_is_shown_to_operators_that_ask_for_it(
 ) -> None:
     """NIST: protect. Neither a list nor a named column gives what a message carries to a viewer."""
     cluster, edge = with_edge(partitions=1)
-    edge.subscribe(edge.open("alice"), Subscription("a/#", 1))
+    edge.subscribe(edge.open("alice"), SessionSubscription("a/#", 1))
     edge.publish(PublishMessage(0, b"a/b", b"secret", 1, True), 0)
     cluster.settle()
-    answers: list[Seen] = []
+    answers: list[QueryResult] = []
     sources = cluster.primary(0).core.operators.desk.kinds()
-    bounds = LookBounds(500, 1.0, 32 * 1024)
-    desk = LookDesk("s", "storage", bounds, sources, lambda _, seen: answers.append(seen), lambda: 1)
-    desk.ask(0.0, "asker", role, Look(1, what, where=where, columns=columns, role=role))
+    bounds = QueryBounds(500, 1.0, 32 * 1024)
+    desk = QueryServer("s", "storage", bounds, sources, lambda _, seen: answers.append(seen), lambda: 1)
+    desk.ask(0.0, "asker", role, Query(1, what, where=where, columns=columns, role=role))
     desk.turn(0.0)
     (answer,) = answers
     assert (error in answer.error) and (bool(error) == bool(answer.error))

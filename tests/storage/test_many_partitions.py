@@ -8,7 +8,7 @@ from storage.hosting import placements
 from storage.hosting.deadlines import Deadlines
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.placements import Placements
-from storage.replication.primary import Replication
+from storage.replication.primary import PartitionReplication
 from storage.state.partition import Partition
 from tests.memory import allocated
 from tests.storage.storage_cluster import Cluster, with_edge
@@ -52,8 +52,8 @@ def test_idle_partitions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
 
         monkeypatch.setattr(kind, name, count)
 
-    counted(Replication, "stream")
-    counted(Replication, "wanted")
+    counted(PartitionReplication, "stream")
+    counted(PartitionReplication, "wanted")
     counted(Partition, "tick")
     counted(HostedPartition, "advance")
     cluster.run(1.0)

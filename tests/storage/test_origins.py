@@ -5,7 +5,7 @@ from storage.messages.publishers import PUBLISHERS_MAX, Publishers
 from tests.storage.storage_cluster import with_edge
 from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.origin_window import OriginWindow
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 
 def test_each_pick_is_new_once_whatever_its_order() -> None:
@@ -92,7 +92,7 @@ def test_a_session_s_messages_may_come_out_of_the_order_of_their_counters() -> N
     """A refused one, whose client did not hear of it, comes again under a new counter before those that followed it."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
-    edge.subscribe(alice, Subscription("t", 2))
+    edge.subscribe(alice, SessionSubscription("t", 2))
     for counter, payload in ((8, b"new counter"), (7, b"old counter"), (8, b"new counter"), (7, b"old counter")):
         message = PublishMessage(0, b"t", payload, 2, origin_kind=OriginKind.SESSION, origin_a=5, origin_b=counter)
         edge.publish(message, 0)

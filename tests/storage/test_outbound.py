@@ -9,7 +9,7 @@ from tests.storage.scripted_edge import Connection
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push
 from wire.messages.cluster_map import PartitionEntry
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 
 def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() -> None:
@@ -19,7 +19,7 @@ def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() ->
     """
     cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1)
     alice = edge.open("alice", receive_maximum=2)
-    edge.subscribe(alice, Subscription("two", 2), Subscription("one", 1))
+    edge.subscribe(alice, SessionSubscription("two", 2), SessionSubscription("one", 1))
     for topic, qos in ((b"two", 2), (b"one", 1), (b"one", 1), (b"one", 1)):
         edge.publish(PublishMessage(0, topic, b"m", qos), 0)
     cluster.settle()
@@ -48,7 +48,7 @@ def queued(cluster: Cluster, count: int, *, qos: int = 1, size: int = 3) -> None
     """Let alice subscribe, go away, and so many messages wait for her."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
-    edge.subscribe(alice, Subscription("a/#", qos))
+    edge.subscribe(alice, SessionSubscription("a/#", qos))
     edge.close(alice)
     for number in range(count):
         edge.publish(PublishMessage(0, b"a/b", str(number).encode().ljust(size, b"."), qos), 0)
@@ -140,7 +140,7 @@ def test_an_identifier_given_since_the_session_row_is_not_given_again_after_a_cr
     """Its entry is consumed, but no row says so yet: after the next crash both entries would go out under it."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(ack_delay_s=60.0))
     alice = edge.open("alice")
-    edge.subscribe(alice, Subscription("a/#", qos))
+    edge.subscribe(alice, SessionSubscription("a/#", qos))
     edge.publish(PublishMessage(0, b"a/b", b"0", qos), 0)
     cluster.settle()
     cluster.crash_all()
@@ -180,7 +180,7 @@ def test_no_row_outlives_the_body_that_it_names() -> None:
     cluster, edge = with_edge(partitions=1, settings=with_settings(ack_delay_s=60.0))
     connections = [edge.open(name) for name in ("alice", "bob")]
     for connection in connections:
-        edge.subscribe(connection, Subscription("a/#", 1))
+        edge.subscribe(connection, SessionSubscription("a/#", 1))
     payload = b"x" * 400  # shared: stored once
     edge.publish(PublishMessage(0, b"a/b", payload, 1), 0)
     cluster.settle()
@@ -232,7 +232,7 @@ def test_acknowledgements_go_with_the_next_operation_or_by_themselves() -> None:
     """A message and its acknowledgement are one operation where messages follow each other, and two where none does."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
-    edge.subscribe(alice, Subscription("a/#", 1))
+    edge.subscribe(alice, SessionSubscription("a/#", 1))
     partition = cluster.nodes["s1"].core.partitions[0].partition
 
     def rows() -> int:
@@ -254,7 +254,7 @@ def test_a_full_window_makes_acknowledgements_pressing() -> None:
     """The node's loop lets PUBACKs wait for other news only where no message waits for them."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", receive_maximum=2)
-    edge.subscribe(alice, Subscription("a/#", 1))
+    edge.subscribe(alice, SessionSubscription("a/#", 1))
     core = cluster.nodes["s1"].core
     for number in range(2):
         edge.publish(message(str(number)), 0)

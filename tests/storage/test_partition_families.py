@@ -7,7 +7,7 @@ import pytest
 from conf.metrics import Metrics
 from storage.core import StorageCore
 from storage.hosting import figures, hosted_partition
-from storage.looks.shown import Shown
+from storage.looks.shown import QueryRows
 from storage.partition_families import expose_partitions
 from storage.state.keys import QUEUE
 from storage.state.rows import decode_entry, encode_entry
@@ -25,7 +25,7 @@ class Page:
     def __init__(self, cluster: Cluster, node: str = "s1") -> None:
         core: StorageCore = cluster.nodes[node].core
         self.metrics = Metrics("storage", node, "1")
-        shown = Shown(node, core.placements.hosted, lambda: core.map, core.served_ms, lambda: 0)
+        shown = QueryRows(node, core.placements.hosted, lambda: core.map, core.served_ms, lambda: 0)
         expose_partitions(self.metrics, shown, core.figures, core.event_counts, BUDGET)
 
     def __call__(self) -> dict[str, Any]:

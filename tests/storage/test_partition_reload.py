@@ -13,7 +13,7 @@ from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import RecordInbound, ReleaseInbound
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 CLIENTS = ("alice", "bob")
 WAITING_COPY = [
@@ -104,7 +104,7 @@ class Run:
         what, *more = operation
         edge = self.edge
         if what == "open":
-            edge.open(more[0], expiry_s=more[1], will=Will("w", b"x", 1, delay_s=2) if more[2] else None)
+            edge.open(more[0], expiry_s=more[1], will=SessionWill("w", b"x", 1, delay_s=2) if more[2] else None)
         elif what == "publish":
             qos, size, retain = more
             self.count += 1

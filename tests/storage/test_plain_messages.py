@@ -1,4 +1,4 @@
-"""Plain messages and PUBACKs, taken from the bytes of frames, do what ``Delivery`` and ``Outbound`` do one by one.
+"""The fast path for messages and PUBACKs in frames has the same effects as the general path, one message at a time.
 
 Each scene is played three times: by the rules for one message at a time, by the lanes as they are compiled, and by the
 same files uncompiled. Rows, pushes, answers and the state of the sessions must be equal after each frame.
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mqtt.reasons import ReasonCode
-from storage.messages.delivery import Delivery
+from storage.messages.delivery import PartitionDelivery
 from storage.messages.publishers import Publishers
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
@@ -34,7 +34,7 @@ from wire.messages.batches import (
     encode_run,
 )
 from wire.messages.frames import FrameKind
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 EDGE, INCARNATION, LEASE_S = "e1", 7, 3.0
 PARTITION = 5
@@ -48,7 +48,7 @@ class Scene:
         self.store = ModelStore.open(ModelDisk(), "cluster", "s1", StoreSettings())
         self.partition = Partition(PARTITION, settings, self.store, {}, 100.0)
         self.partition.epoch, self.partition.since = 4, 3
-        self.delivery = Delivery(self.partition, lambda *_: "")
+        self.delivery = PartitionDelivery(self.partition, lambda *_: "")
         self.publishers = Publishers()
         self.runs = self.ones = 0  # runs, and messages that were taken one by one
         self.form = form
@@ -65,9 +65,9 @@ class Scene:
             session = DurableSession(SESSION + number, f"client {number}")
             session.edge, session.incarnation, session.owner_epoch, session.window = edge, INCARNATION, 9, window
             self.partition.sessions[session.number] = session
-            self.subscribe(session, Subscription(topic_filter, qos, identifier=number))
+            self.subscribe(session, SessionSubscription(topic_filter, qos, identifier=number))
 
-    def subscribe(self, session: DurableSession, subscription: Subscription) -> None:
+    def subscribe(self, session: DurableSession, subscription: SessionSubscription) -> None:
         session.subscriptions[subscription.topic_filter] = subscription
         self.partition.trie.add(subscription.topic_filter, session.number, (session, subscription))
         self.delivery.targets.forget_routes()

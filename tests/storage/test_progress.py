@@ -2,13 +2,13 @@
 
 import pytest
 
-from storage.replication.progress import Progress, ProgressPhase
+from storage.replication.progress import BackupProgress, ProgressPhase
 from wire.messages.replication import TransferSlice
 
 
-def joining() -> Progress:
+def joining() -> BackupProgress:
     """Return a backup that is not in sync, at a primary whose newest operation is 9."""
-    return Progress("s2", 1.0, in_sync=False, previous=9)
+    return BackupProgress("s2", 1.0, in_sync=False, previous=9)
 
 
 def test_a_probe_that_matches_streams_and_then_counts() -> None:
@@ -72,10 +72,10 @@ def test_a_copy_that_does_not_count_is_replaced() -> None:
 
 def test_a_copy_that_counts_is_never_emptied() -> None:
     """What was acknowledged since may be nowhere else: the map drops the replica before."""
-    backup = Progress("s2", 1.0, in_sync=True, previous=9)
+    backup = BackupProgress("s2", 1.0, in_sync=True, previous=9)
     with pytest.raises(AssertionError, match="its copy is replaced"):
         backup.transfer_begins(1, b"a")
-    backup = Progress("s2", 1.0, in_sync=True, previous=9)
+    backup = BackupProgress("s2", 1.0, in_sync=True, previous=9)
     backup.matched(9, whole=True)
     backup.diverged()
     assert (backup.phase, backup.broken, backup.counted) == (ProgressPhase.PROBE, True, True)

@@ -11,7 +11,7 @@ from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import SessionOpened, Subscription
+from wire.messages.sessions import SessionOpened, SessionSubscription
 
 TURN_MS = 5  # most processor time of one turn
 LONGEST = 5  # turns, in the middle of which others are judged: a busy machine makes single ones longer
@@ -145,7 +145,7 @@ def test_a_session_with_many_gaps_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=8_000))
     edge = cluster.edges["e1"]
     alice = edge.open("alice", receive_maximum=8_000)
-    edge.subscribe(alice, Subscription("q", 1))
+    edge.subscribe(alice, SessionSubscription("q", 1))
     publish(edge, b"q", 2_900)
     for at, push in enumerate(list(alice.outbound.values())):
         if at % 2:

@@ -16,7 +16,7 @@ from wire.messages.batches import PublishMessage
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, PeerKey
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage
 
 OPERATOR = PeerKey("operator", TIER_OPERATOR, 1)
@@ -79,7 +79,7 @@ def test_retained_messages_of_all_partitions_are_read(edge: Edge) -> None:
 def test_sessions_are_shown_to_operators(edge: Edge) -> None:
     """Of all partitions: what is shown is the state in memory."""
     core, now = edge.cluster.nodes["s1"].core, edge.cluster.now
-    ready = core.handle(now, [FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Look(1, "sessions")))])
+    ready = core.handle(now, [FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Query(1, "sessions")))])
     (seen,) = (decode_control(payload) for node, _, payload in ready.sends if node == OPERATOR.node)
-    assert isinstance(seen, Seen) and not seen.error
+    assert isinstance(seen, QueryResult) and not seen.error
     assert len([msgspec.msgpack.decode(row) for row in seen.rows]) == 2

@@ -9,8 +9,8 @@ from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
-from wire.messages.sessions import Subscription
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply, SharePick
+from wire.messages.sessions import SessionSubscription
 
 SHARE = b"g/a"
 
@@ -22,7 +22,7 @@ def message(payload: str, qos: int = 1, **more: Any) -> PublishMessage:
 def member(cluster: Cluster, *, window: int = 64, qos: int = 2) -> tuple[Edge, Connection]:
     edge = cluster.edges["e1"]
     alice = edge.open("alice", receive_maximum=window)
-    edge.subscribe(alice, Subscription("$share/g/a", qos, identifier=7))
+    edge.subscribe(alice, SessionSubscription("$share/g/a", qos, identifier=7))
     return edge, alice
 
 
@@ -31,7 +31,7 @@ def orders(cluster: Cluster) -> list[RedispatchOrder]:
 
 
 def answer(cluster: Cluster, number: int, pick: SharePick | None = None, edge: str = "e1") -> None:
-    said = RedispatchAnswer(0, 0, number, pick)
+    said = RedispatchReply(0, 0, number, pick)
     cluster.send(cluster.edges[edge].key, cluster.primary(0).key.node, FrameKind.CONTROL, encode_control(said))
     cluster.settle()
 

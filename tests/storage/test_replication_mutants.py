@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.replication.primary import Replication
+from storage.replication.primary import PartitionReplication
 from storage.state.partition import Partition
 from tests.storage import test_replication, test_replication_random, test_schedules_replication
 from tests.storage.storage_cluster import Cluster
@@ -21,23 +21,23 @@ def acknowledge_without_backups(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledge_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
     """One copy is enough."""
-    original = Replication.configure
+    original = PartitionReplication.configure
 
-    def configure(self: Replication, placement: object, min_in_sync: int, former: object = None) -> None:  # noqa: ARG001
+    def configure(self: PartitionReplication, placement: object, min_in_sync: int, former: object = None) -> None:  # noqa: ARG001
         original(self, placement, 1, former)  # type: ignore[arg-type]
 
-    patch.setattr(Replication, "configure", configure)
+    patch.setattr(PartitionReplication, "configure", configure)
 
 
 def joining_counts_too_early(patch: pytest.MonkeyPatch) -> None:
     """Caught up with the commit index of a primary that has just begun: that is 0."""
 
-    def count(self: Replication, backup: object) -> None:
+    def count(self: PartitionReplication, backup: object) -> None:
         if not backup.counted:  # type: ignore[attr-defined]
             backup.counted = True  # type: ignore[attr-defined]
             self._partition.replicas |= {backup.node}  # type: ignore[attr-defined]
 
-    patch.setattr(Replication, "_count_joining", count)
+    patch.setattr(PartitionReplication, "_count_joining", count)
 
 
 def seeds(*numbers: int) -> Callable[[], None]:

@@ -7,7 +7,7 @@ from tests.storage.scripted_edge import Connection
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
 from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedMessage
-from wire.messages.sessions import SubscribeSession, Subscription
+from wire.messages.sessions import SessionSubscription, SubscribeSession
 
 
 def test_the_store_keeps_the_newest_and_an_empty_payload_clears() -> None:
@@ -75,7 +75,7 @@ def test_s14_a_retained_copy_and_its_live_twin() -> None:
     edge.publish(retained("a/1", "r1", qos=2), 0)
     edge.publish(retained("a/2", "r2", qos=2), 0)
     cluster.settle()
-    request = Subscription("a/#", 2, retain_handling=0)
+    request = SessionSubscription("a/#", 2, retain_handling=0)
     cluster_request = next(edge.requests)
     edge.ask(SubscribeSession(cluster_request, 0, edge.epoch(0), alice.session, alice.owner_epoch, [request]))
     cluster.settle()
@@ -139,7 +139,7 @@ def test_s24_live_messages_wait_five_seconds_at_most() -> None:
     """A retained read that never ends does not hold them for ever."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
-    edge.ask(SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, [Subscription("a/#", 1)]))
+    edge.ask(SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, [SessionSubscription("a/#", 1)]))
     cluster.settle()
     edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
     cluster.run(4.0)
@@ -152,7 +152,9 @@ def begin_read(cluster: Cluster, alice: Connection, qos: int = 1) -> int:
     """Subscribe to a/#, which holds live messages; return the number of the read."""
     edge = cluster.edges["e1"]
     read = next(edge.requests)
-    edge.ask(SubscribeSession(read, 0, edge.epoch(0), alice.session, alice.owner_epoch, [Subscription("a/#", qos)]))
+    edge.ask(
+        SubscribeSession(read, 0, edge.epoch(0), alice.session, alice.owner_epoch, [SessionSubscription("a/#", qos)])
+    )
     cluster.settle()
     return read
 

@@ -13,7 +13,7 @@ from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage
-from wire.node.events import FrameArrived, Tick
+from wire.node.events import FrameArrived, NodeTick
 
 ROUND_MS = 5  # most processor time of one round
 
@@ -166,5 +166,5 @@ def test_a_loop_with_look_ups_lets_the_thread_that_syncs_run() -> None:
     edge.publish(PublishMessage(0, b"a", b"p", 1, retain=True), 0)
     cluster.step()
     assert cluster.nodes["s1"].busy and not answered(edge, 1)
-    deadline = core.handle(cluster.now, [Tick()]).next_deadline
+    deadline = core.handle(cluster.now, [NodeTick()]).next_deadline
     assert cluster.now < deadline <= cluster.now + 0.002

@@ -11,7 +11,7 @@ from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import InboundRecorded, RecordInbound, SessionSubscribed
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 
 def three() -> tuple[Cluster, Edge]:
@@ -159,7 +159,7 @@ def test_s8a_subscribe_survives_the_primary_and_so_does_its_route() -> None:
 def test_s8b_time_that_nobody_served_is_no_absence() -> None:
     """Expiry and will delay of 5 s, nobody serves for 60 s: the session is resumed, the will stays unfired."""
     cluster, edge = with_edge(nodes=1)
-    alice = edge.open("alice", expiry_s=5, will=Will("w", b"gone", delay_s=5))
+    alice = edge.open("alice", expiry_s=5, will=SessionWill("w", b"gone", delay_s=5))
     edge.close(alice, clean=False)
     cluster.kill("s1", declare=False)
     cluster.run(60.0)
@@ -229,7 +229,7 @@ def test_s17_owner_epochs_never_start_again() -> None:
 def test_s19_wills_survive_the_primary_and_fire_once() -> None:
     """(c) The primary dies between firing and its completion: the same origin is handed over again."""
     cluster, edge = three()
-    edge.open("alice", expiry_s=0, will=Will("w", b"gone", 1))
+    edge.open("alice", expiry_s=0, will=SessionWill("w", b"gone", 1))
     edge.answer_wills = cluster.edges["e2"].answer_wills = False
     edge.close(edge.connections["alice"], clean=False)
     cluster.run(0.2)
@@ -250,7 +250,7 @@ def test_s19_wills_survive_the_primary_and_fire_once() -> None:
 def test_s19f_the_will_of_an_ephemeral_client_survives_edge_and_primary_together() -> None:
     """A host with one edge and one storage node dies: the will stands in the rows, not in memory."""
     cluster, edge = three()
-    edge.open("alice", expiry_s=0, will=Will("w", b"gone", 1))
+    edge.open("alice", expiry_s=0, will=SessionWill("w", b"gone", 1))
     cluster.kill(cluster.map.partitions[0].primary)
     cluster.kill_edge("e1")
     cluster.run(3.0)

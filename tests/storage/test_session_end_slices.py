@@ -10,8 +10,8 @@ from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import SessionOpened, SessionSubscribed, SubscribeSession, Subscription
-from wire.messages.wills import Will
+from wire.messages.sessions import SessionOpened, SessionSubscribed, SessionSubscription, SubscribeSession
+from wire.messages.wills import SessionWill
 
 ROUND_MS = 3  # most processor time of one round: below the 5 ms that a loop may stand
 SHARDS = 64  # as a cluster has by default
@@ -23,7 +23,7 @@ def subscribed(edge: Edge, client: Connection, count: int) -> list[str]:
     names = [f"+/x{number}/#" for number in range(count)]
     for start in range(0, count, FILTERS_PER_PIECE):
         request = next(edge.requests)
-        wanted = [Subscription(name, 1, retain_handling=2) for name in names[start : start + FILTERS_PER_PIECE]]
+        wanted = [SessionSubscription(name, 1, retain_handling=2) for name in names[start : start + FILTERS_PER_PIECE]]
         edge.ask(SubscribeSession(request, 0, edge.epoch(0), client.session, client.owner_epoch, wanted))
         while request in edge.asked:
             edge.cluster.step()
@@ -129,7 +129,7 @@ def test_an_older_connection_has_no_part_of_the_session_that_ends() -> None:
     """Its edge did not hear that it is over: what it asks for is refused, and its end ends nothing."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
-    alice = one.open("alice", will=Will("gone", b"", 0, False, b"", 0, 0xFFFFFFFF))
+    alice = one.open("alice", will=SessionWill("gone", b"", 0, False, b"", 0, 0xFFFFFFFF))
     subscribed(one, alice, 10 * FILTERS_AT_ONCE)
     one.answer_kicks = False
     two.open("alice", clean_start=True, settle=False)

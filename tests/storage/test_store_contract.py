@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from storage.store.protocol import KeyValueStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
@@ -24,7 +24,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     def open_store(cluster_id: str = "cluster", node_id: str = "s1") -> KeyValueStore:
         if request.param == "model":
             return ModelStore.open(disk, cluster_id, node_id, SETTINGS)
-        kind = LoggedStore if request.param == "logged" else Store
+        kind = WalStore if request.param == "logged" else Store
         return kind.open(tmp_path / "store.lsm", cluster_id, node_id, SETTINGS)
 
     return open_store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.store.errors import StoreShort, StoreUnavailable, StoreUnproven
+from storage.store.errors import StoreIncomplete, StoreUnavailable, StoreUnverified
 from storage.store.put_aside import QUARANTINED_MAX, quarantine
 from storage.store.scrub import Scrub
 from storage.store.store import Store
@@ -205,10 +205,10 @@ def test_a_lying_disk_is_noticed_after_a_power_loss(shim: Path, tmp_path: Path) 
     environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(live), "SHIM_IMAGE": str(synced), "SHIM_LIE_AFTER": "20"}
     acked, _ = _run_child(live / "store.lsm", 60, environment)
     shutil.copy(live / "store.lsm-acked", synced / "store.lsm-acked")
-    with pytest.raises(StoreShort) as caught:
+    with pytest.raises(StoreIncomplete) as caught:
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
     assert caught.value.transaction_no < acked <= caught.value.acked_up_to
-    with pytest.raises(StoreUnproven):  # and it stays refused
+    with pytest.raises(StoreUnverified):  # and it stays refused
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
     assert quarantine(synced / "store.lsm").exists()
     Store.open(synced / "store.lsm", "c", "n", SETTINGS).close()

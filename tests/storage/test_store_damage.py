@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.store.errors import StoreDamaged, StoreShort, StoreUnproven
+from storage.store.errors import StoreDamaged, StoreIncomplete, StoreUnverified
 from storage.store.put_aside import store_files
 from storage.store.scrub import Scrub, verify
 from storage.store.settings import StoreSettings
@@ -76,7 +76,7 @@ def _trial(pristine: Path, rows: dict[bytes, bytes], folder: Path, change: Calla
     path.write_bytes(data)
     try:
         store = Store.open(path, "c", "n", SETTINGS)
-    except (StoreDamaged, StoreShort):
+    except (StoreDamaged, StoreIncomplete):
         return True
     try:
         seen = _read_all(store, rows)
@@ -185,7 +185,7 @@ def test_a_merge_that_meets_damage_gives_the_store_up(
     for page in range(2, len(data) // PAGE_BYTES):
         data[page * PAGE_BYTES + 50] ^= 1
     path.write_bytes(data)
-    with pytest.raises(StoreUnproven):
+    with pytest.raises(StoreUnverified):
         store = Store.open(path, "c", "n", SETTINGS)
         for _ in range(100):
             store.write([(b"\x00\x02%06d" % number, b"v" * 1000) for number in range(300)])

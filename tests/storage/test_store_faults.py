@@ -14,7 +14,7 @@ from storage.store.errors import (
     StoreError,
     StoreFailed,
     StoreFull,
-    StoreShort,
+    StoreIncomplete,
     StoreUnavailable,
 )
 from storage.store.settings import StoreSettings
@@ -215,7 +215,7 @@ def _assert_refused_or_whole(path: Path, rows: dict[bytes, bytes], *, must_refus
     for _ in range(2):  # a refusal must not heal the store
         try:
             store = Store.open(path, "c", "n", SETTINGS)
-        except (StoreDamaged, StoreShort):
+        except (StoreDamaged, StoreIncomplete):
             continue
         assert not must_refuse
         try:
@@ -231,7 +231,7 @@ def test_a_cut_file_is_damage(path: Path, left: int) -> None:
     _filled(path, close=True)
     data = path.read_bytes()
     path.write_bytes(data[:left])
-    with pytest.raises((StoreDamaged, StoreShort)):
+    with pytest.raises((StoreDamaged, StoreIncomplete)):
         store = Store.open(path, "c", "n", SETTINGS)
         try:
             store.scan(b"", None, 1 << 30)
@@ -280,7 +280,7 @@ def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
         _damage(copy.with_name("store.lsm-log"), flip)
         try:
             opened = Store.open(copy, "c", "n", SETTINGS)
-        except (StoreShort, StoreDamaged):
+        except (StoreIncomplete, StoreDamaged):
             refused += 1
             continue
         assert opened.scan(b"", None, 1000) == store.scan(b"", None, 1000)  # the bit was not in use

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.store import logged_store, write_ahead
-from storage.store.logged_store import LoggedStore
+from storage.store.logged_store import WalStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 
@@ -25,7 +25,7 @@ def _random_batch(rng: random.Random) -> list[tuple[bytes, bytes | None]]:
     ]
 
 
-def _compare(store: Store | LoggedStore, model: dict[bytes, bytes], rng: random.Random) -> None:
+def _compare(store: Store | WalStore, model: dict[bytes, bytes], rng: random.Random) -> None:
     start, stop = sorted((_random_key(rng), _random_key(rng)))
     expected = [(key, model[key]) for key in sorted(model) if start <= key < stop]
     limit = rng.choice((1, 10, 10_000))
@@ -34,10 +34,10 @@ def _compare(store: Store | LoggedStore, model: dict[bytes, bytes], rng: random.
     assert store.get(key) == model.get(key)
 
 
-def _run(path: Path, seed: int, operations: int, kind: type[Store] | type[LoggedStore] = Store) -> None:
+def _run(path: Path, seed: int, operations: int, kind: type[Store] | type[WalStore] = Store) -> None:
     rng = random.Random(seed)
     model: dict[bytes, bytes] = {}
-    store: Store | LoggedStore = kind.open(path, "c", "n", SETTINGS)
+    store: Store | WalStore = kind.open(path, "c", "n", SETTINGS)
     for _ in range(operations):
         match rng.choices(OPERATIONS, (50, 30, 6, 6, 2, 40, 2))[0]:
             case "write":
@@ -83,7 +83,7 @@ def small_generations(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_random_operations_behind_a_log_match_a_dict(tmp_path: Path, seed: int) -> None:
     """The same behind a write-ahead log: generations, moves, commits without room, kills and replays."""
-    _run(tmp_path / "store.lsm", seed, 600, LoggedStore)
+    _run(tmp_path / "store.lsm", seed, 600, WalStore)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_random_operations_behind_a_log_match_a_dict(tmp_path: Path, seed: int) 
 @pytest.mark.parametrize("seed", range(1000, 1100))
 def test_random_operations_behind_a_log_match_a_dict_for_long(tmp_path: Path, seed: int) -> None:
     """The same for longer."""
-    _run(tmp_path / "store.lsm", seed, 3000, LoggedStore)
+    _run(tmp_path / "store.lsm", seed, 3000, WalStore)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import mqtt.filter_costs
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import PublishMessage
-from wire.messages.sessions import SessionSubscribed, SubscribeSession, Subscription
+from wire.messages.sessions import SessionSubscribed, SessionSubscription, SubscribeSession
 
 HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.product("a+", repeat=10), 300)]
 TOPIC = "/".join("a" * 31)
@@ -104,7 +104,7 @@ def test_a_repeated_request_changes_nothing() -> None:
     """The same SUBSCRIBE again, as an edge sends it to a new primary, gets the same codes."""
     cluster, edge = with_edge(settings=with_settings(filters_per_session_max=2), partitions=1)
     alice = edge.open("alice")
-    wanted = [Subscription(name, 1, retain_handling=2) for name in ("a", "b", "c")]
+    wanted = [SessionSubscription(name, 1, retain_handling=2) for name in ("a", "b", "c")]
     found: list[Any] = []
     for _ in range(2):
         request = SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, wanted)

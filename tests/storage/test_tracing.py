@@ -9,7 +9,7 @@ from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
 from tests.storage.plain_forms import FORMS, load
 from tests.storage.test_plain_messages import INCARNATION, PARTITION, SESSION, Scene
-from wire.looks.source import Ask
+from wire.looks.source import RowScan
 from wire.messages.batches import PublishMessage, PushAck, encode_message, encode_push_ack
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.orders import TraceOrder
@@ -47,7 +47,7 @@ class Traced(Scene):
     def told(self, name: str = "t") -> list[tuple[Any, ...]]:
         source = self.tracing.desk.sources()["trace"]
         columns = source.columns
-        ask = Ask({"trace": name}, "", frozenset(), "operator", 1_000, 0.0)
+        ask = RowScan({"trace": name}, "", frozenset(), "operator", 1_000, 0.0)
         return [
             tuple(columns[column](thing) for column in ("stage", "client_id", "seq", "origin"))
             for _, thing in source.walk(ask)

@@ -8,7 +8,7 @@ from storage.turn_events import (
     MESSAGE_WEIGHT,
     REQUEST_WEIGHT,
     WEIGHT_MAX,
-    TurnEvents,
+    StorageEventQueue,
 )
 from wire.decoding import Unreadable
 from wire.messages.batches import (
@@ -32,8 +32,8 @@ ROUTER, BACKUP = PeerKey("r1", TIER_ROUTER, 1), PeerKey("s2", TIER_STORAGE, 1)
 PER_TURN = WEIGHT_MAX // MESSAGE_WEIGHT
 
 
-def waiting(*events: Event) -> TurnEvents:
-    events_waiting = TurnEvents()
+def waiting(*events: Event) -> StorageEventQueue:
+    events_waiting = StorageEventQueue()
     for event in events:
         events_waiting.append(event)
     return events_waiting
@@ -96,7 +96,7 @@ def test_long_messages_weigh_by_what_their_partitions_keep() -> None:
         FrameKind.PUBLISH,
         encode_message(PublishMessage(1, b"t", bytes(60_000), 1, partitions=places, epochs=places)),
     )
-    events = TurnEvents()
+    events = StorageEventQueue()
     for _ in range(10):
         events.append(frame)
     for _ in range(9):
@@ -177,7 +177,7 @@ def publish(peer: PeerKey, size: int = 10_000) -> FrameArrived:
     return FrameArrived(peer, FrameKind.PUBLISH, message * max(1, size // len(message)))
 
 
-def fill(events: TurnEvents, links: Links, *peers: PeerKey) -> int:
+def fill(events: StorageEventQueue, links: Links, *peers: PeerKey) -> int:
     """Send until no peer is read any more, a frame of each in turn; return the frames."""
     frames = 0
     while len(links.paused) < len(peers):
@@ -192,7 +192,7 @@ def fill(events: TurnEvents, links: Links, *peers: PeerKey) -> int:
 def test_an_edge_is_not_read_while_its_lane_is_full() -> None:
     """It is read again when half of that is worked off."""
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     fill(events, links, EDGE)
     assert LANE_BYTES_MAX < events.octets < 1.1 * LANE_BYTES_MAX and events.pauses == 1
     while links.paused:
@@ -206,7 +206,7 @@ def test_an_edge_is_not_read_while_its_lane_is_full() -> None:
 
 def test_many_edges_share_what_may_wait() -> None:
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     peers = [PeerKey(f"e{number}", TIER_EDGE, 1) for number in range(64)]
     fill(events, links, *peers)
     assert events.octets < 1.1 * WAITING_BYTES_MAX
@@ -218,7 +218,7 @@ def test_many_edges_share_what_may_wait() -> None:
 def test_whoever_comes_again_and_again_has_one_lane() -> None:
     """A thief of one certificate begins with another incarnation each time: others have their turns all the same."""
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     for incarnation in range(1, 200):
         events.append(LinkUp(PeerKey("e1", TIER_EDGE, incarnation)))
         events.append(publish(PeerKey("e1", TIER_EDGE, incarnation), 20_000))
@@ -235,7 +235,7 @@ def test_whoever_comes_again_and_again_has_one_lane() -> None:
 def test_links_of_storage_nodes_are_not_paused() -> None:
     """Copies and their acknowledgements are what a full lane is worked off with."""
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     for _ in range(2 * LANE_BYTES_MAX // 100_000):
         events.append(FrameArrived(BACKUP, FrameKind.REPLICATE_ACK, bytes(100_000)))
     assert not links.paused
@@ -248,7 +248,7 @@ def test_a_router_that_floods_holds_up_nobody() -> None:
     behind, when only routers are listened to.
     """
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     frame = FrameArrived(ROUTER, FrameKind.CONTROL, bytes(60))
     lease, synced = FrameArrived(PeerKey("r2", TIER_ROUTER, 1), FrameKind.CONTROL, b"lease"), BatchSynced(7)
     most = 0
@@ -272,7 +272,7 @@ def test_a_router_that_floods_holds_up_nobody() -> None:
 def test_behind_an_edge_that_sends_too_much_waits_that_edge_alone() -> None:
     """Another edge, and a backup, have their turn in the next goes; a lease and a sync in the very next."""
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     fill(events, links, EDGE)
     events.take()
     urgent: list[Event] = [BatchSynced(7), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease")]
@@ -288,7 +288,7 @@ def test_lanes_keep_their_order_and_lose_nothing() -> None:
     """Whatever comes from whom, in whatever sizes, and whoever is paused."""
     rng = random.Random(5)
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     peers = [EDGE, OTHER, BACKUP, ROUTER, PeerKey("e1", TIER_EDGE, 2)]
     sent: dict[PeerKey, list[bytes]] = {peer: [] for peer in peers}
     came: dict[PeerKey, list[bytes]] = {peer: [] for peer in peers}
@@ -324,7 +324,7 @@ def test_while_the_disk_is_behind_leases_go_on() -> None:
 def test_a_full_lane_of_pubacks_does_not_rest() -> None:
     """Nothing else comes from an edge that is not read: its PUBACKs cannot wait for company."""
     links = Links()
-    events = TurnEvents(links)
+    events = StorageEventQueue(links)
     frame = FrameArrived(EDGE, FrameKind.PUSH_ACK, encode_push_ack(PushAck(1, 1, 1, 1, 4, 0)) * 1_000)
     while not links.paused:
         assert not events.pressing
@@ -334,7 +334,7 @@ def test_a_full_lane_of_pubacks_does_not_rest() -> None:
 
 def test_what_is_put_back_is_first_of_its_peer_and_others_come_in_between() -> None:
     """Its order stays, and a peer with much of it waits for the others in turn."""
-    events, more = TurnEvents(), [FrameArrived(EDGE, FrameKind.PUBLISH, bytes([number])) for number in range(4)]
+    events, more = StorageEventQueue(), [FrameArrived(EDGE, FrameKind.PUBLISH, bytes([number])) for number in range(4)]
     others = [FrameArrived(OTHER, FrameKind.PUBLISH, bytes([number])) for number in range(2)]
     sent = FrameArrived(ROUTER, FrameKind.CONTROL, b"")
     events.append(more[0])
@@ -354,7 +354,7 @@ def test_what_is_put_back_is_first_of_its_peer_and_others_come_in_between() -> N
 
 def test_what_is_put_back_waits_while_the_disk_is_behind() -> None:
     """Only what routers sent is taken then."""
-    events, message = TurnEvents(), FrameArrived(EDGE, FrameKind.PUBLISH, b"")
+    events, message = StorageEventQueue(), FrameArrived(EDGE, FrameKind.PUBLISH, b"")
     events.put_back([message])
     events.append(FrameArrived(ROUTER, FrameKind.CONTROL, b""))
     assert events.take(own=True) == [FrameArrived(ROUTER, FrameKind.CONTROL, b"")] and not events.goes_on

@@ -11,13 +11,13 @@ from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.frames import FrameKind
 from wire.messages.sessions import SessionOpened
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 ROUND_MS = 5  # most processor time of one round
-WILL = Will("gone", b"", 0, False, b"", 0, 0xFFFFFFFF)
+WILL = SessionWill("gone", b"", 0, False, b"", 0, 0xFFFFFFFF)
 
 
-def opened(edge: Edge, clients: int, will: Will | None = None) -> list[Connection]:
+def opened(edge: Edge, clients: int, will: SessionWill | None = None) -> list[Connection]:
     """Open so many stored sessions."""
     connections = []
     for number in range(clients):
@@ -51,7 +51,7 @@ def test_an_edge_dies_with_a_thousand_connections(monkeypatch: pytest.MonkeyPatc
 def test_a_thousand_wills_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
-    clients = opened(edge, 1_000, Will("late", b"", 0, False, b"", 1, 0xFFFFFFFF))
+    clients = opened(edge, 1_000, SessionWill("late", b"", 0, False, b"", 1, 0xFFFFFFFF))
     for client in clients:
         edge.close(client, clean=False, settle=False)
     cluster.settle()

@@ -5,7 +5,7 @@ NIST: protect.
 
 from typing import Any
 
-from storage.state.user_sums import ACTIVE_MAX, ACTIVE_S, NAME_MAX, Held, UserSums
+from storage.state.user_sums import ACTIVE_MAX, ACTIVE_S, NAME_MAX, UserSums, UserUsage
 from tests.storage.requests import retained
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster
@@ -162,7 +162,7 @@ def test_what_is_kept_of_users_is_bounded() -> None:
         if number % 2:
             sums.sessions(f"u{number}", 0.0)
         else:
-            sums.told("s2", f"u{number}", Held(7, 8, 9), asked=True, now=0.0)
+            sums.told("s2", f"u{number}", UserUsage(7, 8, 9), asked=True, now=0.0)
     assert len(sums) == ACTIVE_MAX and (sums.sessions("u0", 1.0), sums.sessions("u8", 1.0)) == (0, 7)
     long = "x" * (NAME_MAX + 1)
     sums.add_sessions(long, 3)
@@ -176,7 +176,7 @@ def test_a_user_who_was_idle_is_asked_about_anew() -> None:
     sums = UserSums()
     sums.sessions("ann", 0.0)
     assert sums.take_dirty(9, 0.0) == [("ann", True)]
-    sums.told("s2", "ann", Held(5), asked=False, now=0.1)
+    sums.told("s2", "ann", UserUsage(5), asked=False, now=0.1)
     assert sums.sessions("ann", 1.0) == 5 and not sums.dirty
     assert sums.sessions("ann", 30.0) == 5 and sums.take_dirty(9, 30.0) == [("ann", True)]
     assert sums.sessions("ann", 30.0 + ACTIVE_S) == 0 and sums.take_dirty(9, 90.0) == [("ann", True)]

@@ -1,10 +1,10 @@
 """Requests that wait: bounded, in order, and readable as what they are."""
 
-from storage.hosting.early_requests import EarlyRequests
-from storage.hosting.hosted_partition import Phase
+from storage.hosting.early_requests import PendingUntilMap
+from storage.hosting.hosted_partition import PartitionPhase
 from storage.hosting.waiting import (
     MESSAGES_BYTES_MAX,
-    UntilServing,
+    PendingUntilServing,
     WaitingAck,
     WaitingBytes,
     WaitingCopy,
@@ -27,7 +27,7 @@ def waiting_message(since: float, peer: PeerKey = EDGE) -> WaitingMessage:
 
 def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
     """Messages that were passed on have a bound of their own, and stand apart."""
-    room = UntilServing(2, WaitingBytes())
+    room = PendingUntilServing(2, WaitingBytes())
     ack = WaitingAck(2.0, EDGE, PushAck(5, 1, 1, 1, 4, 0))
     assert room.keep(waiting_message(1.0)) and room.keep(ack) and not room.keep(waiting_message(3.0))
     assert room.keep_passed_on(waiting_message(4.0, FORMER))
@@ -40,7 +40,7 @@ def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
 def test_messages_of_all_partitions_share_a_bound_in_bytes() -> None:
     """Only their number was bounded: ten thousand large ones in each partition that is read are the whole memory."""
     octets = WaitingBytes()
-    one, two = UntilServing(9, octets), UntilServing(9, octets)
+    one, two = PendingUntilServing(9, octets), PendingUntilServing(9, octets)
     large = PublishMessage(1, b"topic", bytes(MESSAGES_BYTES_MAX // 2), 0)
     assert one.keep(WaitingMessage(1.0, EDGE, 3, 7, large))
     assert not two.keep(WaitingMessage(1.0, EDGE, 4, 7, large))
@@ -55,7 +55,7 @@ def test_messages_of_all_partitions_share_a_bound_in_bytes() -> None:
 
 def test_messages_alone_go_back_to_wait_for_the_map() -> None:
     """An edge sends its requests again by itself; a message of a newer map it does not."""
-    room = UntilServing(9, WaitingBytes())
+    room = PendingUntilServing(9, WaitingBytes())
     for waiting in (
         waiting_message(1.0),
         waiting_message(2.0),
@@ -74,7 +74,7 @@ def test_a_waiting_request_can_be_printed() -> None:
 
 def test_early_requests_of_one_moment_look_once_at_what_is_too_old() -> None:
     """A frame of thousands for as many partitions looked at all that waited for each of them."""
-    early = EarlyRequests()
+    early = PendingUntilMap()
     early.keep(0, waiting_message(1.0))
     looks = 0
     forget = early.forget_before
@@ -92,7 +92,7 @@ def test_early_requests_of_one_moment_look_once_at_what_is_too_old() -> None:
 
 def test_early_requests_account_for_their_bytes() -> None:
     """Whatever came leaves the count as it was."""
-    early = EarlyRequests()
+    early = PendingUntilMap()
     early.keep(3, waiting_message(1.0))
     early.keep(3, WaitingCopy(1.5, "s1", Append(3, 7, 0, 0, 0, 0, 0, [b"row"])))
     early.put_back(4, [waiting_message(0.5)])
@@ -115,7 +115,7 @@ def test_a_partition_goes_through_its_phases_in_order() -> None:
         hosted = cluster.nodes[heir].core.partitions.get(0)
         if hosted is not None:
             seen.append(hosted.phase)
-            assert hosted.serving == (hosted.phase is Phase.SERVING)
+            assert hosted.serving == (hosted.phase is PartitionPhase.SERVING)
             if hosted.serving:
                 break
-    assert seen == sorted(seen) and seen[0] < Phase.POLLING and seen[-1] is Phase.SERVING
+    assert seen == sorted(seen) and seen[0] < PartitionPhase.POLLING and seen[-1] is PartitionPhase.SERVING

@@ -6,9 +6,9 @@ from tests.storage.requests import WILL, fired
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.batches import OriginKind, PublishMessage
 from wire.messages.redispatch import RedispatchOrder
-from wire.messages.wills import Will, WillFired
+from wire.messages.wills import SessionWill, WillFired
 
-DELAYED = Will("w", b"gone", 1, delay_s=3)
+DELAYED = SessionWill("w", b"gone", 1, delay_s=3)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,9 @@ DELAYED = Will("w", b"gone", 1, delay_s=3)
     ],
 )
 @pytest.mark.parametrize("crash", [False, True])
-def test_when_a_will_fires(expiry_s: int, will: Will, clean: bool, after_s: float, expected: int, crash: bool) -> None:
+def test_when_a_will_fires(
+    expiry_s: int, will: SessionWill, clean: bool, after_s: float, expected: int, crash: bool
+) -> None:
     """Once, or not at all; also when the primary crashed right after the connection ended."""
     cluster, edge = with_edge()
     edge.close(edge.open("alice", expiry_s=expiry_s, will=will), clean=clean)
@@ -43,7 +45,7 @@ def test_when_a_will_fires(expiry_s: int, will: Will, clean: bool, after_s: floa
     ("will", "clean_start", "clean_kick", "expected"),
     [(WILL, False, False, 1), (DELAYED, False, False, 0), (DELAYED, True, False, 1), (WILL, False, True, 0)],
 )
-def test_a_takeover_decides_the_old_will(will: Will, clean_start: bool, clean_kick: bool, expected: int) -> None:
+def test_a_takeover_decides_the_old_will(will: SessionWill, clean_start: bool, clean_kick: bool, expected: int) -> None:
     """S-19 a, b: fired, or cancelled when the session goes on within the delay, or when DISCONNECT 0x00 had come."""
     cluster = Cluster()
     cluster.edges["e1"].open("alice", will=will)
@@ -57,7 +59,7 @@ def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
     """P6: also those of durable sessions; the session stays."""
     cluster, edge = with_edge()
     for name in ("alice", "bob", "carol"):
-        edge.open(name, expiry_s=0 if name == "bob" else 100, will=Will("w", name.encode(), 1))
+        edge.open(name, expiry_s=0 if name == "bob" else 100, will=SessionWill("w", name.encode(), 1))
     cluster.kill_edge("e1")
     cluster.run(0.5)
     assert sorted(fired(cluster)) == [b"alice", b"bob", b"carol"]
@@ -67,7 +69,7 @@ def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
 def fleet(cluster: Cluster, count: int, edge: str = "e1") -> None:
     """Open connections with wills, all at one edge."""
     for number in range(count):
-        cluster.edges[edge].open(f"c{number}", expiry_s=0, will=Will("w", b"%d" % number, 1), settle=False)
+        cluster.edges[edge].open(f"c{number}", expiry_s=0, will=SessionWill("w", b"%d" % number, 1), settle=False)
     cluster.settle()
 
 

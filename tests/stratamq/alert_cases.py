@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from admin.alarms import ALARMS, Alarm
+from admin.alarms import ALARMS, Alert
 
 __all__ = ["CASES", "AlertCase", "cases_texts"]
 
@@ -98,7 +98,7 @@ def _step(case: AlertCase) -> str:
     return "60s" if case.fires_at_s > 10_000 else "1s"
 
 
-def _test(alarm: Alarm, case: AlertCase, step: str) -> dict[str, object]:
+def _test(alarm: Alert, case: AlertCase, step: str) -> dict[str, object]:
     fires = {
         "exp_labels": {"severity": alarm.severity, **case.labels},
         "exp_annotations": {"summary": alarm.sentence, "description": alarm.do},

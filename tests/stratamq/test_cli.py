@@ -19,17 +19,17 @@ import pytest
 import trio
 import typer
 
-from access.operators.verbs import VERBS, Role
+from access.operators.verbs import VERBS, OperatorRole
 from stratamq.cli.main import ROOMS, application
 from stratamq.cli.output import OutputFormat, render
 from tests.forked_commands import run_command
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
-from wire.links.request import Unanswered, _exchange, request
+from wire.links.request import RequestTimeout, _exchange, request
 from wire.links.tls import CertificateFiles, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
-from wire.messages.nodes import Register
+from wire.messages.nodes import RegisterRequest
 from wire.messages.operators import Admin, AdminReply
 
 ROOT = Path(__file__).parent.parent.parent
@@ -294,8 +294,8 @@ def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, 
     state = json.loads((cluster[0] / "up.json").read_text())
     authority = DevelopmentAuthority(Path(state["tls"]), state["cluster"], datetime.datetime.now(datetime.UTC))
 
-    async def unanswered(files: CertificateFiles, identity: NodeIdentity, message: Admin | Register) -> bool:
-        with trio.move_on_after(0.5), contextlib.suppress(Unanswered):  # the router closes the link
+    async def unanswered(files: CertificateFiles, identity: NodeIdentity, message: Admin | RegisterRequest) -> bool:
+        with trio.move_on_after(0.5), contextlib.suppress(RequestTimeout):  # the router closes the link
             contexts = link_contexts(files)
             await _exchange(state["routers"][0], contexts, message, identity, "router")  # type: ignore[arg-type]
             return False
@@ -306,16 +306,16 @@ def test_a_node_gives_no_orders_and_an_operator_is_no_node(cluster: tuple[Path, 
     assert trio.run(unanswered, authority.node("storage", "storage-9"), node, order)
     operator = NodeIdentity(state["cluster"], "cli-1", "operator", 1)
     entry = NodeEntry("storage-9", "storage", 1, "127.0.0.1:1")
-    assert trio.run(unanswered, authority.operator(), operator, Register(1, entry))
+    assert trio.run(unanswered, authority.operator(), operator, RegisterRequest(1, entry))
     status = stratamq("cluster", "status", "--data", str(cluster[0])).stdout
     assert "storage-0" in status and "storage-9" not in status
     assert "depth" not in stratamq("ring", "show", "--data", str(cluster[0])).stdout
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", OperatorRole)
 @pytest.mark.parametrize("tier", ["router", "storage"])
 def test_matrix_of_verbs_and_roles_on_real_links(
-    cluster: tuple[Path, "subprocess.Popen[str]"], tier: str, role: Role
+    cluster: tuple[Path, "subprocess.Popen[str]"], tier: str, role: OperatorRole
 ) -> None:
     """NIST: protect. Each verb is refused below its role, and by the other tier; no verb has that argument."""
     state = json.loads((cluster[0] / "up.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 from admin.doctor import examine
 from stratamq.cli.main import main
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.messages.look_rows_nodes import SeenConfig, SeenJournal, SeenLog, SeenRaft, SeenStats
+from wire.messages.look_rows_nodes import ConfigRow, JournalRow, LogLineRow, RaftRow, StatsRow
 from wire.messages.operators import AdminReply
 
 PASSWORD = "swordfish-77"
@@ -24,9 +24,9 @@ KEY = bytes(range(32, 64))
 def cluster(tmp_path: Path) -> ScriptedCluster:
     made = ScriptedCluster(tmp_path, storages=2)
     made.replies["cluster status"] = AdminReply(0, True, {"leader": "router-0", "stores_aside": 0, "nodes": []})
-    made.put("router-0", "raft", SeenRaft(node="router-0", leader="router-0"))
+    made.put("router-0", "raft", RaftRow(node="router-0", leader="router-0"))
     for name in made.nodes:
-        made.put(name, "stats", SeenStats(node=name, version="1", ready=True, lease_left_s=2.0))
+        made.put(name, "stats", StatsRow(node=name, version="1", ready=True, lease_left_s=2.0))
     (tmp_path / "gossip.keys").write_text(base64.b64encode(KEY).decode())
     (tmp_path / "gossip.keys").chmod(0o600)
     (tmp_path / "passwd").write_text(f"ann:{PASSWORD}\n")
@@ -57,10 +57,10 @@ async def test_a_bundle_holds_no_planted_secret(
 ) -> None:
     """Whatever a node says: a password, a key in three forms, names under pseudonyms; a silent node is exit code 3."""
     said = f"refused {PASSWORD} and {KEY.hex()} and {base64.b64encode(b'x' + KEY).decode()} of pump-17 at 10.9.8.7"
-    cluster.put("edge-0", "log", SeenLog(node="edge-0", at_ms=10**14, message=said, fields={"client_id": "pump-17"}))
-    cluster.put("edge-0", "journal", SeenJournal(node="edge-0", at_ms=10**14, event="drop", topic="plant/pump-17"))
-    cluster.put("edge-1", "journal", SeenJournal(node="edge-1", at_ms=5, event="drop", topic="before"))
-    cluster.put("edge-0", "config", SeenConfig(node="edge-0", name="edge.http_url", value=f"http://a:{PASSWORD}@h/"))
+    cluster.put("edge-0", "log", LogLineRow(node="edge-0", at_ms=10**14, message=said, fields={"client_id": "pump-17"}))
+    cluster.put("edge-0", "journal", JournalRow(node="edge-0", at_ms=10**14, event="drop", topic="plant/pump-17"))
+    cluster.put("edge-1", "journal", JournalRow(node="edge-1", at_ms=5, event="drop", topic="before"))
+    cluster.put("edge-0", "config", ConfigRow(node="edge-0", name="edge.http_url", value=f"http://a:{PASSWORD}@h/"))
     names = ("pump-17", "10.9.8.7", "plant/")
     async with cluster.running():
         for number, flags in enumerate(([], ["--pseudonyms"])):
@@ -103,7 +103,7 @@ class Disk(list[msgspec.Struct]):
     def __iter__(self) -> Iterator[msgspec.Struct]:
         free = self.FREE[min(self.looks, 2)] << 30
         self.looks += 1
-        yield SeenStats(node="storage-0", ready=True, lease_left_s=2.0, disk_bytes=200 << 30, disk_free_bytes=free)
+        yield StatsRow(node="storage-0", ready=True, lease_left_s=2.0, disk_bytes=200 << 30, disk_free_bytes=free)
 
     looks = 0
 

@@ -23,17 +23,17 @@ from tests.admin.scripted_cluster import ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.look_kinds import columns_of
-from wire.messages.look_rows_clients import SeenClient, SeenSession
-from wire.messages.look_rows_nodes import SeenDrop, SeenSlow, SeenStats
-from wire.messages.look_rows_topics import SeenShare
+from wire.messages.look_rows_clients import ClientRow, SessionSummaryRow
+from wire.messages.look_rows_nodes import DropRow, SlowSubscriberRow, StatsRow
+from wire.messages.look_rows_topics import ShareRow
 from wire.messages.operators import AdminReply
 
 HOSTILE = '<img src=x onerror=alert(1)>\x1b[31m\u202e"\n'
 
 
-def clients(edge: int, count: int) -> list[SeenClient]:
+def clients(edge: int, count: int) -> list[ClientRow]:
     return [
-        SeenClient(client_id=f"c{edge}-{n}", user="ann", node=f"edge-{edge}", connected_at_ms=1_700_000_000_000 + n)
+        ClientRow(client_id=f"c{edge}-{n}", user="ann", node=f"edge-{edge}", connected_at_ms=1_700_000_000_000 + n)
         for n in range(count)
     ]
 
@@ -124,7 +124,7 @@ async def test_a_silent_node_is_named(cluster: ScriptedCluster, capsys: pytest.C
 async def test_a_partition_without_primary_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its sessions are nowhere to be seen."""
     cluster = ScriptedCluster(tmp_path)
-    cluster.put("storage-0", "sessions", SeenSession(client_id="s", online=False, expires_in_s=-1, bytes=2048))
+    cluster.put("storage-0", "sessions", SessionSummaryRow(client_id="s", online=False, expires_in_s=-1, bytes=2048))
     cluster.map.partitions[2] = PartitionEntry(2, "")
     async with cluster.running():
         assert await cluster.command("session", "list") == 3
@@ -137,7 +137,7 @@ async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytes
     """Control characters, HTML and 64 KiB, in every form; whole where a program reads."""
     cluster = ScriptedCluster(tmp_path, edges=1)
     long = "x" * 65_535
-    cluster.put("edge-0", "clients", SeenClient(client_id=HOSTILE), SeenClient(client_id=long))
+    cluster.put("edge-0", "clients", ClientRow(client_id=HOSTILE), ClientRow(client_id=long))
     async with cluster.running():
         for form in ("table", "wide", "json", "jsonl", "yaml", "csv"):
             assert await cluster.command("client", "list", "-o", form, "--columns", "client_id") == 0
@@ -154,9 +154,9 @@ async def test_names_of_strangers_move_no_terminal(tmp_path: Path, capsys: pytes
 async def test_the_greatest_of_all_nodes(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """`slow` and `drops` have no cursor: every node gives its own greatest."""
     for edge, values in ((0, (5.0, 1.0)), (1, (3.0, 9.0))):
-        slow = [SeenSlow(client_id=f"{edge}-{value:g}", by="ack", value=value) for value in values]
+        slow = [SlowSubscriberRow(client_id=f"{edge}-{value:g}", by="ack", value=value) for value in values]
         cluster.put(f"edge-{edge}", "slow", *slow)
-    cluster.put("storage-0", "drops", SeenDrop(reason="queue_full", count=4))
+    cluster.put("storage-0", "drops", DropRow(reason="queue_full", count=4))
     async with cluster.running():
         assert await cluster.command("slow", "--limit", "3", "-o", "jsonl") == 0
         shown = [json.loads(line)["client_id"] for line in capsys.readouterr().out.splitlines()]
@@ -167,9 +167,9 @@ async def test_the_greatest_of_all_nodes(cluster: ScriptedCluster, capsys: pytes
 
 async def test_parts_of_a_group_are_one_row(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Members here and there are members of one group."""
-    cluster.put("edge-0", "shares", SeenShare(group="g", filter="a/#", members=2, online=2))
-    cluster.put("storage-0", "shares", SeenShare(group="g", filter="a/#", members=1, queued=7, oldest_s=3.0))
-    cluster.put("storage-0", "shares", SeenShare(group="h", filter="a/#", members=1, online=0))
+    cluster.put("edge-0", "shares", ShareRow(group="g", filter="a/#", members=2, online=2))
+    cluster.put("storage-0", "shares", ShareRow(group="g", filter="a/#", members=1, queued=7, oldest_s=3.0))
+    cluster.put("storage-0", "shares", ShareRow(group="h", filter="a/#", members=1, online=0))
     async with cluster.running():
         assert await cluster.command("share", "list", "-o", "jsonl") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -181,10 +181,8 @@ async def test_skew_is_of_all_members_and_a_rate_of_two_questions(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One of four members has most of what waits; the counter stands still, so its rate is 0."""
-    cluster.put("edge-0", "shares", SeenShare(group="g", filter="a", members=3, queued=2, queued_most=1, delivered=9))
-    cluster.put(
-        "storage-0", "shares", SeenShare(group="g", filter="a", members=1, queued=6, queued_most=6, delivered=6)
-    )
+    cluster.put("edge-0", "shares", ShareRow(group="g", filter="a", members=3, queued=2, queued_most=1, delivered=9))
+    cluster.put("storage-0", "shares", ShareRow(group="g", filter="a", members=1, queued=6, queued_most=6, delivered=6))
     async with cluster.running():
         assert await cluster.command("share", "list", "-o", "wide") == 0
     heads, row = (line.split() for line in capsys.readouterr().out.splitlines())
@@ -198,7 +196,7 @@ async def test_a_rate_is_asked_for_where_it_is_shown(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Columns that are named are those that are shown, in one look where none is a rate; the first of two is short."""
-    cluster.put("edge-0", "shares", SeenShare(group="g", filter="a", members=3, delivered=9))
+    cluster.put("edge-0", "shares", ShareRow(group="g", filter="a", members=3, delivered=9))
     async with cluster.running():
         assert await cluster.command("share", "list", "--columns", "group,delivered") == 0
         assert capsys.readouterr().out.split() == ["GROUP", "DELIVERED", "g", "9"]
@@ -231,8 +229,8 @@ async def test_slow_clients_are_compared_by_one_measure(
 ) -> None:
     """By age where none is named; nodes that do not measure so are not asked, and lack nowhere."""
     for edge in range(2):
-        cluster.put(f"edge-{edge}", "slow", SeenSlow(client_id="c", by="unsent", value=1.0))
-    cluster.put("storage-0", "slow", SeenSlow(client_id="s", by="queued", value=2.0))
+        cluster.put(f"edge-{edge}", "slow", SlowSubscriberRow(client_id="c", by="unsent", value=1.0))
+    cluster.put("storage-0", "slow", SlowSubscriberRow(client_id="s", by="queued", value=2.0))
     async with cluster.running():
         for by, asked in (("", 3), ("by=unsent", 2), ("by=queued", 1), ("by=window", 3)):
             cluster.looks.clear()
@@ -255,7 +253,7 @@ async def test_a_list_by_its_greatest_rows_and_by_a_time(
     cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of all nodes, without zeros; a time is named as programs read it; what is left out has a line."""
-    rows = [SeenSession(client_id=f"s{n}", oldest_s=float(n * 7 % 5), queued=1) for n in range(5)]
+    rows = [SessionSummaryRow(client_id=f"s{n}", oldest_s=float(n * 7 % 5), queued=1) for n in range(5)]
     cluster.put("storage-0", "sessions", *rows)
     async with cluster.running():
         words = ("--best", "oldest_s", "--limit", "3", "--columns", "client_id", "-o", "csv")
@@ -363,12 +361,12 @@ async def test_nodes_with_figures_of_their_own(cluster: ScriptedCluster, capsys:
         {"node": "edge-9", "tier": "edge", "state": "dead"},
     ]
     cluster.replies["node list"] = AdminReply(0, True, {"map_epoch": 7, "nodes": rows})
-    edge = SeenStats(node="edge-0", at_ms=61_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
+    edge = StatsRow(node="edge-0", at_ms=61_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
     edge.disk_bytes, edge.disk_free_bytes, edge.open_files, edge.open_files_max = 1 << 30, 1 << 28, 9, 99
     edge.counters = {'stratamq_messages_received_total{qos="1"}': 10.0}
-    later = SeenStats(node="edge-0", at_ms=63_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
+    later = StatsRow(node="edge-0", at_ms=63_000, started_at_ms=1_000, version="1.2", connections=4, incarnation=1)
     later.counters = {'stratamq_messages_received_total{qos="1"}': 50.0}
-    storage = SeenStats(node="storage-0", gauges={'stratamq_partition_lag_ops{partition="1"}': 3.0})
+    storage = StatsRow(node="storage-0", gauges={'stratamq_partition_lag_ops{partition="1"}': 3.0})
     assert [rate_of(RECEIVED, edge, later), rate_of(DELIVERED, edge, later)] == [20.0, None]
     cluster.put("edge-0", "stats", edge)
     cluster.put("storage-0", "stats", storage)

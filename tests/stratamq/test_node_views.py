@@ -10,15 +10,15 @@ from tests.admin.scripted_cluster import SHARDS, ScriptedCluster
 from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
 from wire.messages.look_kinds import columns_of
 from wire.messages.look_rows_clients import (
-    SeenClientNow,
-    SeenInflight,
-    SeenQueued,
-    SeenSession,
-    SeenSessionNow,
-    SeenSubscription,
+    ClientDetail,
+    InFlightRow,
+    QueuedMessageRow,
+    SessionDetail,
+    SessionSummaryRow,
+    SubscriptionListRow,
 )
-from wire.messages.look_rows_nodes import SeenJournal
-from wire.messages.look_rows_topics import SeenMatch, SeenMember, SeenResolve, SeenRoute, SeenShare
+from wire.messages.look_rows_nodes import JournalRow
+from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow, RouteRow, ShareMemberRow, ShareRow
 from wire.messages.operators import AdminReply
 
 ORIGIN = "edge-1/5/77"
@@ -31,26 +31,26 @@ def cluster(tmp_path: Path) -> ScriptedCluster:
     """A client with a durable session at edge-1, whose window is full."""
     made = ScriptedCluster(tmp_path, edges=3, storages=2)
     made.map.partitions = [PartitionEntry(1, "storage-1")] * len(made.map.partitions)
-    session = SeenSessionNow(client_id="dev7", online=True, node="edge-1", durable=True, queued=3, out=1, last_seq=14)
+    session = SessionDetail(client_id="dev7", online=True, node="edge-1", durable=True, queued=3, out=1, last_seq=14)
     made.put("storage-1", "session", session)
-    made.put("edge-1", "client", SeenClientNow(client_id="dev7", inflight=1, window=1, receive_maximum=1))
-    made.put("storage-1", "subscriptions", SeenSubscription(client_id="dev7", filter="plant/#", qos=1))
-    made.put("storage-1", "subscriptions", SeenSubscription(client_id="dev70", filter="other", qos=1))
+    made.put("edge-1", "client", ClientDetail(client_id="dev7", inflight=1, window=1, receive_maximum=1))
+    made.put("storage-1", "subscriptions", SubscriptionListRow(client_id="dev7", filter="plant/#", qos=1))
+    made.put("storage-1", "subscriptions", SubscriptionListRow(client_id="dev70", filter="other", qos=1))
     rows = [
-        SeenQueued(seq=n, topic=TOPIC, state="sent" if n == 12 else "queued", packet=4 if n == 12 else 0)
+        QueuedMessageRow(seq=n, topic=TOPIC, state="sent" if n == 12 else "queued", packet=4 if n == 12 else 0)
         for n in (12, 13, 14)
     ]
     rows[2].origin = ORIGIN
     made.put("storage-1", "queue", *rows)
-    match = SeenMatch(client_id="dev7", filter="plant/#", qos=1, durable=True, partition=1, online=True, why="")
+    match = MatchRow(client_id="dev7", filter="plant/#", qos=1, durable=True, partition=1, online=True, why="")
     made.put("storage-1", "matches", match)
     for shard in range(SHARDS):
         made.map.shards[shard] = ShardEntry(1, "router-0")
-    resolved = SeenResolve(
+    resolved = ResolvedRouteRow(
         topic=TOPIC, shard=0, owner="router-0", state="serving", partitions=[0], cached_at=["edge-0"]
     )
     made.put("router-0", "resolve", resolved)
-    made.put("edge-0", "routes", SeenRoute(topic=TOPIC, node="edge-0", partitions=[0], local=0))
+    made.put("edge-0", "routes", RouteRow(topic=TOPIC, node="edge-0", partitions=[0], local=0))
     return made
 
 
@@ -97,7 +97,7 @@ async def test_a_session_and_its_queue(cluster: ScriptedCluster, capsys: pytest.
 
 async def test_client_explain_says_what_decides(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """In a sentence, in JSON as a cause; what the nodes lack is said."""
-    cluster.put("edge-1", "journal", SeenJournal(at_ms=5, event="drop", reason="slow", client_id="dev7", topic="x"))
+    cluster.put("edge-1", "journal", JournalRow(at_ms=5, event="drop", reason="slow", client_id="dev7", topic="x"))
     async with cluster.running():
         assert await cluster.command("client", "explain", "dev7") == 0
         lines = capsys.readouterr().out.splitlines()
@@ -131,7 +131,7 @@ async def test_an_edge_that_is_silent_is_asked_once(
 ) -> None:
     """Sixty sessions at it would take a minute otherwise."""
     for number in range(60):
-        row = SeenMatch(client_id=f"c{number}", filter="#", qos=1, durable=True, partition=1, online=True, why="")
+        row = MatchRow(client_id=f"c{number}", filter="#", qos=1, durable=True, partition=1, online=True, why="")
         row.node = "edge-1"
         cluster.put("storage-1", "matches", row)
     cluster.silent.add("edge-1")
@@ -144,7 +144,9 @@ async def test_an_edge_that_is_silent_is_asked_once(
 async def test_the_deciding_sentence_stands_once(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Below it stood the same words, of a topic that nobody gets with the router's name before them."""
     cluster.rows["storage-1", "matches"] = []
-    cluster.rows["router-0", "resolve"] = [SeenResolve(topic="no/body", shard=0, owner="router-0", state="serving")]
+    cluster.rows["router-0", "resolve"] = [
+        ResolvedRouteRow(topic="no/body", shard=0, owner="router-0", state="serving")
+    ]
     async with cluster.running():
         assert await cluster.command("topic", "explain", "no/body") == 0
         assert capsys.readouterr().out.count("nobody gets 'no/body'") == 1
@@ -159,9 +161,11 @@ async def test_msg_explain_finds_a_message_in_a_queue(
 
     Without its topic no queue was searched, though PUBACK gives a publisher the origin alone.
     """
-    cluster.put("storage-1", "sessions", SeenSession(client_id="dev7", queued=3))  # the longest queue, and the only one
-    cluster.put("edge-1", "inflight", SeenInflight(client_id="dev7", direction="to", packet=4, seq=12))
-    cluster.put("edge-1", "inflight", SeenInflight(client_id="dev7", direction="from", packet=9, state="unfinished"))
+    cluster.put(
+        "storage-1", "sessions", SessionSummaryRow(client_id="dev7", queued=3)
+    )  # the longest queue, and the only one
+    cluster.put("edge-1", "inflight", InFlightRow(client_id="dev7", direction="to", packet=4, seq=12))
+    cluster.put("edge-1", "inflight", InFlightRow(client_id="dev7", direction="from", packet=9, state="unfinished"))
     async with cluster.running():
         for words in ((ORIGIN, "--topic", TOPIC), (ORIGIN,), ("--session", "dev7", "--seq", "14")):
             assert await cluster.command("msg", "explain", *words) == 0
@@ -283,8 +287,8 @@ async def test_a_router_that_has_no_map_yet_is_one_line(
 
 async def test_one_group_as_a_table(cluster: ScriptedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Its filters are one fact, its members rows; what no node counts is not told as 0. It ended with a traceback."""
-    members = [SeenMember("m1", online=True, queued=2), SeenMember("m2", online=False, queued=0)]
-    part = SeenShare(group="g", filter="a/#", members=2, queued=2, partition=0, node="storage-1", who=members)
+    members = [ShareMemberRow("m1", online=True, queued=2), ShareMemberRow("m2", online=False, queued=0)]
+    part = ShareRow(group="g", filter="a/#", members=2, queued=2, partition=0, node="storage-1", who=members)
     cluster.put("storage-1", "shares", part)
     async with cluster.running():
         assert await cluster.command("share", "show", "g") == 0

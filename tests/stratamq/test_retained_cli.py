@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.messages.look_rows_topics import SeenRetained
+from wire.messages.look_rows_topics import RetainedMessageRow
 from wire.messages.operators import AdminReply
 
 
 async def test_nothing_is_taken_away_while_a_node_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is lost is said first, and of a silent node's messages nobody can say it."""
     cluster = ScriptedCluster(tmp_path, storages=2)
-    cluster.put("storage-0", "retained", SeenRetained(topic="a/1", bytes=3))
+    cluster.put("storage-0", "retained", RetainedMessageRow(topic="a/1", bytes=3))
     cluster.replies["retained clear"] = AdminReply(0, True, {"nodes": []})
     async with cluster.running():
         assert await cluster.command("retained", "purge", "a/#", "--yes", "-o", "json") == 0

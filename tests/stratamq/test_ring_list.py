@@ -9,7 +9,7 @@ import pytest
 
 from stratamq.cli.main import main
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.messages.look_rows_nodes import SeenReplica
+from wire.messages.look_rows_nodes import ReplicaRow
 from wire.messages.operators import AdminReply
 
 LISTS = ("node list", "membership list", "operation list", "ring show")
@@ -38,7 +38,7 @@ def cluster(tmp_path: Path) -> ScriptedCluster:
     made.replies["ring status"] = AdminReply(0, True, {"phase": "none"})
     made.replies["ring show"] = AdminReply(0, True, {"map_epoch": 7, "hash": "x", "partitions": ROWS, "shards": []})
     for number in (0, 1):
-        row = SeenReplica(partition=number, role="primary", op_index=70 + number, lag_ops=number, sessions=9)
+        row = ReplicaRow(partition=number, role="primary", op_index=70 + number, lag_ops=number, sessions=9)
         made.put(f"storage-{number}", "replicas", row)
     return made
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import typer
 
-from admin.gather import Missing
-from admin.queries import Listed
-from conf.errors import ExitCode, NotThere, UserError
+from admin.gather import MissingRows
+from admin.queries import ListResult
+from conf.errors import ExitCode, NotFound, UserError
 from stratamq.cli import listing
 from stratamq.cli.cluster_questions import with_cluster
 from stratamq.cli.main import main
@@ -22,8 +22,8 @@ from stratamq.cli.output import OutputFormat
 from stratamq.cli.watching import again_and_again
 from tests.admin.scripted_cluster import ScriptedCluster
 from tests.wire.test_service import certificates
-from wire.messages.look_rows_clients import SeenClient
-from wire.messages.look_rows_nodes import SeenSlow, SeenStats
+from wire.messages.look_rows_clients import ClientRow
+from wire.messages.look_rows_nodes import SlowSubscriberRow, StatsRow
 
 AWAY = UserError("no router leads\nask again", ExitCode.NOT_READY)
 END = KeyboardInterrupt()
@@ -55,11 +55,11 @@ def test_a_watch_goes_on_while_nobody_can_be_asked(capsys: pytest.CaptureFixture
 
 def test_a_thing_that_is_gone_may_come_back(capsys: pytest.CaptureFixture[str]) -> None:
     """The watch of a client ended when the client did."""
-    gone = NotThere("no session and no connection of client 'c'")
+    gone = NotFound("no session and no connection of client 'c'")
     with pytest.raises(KeyboardInterrupt):
         again_and_again(acts(None, gone, gone, None, END), OutputFormat.TABLE, 0.01, watch=True)
     assert capsys.readouterr().err == f"stratamq: {gone.message}\n" * 2
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         again_and_again(acts(gone), OutputFormat.TABLE, 0.01, watch=True)
 
 
@@ -67,7 +67,7 @@ def test_a_list_that_is_watched_goes_on_and_names_who_is_silent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rows of a node that did not answer were missing without a word."""
-    page = Listed((("edge-0", SeenClient(client_id="c")),), partial=(Missing("edge-1", "no answer in 1 s"),))
+    page = ListResult((("edge-0", ClientRow(client_id="c")),), partial=(MissingRows("edge-1", "no answer in 1 s"),))
     monkeypatch.setattr(listing, "with_cluster", acts(page, AWAY, page, END))
     assert main(["client", "list", "--columns", "client_id", "--watch", "--every", "0.1"]) == 130
     shown, said = capsys.readouterr()
@@ -118,16 +118,16 @@ def test_an_error_of_a_question_comes_alone(tmp_path: Path) -> None:
 def cluster(tmp_path: Path) -> ScriptedCluster:
     """Nodes with clients, sessions, counters and a slow client."""
     made = ScriptedCluster(tmp_path)
-    made.put("edge-0", "slow", SeenSlow(client_id="late", by="age", value=7.0, unit="s"))
+    made.put("edge-0", "slow", SlowSubscriberRow(client_id="late", by="age", value=7.0, unit="s"))
     made.put("edge-0", "stats", stats(connections=3))
     made.put("edge-1", "stats", stats(connections=4))
     made.put("storage-0", "stats", stats(sessions=5))
     return made
 
 
-def stats(connections: int | None = None, sessions: int | None = None) -> SeenStats:
+def stats(connections: int | None = None, sessions: int | None = None) -> StatsRow:
     counters = {'stratamq_messages_received_total{qos="1"}': 20.0}
-    made = SeenStats(incarnation=1, at_ms=2_000, cpu_s=0.5, rss_bytes=1 << 20, counters=counters)
+    made = StatsRow(incarnation=1, at_ms=2_000, cpu_s=0.5, rss_bytes=1 << 20, counters=counters)
     return msgspec.structs.replace(made, connections=connections, sessions=sessions)
 
 

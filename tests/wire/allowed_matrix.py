@@ -19,7 +19,7 @@ from tests.edge.hot.conftest import SourceOnly
 
 sys.meta_path.insert(0, SourceOnly())
 
-from edge.node.node import Counts  # noqa: E402
+from edge.node.node import EdgeCounters  # noqa: E402
 from tests.simulation.scene import Scene  # noqa: E402
 from tests.simulation.sim_client import ClientOptions  # noqa: E402
 from tests.whole_state import whole_state  # noqa: E402
@@ -32,7 +32,7 @@ from wire.messages.control import encode_control  # noqa: E402
 from wire.messages.frames import FrameKind  # noqa: E402
 from wire.messages.hello import PeerKey  # noqa: E402
 from wire.messages.nodes import Heartbeat  # noqa: E402
-from wire.node.events import FrameArrived, Tick  # noqa: E402
+from wire.node.events import FrameArrived, NodeTick  # noqa: E402
 
 TIERS = ("edge", "storage", "router", "operator", "gateway", "client")
 REFUSALS = ("refused_", "acks_of_others", "requests_of_others", "answers_unknown", "relays_refused", "messages_unknown")
@@ -183,7 +183,7 @@ class Matrix:
     def _to_core(self, core: Any, key: PeerKey, kind: int, payload: bytes) -> tuple[list[object], list[object]]:
         now = self.now
         if id(core) not in self.last:
-            core.handle(now, [Tick()])
+            core.handle(now, [NodeTick()])
             if core is self.storage:
                 for number in core.partitions:
                     core.served_ms(number)  # an idle one is told the time only when something happens to it
@@ -226,7 +226,7 @@ class Matrix:
 
     def _state(self, core: Any) -> list[object]:
         counts = {name: count for name, count in core.counts.items() if not name.startswith(REFUSALS)}
-        return [counts, *whole_state(core, HIDDEN, (Counts,))]
+        return [counts, *whole_state(core, HIDDEN, (EdgeCounters,))]
 
 
 class _OneFrame(LinkCore):
@@ -257,13 +257,13 @@ def anybody_registers() -> None:
     """Register and Heartbeat in the name of another node or incarnation."""
     for looks in vars(allowed)["_LOOKS"].values():
         looks.update(
-            {message: None for message in looks if allowed.CELLS[message].rule is allowed.Rule.OWN_INCARNATION}
+            {message: None for message in looks if allowed.CELLS[message].rule is allowed.SenderRule.OWN_INCARNATION}
         )
 
 
 def anybody_is_the_primary() -> None:
     """Orders to edges from every storage node of the map."""
-    sys.modules["edge.node_messages"].standing = lambda *_: allowed.Standing.PRIMARY  # type: ignore[attr-defined]
+    sys.modules["edge.node_messages"].standing = lambda *_: allowed.PrimaryStatus.PRIMARY  # type: ignore[attr-defined]
 
 
 RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and whom it is about

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from wire.links.allowed import CELLS, Rule, fault_of, may_send
+from wire.links.allowed import CELLS, SenderRule, fault_of, may_send
 from wire.messages.batches import (
     PublishMessage,
     Push,
@@ -29,8 +29,8 @@ from wire.messages.nodes import Relay, Relayed
 from wire.messages.orders import TraceOrder
 from wire.messages.replication import Append, AppendAck, encode_replica_message
 from wire.messages.routes import RouteEntry, SenderReport
-from wire.messages.sessions import KickSession, Subscription
-from wire.messages.wills import Will
+from wire.messages.sessions import KickSession, SessionSubscription
+from wire.messages.wills import SessionWill
 
 __all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "forged_values", "framed", "is_inside_its_cell"]
 
@@ -67,7 +67,7 @@ class Victim:
 def forged_values(victim: Victim) -> dict[str, Any]:
     """Return what stands in the fields of forged messages, by name: the session, its edge, its partition's primary."""
     incarnation, epoch = victim.incarnation, victim.partition_epoch
-    will = Will(victim.topic, FORGED.encode(), 1, address="192.0.2.1", fingerprint="ab" * 32)
+    will = SessionWill(victim.topic, FORGED.encode(), 1, address="192.0.2.1", fingerprint="ab" * 32)
     return {
         "entry": NodeEntry(victim.edge, "router", incarnation, "nowhere:1", weight=7),
         "node": victim.edge,
@@ -92,7 +92,7 @@ def forged_values(victim: Victim) -> dict[str, Any]:
         "topics": [victim.topic],
         "topic_filters": ["a/#"],
         "topic_filter": "a/#",
-        "subscriptions": [Subscription("stolen/#", 1)],
+        "subscriptions": [SessionSubscription("stolen/#", 1)],
         "lease_s": 1000.0,
         "settled_epoch": 10**6,
         "data": b"",
@@ -165,14 +165,14 @@ def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -
         return False
     if kind == FrameKind.CONTROL:
         message = decode_control(payload)
-        return not fault_of(key, receiver, message) and CELLS[type(message)].rule is Rule.TIERS
+        return not fault_of(key, receiver, message) and CELLS[type(message)].rule is SenderRule.TIERS
     if kind == FrameKind.CONTROLS:
         return all(
             is_inside_its_cell(key, receiver, FrameKind.CONTROL, encode_control(message))
             for message in decode_controls(payload)
         )
     if kind == FrameKind.CONNECTS:
-        return all(CELLS[type(record)].rule is Rule.TIERS for record in decode_connects(payload))
+        return all(CELLS[type(record)].rule is SenderRule.TIERS for record in decode_connects(payload))
     return kind == FrameKind.PUBLISH and key.tier == "edge"
 
 

@@ -15,12 +15,12 @@ import msgspec
 
 from access.policy.commands import PutRole
 from access.policy.machine import PolicyMachine
-from access.policy.records import Role, User
+from access.policy.records import RoleRecord, User
 from access.policy.step import PolicyStep, encode_step
 from access.policy.view import encode_view
 from router.map.commands import RegisterNode, encode_command
 from router.map.snapshot import RouterState, encode_snapshot
-from router.raft.messages import NORMAL, AnyMessage, Configuration, Entry, decode_message, encode_message
+from router.raft.messages import NORMAL, AnyMessage, Configuration, LogEntry, decode_message, encode_message
 from tests.golden.examples import example
 from tests.wire.forged_messages import FORGED, Victim, forged_values
 from wire.decoding import Unreadable
@@ -32,8 +32,8 @@ from wire.messages.control import Control, decode_control, encode_control, join_
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, PeerKey
 from wire.messages.map_pages import map_pages
-from wire.messages.nodes import MapPage, MapStep, Register, Relay, Relayed
-from wire.messages.policy import PolicyPaged, PolicyStepped, Users
+from wire.messages.nodes import MapPage, MapStep, RegisterRequest, Relay, Relayed
+from wire.messages.policy import PolicyPaged, PolicyStepped, UserRecords
 from wire.messages.replication import AppendAck, ReplicaMessage, decode_replica_message, encode_replica_message
 from wire.messages.sessions import KickSession
 
@@ -156,7 +156,7 @@ class SchemaMessages:
             "prev_log_index": to.last_index,
             "prev_log_term": to.last_term,
             "leader_commit": to.last_index + 1,
-            "entries": (Entry(to.last_index + 1, term, NORMAL, encode_command(RegisterNode(entry))),),
+            "entries": (LogEntry(to.last_index + 1, term, NORMAL, encode_command(RegisterNode(entry))),),
             "success": True,
             "match_index": to.last_index + 1_000,
             "snapshot_index": to.last_index + rng.choice((0, 1, 100)),
@@ -240,8 +240,8 @@ def _map_step(victim: Victim, rng: random.Random) -> MapStep:
     return MapStep(MapDelta(epoch, nodes=rng.choice(((_forged_entry(victim),), (_forged_entry(victim), dead)))))
 
 
-def _role(rng: random.Random) -> Role:
-    return Role(FORGED_NODE, priority=rng.randrange(1_000))
+def _role(rng: random.Random) -> RoleRecord:
+    return RoleRecord(FORGED_NODE, priority=rng.randrange(1_000))
 
 
 def _policy_page(victim: Victim, rng: random.Random) -> PolicyPaged:
@@ -257,28 +257,28 @@ def _policy_step(victim: Victim, rng: random.Random) -> PolicyStepped:
     return PolicyStepped(encode_step(PolicyStep(rng.randrange(1, 6), roles={FORGED_NODE: _role(rng)})))
 
 
-def _users(victim: Victim, rng: random.Random) -> Users:
-    return Users(rng.choice((1, 2, victim.request)), 1 << 40, ["u1"], [msgspec.msgpack.encode(User("u1", 1, 1))])
+def _users(victim: Victim, rng: random.Random) -> UserRecords:
+    return UserRecords(rng.choice((1, 2, victim.request)), 1 << 40, ["u1"], [msgspec.msgpack.encode(User("u1", 1, 1))])
 
 
 def _kick(victim: Victim) -> bytes:
     return encode_control(KickSession(victim.partition, victim.client_id, 1, victim.owner_epoch))
 
 
-def _register(victim: Victim, rng: random.Random) -> Register:
+def _register(victim: Victim, rng: random.Random) -> RegisterRequest:
     incarnation = victim.incarnation + rng.choice((0, 1, 1_000))
-    return Register(
+    return RegisterRequest(
         1, NodeEntry(victim.edge, TIER_EDGE, incarnation, "nowhere:1"), ended_incarnation=victim.incarnation
     )
 
 
 _WHOLE: dict[type, Callable[[Victim, random.Random], Any]] = {
-    Register: _register,
+    RegisterRequest: _register,
     MapPage: _map_page,
     MapStep: _map_step,
     PolicyPaged: _policy_page,
     PolicyStepped: _policy_step,
-    Users: _users,
+    UserRecords: _users,
     Relay: lambda victim, _: Relay(victim.edge, victim.incarnation, _kick(victim)),
     Relayed: lambda victim, _: Relayed(victim.edge, victim.incarnation, _kick(victim)),
 }

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from wire.links.admission import OPERATORS_MAX, Told, admit, check_hello, resume
+from wire.links.admission import OPERATORS_MAX, HelloResume, admit, check_hello, resume
 from wire.links.link_table import LinkTable
 from wire.links.redial import backoff_s
 from wire.messages.frames import PROTOCOL_VERSION
-from wire.messages.hello import Hello, LinkError, NodeIdentity, PeerKey
+from wire.messages.hello import LinkError, LinkHello, NodeIdentity, PeerKey
 
 EDGE = NodeIdentity("c", "e1", "edge", 7)
 S1 = PeerKey("s1", "storage", 5)
@@ -55,23 +55,23 @@ def test_a_node_takes_no_link_that_was_its_own_to_dial(mine: NodeIdentity, key: 
 @pytest.mark.parametrize(
     ("told", "taken", "peer_incarnation", "resumed"),
     [
-        (Told(5, 3), 3, 7, 9),  # the connection goes on behind frame 9
-        (Told(5, 3), 3, 6, 0),  # it counts frames of this node's incarnation before
-        (Told(4, 3), 0, 7, 9),  # another incarnation was meant: its number is none of this one's
-        (Told(), 0, 0, 0),
+        (HelloResume(5, 3), 3, 7, 9),  # the connection goes on behind frame 9
+        (HelloResume(5, 3), 3, 6, 0),  # it counts frames of this node's incarnation before
+        (HelloResume(4, 3), 0, 7, 9),  # another incarnation was meant: its number is none of this one's
+        (HelloResume(), 0, 0, 0),
     ],
 )
 def test_a_connection_resumes_where_both_incarnations_are_the_same(
-    told: Told, taken: int, peer_incarnation: int, resumed: int
+    told: HelloResume, taken: int, peer_incarnation: int, resumed: int
 ) -> None:
-    hello = Hello(PROTOCOL_VERSION, "c", "s1", "storage", 5, peer_incarnation, 9 if peer_incarnation else 0)
+    hello = LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5, peer_incarnation, 9 if peer_incarnation else 0)
     assert resume(EDGE, hello, S1, told, taken) == resumed
 
 
-@pytest.mark.parametrize(("told", "taken"), [(Told(5, 3), 4), (Told(4, 3), 3), (Told(), 1)])
-def test_a_link_that_moved_since_the_hello_is_no_place_to_resume(told: Told, taken: int) -> None:
+@pytest.mark.parametrize(("told", "taken"), [(HelloResume(5, 3), 4), (HelloResume(4, 3), 3), (HelloResume(), 1)])
+def test_a_link_that_moved_since_the_hello_is_no_place_to_resume(told: HelloResume, taken: int) -> None:
     with pytest.raises(LinkError, match="another connection moved the link meanwhile"):
-        resume(EDGE, Hello(PROTOCOL_VERSION, "c", "s1", "storage", 5), S1, told, taken)
+        resume(EDGE, LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5), S1, told, taken)
 
 
 def test_the_wait_grows_with_failures_and_has_bounds() -> None:
@@ -86,7 +86,7 @@ def test_the_wait_grows_with_failures_and_has_bounds() -> None:
 def test_a_gateway_takes_the_link_of_no_node() -> None:
     """Its link has a name that no node can have; who it is is certified as for everybody."""
     router = NodeIdentity("c", "r1", "router", 7)
-    hello = Hello(PROTOCOL_VERSION, "c", "e1", "gateway", 5)
+    hello = LinkHello(PROTOCOL_VERSION, "c", "e1", "gateway", 5)
     key = check_hello(router, hello, ("c", "gateway", "e1"))
     assert key == PeerKey("gateway/e1", "gateway", 5)
     admit(router, key, None, None, dialled=False)

@@ -12,7 +12,7 @@ from wire.links.allowed import (
     FRAMES,
     IDENTITY,
     TIER,
-    Standing,
+    PrimaryStatus,
     fault_of,
     link_tiers,
     may_send,
@@ -23,7 +23,7 @@ from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import FollowMap, Heartbeat, Moved, Register
+from wire.messages.nodes import FollowMap, Heartbeat, Moved, RegisterRequest
 from wire.messages.operators import Admin
 from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes, SenderReport
 
@@ -108,10 +108,10 @@ def test_an_operator_asks_and_changes_by_verbs_and_says_nothing_else(receiver: s
 @pytest.mark.parametrize(
     ("peer", "message", "fault"),
     [
-        (EDGE, Register(1, NodeEntry("e1", "edge", 5, "h:1")), ""),
-        (EDGE, Register(1, NodeEntry("e1", "router", 5, "h:1")), IDENTITY),
-        (EDGE, Register(1, NodeEntry("e2", "edge", 5, "h:1")), IDENTITY),
-        (EDGE, Register(1, NodeEntry("e1", "edge", 6, "h:1")), IDENTITY),
+        (EDGE, RegisterRequest(1, NodeEntry("e1", "edge", 5, "h:1")), ""),
+        (EDGE, RegisterRequest(1, NodeEntry("e1", "router", 5, "h:1")), IDENTITY),
+        (EDGE, RegisterRequest(1, NodeEntry("e2", "edge", 5, "h:1")), IDENTITY),
+        (EDGE, RegisterRequest(1, NodeEntry("e1", "edge", 6, "h:1")), IDENTITY),
         (EDGE, Heartbeat("e1", 5, 1.0, 1), ""),
         (EDGE, Heartbeat("s1", 6, 1.0, 1), IDENTITY),
         (EDGE, AddRoutes(1, 0, 1, -1, 5, 1, []), ""),
@@ -126,7 +126,7 @@ def test_an_operator_asks_and_changes_by_verbs_and_says_nothing_else(receiver: s
         (PeerKey("op/1", "operator", 1), Heartbeat("op/1", 1, 1.0, 1), TIER),
         (PeerKey("gateway/b", "gateway", 1), FollowMap(0), ""),
         (PeerKey("gateway/b", "gateway", 1), Admin(1, "ring show"), ""),
-        (PeerKey("gateway/b", "gateway", 1), Register(1, NodeEntry("b", "edge", 1, "h:1")), TIER),
+        (PeerKey("gateway/b", "gateway", 1), RegisterRequest(1, NodeEntry("b", "edge", 1, "h:1")), TIER),
         (PeerKey("gateway/b", "gateway", 1), Heartbeat("b", 1, 1.0, 1), TIER),
         (PeerKey("gateway/b", "gateway", 1), AddRoutes(1, 0, 1, -1, 1, 1, []), TIER),
         (PeerKey("c", "client", 1), Heartbeat("c", 1, 1.0, 1), TIER),
@@ -147,17 +147,17 @@ def test_moved_speaks_of_shards_at_routers_and_of_partitions_at_storage() -> Non
 @pytest.mark.parametrize(
     ("node", "partition", "partition_epoch", "expected"),
     [
-        ("s1", 0, 7, Standing.PRIMARY),
-        ("s1", 0, 5, Standing.PRIMARY),  # its backups changed meanwhile
-        ("s1", 0, 4, Standing.OTHER),  # another one was the primary in between
-        ("s1", 0, 8, Standing.LATER),
-        ("s2", 0, 7, Standing.OTHER),
-        ("s2", 0, 8, Standing.LATER),
-        ("s1", 1, 1, Standing.OTHER),
-        ("s1", -1, 1, Standing.OTHER),
+        ("s1", 0, 7, PrimaryStatus.PRIMARY),
+        ("s1", 0, 5, PrimaryStatus.PRIMARY),  # its backups changed meanwhile
+        ("s1", 0, 4, PrimaryStatus.OTHER),  # another one was the primary in between
+        ("s1", 0, 8, PrimaryStatus.LATER),
+        ("s2", 0, 7, PrimaryStatus.OTHER),
+        ("s2", 0, 8, PrimaryStatus.LATER),
+        ("s1", 1, 1, PrimaryStatus.OTHER),
+        ("s1", -1, 1, PrimaryStatus.OTHER),
     ],
 )
-def test_who_speaks_as_primary(node: str, partition: int, partition_epoch: int, expected: Standing) -> None:
+def test_who_speaks_as_primary(node: str, partition: int, partition_epoch: int, expected: PrimaryStatus) -> None:
     cluster_map = ClusterMap("c", 9, partitions=[PartitionEntry(7, "s1", ("s1", "s2"))])
     assert standing(cluster_map, node, partition, partition_epoch, since=5) is expected
 

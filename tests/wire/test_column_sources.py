@@ -3,7 +3,7 @@
 import pytest
 
 from router.core import RouterCore
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from tests.edge.edge_harness import Edge
 from tests.storage.storage_cluster import Cluster
 from wire.messages.cluster_map import NodeEntry
@@ -20,7 +20,7 @@ def given() -> dict[str, set[str]]:
     desks = (
         Edge().core.operators.desk,
         Cluster(partitions=1).primary(0).core.operators.desk,
-        RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterSettings()).looks,
+        RouterCore(NodeEntry("r1", "router", 1, "r1:1"), RouterLimits()).looks,
     )
     found: dict[str, set[str]] = {}
     for desk in desks:

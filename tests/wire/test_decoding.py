@@ -23,7 +23,7 @@ from wire.messages.control import (
 )
 from wire.messages.frames import HEADER_BYTES
 from wire.messages.hello import NodeIdentity, encode_hello
-from wire.messages.nodes import Heartbeat, Register
+from wire.messages.nodes import Heartbeat, RegisterRequest
 from wire.messages.ranges import PARTITIONS_MAX
 from wire.messages.retained import RetainedNone
 from wire.messages.routes import AddRoutes, Destinations, GroupDestinations, Resolved, RouteEntry
@@ -33,8 +33,8 @@ from wire.sstable.manifest import Manifest, ManifestDamaged, decode_manifest, en
 HELLO = encode_hello(NodeIdentity("c", "edge-0", "edge", 5, "127.0.0.1:1"))[HEADER_BYTES:]
 OPENING, ENDING = OpenSession(1, 2, 3, "c", 4, True, 0), CloseSession(5, 2, 3, "c", 6, True)
 ANSWERS = SessionOpened(1, 2, 3, 0, 4), SessionClosed(5, True)
-CONTROL = encode_control(Register(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
-RAFT = raft.encode_message(raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.Entry(1, 1, "normal", b"x"),)))
+CONTROL = encode_control(RegisterRequest(1, NodeEntry("edge-0", "edge", 5, "127.0.0.1:1", zone="z")))
+RAFT = raft.encode_message(raft.AppendEntries("a", "b", 1, 2, 3, 4, 0, 0, 0, 1, (raft.LogEntry(1, 1, "normal", b"x"),)))
 REPLICA = replication.encode_replica_message(replication.Append(1, 2, 3, 2, 3, 0, 1, [b"row"]))
 GOSSIP = packets.join_messages([packets.encode_message(packets.Suspect("two", 2, "three"))])
 MANIFEST = encode_manifest(Manifest(manifest_no=1))
@@ -75,11 +75,11 @@ def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, erro
 @pytest.mark.parametrize(
     "message",
     [
-        Register(1, NodeEntry("e", "router", 1, "a:1", weight=-3)),
-        Register(1, NodeEntry("e", "router", 1, "a:1", weight=10**9)),
-        Register(1, NodeEntry("e", "router", 1, "a:1", zone="z" * 5_000_000)),
-        Register(1, NodeEntry("e" * 65, "router", 1, "a:1")),
-        Register(1, NodeEntry("e", "router", 1, "a" * 256)),
+        RegisterRequest(1, NodeEntry("e", "router", 1, "a:1", weight=-3)),
+        RegisterRequest(1, NodeEntry("e", "router", 1, "a:1", weight=10**9)),
+        RegisterRequest(1, NodeEntry("e", "router", 1, "a:1", zone="z" * 5_000_000)),
+        RegisterRequest(1, NodeEntry("e" * 65, "router", 1, "a:1")),
+        RegisterRequest(1, NodeEntry("e", "router", 1, "a" * 256)),
         PollClaims(1, -(10**9), 1),
         PollClaims(1, 0xFFFF, 1),
         PollClaims(-1, 1, 1),
@@ -104,7 +104,7 @@ def test_what_the_settings_allow_can_be_said() -> None:
     names = [f"{number:064d}" for number in range(4096)]
     for message in (
         Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
-        Register(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
+        RegisterRequest(1, NodeEntry("n" * 64, "storage", 1, "h" * 255, {"l" * 32: "h" * 255}, "z" * 64, 100)),
         Claims(1, PARTITIONS_MAX - 1, 1, [Claim("c", 1, 1, (1 << 64) - 1)]),
         RetainedNone(1, list(range(PARTITIONS_MAX))),
         Resolved(1, 1, [Destinations(names, list(range(PARTITIONS_MAX)), [])], [0]),

@@ -13,8 +13,8 @@ import trio.testing
 
 from tests.patience import PATIENCE_S
 from tests.wire.test_service import CONTROL, Node, certificates, linked, start
-from wire.links.connection import Connection, watch
-from wire.links.early_reads import EarlyReads, early_reads
+from wire.links.connection import LinkConnection, watch
+from wire.links.early_reads import ReactorHook, early_reads
 from wire.links.link import LinkCore
 from wire.links.tls import LinkContexts
 from wire.messages.hello import PeerKey
@@ -232,7 +232,7 @@ async def test_a_paused_descriptor_is_not_read_and_its_end_does_not_spin() -> No
 
 
 def test_without_trios_epoll_tasks_read() -> None:
-    async def main() -> EarlyReads | None:
+    async def main() -> ReactorHook | None:
         with early_reads(lambda *_: None) as reads:
             return reads
 
@@ -340,7 +340,7 @@ async def test_a_paused_connection_is_not_given_up_for_its_silence(autojump_cloc
     ours, theirs = trio.testing.memory_stream_pair()
     core = LinkCore()
     core.connected(0)
-    connection = Connection(ours, core, lambda *_: None)  # type: ignore[arg-type]
+    connection = LinkConnection(ours, core, lambda *_: None)  # type: ignore[arg-type]
     connection.pause()
     began = trio.current_time()
     async with trio.open_nursery() as nursery:

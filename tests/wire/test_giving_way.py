@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from tests.patience import PATIENCE_S
-from wire.giving_way import GiveWayBeforeSteps
+from wire.giving_way import YieldBeforeSteps
 
 ROUTER = """
 import os, signal, sys
@@ -30,7 +30,7 @@ print("ways", "many" if ways > 100 else ways)
 
 async def test_each_step_of_a_task_gives_way_before_it_begins() -> None:
     said: list[str] = []
-    instrument = GiveWayBeforeSteps(lambda: said.append("way"))
+    instrument = YieldBeforeSteps(lambda: said.append("way"))
     await trio.testing.wait_all_tasks_blocked()
 
     async def work() -> None:

@@ -8,9 +8,9 @@ from wire.messages.frames import HEADER, PROTOCOL_VERSION, FrameKind
 from wire.messages.hello import (
     DIAL_RANK,
     HELLO_BYTES_MAX,
-    Hello,
     HelloReader,
     LinkError,
+    LinkHello,
     NodeIdentity,
     OtherCluster,
     PeerKey,
@@ -29,7 +29,7 @@ def hello_of_version(version: int, node: str, tier: str, *, readable: bool = Tru
     return HEADER.pack(len(payload), FrameKind.HELLO, 0, version, 0) + payload
 
 
-def read(data: bytes, step: int = 1) -> tuple[Hello | None, HelloReader]:
+def read(data: bytes, step: int = 1) -> tuple[LinkHello | None, HelloReader]:
     reader = HelloReader()
     hello = None
     for at in range(0, len(data), step):
@@ -42,7 +42,7 @@ def test_any_split_and_what_follows() -> None:
     """Bytes behind the HELLO belong to the link."""
     data = encode_hello(EDGE, peer_incarnation=7, taken=9)
     hello, _ = read(data)
-    assert hello == Hello(PROTOCOL_VERSION, "c", "edge-0", "edge", 3, 7, 9, "h:2")
+    assert hello == LinkHello(PROTOCOL_VERSION, "c", "edge-0", "edge", 3, 7, 9, "h:2")
     hello, reader = read(data + b"rest", step=1000)
     assert hello is not None and reader.rest == b"rest"
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from wire.looks.desk import LookDesk
+from wire.looks.desk import QueryServer
 from wire.looks.journal import ENTRIES, ENTRIES_PER_SECOND, Journal, journal_source
-from wire.looks.pace import LookBounds
+from wire.looks.pace import QueryBounds
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 
 
 class Node:
@@ -16,19 +16,19 @@ class Node:
     def __init__(self) -> None:
         self.ms = 1_000_000
         self.journal = Journal(lambda: self.ms)
-        self.said: list[Seen] = []
+        self.said: list[QueryResult] = []
         source = journal_source(self.journal, "n1", lambda: ClusterMap("c"))
-        bounds = LookBounds(rows=500, seconds=1.0, reply_bytes=256 * 1024)
-        self.desk = LookDesk("n1", "storage", bounds, {"journal": source}, self._take, lambda: 1)
+        bounds = QueryBounds(rows=500, seconds=1.0, reply_bytes=256 * 1024)
+        self.desk = QueryServer("n1", "storage", bounds, {"journal": source}, self._take, lambda: 1)
         self.now = 0.0
 
-    def _take(self, node: str, seen: Seen) -> None:
+    def _take(self, node: str, seen: QueryResult) -> None:
         del node
         self.said.append(seen)
 
-    def look(self, **options: Any) -> Seen:
+    def look(self, **options: Any) -> QueryResult:
         self.now += 1.0
-        self.desk.ask(self.now, "op", "viewer", Look(1, "journal", role="viewer", **options))
+        self.desk.ask(self.now, "op", "viewer", Query(1, "journal", role="viewer", **options))
         self.desk.turn(self.now)
         return self.said[-1]
 
@@ -94,7 +94,7 @@ def test_what_was_left_out_before_it_came_here_is_told_with_the_next_entry() -> 
 def test_who_waits_for_news_gets_them() -> None:
     node = Node()
     node.journal.note("drop", "slow", "a")
-    node.desk.ask(1.0, "op", "viewer", Look(2, "journal", role="viewer", after="1", wait_ms=5000))
+    node.desk.ask(1.0, "op", "viewer", Query(2, "journal", role="viewer", after="1", wait_ms=5000))
     node.desk.turn(1.0)
     assert not node.said
     node.journal.note("kicked", "kicked", "b")

@@ -7,7 +7,16 @@ import pytest
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
 from wire.messages.map_pages import map_pages
-from wire.messages.nodes import FollowMap, Heartbeat, HeartbeatReply, MapPage, MapStep, Refused, Register, Registered
+from wire.messages.nodes import (
+    FollowMap,
+    Heartbeat,
+    HeartbeatReply,
+    MapPage,
+    MapStep,
+    Registered,
+    RegisterRequest,
+    RequestRefused,
+)
 from wire.node.lease_holder import LeaseHolder
 
 
@@ -47,7 +56,7 @@ class Node:
 def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     """The lease runs from when the answered heartbeat was sent, and only while the map lists this incarnation."""
     node = Node("r1")
-    assert [type(message) for _, message in node.sent] == [Register, FollowMap]
+    assert [type(message) for _, message in node.sent] == [RegisterRequest, FollowMap]
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)))
     node.holder.beat(0.1)
@@ -97,7 +106,7 @@ def test_the_answer_to_a_former_incarnation_s_registration_registers_nobody() ->
     node.answer(0.1, node.map(node.entry(1)))
     node.sent.clear()
     node.holder.beat(0.5)
-    assert [type(message) for _, message in node.sent] == [Register]
+    assert [type(message) for _, message in node.sent] == [RegisterRequest]
 
 
 def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,10 +115,10 @@ def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogC
     node.holder.router_up("r1", 0.0)
     for code, detail in (("not_leader", "this router does not lead"), ("invalid", "is over"), ("invalid", "is over")):
         node.holder.beat(node.holder.next_deadline())
-        request = node.sent[-1][1] if isinstance(node.sent[-1][1], Register) else node.sent[-2][1]
-        assert isinstance(request, Register)
-        node.answer(1.0, Refused(request.request, code, detail))
-    node.answer(1.0, Refused(99, "invalid", "partition 3 is at 4"))
+        request = node.sent[-1][1] if isinstance(node.sent[-1][1], RegisterRequest) else node.sent[-2][1]
+        assert isinstance(request, RegisterRequest)
+        node.answer(1.0, RequestRefused(request.request, code, detail))
+    node.answer(1.0, RequestRefused(99, "invalid", "partition 3 is at 4"))
     assert [record.getMessage() for record in caplog.records] == ["the routers do not let this node in: is over"]
 
 
@@ -204,7 +213,7 @@ def test_a_step_that_was_sent_before_the_requested_page_makes_no_second_request(
     node = Node("r1")
     node.answer(0.1, node.step(4, node.entry(2)))
     node.holder.beat(0.1)
-    assert [type(message) for _, message in node.sent] == [Register, FollowMap]
+    assert [type(message) for _, message in node.sent] == [RegisterRequest, FollowMap]
     node.answer(0.2, node.map(node.entry(2)))
     assert node.holder.map.epoch == 4
     node.answer(0.3, node.step(6, node.entry(2)))  # no page was requested: one step is missing

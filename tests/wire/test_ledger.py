@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wire.sstable.ledger import FileLedger, LedgerFull, LedgerOperation, LedgerRecord, LedgerSink, topic_hash
+from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerQueueFull, LedgerRecord, LedgerSink, topic_hash
 
 
 def _lines(directory: Path) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def test_a_full_ledger_is_loud(tmp_path: Path, when_full: Any) -> None:
             ledger.record(LedgerRecord("delivered", n, p=1, s=2, n=n))
             ledger.flush()
             taken += 1
-    except LedgerFull:
+    except LedgerQueueFull:
         assert when_full == "refuse"
     assert len(said) == 1 and ledger.unrecorded > 0
     lines = _lines(tmp_path)

@@ -6,26 +6,26 @@ import pytest
 from wire.decoding import Unreadable
 from wire.messages.control import decode_control, encode_control
 from wire.messages.look_kinds import LOOK_KINDS, columns_of, lower_role, may_look, rows_of
-from wire.messages.look_rows_clients import SeenClient
-from wire.messages.looks import LOOK_ROWS_MAX, Look, Seen
+from wire.messages.look_rows_clients import ClientRow
+from wire.messages.looks import LOOK_ROWS_MAX, Query, QueryResult
 
 
 @pytest.mark.parametrize("what", sorted(LOOK_KINDS))
 def test_a_row_of_each_kind_is_read_as_it_was_written(what: str) -> None:
     row = LOOK_KINDS[what].row()
-    assert rows_of(what, Seen(1, [msgspec.msgpack.encode(row)])) == [row]
+    assert rows_of(what, QueryResult(1, [msgspec.msgpack.encode(row)])) == [row]
     assert columns_of(what) == row.__struct_fields__
     assert all(getattr(row, column) is None for column in columns_of(what)), "what is not known is None"
 
 
 def test_a_column_that_was_not_asked_for_is_absent() -> None:
-    packed = msgspec.msgpack.encode(SeenClient(client_id="c", inflight=0))
+    packed = msgspec.msgpack.encode(ClientRow(client_id="c", inflight=0))
     assert msgspec.msgpack.decode(packed) == {"client_id": "c", "inflight": 0}
 
 
 def test_a_row_of_another_kind_is_refused() -> None:
     with pytest.raises(Unreadable, match="row of clients"):
-        rows_of("clients", Seen(1, [msgspec.msgpack.encode({"client_id": 5})]))
+        rows_of("clients", QueryResult(1, [msgspec.msgpack.encode({"client_id": 5})]))
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_logs_and_traces_want_an_operator() -> None:
 @pytest.mark.parametrize(
     "look",
     [
-        Look(1, "clients", limit=0),
-        Look(1, "clients", limit=LOOK_ROWS_MAX + 1),
-        Look(1, "clients", where={str(n): "" for n in range(17)}),
-        Look(1, "clients", where={"client_id": "x" * 65_536}),
-        Look(1, "clients", columns=["c"] * 65),
-        Look(1, "clients", wait_ms=10_001),
-        Look(1, "w" * 33),
+        Query(1, "clients", limit=0),
+        Query(1, "clients", limit=LOOK_ROWS_MAX + 1),
+        Query(1, "clients", where={str(n): "" for n in range(17)}),
+        Query(1, "clients", where={"client_id": "x" * 65_536}),
+        Query(1, "clients", columns=["c"] * 65),
+        Query(1, "clients", wait_ms=10_001),
+        Query(1, "w" * 33),
     ],
 )
-def test_a_question_beyond_its_bounds_is_unreadable(look: Look) -> None:
+def test_a_question_beyond_its_bounds_is_unreadable(look: Query) -> None:
     with pytest.raises(Unreadable):
         decode_control(encode_control(look))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from wire.looks.desk import WAITING_MAX, LookDesk
+from wire.looks.desk import WAITING_MAX, QueryServer
 from wire.looks.ordered_keys import OrderedKeys
-from wire.looks.pace import Clocks, LookBounds
-from wire.looks.source import Ask, LookRefused, Place, Source
+from wire.looks.pace import Clocks, QueryBounds
+from wire.looks.source import Place, QueryRefused, RowScan, RowSource
 from wire.looks.wildcards import is_literal, matcher
 from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Look, Seen
+from wire.messages.looks import Query, QueryResult
 
 
 class Clock:
@@ -32,21 +32,21 @@ class Clock:
 class Shown:
     """A desk of an edge with some clients."""
 
-    def __init__(self, clients: int = 30, bounds: LookBounds | None = None, clocks: Clocks | None = None) -> None:
+    def __init__(self, clients: int = 30, bounds: QueryBounds | None = None, clocks: Clocks | None = None) -> None:
         self.table = {number: f"client-{number}" for number in range(1, clients + 1)}
         self.keys: OrderedKeys[int] = OrderedKeys(lambda: self.table)
-        self.answers: list[tuple[str, Seen]] = []
+        self.answers: list[tuple[str, QueryResult]] = []
         self.log: list[str] = []
         self.built: list[str] = []
         sources = {
-            "clients": Source(
+            "clients": RowSource(
                 self._walk, {"client_id": self._client_id, "number": lambda one: one, "user": lambda _: None}
             ),
-            "journal": Source(self._journal, {"number": lambda one: one}, newest=lambda _: len(self.log)),
-            "log": Source(self._journal, {"number": lambda one: one}),
+            "journal": RowSource(self._journal, {"number": lambda one: one}, newest=lambda _: len(self.log)),
+            "log": RowSource(self._journal, {"number": lambda one: one}),
         }
-        bounds = bounds or LookBounds(500, 1.0, 32 * 1024)
-        self.desk = LookDesk(
+        bounds = bounds or QueryBounds(500, 1.0, 32 * 1024)
+        self.desk = QueryServer(
             "e1",
             "edge",
             bounds,
@@ -62,17 +62,17 @@ class Shown:
         self.built.append("client_id")
         return self.table[number]
 
-    def _walk(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _walk(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         (after,) = ask.numbers(1)
         for number in self.keys.behind(after if after >= 0 else None, ask.now):
             if number in self.table:
                 yield number, number
 
-    def _journal(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _journal(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         for number in range(max(0, ask.numbers(1)[0]) + 1, len(self.log) + 1):
             yield number, number
 
-    def ask(self, look: Look, role: str = "admin", node: str = "admin:a/1") -> Seen:
+    def ask(self, look: Query, role: str = "admin", node: str = "admin:a/1") -> QueryResult:
         count = len(self.answers)
         self.desk.ask(self.now, node, role, look)
         self.desk.turn(self.now)
@@ -85,7 +85,7 @@ class Shown:
         after = ""
         while True:
             self.now += 1
-            seen = self.ask(Look(1, "clients", after=after, limit=limit))
+            seen = self.ask(Query(1, "clients", after=after, limit=limit))
             assert not seen.error
             found += [row.client_id for row in rows_of("clients", seen)]
             after = seen.after
@@ -101,37 +101,37 @@ def test_pages_show_every_row_once_and_in_order(limit: int) -> None:
 
 def test_rows_that_go_are_missed_and_none_comes_twice() -> None:
     shown = Shown()
-    first = shown.ask(Look(1, "clients", limit=10))
+    first = shown.ask(Query(1, "clients", limit=10))
     for number in (5, 12, 13):
         del shown.table[number]
     shown.table[31] = "client-31"
     shown.now += 5
-    second = shown.ask(Look(1, "clients", after=first.after, limit=1000))
+    second = shown.ask(Query(1, "clients", after=first.after, limit=1000))
     numbers = [row.number for row in rows_of("clients", second)]
     assert numbers == [11, *range(14, 32)]
 
 
 def test_an_answer_says_when_and_by_which_map() -> None:
-    seen = Shown().ask(Look(5, "clients", limit=3))
+    seen = Shown().ask(Query(5, "clients", limit=3))
     assert (seen.request, seen.map_epoch, seen.at_ms, seen.visited, seen.after) == (5, 7, 99, 3, "3")
 
 
 def test_a_look_ends_at_its_rows_though_nothing_was_found() -> None:
-    shown = Shown(clients=100, bounds=LookBounds(40, 1.0, 32 * 1024))
-    seen = shown.ask(Look(1, "clients", where={"client_id": "none"}))
+    shown = Shown(clients=100, bounds=QueryBounds(40, 1.0, 32 * 1024))
+    seen = shown.ask(Query(1, "clients", where={"client_id": "none"}))
     assert (seen.rows, seen.visited, seen.after) == ([], 40, "40")
 
 
 def test_a_look_ends_at_its_time() -> None:
-    shown = Shown(clients=100, bounds=LookBounds(500, 0.0003, 32 * 1024), clocks=Clocks(Clock(0.0001)))
-    seen = shown.ask(Look(1, "clients"))
+    shown = Shown(clients=100, bounds=QueryBounds(500, 0.0003, 32 * 1024), clocks=Clocks(Clock(0.0001)))
+    seen = shown.ask(Query(1, "clients"))
     assert 8 <= seen.visited <= 40
     assert seen.after == str(seen.visited)
 
 
 def test_an_answer_ends_at_its_bytes_and_loses_no_row() -> None:
-    shown = Shown(clients=100, bounds=LookBounds(500, 1.0, 300))
-    seen = shown.ask(Look(1, "clients"))
+    shown = Shown(clients=100, bounds=QueryBounds(500, 1.0, 300))
+    seen = shown.ask(Query(1, "clients"))
     assert 0 < sum(map(len, seen.rows)) <= 300
     assert shown.every_id(1000) == list(shown.table.values())
 
@@ -139,14 +139,14 @@ def test_an_answer_ends_at_its_bytes_and_loses_no_row() -> None:
 def test_a_long_text_is_cut_and_the_answer_says_so() -> None:
     shown = Shown(clients=3)
     shown.table[2] = "x" * 65_535
-    seen = shown.ask(Look(1, "clients"))
+    seen = shown.ask(Query(1, "clients"))
     assert [len(row.client_id) for row in rows_of("clients", seen)] == [8, 4096, 8]
     assert "4096" in seen.note
 
 
 def test_columns_that_nobody_shows_are_not_built() -> None:
     shown = Shown(clients=3)
-    seen = shown.ask(Look(1, "clients", columns=["number"]))
+    seen = shown.ask(Query(1, "clients", columns=["number"]))
     assert not shown.built
     assert [(row.number, row.client_id) for row in rows_of("clients", seen)] == [(1, None), (2, None), (3, None)]
 
@@ -162,53 +162,53 @@ def test_columns_that_nobody_shows_are_not_built() -> None:
     ],
 )
 def test_conditions_all_hold(where: dict[str, str], numbers: list[int]) -> None:
-    assert [row.number for row in rows_of("clients", Shown().ask(Look(1, "clients", where=where)))] == numbers
+    assert [row.number for row in rows_of("clients", Shown().ask(Query(1, "clients", where=where)))] == numbers
 
 
 @pytest.mark.parametrize(
     ("look", "role", "error", "exit_code"),
     [
-        (Look(1, "cats"), "admin", "edge e1 shows no 'cats': it shows clients, journal, log", 2),
-        (Look(1, "sessions"), "admin", "edge e1 shows no 'sessions'", 2),
-        (Look(1, "clients", columns=["cat"]), "admin", "clients has no column 'cat': client_id, user, state", 2),
-        (Look(1, "clients", where={"cat": "*"}), "admin", "clients has no 'cat' to choose by: client_id", 2),
-        (Look(1, "clients", where={"client_id": "*" * 1025}), "admin", "at most 1024 characters", 2),
-        (Look(1, "clients", after="x"), "admin", "'x' is no place in this list", 2),
-        (Look(1, "clients", after="1:2"), "admin", "'1:2' is no place in this list", 2),
+        (Query(1, "cats"), "admin", "edge e1 shows no 'cats': it shows clients, journal, log", 2),
+        (Query(1, "sessions"), "admin", "edge e1 shows no 'sessions'", 2),
+        (Query(1, "clients", columns=["cat"]), "admin", "clients has no column 'cat': client_id, user, state", 2),
+        (Query(1, "clients", where={"cat": "*"}), "admin", "clients has no 'cat' to choose by: client_id", 2),
+        (Query(1, "clients", where={"client_id": "*" * 1025}), "admin", "at most 1024 characters", 2),
+        (Query(1, "clients", after="x"), "admin", "'x' is no place in this list", 2),
+        (Query(1, "clients", after="1:2"), "admin", "'1:2' is no place in this list", 2),
         (
-            Look(1, "log", role="admin"),
+            Query(1, "log", role="admin"),
             "viewer",
             "a look at log wants the role operator; what counts here is viewer",
             1,
         ),
         (
-            Look(1, "log", role="viewer"),
+            Query(1, "log", role="viewer"),
             "admin",
             "a look at log wants the role operator; what counts here is viewer",
             1,
         ),
-        (Look(1, "log", role="root"), "admin", "wants the role operator", 1),
+        (Query(1, "log", role="root"), "admin", "wants the role operator", 1),
     ],
 )
-def test_a_question_that_is_refused_is_told_why(look: Look, role: str, error: str, exit_code: int) -> None:
+def test_a_question_that_is_refused_is_told_why(look: Query, role: str, error: str, exit_code: int) -> None:
     seen = Shown().ask(look, role)
     assert seen.error.startswith(error) or error in seen.error
     assert (seen.rows, seen.exit_code) == ([], exit_code)
 
 
 def test_the_role_of_both_certificate_and_question_suffices() -> None:
-    assert not Shown().ask(Look(1, "log", role="operator"), "admin").error
-    assert "wants the role operator" in Shown().ask(Look(1, "log", role="viewer"), "admin").error
-    assert "wants the role operator" in Shown().ask(Look(1, "log", role="admin"), "viewer").error
+    assert not Shown().ask(Query(1, "log", role="operator"), "admin").error
+    assert "wants the role operator" in Shown().ask(Query(1, "log", role="viewer"), "admin").error
+    assert "wants the role operator" in Shown().ask(Query(1, "log", role="admin"), "viewer").error
 
 
 def test_beyond_the_pace_looks_wait_and_then_the_node_is_busy() -> None:
     shown = Shown()
     for number in range(20 + WAITING_MAX):
-        shown.desk.ask(shown.now, "admin:a/1", "admin", Look(number + 1, "clients", limit=1))
+        shown.desk.ask(shown.now, "admin:a/1", "admin", Query(number + 1, "clients", limit=1))
         shown.desk.turn(shown.now)
     assert len(shown.answers) == 20, "a burst"
-    shown.desk.ask(shown.now, "admin:b/1", "admin", Look(999, "clients"))
+    shown.desk.ask(shown.now, "admin:b/1", "admin", Query(999, "clients"))
     _, refused = shown.answers[-1]
     assert (refused.request, refused.exit_code) == (999, 4)
     assert 0 < refused.retry_ms <= 1000
@@ -231,17 +231,17 @@ def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
     length = 0.002
     shown.table.clear()
 
-    def slow(_: Ask) -> Iterator[tuple[Place, Any]]:
+    def slow(_: RowScan) -> Iterator[tuple[Place, Any]]:
         work.now += length
         return iter(())
 
-    shown.desk.show("clients", Source(slow, {}))
+    shown.desk.show("clients", RowSource(slow, {}))
     answered = 0
     for turn in range(4000):
         shown.now = 100.0 + turn / 1000
         used[0] = busy * turn / 1000
         while len(shown.desk) < 5:
-            shown.desk.ask(shown.now, "admin:a/1", "admin", Look(1, "clients"))
+            shown.desk.ask(shown.now, "admin:a/1", "admin", Query(1, "clients"))
         shown.desk.turn(shown.now)
     answered = len(shown.answers)
     at_first = 0.005 + 0.25 * 0.05  # credit, and what it is given until it was judged
@@ -251,19 +251,19 @@ def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
 def test_a_look_is_short_while_the_loop_is_busy() -> None:
     """A look of 2 ms had the next one wait for half a second, and who asks waits for one."""
     work, used = Clock(0.0001), [0.0]
-    shown = Shown(clients=200, bounds=LookBounds(5_000, 0.002, 256 * 1024), clocks=Clocks(work, lambda: used[0]))
-    idle = shown.ask(Look(1, "clients", limit=1000))
+    shown = Shown(clients=200, bounds=QueryBounds(5_000, 0.002, 256 * 1024), clocks=Clocks(work, lambda: used[0]))
+    idle = shown.ask(Query(1, "clients", limit=1000))
     shown.now, used[0] = 101.0, 0.5
-    busy = shown.ask(Look(2, "clients", limit=1000))
+    busy = shown.ask(Query(2, "clients", limit=1000))
     assert 0 < busy.visited < idle.visited / 3 and busy.after
 
 
 def test_a_question_waits_for_news_and_goes_on_behind_them() -> None:
     shown = Shown()
     shown.log.append("one")
-    seen = shown.ask(Look(1, "journal", wait_ms=1000))
+    seen = shown.ask(Query(1, "journal", wait_ms=1000))
     assert (len(seen.rows), seen.after) == (1, "1")
-    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(2, "journal", after="1", wait_ms=1000))
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Query(2, "journal", after="1", wait_ms=1000))
     shown.desk.turn(shown.now)
     assert len(shown.answers) == 1
     shown.log.append("two")
@@ -275,7 +275,7 @@ def test_a_question_waits_for_news_and_goes_on_behind_them() -> None:
 
 def test_a_question_without_news_is_answered_at_its_time() -> None:
     shown = Shown()
-    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(2, "journal", wait_ms=1000))
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Query(2, "journal", wait_ms=1000))
     while not shown.answers:
         shown.desk.turn(shown.now)
         shown.now += 0.05
@@ -285,9 +285,9 @@ def test_a_question_without_news_is_answered_at_its_time() -> None:
 
 def test_an_operator_that_went_away_is_not_answered() -> None:
     shown = Shown()
-    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(2, "journal", wait_ms=1000))
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Query(2, "journal", wait_ms=1000))
     shown.desk.turn(shown.now)
-    shown.desk.ask(shown.now, "admin:a/1", "admin", Look(3, "clients"))
+    shown.desk.ask(shown.now, "admin:a/1", "admin", Query(3, "clients"))
     shown.desk.gone("admin:a/1")
     shown.desk.turn(shown.now + 5)
     assert not shown.answers
@@ -324,7 +324,7 @@ def test_only_two_signs_mean_something() -> None:
 
 
 def test_a_walk_refuses_what_is_no_place() -> None:
-    ask = Ask({}, "5:a:b", frozenset(), "viewer", 1, 0.0)
+    ask = RowScan({}, "5:a:b", frozenset(), "viewer", 1, 0.0)
     assert ask.number_and_text() == (5, "a:b")
-    with pytest.raises(LookRefused):
-        Ask({}, "x:a", frozenset(), "viewer", 1, 0.0).number_and_text()
+    with pytest.raises(QueryRefused):
+        RowScan({}, "x:a", frozenset(), "viewer", 1, 0.0).number_and_text()

@@ -1,12 +1,12 @@
 """Times of day of a node's own moments."""
 
-from wire.looks.moments import SLACK_MS, Moments
+from wire.looks.moments import SLACK_MS, TimestampColumns
 
 
 def test_a_moment_asked_for_twice_has_one_time_of_day() -> None:
     """The two clocks are read one after the other, and each reading is rounded by itself."""
     utc = [1_000_000]
-    moments = Moments(lambda: utc[0])
+    moments = TimestampColumns(lambda: utc[0])
     first = moments.utc_of(4_000.9, 5_000.2)
     for later_ms, jitter_ms in ((10, 1), (20, -1), (3_000, 7), (60_000, SLACK_MS)):
         utc[0] = 1_000_000 + later_ms + jitter_ms
@@ -16,7 +16,7 @@ def test_a_moment_asked_for_twice_has_one_time_of_day() -> None:
 def test_a_clock_that_was_set_is_followed() -> None:
     """Also back, and each clock has a difference of its own."""
     utc = [1_000_000]
-    moments = Moments(lambda: utc[0])
+    moments = TimestampColumns(lambda: utc[0])
     assert (moments.utc_of(4_000, 5_000), moments.utc_of(70, 80, 9)) == (999_000, 999_990)
     utc[0] += 3_600_000
     assert moments.utc_of(4_000, 5_000) == 4_599_000

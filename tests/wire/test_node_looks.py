@@ -7,7 +7,7 @@ import mmap
 from conf.logs import configure_logs, kept_lines
 from conf.metrics import Metrics
 from conf.node_settings import LogSettings
-from wire.messages.look_rows_nodes import SeenStats
+from wire.messages.look_rows_nodes import StatsRow
 from wire.node.host_figures import resident_bytes
 from wire.node.node_looks import stats_columns
 
@@ -42,7 +42,7 @@ def test_figures_have_the_names_of_the_page() -> None:
 
 def test_each_figure_of_a_node_has_a_source() -> None:
     """The age of the oldest queued message had none: its alarm and the first page never showed any."""
-    assert set(SeenStats.__struct_fields__) == set(stats_columns())
+    assert set(StatsRow.__struct_fields__) == set(stats_columns())
 
 
 def test_memory_is_that_of_now() -> None:

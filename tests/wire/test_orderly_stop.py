@@ -5,9 +5,9 @@ import pytest
 from tests.wire.test_lease_holder import Node
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.map_pages import map_pages
-from wire.messages.nodes import Drain, HeartbeatReply, Leave, Refused, Registered
+from wire.messages.nodes import DrainNode, HeartbeatReply, Leave, Registered, RequestRefused
 from wire.node.lease_holder import LeaseHolder
-from wire.node.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, Phase
+from wire.node.orderly_stop import LAST_S, LEAVE_S, OrderlyStop, StopPhase
 
 
 class Life(Node):
@@ -39,16 +39,16 @@ class Life(Node):
         self.sent.clear()
         self.stop.step(now)
         self.holder.beat(now)
-        return [type(message) for _, message in self.sent if isinstance(message, Drain | Leave)]
+        return [type(message) for _, message in self.sent if isinstance(message, DrainNode | Leave)]
 
 
 def test_drain_settle_leave_end() -> None:
     """It serves until everybody has acknowledged the step, and decides nothing once it has left."""
     life = Life()
     life.stop.begin(1.0)
-    assert life.look(1.0) == [Drain]
+    assert life.look(1.0) == [DrainNode]
     assert life.look(1.1) == []
-    assert life.look(1.3) == [Drain]  # no answer: again
+    assert life.look(1.3) == [DrainNode]  # no answer: again
     assert life.holder.has_lease(1.3) and not life.stop.relieved
     life.shows(NodeState.DRAINING, 5)
     assert life.look(1.4) == [] and life.stop.relieved
@@ -58,7 +58,7 @@ def test_drain_settle_leave_end() -> None:
     assert life.look(1.6) == []
     life.idle = True
     assert life.look(1.7) == [Leave]
-    assert life.stop.phase == Phase.LEAVING and not life.holder.has_lease(1.7)
+    assert life.stop.phase == StopPhase.LEAVING and not life.holder.has_lease(1.7)
     life.holder.handle(1.8, "r1", HeartbeatReply(2, 1.6, 60.0, 6, "r1"))
     assert not life.holder.has_lease(1.8), "a late grant gives nothing back"
     life.shows(NodeState.DEAD, 7)
@@ -127,6 +127,6 @@ def test_the_leader_is_found_by_the_refusal_of_another_router() -> None:
     life.stop.begin(1.0)
     life.look(1.0)
     assert life.sent[-1][0] == "r1"
-    life.holder.handle(1.01, "r1", Refused(0, "not_leader", "", "r2"))
-    assert life.look(1.07) == [Drain]
-    assert next(router for router, message in life.sent if isinstance(message, Drain)) == "r2"
+    life.holder.handle(1.01, "r1", RequestRefused(0, "not_leader", "", "r2"))
+    assert life.look(1.07) == [DrainNode]
+    assert next(router for router, message in life.sent if isinstance(message, DrainNode)) == "r2"

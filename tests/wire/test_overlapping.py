@@ -3,12 +3,12 @@
 import pytest
 
 from wire.messages.overlapping import COPIES_MAX, identifiers_of, options_of, sharing_a_copy
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 
-def some(*identifiers: int, merged: bool = False) -> list[Subscription]:
+def some(*identifiers: int, merged: bool = False) -> list[SessionSubscription]:
     return [
-        Subscription(f"f{at}", at % 3, identifier=identifier, merged=merged)
+        SessionSubscription(f"f{at}", at % 3, identifier=identifier, merged=merged)
         for at, identifier in enumerate(identifiers)
     ]
 
@@ -38,7 +38,7 @@ def test_many_identifiers_share_the_last_copy() -> None:
 
 def test_options_of_a_copy() -> None:
     """[MQTT-3.3.4-2], [MQTT-3.3.4-4], [MQTT-3.3.1-13]; equal identifiers are told once each where a copy is merged."""
-    group = [Subscription("a", 0, identifier=5), Subscription("b", 2, False, True, identifier=5)]
+    group = [SessionSubscription("a", 0, identifier=5), SessionSubscription("b", 2, False, True, identifier=5)]
     assert options_of(group) == (2, True, b"\x0b\x05")
     assert options_of(some(5, 300, 5, merged=True)) == (2, False, b"\x0b\x05\x0b\xac\x02\x0b\x05")
     assert options_of(some(0)) == (0, False, b"")

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from conf.errors import ExitCode, NotThere, UserError
+from conf.errors import ExitCode, NotFound, UserError
 from wire.links.plain_run import run_plainly
 
 
@@ -32,8 +32,8 @@ def test_ctrl_c_comes_alone() -> None:
 
 
 def test_one_error_comes_as_it_is() -> None:
-    with pytest.raises(NotThere, match="gone"):
-        run_plainly(raise_each, NotThere("gone", ExitCode.PARTIAL))
+    with pytest.raises(NotFound, match="gone"):
+        run_plainly(raise_each, NotFound("gone", ExitCode.PARTIAL))
 
 
 def test_several_errors_are_one_with_a_line_each() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from conf.errors import UserError
 from conf.settings import EdgeConfig, NodeConfig, load
-from wire.node.reload import LINE_CHARS_MAX, LINES_MAX, Prepared, Reload, changed_settings
+from wire.node.reload import LINE_CHARS_MAX, LINES_MAX, NodeReload, Prepared, changed_settings
 
 
 class Piece:
@@ -57,9 +57,9 @@ def config(*flags: str) -> EdgeConfig:
     return found
 
 
-def reload_of(*pieces: Piece, flags: tuple[str, ...] = ()) -> Reload:
+def reload_of(*pieces: Piece, flags: tuple[str, ...] = ()) -> NodeReload:
     """Return a reload that finds the settings of these flags."""
-    reload = Reload(config(), lambda: config(*flags))
+    reload = NodeReload(config(), lambda: config(*flags))
     for piece in pieces:
         reload.add(piece)
     return reload
@@ -106,7 +106,7 @@ def test_an_error_of_the_library_is_not_quoted() -> None:
 
 def test_settings_that_cannot_be_read_change_nothing() -> None:
     piece = Piece("a")
-    reload = Reload(config(), lambda: config("edge.nonsense=1"))
+    reload = NodeReload(config(), lambda: config("edge.nonsense=1"))
     reload.add(piece)
     outcome = reload.apply(reload.prepare())
     assert not outcome.ok and "edge.nonsense" in outcome.lines[0] and piece.held == "old"

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S
 from tests.wire.test_tls import handshake
 from wire.links.authority import DevelopmentAuthority
 from wire.links.tls import CertificateFiles, link_contexts, peer_identity
-from wire.node.reload import Prepared, Reload
+from wire.node.reload import NodeReload, Prepared
 from wire.node.reload_parts import LinkCertificates, Logs
 from wire.node.reloading import Reloading, say_outcome
 
@@ -114,7 +114,7 @@ async def test_wishes_that_come_together_become_one_reload(nursery: trio.Nursery
         reads.append(1)
         return config
 
-    reloading = Reloading(Reload(config, read))
+    reloading = Reloading(NodeReload(config, read))
     nursery.start_soon(reloading.run)
     for _ in range(10):
         reloading.want()
@@ -127,7 +127,7 @@ async def test_wishes_that_come_together_become_one_reload(nursery: trio.Nursery
 async def test_a_reload_without_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Descriptors or threads are used up: the node goes on as before."""
     config = load("router", environment={})
-    reloading = Reloading(Reload(config, lambda: config))
+    reloading = Reloading(NodeReload(config, lambda: config))
 
     async def none(*_: object) -> Prepared:
         raise RuntimeError("can't start new thread")
@@ -141,6 +141,6 @@ async def test_a_reload_without_a_thread_is_refused(monkeypatch: pytest.MonkeyPa
 def test_both_outcomes_are_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     config = load("router", environment={})
-    reload = Reload(config, lambda: load("router", environment={}, flags=("router.nonsense=1",)))
+    reload = NodeReload(config, lambda: load("router", environment={}, flags=("router.nonsense=1",)))
     say_outcome(reload.apply(reload.prepare()))
     assert "the old state stays: 1 mistakes" in caplog.text and "router.nonsense" in caplog.text

@@ -20,7 +20,7 @@ from wire.links.authority import DevelopmentAuthority
 from wire.links.revoked import RevokedPeers
 from wire.links.tls import LinkContexts
 from wire.node.link_lists import LinkFiles, link_lists, register_link_lists
-from wire.node.reload import Reload
+from wire.node.reload import NodeReload
 
 MINUTE = 1 / 1440
 
@@ -251,7 +251,7 @@ def test_a_reload_takes_lists_up_or_stays(site: Site) -> None:
     before = load("router", environment={}, flags=named)
     after = load("router", environment={}, flags=(*named, f"node.crl_files={site.file}"))
     lists = link_lists(peers, before.node, read_peer_lists)
-    reload = Reload(before, lambda: after)
+    reload = NodeReload(before, lambda: after)
     reload.add(lists)
     assert not peers.end_of(certificate(site, "bad"))
     site.revoke("bad")

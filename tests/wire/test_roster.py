@@ -7,7 +7,7 @@ from wire.links.roster import Roster, is_router
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import HeartbeatReply, Moved, Register
+from wire.messages.nodes import HeartbeatReply, Moved, RegisterRequest
 from wire.messages.orders import OrderNode
 
 R1, R9 = PeerKey("r1", "router", 5), PeerKey("r9", "router", 5)
@@ -68,11 +68,12 @@ def test_whatever_a_router_says_wants_its_role() -> None:
     roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, s1=NodeState.ACTIVE), at_router=True)
     entry = NodeEntry("r9", "router", 5, "h:1")
     said: list[Control] = [
-        HeartbeatReply(1, 0.0, 1.0, 0, "r9"), OrderNode(1, "reload"), Register(1, entry), Moved(0, "shard", 0, 1),
+        HeartbeatReply(1, 0.0, 1.0, 0, "r9"), OrderNode(1, "reload"), RegisterRequest(1, entry), Moved(0, "shard", 0,
+        1),
     ]  # fmt: skip
     assert [role_fault_of(R9, message, roster) for message in said] == [ROLE] * 4
     assert [role_fault_of(R1, message, roster) for message in said] == [""] * 4
-    assert role_fault_of(PeerKey("e9", "edge", 5), Register(1, entry), roster) == ""
+    assert role_fault_of(PeerKey("e9", "edge", 5), RegisterRequest(1, entry), roster) == ""
     moved = Moved(1, "partition", 0, 1)
     assert role_fault_of(PeerKey("s9", "storage", 5), moved, roster) == ROLE
     assert role_fault_of(PeerKey("s1", "storage", 5), moved, roster) == ""

@@ -212,14 +212,14 @@ async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
 async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
     """Half-open is noticed in less than 5 s; an idle but living peer is kept."""
     del autojump_clock
-    from wire.links.connection import Connection, watch
+    from wire.links.connection import LinkConnection, watch
     from wire.links.link import LinkCore
 
-    def connection() -> tuple[Connection, trio.testing.MemorySendStream]:
+    def connection() -> tuple[LinkConnection, trio.testing.MemorySendStream]:
         ours, theirs = trio.testing.memory_stream_pair()
         core = LinkCore()
         core.connected(0)
-        return Connection(ours, core, lambda _kind, _payload: None), theirs  # type: ignore[arg-type, return-value]
+        return LinkConnection(ours, core, lambda _kind, _payload: None), theirs  # type: ignore[arg-type, return-value]
 
     silent, _theirs = connection()
     began = trio.current_time()
@@ -234,11 +234,11 @@ async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.Mock
     cores = [LinkCore(), LinkCore()]
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
-            connections: list[Connection] = []
+            connections: list[LinkConnection] = []
             nursery.start_soon(watch, connections, 0.0)
             for stream, core in zip((left, right), cores, strict=True):
                 core.connected(0)
-                idle = Connection(stream, core, lambda _kind, _payload: None)  # type: ignore[arg-type]
+                idle = LinkConnection(stream, core, lambda _kind, _payload: None)  # type: ignore[arg-type]
                 connections.append(idle)
                 nursery.start_soon(idle.run, b"")
     assert trio.current_time() - began > 60

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from wire.looks.source import Ask, LookRefused
-from wire.looks.trace_desk import TRACES_MAX, Trace, TraceDesk
+from wire.looks.source import QueryRefused, RowScan
+from wire.looks.trace_desk import TRACES_MAX, Trace, Tracer
 from wire.looks.traces import NO_ORIGIN, TraceRefused, judge_of
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.looks import StartTrace, StopTrace
@@ -22,7 +22,7 @@ class Node:
     def __init__(self) -> None:
         self.marked = 0
         self.us = 1_000_000
-        self.desk = TraceDesk("e1", lambda: ClusterMap(""), self._changed)
+        self.desk = Tracer("e1", lambda: ClusterMap(""), self._changed)
         self.desk.utc_us = lambda: self.us
 
     def _changed(self) -> None:
@@ -33,13 +33,13 @@ class Node:
 
     def told(self, name: str, column: str = "stage", role: str = "operator") -> list[Any]:
         source = self.desk.sources()["trace"]
-        ask = Ask({"trace": name}, "", frozenset(), role, 100, 0.0)
+        ask = RowScan({"trace": name}, "", frozenset(), role, 100, 0.0)
         return [source.columns[column](thing) for _, thing in source.walk(ask)]
 
     def names(self) -> list[Any]:
         source = self.desk.sources()["traces"]
         return [
-            source.columns["trace"](thing) for _, thing in source.walk(Ask({}, "", frozenset(), "viewer", 100, 0.0))
+            source.columns["trace"](thing) for _, thing in source.walk(RowScan({}, "", frozenset(), "viewer", 100, 0.0))
         ]
 
 
@@ -241,5 +241,5 @@ def test_long_names_are_judged_whole_kept_short_and_not_remembered() -> None:
 
 def test_a_look_at_a_trace_that_is_not_there_is_refused() -> None:
     node = Node()
-    with pytest.raises(LookRefused, match="no trace 'x'"):
+    with pytest.raises(QueryRefused, match="no trace 'x'"):
         node.told("x")

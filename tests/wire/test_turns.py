@@ -6,13 +6,13 @@ import pytest
 import trio
 
 from tests.turn_time import TRIES
-from wire.node.turns import WINDOW_S, Longest, Steps, Turns
+from wire.node.turns import WINDOW_S, LoopLag, StepLag, WindowedMax
 
 
 def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    turns = Turns()
+    turns = LoopLag()
     for seconds in (0.2, 0.7, 0.3):
         turns.note(seconds, clock[0])
     assert turns.longest_s() == 0.7
@@ -28,7 +28,7 @@ def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.Monke
 async def test_a_task_that_computes_for_long_is_seen() -> None:
     idle_s = []
     for _ in range(TRIES):
-        turns = Turns()
+        turns = LoopLag()
         trio.lowlevel.add_instrument(turns)
         await trio.sleep(0.1)
         idle_s.append(turns.longest_s())
@@ -53,8 +53,8 @@ async def test_a_step_of_one_task_is_noted() -> None:
 
     found = []
     for _ in range(TRIES):
-        longest = Longest()
-        steps = Steps(longest)
+        longest = WindowedMax()
+        steps = StepLag(longest)
         trio.lowlevel.add_instrument(steps)
         async with trio.open_nursery() as nursery:
             for _ in range(10):

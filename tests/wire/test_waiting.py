@@ -6,7 +6,7 @@ import pytest
 
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
 from wire.messages.map_pages import map_pages
-from wire.messages.nodes import Refused
+from wire.messages.nodes import RequestRefused
 from wire.node.lease_holder import LeaseHolder
 from wire.node.waiting import MapGaps, WaitingLog, missing_from_map, missing_from_routers
 
@@ -54,7 +54,7 @@ def test_what_the_routers_have_not_given() -> None:
     holder.router_up("router-0", 0.0)
     assert missing_from_routers(holder, 0.0, ("a:1",)).startswith("router-0 sent no map yet: a majority")
     holder.beat(0.0)
-    holder.handle(0.0, "router-0", Refused(1, "invalid", "the name is taken"))
+    holder.handle(0.0, "router-0", RequestRefused(1, "invalid", "the name is taken"))
     assert missing_from_routers(holder, 0.0, ("a:1",)) == "the routers do not let this node in: the name is taken"
     holder.handle(0.0, "router-0", map_pages(cluster_map(node("edge-0", "edge"), partitions=[]))[0])
     assert missing_from_routers(holder, 0.0, ("a:1",)).startswith("no lease from router-0: a majority")

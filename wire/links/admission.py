@@ -20,8 +20,8 @@ from wire.messages.hello import (
     TIER_GATEWAY,
     TIER_OPERATOR,
     TIER_STORAGE,
-    Hello,
     LinkError,
+    LinkHello,
     NodeIdentity,
     OtherCluster,
     OtherVersion,
@@ -29,7 +29,7 @@ from wire.messages.hello import (
 )
 from wire.messages.ranges import INCARNATION_MAX, NODE_NAME_MAX
 
-__all__ = ["Told", "admit", "check_certificate", "check_hello", "check_member", "check_room", "expect", "resume"]
+__all__ = ["HelloResume", "admit", "check_certificate", "check_hello", "check_member", "check_room", "expect", "resume"]
 
 OPERATORS_MAX = 32  # links of operators at one node
 
@@ -37,7 +37,7 @@ OPERATOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 UNCERTIFIED = "admin", TIER_OPERATOR  # role and name of an operator on a plaintext link, which is on loopback only
 
 
-class Told(NamedTuple):
+class HelloResume(NamedTuple):
     """A HELLO's words to its reader: how many frames were taken, and of which of the reader's incarnations."""
 
     incarnation: int = 0  # 0: this node knows of no incarnation
@@ -65,7 +65,7 @@ def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers
         raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
 
 
-def check_hello(mine: NodeIdentity, hello: Hello, certified: tuple[str, str, str] | None) -> PeerKey:
+def check_hello(mine: NodeIdentity, hello: LinkHello, certified: tuple[str, str, str] | None) -> PeerKey:
     """Judge a peer's HELLO against this node's and against its certificate.
 
     Args:
@@ -188,7 +188,7 @@ def expect(key: PeerKey, tier: str, node: str) -> None:
         raise LinkError(f"expected {tier} {node}, found {key.tier} {key.node}")
 
 
-def resume(mine: NodeIdentity, hello: Hello, key: PeerKey, told: Told, taken: int) -> int:
+def resume(mine: NodeIdentity, hello: LinkHello, key: PeerKey, told: HelloResume, taken: int) -> int:
     """Return how many of this node's frames the other side has taken: the connection goes on behind them.
 
     Args:

@@ -41,9 +41,9 @@ __all__ = [
     "RELAYED",
     "ROLE",
     "TIER",
-    "Rule",
+    "PrimaryStatus",
     "Sender",
-    "Standing",
+    "SenderRule",
     "fault_of",
     "kinds_from",
     "link_tiers",
@@ -57,7 +57,7 @@ IDENTITY = "identity"  # it speaks for another node, or another incarnation
 ROLE = "role"  # its sender is not in that role now, by the receiver's map or Raft group
 
 
-class Rule(enum.Enum):
+class SenderRule(enum.Enum):
     """Condition that must hold beside the tiers."""
 
     TIERS = "nothing more: the receiver looks whom it asked by the number, and whether the sender lives"
@@ -83,11 +83,11 @@ class Cell(NamedTuple):
     """Which tier may send a message to which, in which role, and what must hold beside that."""
 
     tiers: frozenset[tuple[str, str]]  # sender, receiver
-    rule: Rule
+    rule: SenderRule
     sender: Sender
 
 
-def _cell(senders: str, receivers: str, rule: Rule = Rule.TIERS, sender: Sender | None = None) -> Cell:
+def _cell(senders: str, receivers: str, rule: SenderRule = SenderRule.TIERS, sender: Sender | None = None) -> Cell:
     """Return a cell; nodes speak as members unless it says otherwise, operators by their certificates."""
     if sender is None:
         sender = Sender.CERTIFIED if senders == TIER_OPERATOR else Sender.MEMBER
@@ -99,81 +99,83 @@ _OF_OPERATORS = frozenset(product((TIER_OPERATOR,), _NODES.split()))
 _TO_OPERATORS = frozenset(product(_NODES.split(), (TIER_OPERATOR,)))
 
 CELLS: dict[type, Cell] = {
-    nodes.Register: _cell(_NODES, "router", Rule.OWN_INCARNATION, Sender.CERTIFIED),
+    nodes.RegisterRequest: _cell(_NODES, "router", SenderRule.OWN_INCARNATION, Sender.CERTIFIED),
     nodes.Registered: _cell("router", _NODES),
-    nodes.Refused: _cell("router", _NODES),
-    nodes.Heartbeat: _cell(_NODES, "router", Rule.OWN_INCARNATION, Sender.CERTIFIED),
-    nodes.Drain: _cell(_NODES, "router", sender=Sender.CERTIFIED),  # of the link's incarnation: it names no other
+    nodes.RequestRefused: _cell("router", _NODES),
+    nodes.Heartbeat: _cell(_NODES, "router", SenderRule.OWN_INCARNATION, Sender.CERTIFIED),
+    nodes.DrainNode: _cell(_NODES, "router", sender=Sender.CERTIFIED),  # of the link's incarnation: it names no other
     nodes.Leave: _cell(_NODES, "router", sender=Sender.CERTIFIED),
-    nodes.HeartbeatReply: _cell("router", _NODES, Rule.ASKED),  # leases and epochs: as the leader
+    nodes.HeartbeatReply: _cell("router", _NODES, SenderRule.ASKED),  # leases and epochs: as the leader
     nodes.FollowMap: _cell("edge storage gateway operator", "router", sender=Sender.CERTIFIED),
     nodes.MapPage: _cell("router", "edge storage gateway operator"),
     nodes.MapStep: _cell("router", "edge storage gateway operator"),
     nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
     nodes.Changed: _cell("router", "edge storage"),
     routes.Resolve: _cell("edge", "router"),
-    routes.Resolved: _cell("router", "edge", Rule.SHARD_OWNER),
-    routes.AddRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    routes.RoutesAdded: _cell("router", "edge storage", Rule.SHARD_OWNER),
-    routes.RemoveRoutes: _cell("edge storage", "router", Rule.ROUTES),
-    routes.ReportRoutes: _cell("edge storage", "router", Rule.ROUTES),
+    routes.Resolved: _cell("router", "edge", SenderRule.SHARD_OWNER),
+    routes.AddRoutes: _cell("edge storage", "router", SenderRule.ROUTES),
+    routes.RoutesAdded: _cell("router", "edge storage", SenderRule.SHARD_OWNER),
+    routes.RemoveRoutes: _cell("edge storage", "router", SenderRule.ROUTES),
+    routes.ReportRoutes: _cell("edge storage", "router", SenderRule.ROUTES),
     routes.Invalidate: _cell("router", "edge"),  # a former owner's too: to drop an answer is always safe
     routes.Invalidated: _cell("edge", "router"),
     nodes.Moved: Cell(
         frozenset({(TIER_ROUTER, TIER_EDGE), (TIER_ROUTER, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}),
-        Rule.TIERS,
+        SenderRule.TIERS,
         Sender.MEMBER,
     ),
     sessions.OpenSession: _cell("edge", "storage"),
-    sessions.SessionOpened: _cell("storage", "edge", Rule.ASKED),
-    sessions.CloseSession: _cell("edge", "storage", Rule.OWNER),
-    sessions.SessionClosed: _cell("storage", "edge", Rule.ASKED),
-    sessions.KickSession: _cell("storage", "edge", Rule.PRIMARY),
-    sessions.SessionKicked: _cell("edge", "storage", Rule.ASKED),
-    sessions.SessionExpired: _cell("storage", "edge", Rule.PRIMARY),
+    sessions.SessionOpened: _cell("storage", "edge", SenderRule.ASKED),
+    sessions.CloseSession: _cell("edge", "storage", SenderRule.OWNER),
+    sessions.SessionClosed: _cell("storage", "edge", SenderRule.ASKED),
+    sessions.KickSession: _cell("storage", "edge", SenderRule.PRIMARY),
+    sessions.SessionKicked: _cell("edge", "storage", SenderRule.ASKED),
+    sessions.SessionExpired: _cell("storage", "edge", SenderRule.PRIMARY),
     nodes.Relay: _cell("edge storage", "router"),
     nodes.Relayed: _cell("router", "edge storage"),  # what it holds is judged as its first sender's
-    sessions.SubscribeSession: _cell("edge", "storage", Rule.OWNER),
-    sessions.SessionSubscribed: _cell("storage", "edge", Rule.ASKED),
-    sessions.UnsubscribeSession: _cell("edge", "storage", Rule.OWNER),
-    sessions.SessionUnsubscribed: _cell("storage", "edge", Rule.ASKED),
-    sessions.ListFilters: _cell("edge", "storage", Rule.OWNER),
-    sessions.FiltersListed: _cell("storage", "edge", Rule.ASKED),
-    sessions.RecordInbound: _cell("edge", "storage", Rule.OWNER),
-    sessions.InboundRecorded: _cell("storage", "edge", Rule.ASKED),
-    sessions.ReleaseInbound: _cell("edge", "storage", Rule.OWNER),
-    sessions.InboundReleased: _cell("storage", "edge", Rule.ASKED),
+    sessions.SubscribeSession: _cell("edge", "storage", SenderRule.OWNER),
+    sessions.SessionSubscribed: _cell("storage", "edge", SenderRule.ASKED),
+    sessions.UnsubscribeSession: _cell("edge", "storage", SenderRule.OWNER),
+    sessions.SessionUnsubscribed: _cell("storage", "edge", SenderRule.ASKED),
+    sessions.ListFilters: _cell("edge", "storage", SenderRule.OWNER),
+    sessions.FiltersListed: _cell("storage", "edge", SenderRule.ASKED),
+    sessions.RecordInbound: _cell("edge", "storage", SenderRule.OWNER),
+    sessions.InboundRecorded: _cell("storage", "edge", SenderRule.ASKED),
+    sessions.ReleaseInbound: _cell("edge", "storage", SenderRule.OWNER),
+    sessions.InboundReleased: _cell("storage", "edge", SenderRule.ASKED),
     retained.ReadRetained: _cell("edge", "storage"),
     retained.ReadRetainedAll: _cell("edge", "storage"),
-    retained.RetainedPage: _cell("storage", "edge", Rule.ASKED),
-    retained.RetainedNone: _cell("storage", "edge", Rule.ASKED),
-    retained.DeliverRetained: _cell("edge", "storage", Rule.OWNER),
-    retained.RetainedDelivered: _cell("storage", "edge", Rule.ASKED),
-    away.ListAway: _cell("edge", "storage"),
-    away.AwayListed: _cell("storage", "edge", Rule.ASKED),
-    away.RevokeAway: _cell("edge", "storage"),  # of a session that no edge has: it names the connection that ended
-    away.AwayRevoked: _cell("storage", "edge", Rule.ASKED),
+    retained.RetainedPage: _cell("storage", "edge", SenderRule.ASKED),
+    retained.RetainedNone: _cell("storage", "edge", SenderRule.ASKED),
+    retained.DeliverRetained: _cell("edge", "storage", SenderRule.OWNER),
+    retained.RetainedDelivered: _cell("storage", "edge", SenderRule.ASKED),
+    away.ListDisconnected: _cell("edge", "storage"),
+    away.DisconnectedListed: _cell("storage", "edge", SenderRule.ASKED),
+    away.RevokeDisconnected: _cell(
+        "edge", "storage"
+    ),  # of a session that no edge has: it names the connection that ended
+    away.DisconnectedRevoked: _cell("storage", "edge", SenderRule.ASKED),
     user_counts.UserCounts: _cell("storage", "storage"),
     running_traces.RunningTrace: _cell("edge", "edge storage"),
-    sessions.PollClaims: _cell("storage", "edge", Rule.PRIMARY),
-    sessions.Claims: _cell("edge", "storage", Rule.ASKED),
-    wills.FireWill: _cell("storage", "edge", Rule.PRIMARY),
-    wills.WillFired: _cell("edge", "storage", Rule.ASKED),
-    redispatch.RedispatchOrder: _cell("storage", "edge", Rule.PRIMARY),
-    redispatch.RedispatchAnswer: _cell("edge", "storage", Rule.ASKED),
+    sessions.PollClaims: _cell("storage", "edge", SenderRule.PRIMARY),
+    sessions.Claims: _cell("edge", "storage", SenderRule.ASKED),
+    wills.FireWill: _cell("storage", "edge", SenderRule.PRIMARY),
+    wills.WillFired: _cell("edge", "storage", SenderRule.ASKED),
+    redispatch.RedispatchOrder: _cell("storage", "edge", SenderRule.PRIMARY),
+    redispatch.RedispatchReply: _cell("edge", "storage", SenderRule.ASKED),
     # A gateway has the role of a viewer (access/operators/verbs.py).
-    operators.Admin: Cell(_OF_OPERATORS | {(TIER_GATEWAY, TIER_ROUTER)}, Rule.TIERS, Sender.CERTIFIED),
-    operators.AdminReply: Cell(_TO_OPERATORS | {(TIER_ROUTER, TIER_GATEWAY)}, Rule.TIERS, Sender.CERTIFIED),
-    looks.Look: Cell(_OF_OPERATORS, Rule.TIERS, Sender.CERTIFIED),
-    looks.Seen: Cell(_TO_OPERATORS, Rule.TIERS, Sender.CERTIFIED),
+    operators.Admin: Cell(_OF_OPERATORS | {(TIER_GATEWAY, TIER_ROUTER)}, SenderRule.TIERS, Sender.CERTIFIED),
+    operators.AdminReply: Cell(_TO_OPERATORS | {(TIER_ROUTER, TIER_GATEWAY)}, SenderRule.TIERS, Sender.CERTIFIED),
+    looks.Query: Cell(_OF_OPERATORS, SenderRule.TIERS, Sender.CERTIFIED),
+    looks.QueryResult: Cell(_TO_OPERATORS, SenderRule.TIERS, Sender.CERTIFIED),
     looks.StartTrace: _cell("operator", "edge storage"),
     looks.StopTrace: _cell("operator", "edge storage"),
     policy.FollowPolicy: _cell("edge", "router"),
-    policy.PolicyPaged: _cell("router", "edge", Rule.ASKED),
-    policy.PolicyStepped: _cell("router", "edge", Rule.ASKED),
+    policy.PolicyPaged: _cell("router", "edge", SenderRule.ASKED),
+    policy.PolicyStepped: _cell("router", "edge", SenderRule.ASKED),
     policy.AskCredentials: _cell("edge", "router"),
-    policy.AskUsers: _cell("edge", "router"),
-    policy.Users: _cell("router", "edge"),
+    policy.FetchUsers: _cell("edge", "router"),
+    policy.UserRecords: _cell("router", "edge"),
     orders.OrderNode: _cell("router", _NODES),  # by each router that an operator may ask
     orders.NodeOrdered: _cell(_NODES, "router"),
 }
@@ -211,8 +213,8 @@ ANSWERS: dict[type, tuple[type, ...]] = {
     sessions.ReleaseInbound: (sessions.InboundReleased,),
     retained.ReadRetained: (retained.RetainedPage,),
     retained.DeliverRetained: (retained.RetainedDelivered,),
-    away.ListAway: (away.AwayListed,),
-    away.RevokeAway: (away.AwayRevoked,),
+    away.ListDisconnected: (away.DisconnectedListed,),
+    away.RevokeDisconnected: (away.DisconnectedRevoked,),
 }
 
 RELAYED = (sessions.KickSession, sessions.SessionKicked)
@@ -263,7 +265,7 @@ def _is_own_kind(peer: PeerKey, message: nodes.Moved) -> bool:
 
 
 def _is_own_incarnation(peer: PeerKey, message: control.Control) -> bool:
-    if isinstance(message, nodes.Register):
+    if isinstance(message, nodes.RegisterRequest):
         return (message.entry.node, message.entry.tier, message.entry.incarnation) == peer
     return isinstance(message, nodes.Heartbeat) and (message.node, message.incarnation) == (peer.node, peer.incarnation)
 
@@ -284,7 +286,9 @@ def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
         return _is_own_kind
     if message is routes.ReportRoutes:
         return _are_own_reports
-    return {Rule.OWN_INCARNATION: _is_own_incarnation, Rule.ROUTES: _are_own_routes}.get(CELLS[message].rule)
+    return {SenderRule.OWN_INCARNATION: _is_own_incarnation, SenderRule.ROUTES: _are_own_routes}.get(
+        CELLS[message].rule
+    )
 
 
 # (sender, receiver) -> the messages that may be said there, and what looks into each
@@ -294,7 +298,7 @@ _LOOKS: dict[tuple[str, str], dict[type, Callable[[PeerKey, Any], bool] | None]]
 }
 
 
-class Standing(enum.Enum):
+class PrimaryStatus(enum.Enum):
     """A map's view of a node that speaks as the primary of a partition."""
 
     PRIMARY = "it is the primary, and was at that partition_epoch"
@@ -302,7 +306,7 @@ class Standing(enum.Enum):
     OTHER = "it is not, or was not then"
 
 
-def standing(cluster_map: ClusterMap, node: str, partition: int, partition_epoch: int, since: int) -> Standing:
+def standing(cluster_map: ClusterMap, node: str, partition: int, partition_epoch: int, since: int) -> PrimaryStatus:
     """Judge a node that speaks as the primary of a partition.
 
     Args:
@@ -313,10 +317,10 @@ def standing(cluster_map: ClusterMap, node: str, partition: int, partition_epoch
         since: The partition_epoch from which on the map has named the present primary without a break.
     """
     if not cluster_map.partitions:
-        return Standing.LATER
+        return PrimaryStatus.LATER
     if not 0 <= partition < len(cluster_map.partitions):
-        return Standing.OTHER
+        return PrimaryStatus.OTHER
     placement = cluster_map.partitions[partition]
     if partition_epoch > placement.epoch:
-        return Standing.LATER
-    return Standing.PRIMARY if placement.primary == node and partition_epoch >= since else Standing.OTHER
+        return PrimaryStatus.LATER
+    return PrimaryStatus.PRIMARY if placement.primary == node and partition_epoch >= since else PrimaryStatus.OTHER

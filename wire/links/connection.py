@@ -14,16 +14,16 @@ import trio
 from conf.errors import ExitCode, UserError
 from wire.clock import boot_time, next_moment
 from wire.decoding import plain_text
-from wire.links.early_reads import EarlyReads
+from wire.links.early_reads import ReactorHook
 from wire.links.link import LinkCore
-from wire.links.silence import SILENCE_S, SPEAK_S, Silence, Verdict
+from wire.links.silence import SILENCE_S, SPEAK_S, Silence, SilenceCheck
 from wire.links.tls import peer_identity
 from wire.links.tls_stream import TlsStream
-from wire.messages.hello import Hello, HelloReader, LinkError
+from wire.messages.hello import HelloReader, LinkError, LinkHello
 
 __all__ = [
     "HELLO_TIMEOUT_S",
-    "Connection",
+    "LinkConnection",
     "PeerGone",
     "Stream",
     "address_of",
@@ -138,7 +138,7 @@ def address_of(stream: Stream) -> str:
         return ""
 
 
-async def read_hello(stream: Stream) -> tuple[Hello, bytes]:
+async def read_hello(stream: Stream) -> tuple[LinkHello, bytes]:
     """Read the peer's HELLO and whatever came right behind it; the caller bounds the wait."""
     reader = HelloReader()
     while True:
@@ -157,7 +157,7 @@ async def close_quietly(stream: Stream) -> None:
         await stream.aclose()
 
 
-class Connection:
+class LinkConnection:
     """Moves bytes between a stream and a connected ``LinkCore`` until either end fails or ``close`` is called."""
 
     __slots__ = (
@@ -183,7 +183,7 @@ class Connection:
         core: LinkCore,
         on_frame: Callable[[int, bytes], None],
         on_read: Callable[[], None] = lambda: None,
-        reads: EarlyReads | None = None,
+        reads: ReactorHook | None = None,
         speak_s: float = SPEAK_S,
     ) -> None:
         self._stream = stream
@@ -346,14 +346,14 @@ class Connection:
         if self._paused is not None:
             self._silence.heard()  # whoever is not read cannot be heard
         verdict = self._silence.look()
-        if verdict is Verdict.GIVE_UP:
+        if verdict is SilenceCheck.GIVE_UP:
             self._end(f"nothing heard for {SILENCE_S} s")
-        elif verdict is Verdict.SPEAK and not self._closed:
+        elif verdict is SilenceCheck.SPEAK and not self._closed:
             self._core.keepalive()
             self.flush()  # without a turn of the task that writes
 
 
-async def watch(connections: Iterable[Connection], phase: float) -> None:
+async def watch(connections: Iterable[LinkConnection], phase: float) -> None:
     """Look at all connections at the same moments, those of heartbeats: an idle process wakes up once for all.
 
     Args:

@@ -17,7 +17,7 @@ import trio
 from wire.giving_way import GiveWay, stay
 from wire.trio_epoll import ready_tasks, trio_epoll_fd
 
-__all__ = ["EarlyReads", "early_reads"]
+__all__ = ["ReactorHook", "early_reads"]
 
 
 class _Reader:
@@ -45,7 +45,7 @@ class _Reader:
             self.scope.cancel()
 
 
-class EarlyReads(trio.abc.Instrument):
+class ReactorHook(trio.abc.Instrument):
     """The links of one process that are read early. One of these in a process, and none beside the edge's loop.
 
     Args:
@@ -134,13 +134,13 @@ def _nothing() -> None:
 
 
 @contextmanager
-def early_reads(note: Callable[[float, float], None] | None, give_way: GiveWay = stay) -> Iterator[EarlyReads | None]:
+def early_reads(note: Callable[[float, float], None] | None, give_way: GiveWay = stay) -> Iterator[ReactorHook | None]:
     """Read links early while this runs, telling of each turn; None if not asked to, or where trio cannot be seen."""
     trio_fd, tasks = trio_epoll_fd(), ready_tasks()
     if note is None or trio_fd < 0 or tasks is None:
         yield None
         return
-    reads = EarlyReads(trio_fd, tasks, note, give_way)
+    reads = ReactorHook(trio_fd, tasks, note, give_way)
     trio.lowlevel.add_instrument(reads)
     try:
         yield reads

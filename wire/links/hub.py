@@ -14,18 +14,18 @@ from functools import partial
 import trio
 
 from conf.addresses import host_of
-from conf.admission import POOLS, AdmissionPool, KnownAddresses, Place
+from conf.admission import POOLS, AdmissionPool, AdmissionSlot, KnownAddresses
 from conf.admitted import serve_admitted
 from conf.errors import UserError
 from conf.events import say
 from wire.clock import boot_time, tier_phase
 from wire.decoding import plain_text
 from wire.giving_way import GiveWay, stay
-from wire.links.admission import Told, check_certificate
+from wire.links.admission import HelloResume, check_certificate
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
     HELLO_TIMEOUT_S,
-    Connection,
+    LinkConnection,
     PeerGone,
     Stream,
     address_of,
@@ -39,7 +39,7 @@ from wire.links.connection import (
     watch,
     wrap_tls,
 )
-from wire.links.early_reads import EarlyReads, early_reads
+from wire.links.early_reads import ReactorHook, early_reads
 from wire.links.link import RESEND_BYTES_MAX, LinkCore
 from wire.links.link_table import LinkTable
 from wire.links.redial import backoff_s
@@ -48,8 +48,8 @@ from wire.links.silence import speak_s_of
 from wire.links.tls import LinkContexts
 from wire.messages.hello import (
     TIER_ROUTER,
-    Hello,
     LinkError,
+    LinkHello,
     NodeIdentity,
     OtherCluster,
     OtherVersion,
@@ -127,7 +127,7 @@ class LinkHub:
     ) -> None:
         self._contexts = contexts
         self._early, self._give_way = early, give_way
-        self.reads: EarlyReads | None = None
+        self.reads: ReactorHook | None = None
         self._rng = rng
         self._on_up, self._on_down, self._on_read = on_up, on_down, on_read
         self._down: dict[str, trio.Event] = {}  # by node; set when its present connection ended
@@ -141,7 +141,7 @@ class LinkHub:
             roster=roster,
         )
         self._targets: dict[tuple[str, str], _Target] = {}  # by (node or "", address)
-        self._connections: set[Connection] = set()
+        self._connections: set[LinkConnection] = set()
         self._paused: set[str] = set()  # nodes whose links are not read
         if contexts is not None:
             contexts.revoked.call_at_put(self._cut_revoked)
@@ -269,7 +269,7 @@ class LinkHub:
         """Return (address, serial number of the certificate) of a peer's connection; "" for what is not known."""
         peer = self.table.get(node)
         connection = peer.connection if peer is not None else None
-        return connection.whence if isinstance(connection, Connection) else ("", "")
+        return connection.whence if isinstance(connection, LinkConnection) else ("", "")
 
     def connected(self) -> list[PeerKey]:
         """Return the peers with a standing connection, by name."""
@@ -293,10 +293,10 @@ class LinkHub:
         if connection is not None:
             connection.go_on()
 
-    def _connection_of(self, node: str) -> Connection | None:
+    def _connection_of(self, node: str) -> LinkConnection | None:
         peer = self.table.get(node)
         connection = peer.connection if peer is not None else None
-        return connection if isinstance(connection, Connection) else None
+        return connection if isinstance(connection, LinkConnection) else None
 
     def forget(self, node: str) -> None:
         """A node's incarnation is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
@@ -401,14 +401,16 @@ class LinkHub:
             if why:
                 connection.cut(why)
 
-    async def _accept(self, stream: trio.SocketStream, place: Place[trio.CancelScope]) -> None:
+    async def _accept(self, stream: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
         accepted = await self._shake_hands(stream)
         place.leave()
         if accepted is not None:
             secured, key, hello, rest, told = accepted
             await self._serve(secured, key, hello, rest, told=told, dialled=False)
 
-    async def _shake_hands(self, stream: trio.SocketStream) -> tuple[Stream, PeerKey, Hello, bytes, Told] | None:
+    async def _shake_hands(
+        self, stream: trio.SocketStream
+    ) -> tuple[Stream, PeerKey, LinkHello, bytes, HelloResume] | None:
         """Do the TLS handshake and exchange HELLOs; None if the peer was refused and the stream is closed."""
         secured: Stream = stream
         refusal = "certificate"
@@ -446,7 +448,7 @@ class LinkHub:
         if certified is not None:
             self.known.add("/".join(certified), address_of(stream), boot_time())
 
-    async def _hello_of(self, stream: Stream) -> tuple[Hello, bytes]:
+    async def _hello_of(self, stream: Stream) -> tuple[LinkHello, bytes]:
         """Read a HELLO; one of another version is answered, which lets the other side say what is wrong."""
         try:
             return await read_hello(stream)
@@ -457,7 +459,7 @@ class LinkHub:
     # -- one connection
 
     async def _serve(
-        self, stream: Stream, key: PeerKey, hello: Hello, rest: bytes, *, told: Told, dialled: bool
+        self, stream: Stream, key: PeerKey, hello: LinkHello, rest: bytes, *, told: HelloResume, dialled: bool
     ) -> bool:
         """Run a connection whose HELLOs were exchanged until it ends.
 
@@ -470,7 +472,7 @@ class LinkHub:
         try:
             peer = table.peer_of(key)
             take = partial(table.frame, peer)
-            connection = Connection(stream, peer.core, take, self._on_read, self.reads, speak_s_of(key.tier))
+            connection = LinkConnection(stream, peer.core, take, self._on_read, self.reads, speak_s_of(key.tier))
             self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
             table.join(peer, connection, hello, told, dialled=dialled)
             if key.node in self._paused:

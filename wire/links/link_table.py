@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from conf.events import say
-from wire.links.admission import Told, admit, check_hello, check_member, check_room, expect, resume
+from wire.links.admission import HelloResume, admit, check_hello, check_member, check_room, expect, resume
 from wire.links.allowed import kinds_from
 from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore, LinkFull
 from wire.links.roster import Roster
 from wire.messages.frames import FRAME_BYTES_MAX
 from wire.messages.hello import (
     TIER_OPERATOR,
-    Hello,
     LinkError,
+    LinkHello,
     NodeIdentity,
     OtherCluster,
     PeerKey,
@@ -237,13 +237,13 @@ class LinkTable:
 
     # -- HELLO
 
-    def greeting(self, node: str) -> tuple[Told, bytes]:
+    def greeting(self, node: str) -> tuple[HelloResume, bytes]:
         """Return what our HELLO says to a node that we dial ("" or unknown: nothing), and its bytes."""
         known = self._peers.get(node)
-        told = Told(known.key.incarnation, known.core.taken) if known is not None else Told()
+        told = HelloResume(known.key.incarnation, known.core.taken) if known is not None else HelloResume()
         return told, encode_hello(self.identity, *told)
 
-    def dialled(self, hello: Hello, certified: tuple[str, str, str] | None, tier: str, node: str) -> PeerKey:
+    def dialled(self, hello: LinkHello, certified: tuple[str, str, str] | None, tier: str, node: str) -> PeerKey:
         """Judge who answered at an address that we dialled; ``node`` is "" where any of the tier may answer.
 
         Raises:
@@ -259,7 +259,7 @@ class LinkTable:
         self._admit(key, dialled=True)
         return key
 
-    def accepted(self, hello: Hello, certified: tuple[str, str, str] | None) -> tuple[PeerKey, Told, bytes]:
+    def accepted(self, hello: LinkHello, certified: tuple[str, str, str] | None) -> tuple[PeerKey, HelloResume, bytes]:
         """Judge who dialled us; return its key, what our HELLO says, and that HELLO's bytes.
 
         Its former connection is dropped here: "taken" must not move after it was told.
@@ -271,7 +271,7 @@ class LinkTable:
         check_member(self.identity, key, self._roster, dialled=False)
         self._admit(key, dialled=False)
         known = self._peers.get(key.node)
-        told = Told(key.incarnation, known.core.taken) if known and known.key == key else Told()
+        told = HelloResume(key.incarnation, known.core.taken) if known and known.key == key else HelloResume()
         if known is not None:
             self._drop_connection(known)
         return key, told, encode_hello(self.identity, *told)
@@ -293,7 +293,9 @@ class LinkTable:
 
     # -- connections
 
-    def join(self, peer: LinkPeer, connection: LinkConnection, hello: Hello, told: Told, *, dialled: bool) -> None:
+    def join(
+        self, peer: LinkPeer, connection: LinkConnection, hello: LinkHello, told: HelloResume, *, dialled: bool
+    ) -> None:
         """HELLOs were exchanged: the connection carries this link from now on.
 
         Raises:

@@ -14,11 +14,11 @@ from typing import Any
 from conf.errors import ExitCode, UserError
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 
-__all__ = ["Access", "find_access"]
+__all__ = ["OperatorAccess", "find_access"]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class OperatorAccess:
     """How to reach the routers of a cluster."""
 
     cluster: str
@@ -34,7 +34,7 @@ def _record(path: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def find_access(router: str, data: Path) -> Access:
+def find_access(router: str, data: Path) -> OperatorAccess:
     """Find out whom to ask and as whom.
 
     Raises:
@@ -53,4 +53,4 @@ def find_access(router: str, data: Path) -> Access:
     tls = data / running["tls"]  # of a running `up` it is absolute
     name = "admin" if (tls / "admin.pem").exists() else "operator"
     files = CertificateFiles(tls / f"{name}.pem", tls / f"{name}.key", tls / "ca.pem")
-    return Access(running["cluster"], [named] if named else running["routers"], link_contexts(files))
+    return OperatorAccess(running["cluster"], [named] if named else running["routers"], link_contexts(files))

@@ -26,7 +26,7 @@ __all__ = ["request"]
 READ_BYTES_MAX = 256 * 1024
 
 
-class Unanswered(Exception):
+class RequestTimeout(Exception):
     """The link ended after the question had left: whether it was taken is not known."""
 
 
@@ -55,7 +55,7 @@ async def request(
     except trio.TooSlowError:
         waited = "" if math.isinf(timeout_s) else f" within {timeout_s:g} s"
         raise UserError(f"{tier} {address} did not answer{waited}", ExitCode.NOT_READY) from None
-    except Unanswered:
+    except RequestTimeout:
         raise UserError(f"{tier} {address} closed the link before it answered", ExitCode.NOT_READY) from None
     except PeerGone as error:
         raise UserError(f"cannot reach {tier} {address}: {error}", ExitCode.NOT_READY) from None
@@ -80,7 +80,7 @@ async def _exchange(
         try:
             return await _answer(stream, message, rest)
         except trio.BrokenResourceError:
-            raise Unanswered from None
+            raise RequestTimeout from None
     finally:
         await close_quietly(stream)
 
@@ -104,4 +104,4 @@ async def _answer(stream: trio.SocketStream | TlsStream, message: Admin, data: b
         with trio.move_on_after(SPEAK_S):
             data = bytes(await stream.receive_some(READ_BYTES_MAX))
             if not data:
-                raise Unanswered
+                raise RequestTimeout

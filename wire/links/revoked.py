@@ -13,10 +13,10 @@ from typing import Protocol
 
 from wire.messages.hello import LinkError
 
-__all__ = ["PeerLists", "RevokedPeers"]
+__all__ = ["PeerRevocationLists", "RevokedPeers"]
 
 
-class PeerLists(Protocol):
+class PeerRevocationLists(Protocol):
     """The lists of one moment."""
 
     @property
@@ -40,13 +40,13 @@ class RevokedPeers:
 
     def __init__(self, utc: Callable[[], float] = time.time) -> None:
         self._utc = utc
-        self._lists: PeerLists | None = None
+        self._lists: PeerRevocationLists | None = None
         self._looks: list[Callable[[], None]] = []
         self.refused = 0  # handshakes
         self.cut = 0  # links that stood
 
     @property
-    def lists(self) -> PeerLists | None:
+    def lists(self) -> PeerRevocationLists | None:
         """Lists in force; None: no setting names any."""
         return self._lists
 
@@ -80,7 +80,7 @@ class RevokedPeers:
         """Have links judged whenever other lists are put in force."""
         self._looks.append(look)
 
-    def put(self, lists: PeerLists | None) -> None:
+    def put(self, lists: PeerRevocationLists | None) -> None:
         """Put lists in force; links that they revoke end in this turn of the loop."""
         self._lists = lists
         for look in self._looks:

@@ -11,14 +11,14 @@ from enum import Enum
 
 from wire.messages.hello import TIER_OPERATOR
 
-__all__ = ["SILENCE_S", "SPEAK_S", "Silence", "Verdict", "speak_s_of"]
+__all__ = ["SILENCE_S", "SPEAK_S", "Silence", "SilenceCheck", "speak_s_of"]
 
 SPEAK_S = 1.0  # without a byte to the other end, after which it is told that this one lives
 OPERATOR_SPEAK_S = 2.0  # likewise on an operator's link: a service that nobody asks does little else
 SILENCE_S = 4.0  # without a byte from the other end, after which the connection is given up
 
 
-class Verdict(Enum):
+class SilenceCheck(Enum):
     """Outcome of a look."""
 
     NOTHING = "nothing"
@@ -56,13 +56,13 @@ class Silence:
         """Note that something left for the other end."""
         self._quiet = 0
 
-    def look(self) -> Verdict:
+    def look(self) -> SilenceCheck:
         """Judge both ends."""
         self._idle += 1
         self._quiet += 1
         if self._idle >= self._idle_max:
-            return Verdict.GIVE_UP
-        return Verdict.SPEAK if self._quiet >= self._quiet_max else Verdict.NOTHING
+            return SilenceCheck.GIVE_UP
+        return SilenceCheck.SPEAK if self._quiet >= self._quiet_max else SilenceCheck.NOTHING
 
     def owes_word(self, said: int) -> bool:
         """Judge this end alone, by the number of its newest frame: whether it has to speak now."""

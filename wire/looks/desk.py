@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from wire.looks.pace import Clocks, LookBounds, Pace
-from wire.looks.source import FAILED, USAGE, Ask, Columns, LookRefused, Place, Source
-from wire.looks.trace_desk import TraceDesk
+from wire.looks.pace import Clocks, QueryBounds, QueryPacer
+from wire.looks.source import FAILED, USAGE, Columns, Place, QueryRefused, RowScan, RowSource
+from wire.looks.trace_desk import Tracer
 from wire.looks.wildcards import is_literal, matcher
-from wire.messages.look_kinds import LOOK_KINDS, LookKind, columns_of, lower_role, may_look
-from wire.messages.looks import Look, Seen
+from wire.messages.look_kinds import LOOK_KINDS, QueryKind, columns_of, lower_role, may_look
+from wire.messages.looks import Query, QueryResult
 
-__all__ = ["LookDesk"]
+__all__ = ["QueryServer"]
 
 WAITING_MAX = 64  # looks, those that wait for news among them
 NOT_READY = 4
@@ -41,9 +41,9 @@ class _Waiting:
     def __init__(
         self,
         node: str,
-        look: Look,
+        look: Query,
         role: str,
-        source: Source,
+        source: RowSource,
         conditions: list[Any],
         names: tuple[str, ...],
         deadline: float,
@@ -57,7 +57,7 @@ class _Waiting:
         self.deadline = deadline  # until when it waits for news
 
 
-class LookDesk:
+class QueryServer:
     """The looks at one node.
 
     Args:
@@ -78,9 +78,9 @@ class LookDesk:
         self,
         name: str,
         tier: str,
-        bounds: LookBounds,
-        sources: Mapping[str, Source],
-        tell: Callable[[str, Seen], object],
+        bounds: QueryBounds,
+        sources: Mapping[str, RowSource],
+        tell: Callable[[str, QueryResult], object],
         map_epoch: Callable[[], int],
         utc_ms: Callable[[], int] = lambda: 0,
         clocks: Clocks | None = None,
@@ -93,8 +93,8 @@ class LookDesk:
         self._map_epoch = map_epoch
         self._utc_ms = utc_ms
         self._clocks = clocks or Clocks()
-        self._pace = Pace(self._clocks.processor)
-        self.traces: TraceDesk | None = None
+        self._pace = QueryPacer(self._clocks.processor)
+        self.traces: Tracer | None = None
         self._ready: deque[_Waiting] = deque()
         self._news: list[_Waiting] = []  # that wait for something new
         self._news_at = 0.0
@@ -102,11 +102,11 @@ class LookDesk:
     def __len__(self) -> int:
         return len(self._ready) + len(self._news)
 
-    def kinds(self) -> dict[str, Source]:
+    def kinds(self) -> dict[str, RowSource]:
         """Return the kinds that this node shows."""
         return dict(self._sources)
 
-    def show(self, what: str, source: Source) -> None:
+    def show(self, what: str, source: RowSource) -> None:
         """Show one more kind, or another source of it."""
         self._sources[what] = source
 
@@ -115,15 +115,15 @@ class LookDesk:
         self._clocks, self._utc_ms = clocks, lambda: utc_us() // 1000
         if self.traces is not None:
             self.traces.utc_us = utc_us
-        self._pace = Pace(clocks.processor)
+        self._pace = QueryPacer(clocks.processor)
 
-    def ask(self, now: float, node: str, role: str, look: Look) -> None:
+    def ask(self, now: float, node: str, role: str, look: Query) -> None:
         """Take a question; ``role`` is the certificate's."""
         role = lower_role(role, look.role)
         try:
             source, conditions = self._judge(look, role)
             names = _shown(look, role, source.columns)
-        except LookRefused as refusal:
+        except QueryRefused as refusal:
             self._answer(node, look, error=str(refusal), exit_code=refusal.exit_code)
             return
         if len(self) >= WAITING_MAX:
@@ -157,24 +157,24 @@ class LookDesk:
 
     # --- judging
 
-    def _judge(self, look: Look, role: str) -> tuple[Source, list[Any]]:
+    def _judge(self, look: Query, role: str) -> tuple[RowSource, list[Any]]:
         kind = LOOK_KINDS.get(look.what)
         source = self._sources.get(look.what)
         if kind is None or source is None:
             known = ", ".join(sorted(self._sources))
-            raise LookRefused(f"{self._tier} {self._name} shows no {_line(look.what)!r}: it shows {known}", USAGE)
+            raise QueryRefused(f"{self._tier} {self._name} shows no {_line(look.what)!r}: it shows {known}", USAGE)
         if not may_look(look.what, role):
-            raise LookRefused(f"a look at {look.what} wants the role {kind.role}; what counts here is {role}", FAILED)
+            raise QueryRefused(f"a look at {look.what} wants the role {kind.role}; what counts here is {role}", FAILED)
         missing = [name for name in kind.demands if not look.where.get(name)]
         if missing:
-            raise LookRefused(f"a look at {look.what} must name {' and '.join(missing)}", USAGE)
+            raise QueryRefused(f"a look at {look.what} must name {' and '.join(missing)}", USAGE)
         columns = columns_of(look.what)
         unknown = [name for name in look.columns if name not in columns]
         if unknown:
-            raise LookRefused(f"{look.what} has no column {_line(unknown[0])!r}: {', '.join(columns)}", USAGE)
+            raise QueryRefused(f"{look.what} has no column {_line(unknown[0])!r}: {', '.join(columns)}", USAGE)
         return source, self._conditions(look, kind, source.columns)
 
-    def _conditions(self, look: Look, kind: LookKind, columns: Columns) -> list[Any]:
+    def _conditions(self, look: Query, kind: QueryKind, columns: Columns) -> list[Any]:
         """Return (column, judge) of each condition that the desk compares itself."""
         found = []
         for name, pattern in look.where.items():
@@ -182,9 +182,9 @@ class LookDesk:
                 continue
             if name not in columns:
                 known = ", ".join((*kind.demands, *kind.takes, *columns))
-                raise LookRefused(f"{look.what} has no {_line(name)!r} to choose by: {known}", USAGE)
+                raise QueryRefused(f"{look.what} has no {_line(name)!r} to choose by: {known}", USAGE)
             if len(pattern) > PATTERN_MAX and not is_literal(pattern):
-                raise LookRefused(f"a pattern for {name} has at most {PATTERN_MAX} characters", USAGE)
+                raise QueryRefused(f"a pattern for {name} has at most {PATTERN_MAX} characters", USAGE)
             found.append((columns[name], matcher(pattern)))
         return found
 
@@ -208,12 +208,12 @@ class LookDesk:
         ask = self._ask_of(waiting, now)
         try:
             return newest(ask) > max(0, ask.numbers(1)[0])
-        except LookRefused:
+        except QueryRefused:
             return True
 
-    def _ask_of(self, waiting: _Waiting, now: float) -> Ask:
+    def _ask_of(self, waiting: _Waiting, now: float) -> RowScan:
         look = waiting.look
-        return Ask(look.where, look.after, frozenset(waiting.names), waiting.role, look.limit, now)
+        return RowScan(look.where, look.after, frozenset(waiting.names), waiting.role, look.limit, now)
 
     def _look(self, now: float, waiting: _Waiting) -> None:
         if waiting.deadline > now and not self._has_news(waiting, now):
@@ -223,7 +223,7 @@ class LookDesk:
         look, source = waiting.look, waiting.source
         try:
             rows, after, visited, cut = self._walk(waiting, now)
-        except LookRefused as refusal:
+        except QueryRefused as refusal:
             self._answer(waiting.node, look, error=str(refusal), exit_code=refusal.exit_code)
             return
         note = "; ".join(filter(None, (source.note, CUT_NOTE if cut else "")))
@@ -265,7 +265,7 @@ class LookDesk:
     def _answer(
         self,
         node: str,
-        look: Look,
+        look: Query,
         *,
         rows: list[bytes] | None = None,
         after: str = "",
@@ -276,7 +276,7 @@ class LookDesk:
         exit_code: int = 0,
         retry_ms: int = 0,
     ) -> None:
-        seen = Seen(
+        seen = QueryResult(
             look.request,
             rows or [],
             after,
@@ -300,19 +300,19 @@ def _whole_row(waiting: _Waiting) -> tuple[Callable[[Any], msgspec.Struct] | Non
     return source.whole(), [name for name in columns_of(waiting.look.what) if name not in names]
 
 
-def _shown(look: Look, role: str, columns: Columns) -> tuple[str, ...]:
+def _shown(look: Query, role: str, columns: Columns) -> tuple[str, ...]:
     """Return the columns of an answer: what a message carries is shown only where its condition asks for it.
 
     Raises:
-        LookRefused: The column is named and its condition is not there, or the role does not suffice.
+        QueryRefused: The column is named and its condition is not there, or the role does not suffice.
     """
     names = tuple(name for name in look.columns or columns if name in columns)
     if PAYLOAD not in names or PAYLOAD not in LOOK_KINDS[look.what].takes:
         return names
-    if Ask(look.where, "", frozenset(), role, 0, 0.0).wants_payload():
+    if RowScan(look.where, "", frozenset(), role, 0, 0.0).wants_payload():
         return names
     if look.columns:
-        raise LookRefused(f"the column {PAYLOAD} wants the condition {PAYLOAD}: head or full", USAGE)
+        raise QueryRefused(f"the column {PAYLOAD} wants the condition {PAYLOAD}: head or full", USAGE)
     return tuple(name for name in names if name != PAYLOAD)
 
 

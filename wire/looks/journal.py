@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from wire.looks.origins import origin_text
-from wire.looks.source import Ask, Columns, Place, Source
+from wire.looks.source import Columns, Place, RowScan, RowSource
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["Journal", "drop_columns", "journal_source"]
@@ -22,7 +22,7 @@ TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 NO_ORIGIN = (0, 0, 0)
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One entry."""
 
     number: int
@@ -51,10 +51,10 @@ class Journal:
 
     def __init__(self, utc_ms: Callable[[], int] = lambda: 0) -> None:
         self.utc_ms = utc_ms
-        self.entries: deque[Entry] = deque(maxlen=ENTRIES)
+        self.entries: deque[JournalEntry] = deque(maxlen=ENTRIES)
         self.number = 0
         self.outside: Callable[[], int] = lambda: 0
-        self.last_drops: dict[str, Entry] = {}
+        self.last_drops: dict[str, JournalEntry] = {}
         self._left_out = 0
         self._told = 0  # of those left out, with the last entry
         self._second = -1
@@ -80,7 +80,9 @@ class Journal:
         self.number += 1
         left_out = self.left_out()
         texts = client_id[:TEXT_MAX], topic[:TEXT_MAX]
-        entry = Entry(self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._told)
+        entry = JournalEntry(
+            self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._told
+        )
         self.entries.append(entry)
         if event == "drop":
             self.last_drops[reason] = entry
@@ -106,7 +108,7 @@ class Journal:
 def drop_columns(journal: Journal, node: str) -> Columns:
     """Return the columns of (reason, count): drops since the node began, and the last one of each reason."""
 
-    def last(read: Callable[[Entry], Any]) -> Callable[[tuple[str, int]], Any]:
+    def last(read: Callable[[JournalEntry], Any]) -> Callable[[tuple[str, int]], Any]:
         return lambda drop: read(journal.last_drops[drop[0]]) if drop[0] in journal.last_drops else None
 
     return {
@@ -119,17 +121,17 @@ def drop_columns(journal: Journal, node: str) -> Columns:
     }
 
 
-def journal_source(journal: Journal, node: str, cluster_map: Callable[[], ClusterMap]) -> Source:
+def journal_source(journal: Journal, node: str, cluster_map: Callable[[], ClusterMap]) -> RowSource:
     """Return the look at a journal, the oldest entry first."""
 
-    def walk(ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         (after,) = ask.numbers(1)
         entries = journal.entries
         skipped = max(0, after - entries[0].number + 1) if entries else 0
         for entry in islice(entries, skipped, None):
             yield entry.number, entry
 
-    def origin(entry: Entry) -> str | None:
+    def origin(entry: JournalEntry) -> str | None:
         return origin_text(*entry.origin, cluster_map()) if entry.origin != NO_ORIGIN else None
 
     columns: Columns = {
@@ -144,4 +146,4 @@ def journal_source(journal: Journal, node: str, cluster_map: Callable[[], Cluste
         "detail": lambda entry: entry.detail or None,
         "left_out": lambda entry: entry.left_out or None,
     }
-    return Source(walk, columns, lambda: len(journal.entries), newest=lambda _: journal.number)
+    return RowSource(walk, columns, lambda: len(journal.entries), newest=lambda _: journal.number)

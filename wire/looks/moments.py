@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-__all__ = ["SLACK_MS", "Moments"]
+__all__ = ["SLACK_MS", "TimestampColumns"]
 
 SLACK_MS = 50  # a clock that is set is followed, one that is read late or rounded is not
 
 
-class Moments:
+class TimestampColumns:
     """The difference between UTC and each clock, kept while it is right within ``SLACK_MS``.
 
     Without that, each look would measure the difference anew, and a moment would move by the milliseconds

@@ -7,7 +7,7 @@ Decision: docs/adr/0169-a-fiftieth-of-the-work.md.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Clocks", "LookBounds", "Pace"]
+__all__ = ["Clocks", "QueryBounds", "QueryPacer"]
 
 LOOKS_PER_S = 200.0
 BURST = 20.0  # looks at once after a rest
@@ -38,7 +38,7 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class LookBounds:
+class QueryBounds:
     """Bounds of one look: rows visited, seconds, bytes of an answer."""
 
     rows: int
@@ -46,7 +46,7 @@ class LookBounds:
     reply_bytes: int
 
 
-class Pace:
+class QueryPacer:
     """Says when the next look may be answered.
 
     Args:

@@ -13,7 +13,7 @@ import msgspec
 from wire.messages.hello import OPERATOR_ROLES
 from wire.messages.look_kinds import lower_role
 
-__all__ = ["FAILED", "USAGE", "Ask", "Columns", "LookRefused", "Place", "Source"]
+__all__ = ["FAILED", "USAGE", "Columns", "Place", "QueryRefused", "RowScan", "RowSource"]
 
 _, OPERATOR, _ = OPERATOR_ROLES
 USAGE = 2  # as exit codes of the command line
@@ -23,7 +23,7 @@ Place: TypeAlias = int | str | tuple[int | str, ...]
 Columns: TypeAlias = Mapping[str, Callable[[Any], object]]
 
 
-class LookRefused(Exception):
+class QueryRefused(Exception):
     """A question that is not answered; the text is one line: what, where, what to do."""
 
     def __init__(self, text: str, exit_code: int = FAILED) -> None:
@@ -32,7 +32,7 @@ class LookRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RowScan:
     """A question as a walk sees it.
 
     Attributes:
@@ -55,7 +55,7 @@ class Ask:
         """Return the numbers of a place, of so many parts; all -1 at the beginning.
 
         Raises:
-            LookRefused: It is no place of this node.
+            QueryRefused: It is no place of this node.
         """
         if not self.after:
             return (-1,) * parts
@@ -64,32 +64,32 @@ class Ask:
         except ValueError:
             found = ()
         if len(found) != parts:
-            raise LookRefused(f"{self.after[:64]!r} is no place in this list: begin anew without one", USAGE)
+            raise QueryRefused(f"{self.after[:64]!r} is no place in this list: begin anew without one", USAGE)
         return found
 
     def number_and_text(self) -> tuple[int, str]:
         """Return the two parts of a place that begins with a number; (-1, "") at the beginning.
 
         Raises:
-            LookRefused: It is no place of this node.
+            QueryRefused: It is no place of this node.
         """
         number, colon, text = self.after.partition(":")
         if not self.after:
             return -1, ""
         if not colon or not number.isdecimal():
-            raise LookRefused(f"{self.after[:64]!r} is no place in this list: begin anew without one", USAGE)
+            raise QueryRefused(f"{self.after[:64]!r} is no place in this list: begin anew without one", USAGE)
         return int(number), text
 
     def wants_payload(self) -> bool:
         """Return whether payloads are asked for.
 
         Raises:
-            LookRefused: The role does not suffice.
+            QueryRefused: The role does not suffice.
         """
         if self.where.get("payload", "none") == "none":
             return False
         if not self.may_read_payloads():
-            raise LookRefused("payloads want the role operator")
+            raise QueryRefused("payloads want the role operator")
         return True
 
     def may_read_payloads(self) -> bool:
@@ -98,11 +98,11 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowSource:
     """One kind as a tier shows it.
 
     Attributes:
-        walk: Yields (place, thing), None for one that was visited and is no row; raises LookRefused before the first.
+        walk: Yields (place, thing), None for one that was visited and is no row; raises QueryRefused before the first.
         columns: By name.
         total: How many things there are, where that is counted anyway.
         newest: Place of the newest thing; for kinds that may wait for news.
@@ -111,9 +111,9 @@ class Source:
             with many rows.
     """
 
-    walk: Callable[[Ask], Iterable[tuple[Place, Any]]]
+    walk: Callable[[RowScan], Iterable[tuple[Place, Any]]]
     columns: Columns
     total: Callable[[], int] | None = None
-    newest: Callable[[Ask], int] | None = None
+    newest: Callable[[RowScan], int] | None = None
     note: str = ""
     whole: Callable[[], Callable[[Any], msgspec.Struct]] | None = None

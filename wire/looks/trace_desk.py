@@ -19,15 +19,15 @@ import msgspec
 
 from wire.decoding import Unreadable
 from wire.looks.origins import origin_text
-from wire.looks.source import FAILED, OPERATOR, USAGE, Ask, Columns, LookRefused, Place, Source
+from wire.looks.source import FAILED, OPERATOR, USAGE, Columns, Place, QueryRefused, RowScan, RowSource
 from wire.looks.traces import ADDRESS, CLIENT, NO_ORIGIN, ORIGIN, TOPIC, Origin, TraceRefused, judge_of
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.look_kinds import lower_role
-from wire.messages.looks import Seen, StartTrace, StopTrace
+from wire.messages.looks import QueryResult, StartTrace, StopTrace
 from wire.messages.orders import NodeOrdered, OrderNode, TraceOrder, read_trace
 from wire.messages.running_traces import TOLD_ORIGINS_MAX, RunningTrace
 
-__all__ = ["RUNNING", "TRACES_MAX", "TRACE_VERBS", "Event", "Trace", "TraceDesk"]
+__all__ = ["RUNNING", "TRACES_MAX", "TRACE_VERBS", "Trace", "TraceEvent", "Tracer"]
 
 TRACE_VERBS = ("trace start", "trace stop")
 TRACES_MAX = 16  # of a node, those that ended among them while nobody else wants their place
@@ -44,7 +44,7 @@ RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """An event as a trace keeps it; columns of ``SeenTraceEvent``, absent ones -1, "" or None."""
 
     number: int
@@ -144,7 +144,7 @@ class Trace:
         self.attention = min(events_max, self._fast_at) if self.number < self._fast_at else events_max
 
 
-class TraceDesk:
+class Tracer:
     """The traces of one node.
 
     Args:
@@ -223,10 +223,10 @@ class TraceDesk:
             self._count()
         return trace
 
-    def asked(self, now: float, role: str, message: StartTrace | StopTrace) -> Seen:
+    def asked(self, now: float, role: str, message: StartTrace | StopTrace) -> QueryResult:
         """Take an operator's message; ``role`` is the certificate's."""
         role = lower_role(role, message.role)
-        seen = Seen(message.request, map_epoch=self._map().epoch, at_ms=self.utc_us() // 1000)
+        seen = QueryResult(message.request, map_epoch=self._map().epoch, at_ms=self.utc_us() // 1000)
         try:
             if lower_role(OPERATOR, role) != OPERATOR:
                 raise TraceRefused(f"traces want the role operator; what counts here is {role}")
@@ -425,37 +425,37 @@ class TraceDesk:
 
     # --- looks
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, RowSource]:
         """Return the looks at traces and at the events of one."""
         return {
-            "traces": Source(self._walk_traces, self._trace_columns(), lambda: len(self._traces)),
-            "trace": Source(self._walk_events, self._event_columns(), newest=self._newest),
+            "traces": RowSource(self._walk_traces, self._trace_columns(), lambda: len(self._traces)),
+            "trace": RowSource(self._walk_events, self._event_columns(), newest=self._newest),
         }
 
-    def _walk_traces(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _walk_traces(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         (after,) = ask.numbers(1)
         for place, trace in enumerate(list(self._traces.values()), 1):
             if place > after:
                 yield place, trace
 
-    def _asked(self, ask: Ask) -> Trace:
+    def _asked(self, ask: RowScan) -> Trace:
         trace = self._traces.get(ask.where["trace"])
         if trace is None:
-            raise LookRefused(f"{self._node} has no trace {ask.where['trace'][:64]!r}: see `trace list`", USAGE)
+            raise QueryRefused(f"{self._node} has no trace {ask.where['trace'][:64]!r}: see `trace list`", USAGE)
         return trace
 
-    def _newest(self, ask: Ask) -> int:
+    def _newest(self, ask: RowScan) -> int:
         trace = self._asked(ask)
         return trace.number if trace.state == RUNNING else EVERY_NUMBER  # who waits for news hears that it is over
 
-    def _walk_events(self, ask: Ask) -> Iterator[tuple[Place, Any]]:
+    def _walk_events(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         trace = self._asked(ask)
         (after,) = ask.numbers(1)
         events = trace.events
         skipped = max(0, after - events[0][0] + 1) if events else 0
         with_payload = ask.may_read_payloads()
         for fields in islice(events, skipped, None):
-            event = Event(*fields)
+            event = TraceEvent(*fields)
             yield event.number, (trace, event if with_payload else event._replace(payload=b""))
 
     def _trace_columns(self) -> Columns:
@@ -474,13 +474,13 @@ class TraceDesk:
         }
 
     def _event_columns(self) -> Columns:
-        def origin(pair: tuple[Trace, Event]) -> str | None:
+        def origin(pair: tuple[Trace, TraceEvent]) -> str | None:
             return origin_text(*pair[1].origin, self._map()) if pair[1].origin != NO_ORIGIN else None
 
-        def number(name: str) -> Callable[[tuple[Trace, Event]], object]:
+        def number(name: str) -> Callable[[tuple[Trace, TraceEvent]], object]:
             return lambda pair: found if (found := getattr(pair[1], name)) >= 0 else None
 
-        def text(name: str) -> Callable[[tuple[Trace, Event]], object]:
+        def text(name: str) -> Callable[[tuple[Trace, TraceEvent]], object]:
             return lambda pair: getattr(pair[1], name) or None
 
         return {

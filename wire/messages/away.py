@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import (
     ROUTES_MAX,
     U32,
@@ -22,7 +22,15 @@ from wire.messages.ranges import (
     UserText,
 )
 
-__all__ = ["AWAY_USERS_MAX", "AwayListed", "AwayRevoked", "AwaySession", "HeldFilter", "ListAway", "RevokeAway"]
+__all__ = [
+    "AWAY_USERS_MAX",
+    "DisconnectedListed",
+    "DisconnectedRevoked",
+    "DisconnectedSession",
+    "HeldFilter",
+    "ListDisconnected",
+    "RevokeDisconnected",
+]
 
 AWAY_USERS_MAX = 64  # named in one question; of more, all users are asked for
 
@@ -34,7 +42,7 @@ class HeldFilter(msgspec.Struct, array_like=True):
     qos: Qos = 0
 
 
-class AwaySession(msgspec.Struct, array_like=True):
+class DisconnectedSession(msgspec.Struct, array_like=True):
     """A stored session without a connection, and some of its filters."""
 
     session: U64
@@ -45,7 +53,7 @@ class AwaySession(msgspec.Struct, array_like=True):
     filters: Annotated[list[HeldFilter], Meta(max_length=ROUTES_MAX)] = []
 
 
-class ListAway(Message, tag="ListAway"):
+class ListDisconnected(ControlMessage, tag="ListDisconnected"):
     """Edge to a partition: which filters have sessions of the cluster's users whose clients are away?"""
 
     request: U64
@@ -56,16 +64,16 @@ class ListAway(Message, tag="ListAway"):
     users: Annotated[list[UserText], Meta(max_length=AWAY_USERS_MAX)] = []  # only theirs; none: everybody's
 
 
-class AwayListed(Message, tag="AwayListed"):
+class DisconnectedListed(ControlMessage, tag="DisconnectedListed"):
     """A page, in the order of session numbers."""
 
     request: U64
-    sessions: Annotated[list[AwaySession], Meta(max_length=ROUTES_MAX)] = []
+    sessions: Annotated[list[DisconnectedSession], Meta(max_length=ROUTES_MAX)] = []
     next_first: U64 = 0  # 0: these were the last
     next_skip: U32 = 0
 
 
-class RevokeAway(Message, tag="RevokeAway"):
+class RevokeDisconnected(ControlMessage, tag="RevokeDisconnected"):
     """Edge to a partition: the owner of this session may not have these filters any more; void once it connects."""
 
     request: U64
@@ -76,7 +84,7 @@ class RevokeAway(Message, tag="RevokeAway"):
     topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
 
 
-class AwayRevoked(Message, tag="AwayRevoked"):
+class DisconnectedRevoked(ControlMessage, tag="DisconnectedRevoked"):
     """Committed."""
 
     request: U64

@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 
 from wire.decoding import Payload, strictly
-from wire.messages.away import AwayListed, AwayRevoked, ListAway, RevokeAway
-from wire.messages.looks import Look, Seen, StartTrace, StopTrace
+from wire.messages.away import DisconnectedListed, DisconnectedRevoked, ListDisconnected, RevokeDisconnected
+from wire.messages.looks import Query, QueryResult, StartTrace, StopTrace
 from wire.messages.nodes import (
     Changed,
-    Drain,
+    DrainNode,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
@@ -19,24 +19,24 @@ from wire.messages.nodes import (
     MapPage,
     MapStep,
     Moved,
-    Refused,
-    Register,
     Registered,
+    RegisterRequest,
     Relay,
     Relayed,
     RequestChange,
+    RequestRefused,
 )
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.messages.policy import (
     AskCredentials,
-    AskUsers,
+    FetchUsers,
     FollowPolicy,
     PolicyPaged,
     PolicyStepped,
-    Users,
+    UserRecords,
 )
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply
 from wire.messages.retained import (
     DeliverRetained,
     ReadRetained,
@@ -92,16 +92,16 @@ CONTROLS_BYTES = 64 * 1024  # beyond it the next message begins another frame; o
 
 
 Control = (
-    Register
+    RegisterRequest
     | Registered
-    | Refused
+    | RequestRefused
     | Heartbeat
     | HeartbeatReply
     | FollowMap
     | MapPage
     | MapStep
     | RequestChange
-    | Drain
+    | DrainNode
     | Leave
     | Changed
     | Resolve
@@ -133,29 +133,29 @@ Control = (
     | RetainedPage
     | RetainedNone
     | DeliverRetained
-    | ListAway
-    | AwayListed
-    | RevokeAway
-    | AwayRevoked
+    | ListDisconnected
+    | DisconnectedListed
+    | RevokeDisconnected
+    | DisconnectedRevoked
     | RetainedDelivered
     | PollClaims
     | Claims
     | FireWill
     | WillFired
     | RedispatchOrder
-    | RedispatchAnswer
+    | RedispatchReply
     | Admin
     | AdminReply
     | FollowPolicy
     | PolicyPaged
     | PolicyStepped
     | AskCredentials
-    | AskUsers
-    | Users
+    | FetchUsers
+    | UserRecords
     | OrderNode
     | NodeOrdered
-    | Look
-    | Seen
+    | Query
+    | QueryResult
     | StartTrace
     | StopTrace
     | UserCounts

@@ -17,8 +17,8 @@ __all__ = [
     "ANSWER_S",
     "HAND_OVER",
     "HAND_OVER_BYTES_MAX",
-    "Answer",
-    "HandOver",
+    "HandoffReply",
+    "SocketHandoffRequest",
     "decode_hand_over",
     "encode_hand_over",
 ]
@@ -29,7 +29,7 @@ HAND_OVER_BYTES_MAX = 512
 ANSWER_S = 1.0  # from the message to its answer; who asked then asks somebody else
 
 
-class Answer(enum.IntEnum):
+class HandoffReply(enum.IntEnum):
     """An edge's answer, one byte."""
 
     TAKEN = 0
@@ -40,7 +40,7 @@ class Answer(enum.IntEnum):
     UNUSABLE = 5  # the message, or what came with it
 
 
-class HandOver(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
+class SocketHandoffRequest(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
     """The message beside the descriptor."""
 
     listener: ListenerName  # whose policy, certificate and limits the connection gets
@@ -48,16 +48,18 @@ class HandOver(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
     sent_ms: Counted
 
 
-_read: Callable[[Payload], HandOver] = strictly(msgspec.msgpack.Decoder(HandOver).decode, "hand-over")
+_read: Callable[[Payload], SocketHandoffRequest] = strictly(
+    msgspec.msgpack.Decoder(SocketHandoffRequest).decode, "hand-over"
+)
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_hand_over(listener: str, accepted_ms: int, sent_ms: int) -> bytes:
     """Return the message."""
-    return _encoder.encode(HandOver(listener, accepted_ms, sent_ms))
+    return _encoder.encode(SocketHandoffRequest(listener, accepted_ms, sent_ms))
 
 
-def decode_hand_over(data: bytes) -> HandOver:
+def decode_hand_over(data: bytes) -> SocketHandoffRequest:
     """Return the message.
 
     Raises:

@@ -24,9 +24,9 @@ __all__ = [
     "TIER_OPERATOR",
     "TIER_ROUTER",
     "TIER_STORAGE",
-    "Hello",
     "HelloReader",
     "LinkError",
+    "LinkHello",
     "NodeIdentity",
     "OtherCluster",
     "OtherVersion",
@@ -96,7 +96,7 @@ class NodeIdentity(NamedTuple):
     cluster_id: str = ""
 
 
-class Hello(msgspec.Struct, frozen=True):
+class LinkHello(msgspec.Struct, frozen=True):
     """First frame of each side of a connection."""
 
     version: U32  # PROTOCOL_VERSION of the sender
@@ -116,16 +116,16 @@ class _Version(msgspec.Struct, frozen=True):
     version: U32
 
 
-_hello_decoder = msgspec.msgpack.Decoder(Hello)
+_hello_decoder = msgspec.msgpack.Decoder(LinkHello)
 _hello_encoder = msgspec.msgpack.Encoder()
-_read_hello: Callable[[Payload], Hello] = strictly(_hello_decoder.decode, "HELLO")
+_read_hello: Callable[[Payload], LinkHello] = strictly(_hello_decoder.decode, "HELLO")
 _read_version: Callable[[Payload], _Version] = strictly(msgspec.msgpack.Decoder(_Version).decode, "HELLO")
 
 
 def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int = 0) -> bytes:
     """Return the HELLO frame of a node, header included."""
     payload = _hello_encoder.encode(
-        Hello(
+        LinkHello(
             version=PROTOCOL_VERSION,
             cluster=identity.cluster,
             node=identity.node,
@@ -140,7 +140,7 @@ def encode_hello(identity: NodeIdentity, peer_incarnation: int = 0, taken: int =
     return HEADER.pack(len(payload), FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + payload
 
 
-def decode_hello(payload: Payload) -> Hello:
+def decode_hello(payload: Payload) -> LinkHello:
     """Return the HELLO of a frame's payload.
 
     Raises:
@@ -163,7 +163,7 @@ class HelloReader:
         self._buffer = bytearray()
         self.rest = b""
 
-    def receive(self, data: bytes) -> Hello | None:
+    def receive(self, data: bytes) -> LinkHello | None:
         """Return the HELLO once it is whole, None before; bytes after it are in ``rest``.
 
         Raises:

@@ -1,7 +1,7 @@
 """The one table of kinds of looks: the row's type, the tiers that answer, the least role, and what a question names.
 
-``Seen.rows`` are read with ``rows_of``. A node answers a kind that has no row here, or none of its tier, with an error.
-Decision: docs/adr/0093-looks.md.
+``QueryResult.rows`` are read with ``rows_of``. A node answers a kind that has no row here, or none of its tier, with
+an error. Decision: docs/adr/0093-looks.md.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from wire.messages import look_rows_clients as clients
 from wire.messages import look_rows_nodes as nodes
 from wire.messages import look_rows_topics as topics
 from wire.messages.hello import OPERATOR_ROLES, TIER_EDGE, TIER_ROUTER, TIER_STORAGE
-from wire.messages.looks import Seen
+from wire.messages.looks import QueryResult
 
-__all__ = ["LOOK_KINDS", "LookKind", "columns_of", "lower_role", "may_look", "rows_of"]
+__all__ = ["LOOK_KINDS", "QueryKind", "columns_of", "lower_role", "may_look", "rows_of"]
 
 VIEWER, OPERATOR, ADMIN = OPERATOR_ROLES
 _EDGE = frozenset({TIER_EDGE})
@@ -27,7 +27,7 @@ _DATA = _EDGE | _STORAGE
 _ALL = _DATA | _ROUTER
 
 
-class LookKind(msgspec.Struct, frozen=True):
+class QueryKind(msgspec.Struct, frozen=True):
     """One kind: ``demands`` are conditions that a question must name, ``takes`` those that are no columns."""
 
     row: type[msgspec.Struct]
@@ -38,30 +38,34 @@ class LookKind(msgspec.Struct, frozen=True):
     waits: bool = False  # a question may wait for news
 
 
-LOOK_KINDS: dict[str, LookKind] = {
-    "clients": LookKind(clients.SeenClient, _EDGE),
-    "client": LookKind(clients.SeenClientNow, _EDGE, demands=("client_id",), takes=("topic", "qos")),
-    "sessions": LookKind(clients.SeenSession, _STORAGE),
-    "session": LookKind(clients.SeenSessionNow, _STORAGE, demands=("client_id",)),
-    "subscriptions": LookKind(clients.SeenSubscription, _DATA),
-    "queue": LookKind(clients.SeenQueued, _STORAGE, demands=("client_id",), takes=("payload",)),  # "head": OPERATOR
-    "inflight": LookKind(clients.SeenInflight, _DATA, demands=("client_id",)),
-    "listeners": LookKind(clients.SeenListener, _EDGE),
-    "stats": LookKind(nodes.SeenStats, _ALL),
-    "retained": LookKind(topics.SeenRetained, _STORAGE, takes=("payload", "matches")),  # "full": OPERATOR, of one topic
-    "shares": LookKind(topics.SeenShare, _DATA),
-    "routes": LookKind(topics.SeenRoute, _EDGE | _ROUTER),
-    "resolve": LookKind(topics.SeenResolve, _ROUTER, demands=("topic",)),
-    "matches": LookKind(topics.SeenMatch, _DATA, demands=("topic",), takes=("from", "qos", "retain", "bytes", "near")),
-    "replicas": LookKind(nodes.SeenReplica, _STORAGE),
-    "raft": LookKind(nodes.SeenRaft, _ROUTER),
-    "slow": LookKind(nodes.SeenSlow, _DATA, takes=("by",)),
-    "drops": LookKind(nodes.SeenDrop, _DATA),
-    "config": LookKind(nodes.SeenConfig, _ALL),
-    "log": LookKind(nodes.SeenLog, _ALL, OPERATOR, waits=True),
-    "journal": LookKind(nodes.SeenJournal, _ALL, waits=True),
-    "traces": LookKind(nodes.SeenTrace, _DATA),
-    "trace": LookKind(nodes.SeenTraceEvent, _DATA, OPERATOR, demands=("trace",), waits=True),
+LOOK_KINDS: dict[str, QueryKind] = {
+    "clients": QueryKind(clients.ClientRow, _EDGE),
+    "client": QueryKind(clients.ClientDetail, _EDGE, demands=("client_id",), takes=("topic", "qos")),
+    "sessions": QueryKind(clients.SessionSummaryRow, _STORAGE),
+    "session": QueryKind(clients.SessionDetail, _STORAGE, demands=("client_id",)),
+    "subscriptions": QueryKind(clients.SubscriptionListRow, _DATA),
+    "queue": QueryKind(
+        clients.QueuedMessageRow, _STORAGE, demands=("client_id",), takes=("payload",)
+    ),  # "head": OPERATOR
+    "inflight": QueryKind(clients.InFlightRow, _DATA, demands=("client_id",)),
+    "listeners": QueryKind(clients.ListenerRow, _EDGE),
+    "stats": QueryKind(nodes.StatsRow, _ALL),
+    "retained": QueryKind(
+        topics.RetainedMessageRow, _STORAGE, takes=("payload", "matches")
+    ),  # "full": OPERATOR, of one topic
+    "shares": QueryKind(topics.ShareRow, _DATA),
+    "routes": QueryKind(topics.RouteRow, _EDGE | _ROUTER),
+    "resolve": QueryKind(topics.ResolvedRouteRow, _ROUTER, demands=("topic",)),
+    "matches": QueryKind(topics.MatchRow, _DATA, demands=("topic",), takes=("from", "qos", "retain", "bytes", "near")),
+    "replicas": QueryKind(nodes.ReplicaRow, _STORAGE),
+    "raft": QueryKind(nodes.RaftRow, _ROUTER),
+    "slow": QueryKind(nodes.SlowSubscriberRow, _DATA, takes=("by",)),
+    "drops": QueryKind(nodes.DropRow, _DATA),
+    "config": QueryKind(nodes.ConfigRow, _ALL),
+    "log": QueryKind(nodes.LogLineRow, _ALL, OPERATOR, waits=True),
+    "journal": QueryKind(nodes.JournalRow, _ALL, waits=True),
+    "traces": QueryKind(nodes.TraceRow, _DATA),
+    "trace": QueryKind(nodes.TraceEventRow, _DATA, OPERATOR, demands=("trace",), waits=True),
 }
 
 
@@ -86,7 +90,7 @@ def _reader(what: str) -> Callable[[Payload], msgspec.Struct]:
     return strictly(msgspec.msgpack.Decoder(LOOK_KINDS[what].row).decode, f"row of {what}")
 
 
-def rows_of(what: str, seen: Seen) -> list[Any]:
+def rows_of(what: str, seen: QueryResult) -> list[Any]:
     """Return the rows of an answer.
 
     Raises:

@@ -8,20 +8,20 @@ from typing import TypeAlias
 import msgspec
 
 __all__ = [
-    "SeenClient",
-    "SeenClientNow",
-    "SeenInflight",
-    "SeenListener",
-    "SeenQueued",
-    "SeenSession",
-    "SeenSessionNow",
-    "SeenSubscription",
+    "ClientDetail",
+    "ClientRow",
+    "InFlightRow",
+    "ListenerRow",
+    "QueuedMessageRow",
+    "SessionDetail",
+    "SessionSummaryRow",
+    "SubscriptionListRow",
 ]
 
 Payload: TypeAlias = bytes  # a column below is called bytes
 
 
-class SeenClient(msgspec.Struct, omit_defaults=True):
+class ClientRow(msgspec.Struct, omit_defaults=True):
     """A connection of a client at an edge."""
 
     client_id: str | None = None
@@ -51,7 +51,7 @@ class SeenClient(msgspec.Struct, omit_defaults=True):
     roles: list[str] | None = None
 
 
-class SeenClientNow(SeenClient, omit_defaults=True):
+class ClientDetail(ClientRow, omit_defaults=True):
     """One connection with all that may keep a message from it, or of it."""
 
     window: int | None = None  # QoS 1 and 2 packets that may be under way to it
@@ -82,7 +82,7 @@ class SeenClientNow(SeenClient, omit_defaults=True):
     traced: list[str] | None = None  # names of the traces that mark it
 
 
-class SeenSession(msgspec.Struct, omit_defaults=True):
+class SessionSummaryRow(msgspec.Struct, omit_defaults=True):
     """A session at its partition's primary; ``durable`` False: a connection whose session ends with it."""
 
     client_id: str | None = None
@@ -109,7 +109,7 @@ class SeenSession(msgspec.Struct, omit_defaults=True):
     owner_epoch: int | None = None
 
 
-class SeenSessionNow(SeenSession, omit_defaults=True):
+class SessionDetail(SessionSummaryRow, omit_defaults=True):
     """One session with all that may keep its queue from moving."""
 
     window: int | None = None
@@ -136,7 +136,7 @@ class SeenSessionNow(SeenSession, omit_defaults=True):
     acknowledges: bool | None = None  # enough copies are in sync
 
 
-class SeenQueued(msgspec.Struct, omit_defaults=True):
+class QueuedMessageRow(msgspec.Struct, omit_defaults=True):
     """An entry of a session's queue, in order."""
 
     seq: int | None = None
@@ -155,7 +155,7 @@ class SeenQueued(msgspec.Struct, omit_defaults=True):
     payload: Payload | None = None  # role operator, its head
 
 
-class SeenInflight(msgspec.Struct, omit_defaults=True):
+class InFlightRow(msgspec.Struct, omit_defaults=True):
     """A QoS 1 or 2 message under way to a client, or from it."""
 
     client_id: str | None = None
@@ -170,7 +170,7 @@ class SeenInflight(msgspec.Struct, omit_defaults=True):
     waits_for: list[str] | None = None  # of its own: destinations that have not acknowledged
 
 
-class SeenSubscription(msgspec.Struct, omit_defaults=True):
+class SubscriptionListRow(msgspec.Struct, omit_defaults=True):
     """A subscription of a session."""
 
     client_id: str | None = None
@@ -189,7 +189,7 @@ class SeenSubscription(msgspec.Struct, omit_defaults=True):
     since_ms: int | None = None  # None: it is in a row of an older version
 
 
-class SeenListener(msgspec.Struct, omit_defaults=True):
+class ListenerRow(msgspec.Struct, omit_defaults=True):
     """A listener of an edge."""
 
     listener: str | None = None

@@ -6,20 +6,20 @@ A field that is None is not known at the node that answers. Times are UTC in mil
 import msgspec
 
 __all__ = [
-    "SeenConfig",
-    "SeenDrop",
-    "SeenJournal",
-    "SeenLog",
-    "SeenRaft",
-    "SeenReplica",
-    "SeenSlow",
-    "SeenStats",
-    "SeenTrace",
-    "SeenTraceEvent",
+    "ConfigRow",
+    "DropRow",
+    "JournalRow",
+    "LogLineRow",
+    "RaftRow",
+    "ReplicaRow",
+    "SlowSubscriberRow",
+    "StatsRow",
+    "TraceEventRow",
+    "TraceRow",
 ]
 
 
-class SeenStats(msgspec.Struct, omit_defaults=True):
+class StatsRow(msgspec.Struct, omit_defaults=True):
     """Figures of one node: everything that its metrics page counts, by the name and labels of the family there."""
 
     node: str | None = None
@@ -52,7 +52,7 @@ class SeenStats(msgspec.Struct, omit_defaults=True):
     gauges: dict[str, float] | None = None
 
 
-class SeenRaft(msgspec.Struct, omit_defaults=True):
+class RaftRow(msgspec.Struct, omit_defaults=True):
     """Consensus as one router knows it."""
 
     node: str | None = None
@@ -73,7 +73,7 @@ class SeenRaft(msgspec.Struct, omit_defaults=True):
     shards: list[int] | None = None  # that it owns
 
 
-class SeenReplica(msgspec.Struct, omit_defaults=True):
+class ReplicaRow(msgspec.Struct, omit_defaults=True):
     """A partition's copy at a storage node."""
 
     partition: int | None = None
@@ -96,7 +96,7 @@ class SeenReplica(msgspec.Struct, omit_defaults=True):
     log_start: int | None = None
 
 
-class SeenSlow(msgspec.Struct, omit_defaults=True):
+class SlowSubscriberRow(msgspec.Struct, omit_defaults=True):
     """A client that does not follow, with the figure by which it was chosen."""
 
     client_id: str | None = None
@@ -110,7 +110,7 @@ class SeenSlow(msgspec.Struct, omit_defaults=True):
     number: int | None = None
 
 
-class SeenDrop(msgspec.Struct, omit_defaults=True):
+class DropRow(msgspec.Struct, omit_defaults=True):
     """Messages that were dropped for one reason since the node began."""
 
     node: str | None = None
@@ -121,7 +121,7 @@ class SeenDrop(msgspec.Struct, omit_defaults=True):
     last_topic: str | None = None
 
 
-class SeenJournal(msgspec.Struct, omit_defaults=True):
+class JournalRow(msgspec.Struct, omit_defaults=True):
     """An entry of a node's journal; never a payload."""
 
     number: int | None = None
@@ -136,7 +136,7 @@ class SeenJournal(msgspec.Struct, omit_defaults=True):
     left_out: int | None = None  # entries before it that found no room in their turn
 
 
-class SeenLog(msgspec.Struct, omit_defaults=True):
+class LogLineRow(msgspec.Struct, omit_defaults=True):
     """A line of a node's log."""
 
     number: int | None = None
@@ -149,7 +149,7 @@ class SeenLog(msgspec.Struct, omit_defaults=True):
     fields: dict[str, str] | None = None
 
 
-class SeenConfig(msgspec.Struct, omit_defaults=True):
+class ConfigRow(msgspec.Struct, omit_defaults=True):
     """A setting of a node; of a secret ``***``."""
 
     node: str | None = None
@@ -160,7 +160,7 @@ class SeenConfig(msgspec.Struct, omit_defaults=True):
     needs_restart: bool | None = None
 
 
-class SeenTrace(msgspec.Struct, omit_defaults=True):
+class TraceRow(msgspec.Struct, omit_defaults=True):
     """A trace of a node."""
 
     trace: str | None = None
@@ -176,7 +176,7 @@ class SeenTrace(msgspec.Struct, omit_defaults=True):
     actor: str | None = None
 
 
-class SeenTraceEvent(msgspec.Struct, omit_defaults=True):
+class TraceEventRow(msgspec.Struct, omit_defaults=True):
     """An event of a trace."""
 
     trace: str | None = None

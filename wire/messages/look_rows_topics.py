@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["SeenMatch", "SeenMember", "SeenResolve", "SeenRetained", "SeenRoute", "SeenShare"]
+__all__ = ["MatchRow", "ResolvedRouteRow", "RetainedMessageRow", "RouteRow", "ShareMemberRow", "ShareRow"]
 
 Payload: TypeAlias = bytes  # a column below is called bytes
 
 
-class SeenRetained(msgspec.Struct, omit_defaults=True):
+class RetainedMessageRow(msgspec.Struct, omit_defaults=True):
     """A retained message."""
 
     topic: str | None = None
@@ -28,7 +28,7 @@ class SeenRetained(msgspec.Struct, omit_defaults=True):
     payload: Payload | None = None  # role operator, where one topic is named
 
 
-class SeenMember(msgspec.Struct, omit_defaults=True):
+class ShareMemberRow(msgspec.Struct, omit_defaults=True):
     """A member of a shared group."""
 
     client_id: str = ""
@@ -39,7 +39,7 @@ class SeenMember(msgspec.Struct, omit_defaults=True):
     node: str = ""
 
 
-class SeenShare(msgspec.Struct, omit_defaults=True):
+class ShareRow(msgspec.Struct, omit_defaults=True):
     """A shared group, as far as one partition or one edge holds it."""
 
     group: str | None = None
@@ -54,10 +54,10 @@ class SeenShare(msgspec.Struct, omit_defaults=True):
     skew: float | None = None  # that, divided by the mean of all members: 1 is even; None: nothing is queued
     partition: int | None = None
     node: str | None = None
-    who: list[SeenMember] | None = None  # where group and filter are named in full
+    who: list[ShareMemberRow] | None = None  # where group and filter are named in full
 
 
-class SeenRoute(msgspec.Struct, omit_defaults=True):
+class RouteRow(msgspec.Struct, omit_defaults=True):
     """A topic's route that an edge holds, or a filter that a shard's owner holds."""
 
     topic: str | None = None
@@ -73,7 +73,7 @@ class SeenRoute(msgspec.Struct, omit_defaults=True):
     traced: bool | None = None
 
 
-class SeenResolve(msgspec.Struct, omit_defaults=True):
+class ResolvedRouteRow(msgspec.Struct, omit_defaults=True):
     """A topic at the owner of its shard."""
 
     topic: str | None = None
@@ -86,12 +86,12 @@ class SeenResolve(msgspec.Struct, omit_defaults=True):
     missing: list[str] | None = None  # nodes that have not reported their routes
     edges: list[str] | None = None
     partitions: list[int] | None = None
-    groups: list[SeenShare] | None = None
+    groups: list[ShareRow] | None = None
     cached_at: list[str] | None = None  # edges that hold the answer
     invalidating: list[str] | None = None  # edges that have not dropped an older answer yet
 
 
-class SeenMatch(msgspec.Struct, omit_defaults=True):
+class MatchRow(msgspec.Struct, omit_defaults=True):
     """A subscription that a topic meets, or nearly meets; ``why`` says why its client does not get the message."""
 
     client_id: str | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import U64, Actor, Counted, Detail, ReasonCode, Word
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "TRACE_S_MAX",
     "WAIT_MS_MAX",
     "WHERE_MAX",
-    "Look",
     "Pattern",
-    "Seen",
+    "Query",
+    "QueryResult",
     "StartTrace",
     "StopTrace",
     "TraceName",
@@ -43,7 +43,7 @@ Place: TypeAlias = Annotated[str, Meta(max_length=PLACE_MAX)]  # a node's own; "
 TraceName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+\Z")]
 
 
-class Look(Message, tag="Look"):
+class Query(ControlMessage, tag="Query"):
     """Operator to a node: rows of one kind that meet every condition.
 
     What counts is the lower one of ``role`` and the certificate's.
@@ -60,7 +60,7 @@ class Look(Message, tag="Look"):
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0  # for news, of log, journal and trace
 
 
-class Seen(Message, tag="Seen"):
+class QueryResult(ControlMessage, tag="QueryResult"):
     """Answer to a Look, StartTrace or StopTrace; ``error`` is one line: what, where, what to do."""
 
     request: U64
@@ -76,7 +76,7 @@ class Seen(Message, tag="Seen"):
     exit_code: ReasonCode = 0  # as the command line's: 1 failed, 2 usage, 4 not ready or busy
 
 
-class StartTrace(Message, tag="StartTrace"):
+class StartTrace(ControlMessage, tag="StartTrace"):
     """Operator to an edge or storage node: note what happens to one client, topic, network or message from now on.
 
     A name that runs already with the same pattern goes on; with another one it is refused.
@@ -93,7 +93,7 @@ class StartTrace(Message, tag="StartTrace"):
     role: Word = "viewer"
 
 
-class StopTrace(Message, tag="StopTrace"):
+class StopTrace(ControlMessage, tag="StopTrace"):
     """Operator to an edge or storage node: end a trace; its events stay readable until others need the room."""
 
     request: U64

@@ -15,7 +15,7 @@ from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.nodes import MapPage
 from wire.messages.ranges import MAP_PAGE_BYTES
 
-__all__ = ["MAP_BYTES_MAX", "STEPS_MAX", "MapReader", "MapShelf", "map_pages"]
+__all__ = ["MAP_BYTES_MAX", "STEPS_MAX", "MapPages", "MapReader", "map_pages"]
 
 MAP_BYTES_MAX = 128 * 1024 * 1024  # router/map/command_bounds.py keeps every map below it
 ENCODED_MAX = 4  # epochs of which some node may still be reading pages; with more, the first begins anew
@@ -36,7 +36,7 @@ def map_pages(cluster_map: ClusterMap) -> list[MapPage]:
     return [_page(cluster_map.epoch, data, crc, offset) for offset in range(0, len(data), MAP_PAGE_BYTES)]
 
 
-class MapShelf:
+class MapPages:
     """A router's side: the encodings from which pages are cut."""
 
     def __init__(self, page_bytes: int = MAP_PAGE_BYTES) -> None:

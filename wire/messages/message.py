@@ -11,10 +11,10 @@ Ranges of what is decoded stand in the types (``wire/messages/ranges.py``).
 
 import msgspec
 
-__all__ = ["Message", "name_of"]
+__all__ = ["ControlMessage", "name_of"]
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class ControlMessage(msgspec.Struct, omit_defaults=True):
     """Root of the control messages. The tag is the format: it stays when a class gets another name."""
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from wire.messages.cluster_map import MapDelta, NodeEntry
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import (
     MAP_PAGE_BYTES,
     NODES_MAX,
@@ -29,7 +29,7 @@ from wire.messages.ranges import (
 
 __all__ = [
     "Changed",
-    "Drain",
+    "DrainNode",
     "FollowMap",
     "Heartbeat",
     "HeartbeatReply",
@@ -37,19 +37,19 @@ __all__ = [
     "MapPage",
     "MapStep",
     "Moved",
-    "Refused",
-    "Register",
+    "RegisterRequest",
     "Registered",
     "Relay",
     "Relayed",
     "RequestChange",
+    "RequestRefused",
 ]
 
 
 RELAYED_BYTES_MAX = 256 * 1024  # of a message that a router hands on: one client identifier and a few numbers
 
 
-class Refused(Message, tag="Refused"):
+class RequestRefused(ControlMessage, tag="RequestRefused"):
     """Why a request was not carried out, in one line; leader_hint where another router would do it."""
 
     request: U64
@@ -58,7 +58,7 @@ class Refused(Message, tag="Refused"):
     leader_hint: SomeNode = ""  # node id
 
 
-class Moved(Message, tag="Moved"):
+class Moved(ControlMessage, tag="Moved"):
     """Not mine, or not at that epoch: wait for this epoch and ask again. ``what`` is "shard" or "partition"."""
 
     request: U64
@@ -67,7 +67,7 @@ class Moved(Message, tag="Moved"):
     epoch: Epoch  # the answerer's shard_epoch or partition_epoch
 
 
-class Register(Message, tag="Register"):
+class RegisterRequest(ControlMessage, tag="RegisterRequest"):
     """Any node to a router: let this incarnation in. A committed step; it ends the former incarnation."""
 
     request: U64
@@ -76,7 +76,7 @@ class Register(Message, tag="Register"):
     ended_incarnation: Incarnation = 0  # proof from the same host that this former process is gone; 0: none
 
 
-class Registered(Message, tag="Registered"):
+class Registered(ControlMessage, tag="Registered"):
     """The incarnation stands in the map. The answer may come to the next incarnation of its node."""
 
     request: U64
@@ -84,7 +84,7 @@ class Registered(Message, tag="Registered"):
     policy_epoch: Counted = 0  # at its place in the log: the node lets no client in before it is there
 
 
-class Heartbeat(Message, tag="Heartbeat"):
+class Heartbeat(ControlMessage, tag="Heartbeat"):
     """Node to leader, only while the node's main loop makes turns. ``sent_at`` is the node's own clock, echoed."""
 
     node: NodeName
@@ -103,7 +103,7 @@ class Heartbeat(Message, tag="Heartbeat"):
     policy_digest: Digest = b""  # at policy_received
 
 
-class HeartbeatReply(Message, tag="HeartbeatReply"):
+class HeartbeatReply(ControlMessage, tag="HeartbeatReply"):
     """The lease runs until sent_at + lease_s on the holder's clock; sent only after a later quorum round."""
 
     incarnation: Incarnation  # whose lease; the node's next incarnation, which may get this, may have another clock
@@ -117,7 +117,7 @@ class HeartbeatReply(Message, tag="HeartbeatReply"):
     reload_policy: bool = False  # the same of its policy
 
 
-class FollowMap(Message, tag="FollowMap"):
+class FollowMap(ControlMessage, tag="FollowMap"):
     """Send me the map, and its steps from then on; or the page at ``offset`` of the map that I am reading."""
 
     epoch: Counted  # of the sender's map
@@ -125,7 +125,7 @@ class FollowMap(Message, tag="FollowMap"):
     offset: Counted = 0
 
 
-class MapPage(Message, tag="MapPage"):
+class MapPage(ControlMessage, tag="MapPage"):
     """Bytes of a whole map from ``offset`` on (``map_pages.py``); the next page is asked for with FollowMap."""
 
     epoch: Counted
@@ -135,13 +135,13 @@ class MapPage(Message, tag="MapPage"):
     data: Annotated[bytes, Meta(max_length=MAP_PAGE_BYTES)]
 
 
-class MapStep(Message, tag="MapStep"):
+class MapStep(ControlMessage, tag="MapStep"):
     """The next epoch; a step longer than a page comes as a whole map."""
 
     delta: MapDelta
 
 
-class RequestChange(Message, tag="RequestChange"):
+class RequestChange(ControlMessage, tag="RequestChange"):
     """Storage or router to the leader: a compare-and-set on a partition's configuration."""
 
     request: U64
@@ -151,21 +151,21 @@ class RequestChange(Message, tag="RequestChange"):
     node: NodeName
 
 
-class Changed(Message, tag="Changed"):
+class Changed(ControlMessage, tag="Changed"):
     """The change is committed: of a partition for storage, of a user's record for an edge."""
 
     request: U64
 
 
-class Drain(Message, tag="Drain"):
+class DrainNode(ControlMessage, tag="DrainNode"):
     """Node to the leader: my incarnation stops, give its roles to others. It goes on meanwhile; the map answers."""
 
 
-class Leave(Message, tag="Leave"):
+class Leave(ControlMessage, tag="Leave"):
     """Node to the leader: this incarnation of mine is over, it decides nothing any more. Its lease need not run out."""
 
 
-class Relay(Message, tag="Relay"):
+class Relay(ControlMessage, tag="Relay"):
     """Any node to a router: hand this on, for the direct link is down. KickSession and SessionKicked only."""
 
     node: NodeName
@@ -173,7 +173,7 @@ class Relay(Message, tag="Relay"):
     message: Annotated[bytes, Meta(max_length=RELAYED_BYTES_MAX)]  # of a CONTROL frame
 
 
-class Relayed(Message, tag="Relayed"):
+class Relayed(ControlMessage, tag="Relayed"):
     """A message that a router hands on, as sent by this incarnation of a node."""
 
     node: NodeName

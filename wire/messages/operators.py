@@ -4,13 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import U64, Actor, Detail, ReasonCode, Verb, Word
 
 __all__ = ["Admin", "AdminReply"]
 
 
-class Admin(Message, tag="Admin"):
+class Admin(ControlMessage, tag="Admin"):
     """Operator to a node: one verb of the command line ("ring show", "cluster status", ...).
 
     ``order`` is the same in each repeat of a question, so that the routers carry out once what it asks for.
@@ -27,7 +27,7 @@ class Admin(Message, tag="Admin"):
     role: Word = ""
 
 
-class AdminReply(Message, tag="AdminReply"):
+class AdminReply(ControlMessage, tag="AdminReply"):
     """``error`` is one line: what, where, what to do. ``result`` is what ``-o json`` prints."""
 
     request: U64

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from wire.decoding import strictly
 from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import U64, Actor, Detail, UserText, Verb, Word
 
 __all__ = [
@@ -46,7 +46,7 @@ KICK_REASONS: dict[str, int] = {  # reason codes of a DISCONNECT that an operato
 Line = Annotated[str, Meta(max_length=512)]
 
 
-class OrderNode(Message, tag="OrderNode"):
+class OrderNode(ControlMessage, tag="OrderNode"):
     """Router to a node: a verb and what it is about.
 
     ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and
@@ -105,7 +105,7 @@ read_sent = strictly(msgspec.json.Decoder(SendOrder).decode, "order of messages"
 read_trace = strictly(msgspec.json.Decoder(TraceOrder).decode, "order of a trace")
 
 
-class NodeOrdered(Message, tag="NodeOrdered"):
+class NodeOrdered(ControlMessage, tag="NodeOrdered"):
     """The answer: ``count`` of what was ended, or the lines of a reload; ``error`` is "" if it was carried out."""
 
     request: U64

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mqtt.properties import encode_subscription_identifiers
-from wire.messages.sessions import Subscription
+from wire.messages.sessions import SessionSubscription
 
 __all__ = ["COPIES_MAX", "CopyOptions", "identifiers_of", "options_of", "sharing_a_copy"]
 
@@ -26,9 +26,9 @@ class CopyOptions(NamedTuple):
     identifiers: bytes
 
 
-def sharing_a_copy(subscriptions: Sequence[Subscription]) -> list[list[Subscription]]:
+def sharing_a_copy(subscriptions: Sequence[SessionSubscription]) -> list[list[SessionSubscription]]:
     """Return the matching subscriptions of one session in groups that share a copy, in the order that they came in."""
-    groups: dict[int, list[Subscription]] = {}
+    groups: dict[int, list[SessionSubscription]] = {}
     for subscription in subscriptions:
         key = MERGED if subscription.merged else subscription.identifier
         group = groups.get(key)
@@ -41,7 +41,7 @@ def sharing_a_copy(subscriptions: Sequence[Subscription]) -> list[list[Subscript
     return list(groups.values())
 
 
-def options_of(group: Sequence[Subscription]) -> CopyOptions:
+def options_of(group: Sequence[SessionSubscription]) -> CopyOptions:
     """Return how the copy of subscriptions that share it is sent [MQTT-3.3.4-2] [MQTT-3.3.4-4]."""
     return CopyOptions(
         max(subscription.qos for subscription in group),
@@ -50,7 +50,7 @@ def options_of(group: Sequence[Subscription]) -> CopyOptions:
     )
 
 
-def identifiers_of(group: Sequence[Subscription]) -> bytes:
+def identifiers_of(group: Sequence[SessionSubscription]) -> bytes:
     """Return the Subscription Identifier properties of a copy, encoded.
 
     A merged copy has one for each subscription, equal ones too, as section 3.3.4 says.

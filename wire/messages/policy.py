@@ -9,17 +9,17 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import MAP_PAGE_BYTES, U32, U64, Counted, Digest, UserName
 
 __all__ = [
     "USERS_ASKED_MAX",
     "AskCredentials",
-    "AskUsers",
+    "FetchUsers",
     "FollowPolicy",
     "PolicyPaged",
     "PolicyStepped",
-    "Users",
+    "UserRecords",
 ]
 
 USERS_ASKED_MAX = 1_000  # names of one question
@@ -30,7 +30,7 @@ UserNames = Annotated[list[UserName], Meta(max_length=USERS_ASKED_MAX)]
 UserBytes = Annotated[bytes, Meta(max_length=USER_BYTES_MAX)]
 
 
-class FollowPolicy(Message, tag="FollowPolicy"):
+class FollowPolicy(ControlMessage, tag="FollowPolicy"):
     """Send me the view, and its steps from then on; or the page at ``offset`` of the view that I am reading."""
 
     epoch: Counted  # of the sender's view
@@ -39,7 +39,7 @@ class FollowPolicy(Message, tag="FollowPolicy"):
     digest: Digest = b""  # of the sender's view
 
 
-class PolicyPaged(Message, tag="PolicyPage"):
+class PolicyPaged(ControlMessage, tag="PolicyPage"):
     """Bytes of a whole view from ``offset`` on; the next page is asked for with FollowPolicy."""
 
     epoch: Counted
@@ -49,27 +49,27 @@ class PolicyPaged(Message, tag="PolicyPage"):
     data: PolicyBytes
 
 
-class PolicyStepped(Message, tag="PolicyStep"):
+class PolicyStepped(ControlMessage, tag="PolicyStep"):
     """The next policy_epoch."""
 
     step: PolicyBytes
 
 
-class AskCredentials(Message, tag="AskCredentials"):
+class AskCredentials(ControlMessage, tag="AskCredentials"):
     """Which user has this name, and how does it prove itself? Asked for one login; answered by Users, and counted."""
 
     request: U64
     user: UserName
 
 
-class AskUsers(Message, tag="AskUsers"):
+class FetchUsers(ControlMessage, tag="FetchUsers"):
     """Which users have these names? Any router answers at once, by what it has, without credentials."""
 
     request: U64
     names: UserNames
 
 
-class Users(Message, tag="Users"):
+class UserRecords(ControlMessage, tag="UserRecords"):
     """Some of the users that were asked for, each name once; the others follow under the same number."""
 
     request: U64

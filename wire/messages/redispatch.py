@@ -6,11 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from wire.messages.batches import OriginKind
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import U32, U64, Epoch, Incarnation, PartitionNumber, PartitionOrEdge, ShareBytes, SomeNode
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
-__all__ = ["HOPS_MAX", "RedispatchAnswer", "RedispatchOrder", "SharePick", "handed_sender", "hops_of"]
+__all__ = ["HOPS_MAX", "RedispatchOrder", "RedispatchReply", "SharePick", "handed_sender", "hops_of"]
 
 HOPS_MAX = 16  # members that may not receive a copy and hand it on; then nobody may, or too few
 _NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it orders, no session's number
@@ -26,7 +26,7 @@ class SharePick(msgspec.Struct, array_like=True):
     attempt: U32 = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
 
 
-class RedispatchOrder(Message, tag="HandOn"):
+class RedispatchOrder(ControlMessage, tag="HandOn"):
     """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
 
     Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
@@ -39,12 +39,12 @@ class RedispatchOrder(Message, tag="HandOn"):
     partition_epoch: Epoch
     number: U64  # of the partition's messages that are redispatched; part of the origin
     share: ShareBytes
-    message: Will
+    message: SessionWill
     pick: SharePick | None = None
     hops: Annotated[int, Meta(ge=0, lt=HOPS_MAX)] = 0  # times that it was handed on before; part of the origin
 
 
-class RedispatchAnswer(Message, tag="HandedOn"):
+class RedispatchReply(ControlMessage, tag="HandedOn"):
     """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended.
 
     With ``again``: no member could take it now; the primary sends the order again later.

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import (
     PARTITIONS_MAX,
     ROUTES_MAX,
@@ -49,7 +49,7 @@ class RetainedMessage(msgspec.Struct, array_like=True):
     owner_made: Counted = 0  # policy_epoch at which that user was made
 
 
-class ReadRetained(Message, tag="ReadRetained"):
+class ReadRetained(ControlMessage, tag="ReadRetained"):
     """Edge to a partition's primary: retained messages that a filter matches, sorted by topic, after a topic."""
 
     request: U64
@@ -61,7 +61,7 @@ class ReadRetained(Message, tag="ReadRetained"):
     waits_s: Seconds = 60.0  # so long the edge waits for it
 
 
-class ReadRetainedAll(Message, tag="ReadRetainedAll"):
+class ReadRetainedAll(ControlMessage, tag="ReadRetainedAll"):
     """Edge to a storage node: the first page of every partition that it is the primary of, for a wildcard filter."""
 
     request: U64
@@ -70,7 +70,7 @@ class ReadRetainedAll(Message, tag="ReadRetainedAll"):
     waits_s: Seconds = 60.0
 
 
-class RetainedPage(Message, tag="RetainedPage"):
+class RetainedPage(ControlMessage, tag="RetainedPage"):
     """One partition's retained messages; ``more``: ask that partition again after the last topic."""
 
     request: U64
@@ -79,14 +79,14 @@ class RetainedPage(Message, tag="RetainedPage"):
     partition: PartitionOrEdge = -1
 
 
-class RetainedNone(Message, tag="RetainedNone"):
+class RetainedNone(ControlMessage, tag="RetainedNone"):
     """These partitions of the asked node have no retained message that matches."""
 
     request: U64
     partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)]
 
 
-class DeliverRetained(Message, tag="DeliverRetained"):
+class DeliverRetained(ControlMessage, tag="DeliverRetained"):
     """Retained copies for a durable session: enqueue them at the session's primary, before the held live messages.
 
     The last one (``done``) ends the holding of live messages of its ``read``.
@@ -105,7 +105,7 @@ class DeliverRetained(Message, tag="DeliverRetained"):
     identifier: U32 = 0  # of the subscription that they are read for
 
 
-class RetainedDelivered(Message, tag="RetainedDelivered"):
+class RetainedDelivered(ControlMessage, tag="RetainedDelivered"):
     """Committed; or not done (``again``): the read began under a former primary.
 
     ``taken``: how many of the messages, the first ones, are queued or were sent; for the others there is no room now.

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import (
     NODES_MAX,
     PARTITIONS_MAX,
@@ -65,7 +65,7 @@ class RouteEntry(msgspec.Struct, array_like=True):
     members: Members = 0
 
 
-class Resolve(Message, tag="Resolve"):
+class Resolve(ControlMessage, tag="Resolve"):
     """Edge to shard owner: destinations of these topics; ``kept``: a registration of cached topics at a new owner."""
 
     request: U64
@@ -75,7 +75,7 @@ class Resolve(Message, tag="Resolve"):
     kept: bool = False
 
 
-class Resolved(Message, tag="Resolved"):
+class Resolved(ControlMessage, tag="Resolved"):
     """One answer per topic, in order, for the first ones that fit into a frame: the others are asked for again.
 
     Most topics of a question have the same destinations, so these stand here once. An answer is void if an invalidation
@@ -88,7 +88,7 @@ class Resolved(Message, tag="Resolved"):
     answers: Annotated[list[U32], Meta(max_length=ROUTES_MAX)]  # of each topic: its place among the destinations
 
 
-class AddRoutes(Message, tag="AddRoutes"):
+class AddRoutes(ControlMessage, tag="AddRoutes"):
     """Delivery node to shard owner. Answered when no edge holds a cached answer without these routes any more."""
 
     request: U64
@@ -100,7 +100,7 @@ class AddRoutes(Message, tag="AddRoutes"):
     routes: Annotated[list[RouteEntry], Meta(max_length=ROUTES_MAX)]
 
 
-class RoutesAdded(Message, tag="RoutesAdded"):
+class RoutesAdded(ControlMessage, tag="RoutesAdded"):
     """Every matching cached answer is gone everywhere. The sender's next incarnation may get it."""
 
     request: U64
@@ -109,7 +109,7 @@ class RoutesAdded(Message, tag="RoutesAdded"):
     sender_epoch: Incarnation  # of the AddRoutes
 
 
-class RemoveRoutes(Message, tag="RemoveRoutes"):
+class RemoveRoutes(ControlMessage, tag="RemoveRoutes"):
     """Lazy; sent only after the removal is committed (partition) or the UNSUBACK is written (edge)."""
 
     shard: ShardNumber
@@ -131,7 +131,7 @@ class SenderReport(msgspec.Struct, array_like=True):
     last: bool = True
 
 
-class ReportRoutes(Message, tag="ReportRoutes"):
+class ReportRoutes(ControlMessage, tag="ReportRoutes"):
     """Filters that a delivery node reports to a shard's new owner, of itself or of its partitions."""
 
     shard: ShardNumber
@@ -139,7 +139,7 @@ class ReportRoutes(Message, tag="ReportRoutes"):
     reports: Annotated[list[SenderReport], Meta(max_length=2 * PARTITIONS_MAX)]
 
 
-class Invalidate(Message, tag="Invalidate"):
+class Invalidate(ControlMessage, tag="Invalidate"):
     """Owner to edge: drop every cached answer that these filters match. Honoured at any epoch."""
 
     number: U64
@@ -148,7 +148,7 @@ class Invalidate(Message, tag="Invalidate"):
     topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
 
 
-class Invalidated(Message, tag="Invalidated"):
+class Invalidated(ControlMessage, tag="Invalidated"):
     """Edge to owner; after the retained writes resolved with the dropped answers are acknowledged."""
 
     number: U64

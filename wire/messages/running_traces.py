@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 from wire.messages.looks import TRACE_S_MAX
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.orders import TraceOrder
 from wire.messages.ranges import U64, Actor, Counted
 
@@ -19,7 +19,7 @@ TOLD_ORIGINS_MAX = 1_024  # of one message, the newest ones
 ToldOrigin: TypeAlias = tuple[U64, U64, U64]  # OriginKind, and its two numbers
 
 
-class RunningTrace(Message, tag="RunningTrace"):
+class RunningTrace(ControlMessage, tag="RunningTrace"):
     """Edge to an edge or storage node, without an answer: begin this trace, or know it again.
 
     ``origins`` are messages that the clients of a trace published: whose a message is stands in no row of a queue.

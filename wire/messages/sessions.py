@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import (
     MEMBERS_MAX,
     ROUTES_MAX,
@@ -23,7 +23,7 @@ from wire.messages.ranges import (
     UserText,
 )
 from wire.messages.redispatch import SharePick
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 __all__ = [
     "Claim",
@@ -43,14 +43,14 @@ __all__ = [
     "SessionKicked",
     "SessionOpened",
     "SessionSubscribed",
+    "SessionSubscription",
     "SessionUnsubscribed",
     "SubscribeSession",
-    "Subscription",
     "UnsubscribeSession",
 ]
 
 
-class Subscription(msgspec.Struct, array_like=True):
+class SessionSubscription(msgspec.Struct, array_like=True):
     """One subscription of a session; topic_filter as the client wrote it, $share included."""
 
     topic_filter: TopicText
@@ -72,7 +72,7 @@ class OpenSession(msgspec.Struct, array_like=True, tag=1):  # of CONNECTS frames
     connection: U64  # the edge's number of the connection, never reused within an incarnation
     clean_start: bool
     expiry_s: U32  # 0: ephemeral; 0xFFFFFFFF: never
-    will: Will | None = None
+    will: SessionWill | None = None
     protocol_version: Annotated[int, Meta(ge=3, le=5)] = 5
     receive_maximum: PacketIdentifier = 64  # outbound window
     answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
@@ -98,10 +98,10 @@ class SessionOpened(msgspec.Struct, array_like=True, tag=1):
     session: U64 = 0  # 0: ephemeral
     session_present: bool = False
     # Only where they were granted under another ``judged``: the edge grants them anew, or unsubscribes.
-    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
+    subscriptions: Annotated[list[SessionSubscription], Meta(max_length=ROUTES_MAX)] = []
     judged: bool = False  # all were granted in full under this ``judged``; neither: too many, ListFilters reads them
     # Those under $SYS: figures of an edge, which no partition knows. More than fit are not told.
-    sys_filters: Annotated[list[Subscription], Meta(max_length=SYS_FILTERS_MAX)] = []
+    sys_filters: Annotated[list[SessionSubscription], Meta(max_length=SYS_FILTERS_MAX)] = []
 
 
 class CloseSession(msgspec.Struct, array_like=True, tag=2):
@@ -126,7 +126,7 @@ class SessionClosed(msgspec.Struct, array_like=True, tag=2):
     accepted: bool = False
 
 
-class SessionExpired(Message, tag="SessionExpired"):
+class SessionExpired(ControlMessage, tag="SessionExpired"):
     """Primary to some live edge, once and without an answer: a session expired; the edge may publish that."""
 
     partition: PartitionNumber
@@ -135,7 +135,7 @@ class SessionExpired(Message, tag="SessionExpired"):
     owner: UserText = ""
 
 
-class KickSession(Message, tag="KickSession"):
+class KickSession(ControlMessage, tag="KickSession"):
     """Storage to the edge of an older connection: another one owns the client ID; send 0x8E, read no more."""
 
     request: U64
@@ -144,7 +144,7 @@ class KickSession(Message, tag="KickSession"):
     owner_epoch: U64  # of the older connection
 
 
-class SessionKicked(Message, tag="SessionKicked"):
+class SessionKicked(ControlMessage, tag="SessionKicked"):
     """The older connection is gone. ``clean``: it had sent DISCONNECT 0x00 before."""
 
     request: U64
@@ -153,7 +153,7 @@ class SessionKicked(Message, tag="SessionKicked"):
     owner_epoch: U64 = 0  # of the question: answers that took another way may come late
 
 
-class SubscribeSession(Message, tag="SubscribeSession"):
+class SubscribeSession(ControlMessage, tag="SubscribeSession"):
     """SUBSCRIBE of a durable session; answered when committed and its routes stand everywhere."""
 
     request: U64
@@ -161,14 +161,14 @@ class SubscribeSession(Message, tag="SubscribeSession"):
     partition_epoch: Epoch
     session: U64
     owner_epoch: U64
-    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)]
+    subscriptions: Annotated[list[SessionSubscription], Meta(max_length=ROUTES_MAX)]
     read: U64 = 0  # first request of the same SUBSCRIBE, which names the retained read that follows; 0: this one
     # Positions of filters that a deny overlaps: each delivery by one is judged.
     partial: Annotated[list[U32], Meta(max_length=ROUTES_MAX)] = []
     judged: U64 = 0  # digest of what the edge judged by, kept with the session; without a filter: of all that it has
 
 
-class SessionSubscribed(Message, tag="SessionSubscribed"):
+class SessionSubscribed(ControlMessage, tag="SessionSubscribed"):
     """One reason code per subscription; ``existed`` tells which filters the session had before (retain handling 1)."""
 
     request: U64
@@ -176,7 +176,7 @@ class SessionSubscribed(Message, tag="SessionSubscribed"):
     existed: Annotated[list[bool], Meta(max_length=ROUTES_MAX)]
 
 
-class UnsubscribeSession(Message, tag="UnsubscribeSession"):
+class UnsubscribeSession(ControlMessage, tag="UnsubscribeSession"):
     """UNSUBSCRIBE of a durable session, or the end of filters that its user may not have any more."""
 
     request: U64
@@ -188,14 +188,14 @@ class UnsubscribeSession(Message, tag="UnsubscribeSession"):
     revoked: bool = False  # by the edge: what waits for the session as a group's member goes to others of the group
 
 
-class SessionUnsubscribed(Message, tag="SessionUnsubscribed"):
+class SessionUnsubscribed(ControlMessage, tag="SessionUnsubscribed"):
     """One reason code per filter (0x00 or 0x11)."""
 
     request: U64
     reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
 
 
-class ListFilters(Message, tag="ListFilters"):
+class ListFilters(ControlMessage, tag="ListFilters"):
     """Edge to the partition of a live session: the next filters of those that it had at its first such question."""
 
     request: U64
@@ -206,16 +206,16 @@ class ListFilters(Message, tag="ListFilters"):
     skip: U32 = 0
 
 
-class FiltersListed(Message, tag="FiltersListed"):
+class FiltersListed(ControlMessage, tag="FiltersListed"):
     """A page of a session's filters, as they are now; those that are gone are left out."""
 
     request: U64
-    subscriptions: Annotated[list[Subscription], Meta(max_length=ROUTES_MAX)] = []
+    subscriptions: Annotated[list[SessionSubscription], Meta(max_length=ROUTES_MAX)] = []
     next_skip: U32 = 0  # 0: it was the last page
     again: bool = False  # this node does not know the first question: begin anew
 
 
-class RecordInbound(Message, tag="RecordInbound"):
+class RecordInbound(ControlMessage, tag="RecordInbound"):
     """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin and picks again until released."""
 
     request: U64
@@ -229,7 +229,7 @@ class RecordInbound(Message, tag="RecordInbound"):
     ] = []  # kept where none of that group and attempt, or of a higher one, is recorded
 
 
-class InboundRecorded(Message, tag="InboundRecorded"):
+class InboundRecorded(ControlMessage, tag="InboundRecorded"):
     """The origin is (session, counter); committed."""
 
     request: U64
@@ -240,7 +240,7 @@ class InboundRecorded(Message, tag="InboundRecorded"):
     ] = []  # all that are recorded: send there, wherever else one would pick now
 
 
-class ReleaseInbound(Message, tag="ReleaseInbound"):
+class ReleaseInbound(ControlMessage, tag="ReleaseInbound"):
     """PUBREL, or a PUBREC of 0x80 and above is about to leave: delete the record durably first."""
 
     request: U64
@@ -251,13 +251,13 @@ class ReleaseInbound(Message, tag="ReleaseInbound"):
     packet_identifier: PacketIdentifier
 
 
-class InboundReleased(Message, tag="InboundReleased"):
+class InboundReleased(ControlMessage, tag="InboundReleased"):
     """Committed; so it is where the identifier had no record."""
 
     request: U64
 
 
-class PollClaims(Message, tag="PollClaims"):
+class PollClaims(ControlMessage, tag="PollClaims"):
     """New primary to every live edge: which connections of this partition do you hold?"""
 
     request: U64
@@ -276,7 +276,7 @@ class Claim(msgspec.Struct, array_like=True):
     owner_made: Counted = 0
 
 
-class Claims(Message, tag="Claims"):
+class Claims(ControlMessage, tag="Claims"):
     """After this the edge takes no SessionOpened of a lower partition_epoch. Many come in pieces, in order."""
 
     request: U64

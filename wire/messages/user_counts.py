@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import Counted, UserName
 
 __all__ = ["COUNTS_MAX", "UserCount", "UserCounts"]
@@ -26,7 +26,7 @@ class UserCount(msgspec.Struct, array_like=True):
     retained_bytes: Counted = 0  # of the payloads of those topics
 
 
-class UserCounts(Message, tag="UserCounts"):
+class UserCounts(ControlMessage, tag="UserCounts"):
     """Storage node to storage node, whenever it is of interest; without an answer."""
 
     counts: Annotated[list[UserCount], Meta(max_length=COUNTS_MAX)]

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from wire.messages.message import Message
+from wire.messages.message import ControlMessage
 from wire.messages.ranges import (
     U32,
     U64,
@@ -19,7 +19,7 @@ from wire.messages.ranges import (
     UserText,
 )
 
-__all__ = ["ADDRESS_CHARS_MAX", "WILL_SHARES_MAX", "WILL_WINDOW", "FireWill", "Will", "WillFired"]
+__all__ = ["ADDRESS_CHARS_MAX", "WILL_SHARES_MAX", "WILL_WINDOW", "FireWill", "SessionWill", "WillFired"]
 
 WILL_WINDOW = 1_024  # numbers of one partition's wills that each receiver tells apart; those in flight span less
 WILL_SHARES_MAX = 1_024  # shared groups of one will; it reaches others as a message of the edge does
@@ -28,7 +28,7 @@ ADDRESS_CHARS_MAX = 128  # of an IP address, its zone included; what is longer i
 FINGERPRINT_CHARS = 64
 
 
-class Will(msgspec.Struct, array_like=True):
+class SessionWill(msgspec.Struct, array_like=True):
     """A will message as the client gave it; properties without length, Will Delay Interval taken out."""
 
     topic: TopicName
@@ -45,7 +45,7 @@ class Will(msgspec.Struct, array_like=True):
     fingerprint: Annotated[str, Meta(max_length=FINGERPRINT_CHARS)] = ""  # SHA-256 of its certificate, in hexadecimal
 
 
-class FireWill(Message, tag="FireWill"):
+class FireWill(ControlMessage, tag="FireWill"):
     """Primary to one live edge: fan this out.
 
     Sent again, with the same origin, to another edge when that one is dead, after frames to it were lost, by a new
@@ -56,13 +56,13 @@ class FireWill(Message, tag="FireWill"):
     partition: PartitionNumber
     partition_epoch: Epoch
     number: U64  # of the partition's wills, ascending over all its primaries; part of the origin
-    will: Will
+    will: SessionWill
     client_id: ClientId = ""
     owner: UserText = ""  # user of the connection whose will it was; the edge that publishes judges by it
     owner_made: Counted = 0  # policy_epoch at which that user was made
 
 
-class WillFired(Message, tag="WillFired"):
+class WillFired(ControlMessage, tag="WillFired"):
     """The fan-out is complete; with ``again`` it could not be completed now, and the primary orders it again later.
 
     The copies of shared groups are left to the partition, which records where each goes before it is sent there.

@@ -9,7 +9,7 @@ import msgspec
 
 from wire.messages.hello import PeerKey
 
-__all__ = ["FrameArrived", "LinkDown", "LinkUp", "Tick"]
+__all__ = ["FrameArrived", "LinkDown", "LinkUp", "NodeTick"]
 
 
 class FrameArrived(
@@ -42,5 +42,5 @@ class LinkDown:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class NodeTick:
     """Time has passed."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from wire.messages.hello import TIER_ROUTER
 from wire.node.events import FrameArrived, LinkDown, LinkUp
 
-__all__ = ["LANE_BYTES_MAX", "WAITING_BYTES_MAX", "Lanes", "LinkReading", "Weigh"]
+__all__ = ["LANE_BYTES_MAX", "WAITING_BYTES_MAX", "FairQueue", "LinkReading", "Weigh"]
 
 WAITING_BYTES_MAX = 32 * 1024 * 1024  # of frames that may be paused, shared by the peers of which something waits
 LANE_BYTES_MAX = 1024 * 1024  # of one peer: its other messages wait behind it
@@ -37,7 +37,7 @@ class LinkReading(Protocol):
         """Read a node's link again."""
 
 
-class _Lane:
+class _PeerQueue:
     """Events of one peer, in the order in which they came."""
 
     __slots__ = ("begin", "events", "node", "octets", "paused")
@@ -82,14 +82,14 @@ class _Lane:
         return min(0, left) if self.events else left
 
 
-class _Turns:
+class _RoundRobin:
     """Lanes of peers that take turns."""
 
     __slots__ = ("_by_node", "_waiting")
 
     def __init__(self) -> None:
-        self._by_node: dict[str, _Lane] = {}  # those that are not empty
-        self._waiting: deque[_Lane] = deque()  # the same, whose turn it is first
+        self._by_node: dict[str, _PeerQueue] = {}  # those that are not empty
+        self._waiting: deque[_PeerQueue] = deque()  # the same, whose turn it is first
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -107,15 +107,15 @@ class _Turns:
         """Bytes of one lane, beyond which its peer is not read."""
         return min(LANE_BYTES_MAX, WAITING_BYTES_MAX // max(1, len(self._waiting)))
 
-    def lane_of(self, node: str) -> _Lane:
+    def lane_of(self, node: str) -> _PeerQueue:
         """Return the lane of a peer to which an event is added."""
         lane = self._by_node.get(node)
         if lane is None:
-            lane = self._by_node[node] = _Lane(node)
+            lane = self._by_node[node] = _PeerQueue(node)
             self._waiting.append(lane)
         return lane
 
-    def first(self) -> _Lane:
+    def first(self) -> _PeerQueue:
         """Return the lane whose turn it is."""
         return self._waiting[0]
 
@@ -128,7 +128,7 @@ class _Turns:
         del self._by_node[self._waiting.popleft().node]
 
 
-class Lanes:
+class FairQueue:
     """Events of all peers.
 
     Args:
@@ -145,8 +145,8 @@ class Lanes:
         self._weigh = weigh
         self._paused_tiers = paused_tiers
         self._links = links
-        self._own = _Lane("")  # of this node
-        self._routers, self._others = _Turns(), _Turns()
+        self._own = _PeerQueue("")  # of this node
+        self._routers, self._others = _RoundRobin(), _RoundRobin()
 
     def __bool__(self) -> bool:
         return bool(self._own.events or self._routers or self._others)
@@ -201,7 +201,7 @@ class Lanes:
         return taken, left
 
     def _take(
-        self, turns: _Turns, taken: list[Event], left: int, share: int, skips: Callable[[str], bool] | None = None
+        self, turns: _RoundRobin, taken: list[Event], left: int, share: int, skips: Callable[[str], bool] | None = None
     ) -> int:
         """Take of lanes in turn what their share of a weight allows, one event at least; return what is left of it."""
         kept = left - share
@@ -225,7 +225,7 @@ class Lanes:
             turns.remove_first()
         return kept + share
 
-    def _go_on(self, lane: _Lane) -> None:
+    def _go_on(self, lane: _PeerQueue) -> None:
         assert self._links is not None, "a lane that is never full was paused"
         lane.paused = False
         self._links.go_on(lane.node)

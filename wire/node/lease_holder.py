@@ -17,16 +17,16 @@ from wire.messages.control import Control
 from wire.messages.hello import TIER_ROUTER, PeerKey
 from wire.messages.map_pages import MapReader
 from wire.messages.nodes import (
-    Drain,
+    DrainNode,
     FollowMap,
     Heartbeat,
     HeartbeatReply,
     Leave,
     MapPage,
     MapStep,
-    Refused,
-    Register,
     Registered,
+    RegisterRequest,
+    RequestRefused,
 )
 from wire.messages.ranges import NODES_MAX
 from wire.node.known_cluster import KnownCluster
@@ -46,7 +46,7 @@ BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a l
 READS_APART_S = 8.0  # at most between two readings of the whole map, when one contradicts another again and again
 READS_CALM_S = 10.0  # without one: the next may begin at once again
 
-Answer = HeartbeatReply | Registered | Refused | MapPage | MapStep
+Answer = HeartbeatReply | Registered | RequestRefused | MapPage | MapStep
 
 
 class LeaseHolder:
@@ -115,7 +115,7 @@ class LeaseHolder:
         self._last_grant = float("-inf")
         self._behind_since = float("inf")
         self._turn = 0
-        self._stop: Drain | Leave | None = None  # what the leader is told until the map shows it
+        self._stop: DrainNode | Leave | None = None  # what the leader is told until the map shows it
         self._next_stop = float("inf")
         self._contradicted: int | None = None  # our map is no state of the log, as the leader said at this epoch of it
         self._reads_apart_s = 0.0  # until the next reading of the whole map, if this one does not fit either
@@ -212,7 +212,7 @@ class LeaseHolder:
 
     def drain(self, now: float) -> None:
         """This incarnation is about to stop: ask the leader to give its roles to others, until the map says so."""
-        self._stop, self._next_stop = Drain(), now
+        self._stop, self._next_stop = DrainNode(), now
 
     def leave(self, now: float) -> None:
         """This incarnation decides nothing from here on: give the lease back, so that nobody waits for its end."""
@@ -226,7 +226,7 @@ class LeaseHolder:
         return self.active and mine is not None and mine.stops
 
     def _say_stop(self, now: float) -> None:
-        if self._stop is None or (isinstance(self._stop, Drain) and self.drains):
+        if self._stop is None or (isinstance(self._stop, DrainNode) and self.drains):
             self._next_stop = float("inf")
         else:
             self._next_stop = now + RETRY_S
@@ -249,7 +249,7 @@ class LeaseHolder:
             self._next_try = now + RETRY_S
             if not self._registered:
                 self._request += 1
-                self._ask(Register(self._request, self.entry, self._whole, self._ended_incarnation))
+                self._ask(RegisterRequest(self._request, self.entry, self._whole, self._ended_incarnation))
             if self._follows and not self.following and now >= self._follow_at:
                 self.following = self._router()
                 if self._send(self.following, FollowMap(self.map.epoch)):
@@ -330,7 +330,7 @@ class LeaseHolder:
                 self._registered = True
                 self._next_beat = now
                 self.policy_floor = max(self.policy_floor, message.policy_epoch)
-        elif isinstance(message, Refused):
+        elif isinstance(message, RequestRefused):
             self._refused(message)
             if message.leader_hint:
                 self.leader = message.leader_hint
@@ -421,7 +421,7 @@ class LeaseHolder:
         self._page_by = float("inf")
         self._next_try = at
 
-    def _refused(self, message: Refused) -> None:
+    def _refused(self, message: RequestRefused) -> None:
         """Log why this node is not let in, once: that does not pass by itself, as the want of a leader does."""
         mine = not self._registered and message.request == self._request
         if mine and message.code == "invalid" and message.detail != self._refusal:

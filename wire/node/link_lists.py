@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 from conf.metrics import Metrics
 from conf.node_settings import NodeSettings
-from wire.links.revoked import PeerLists, RevokedPeers
+from wire.links.revoked import PeerRevocationLists, RevokedPeers
 from wire.node.revocation_files import RevocationFiles
 
 __all__ = ["LinkFiles", "ReadLists", "link_lists", "register_link_lists"]
 
-ReadLists = Callable[[NodeSettings], PeerLists | None]
-LinkFiles: TypeAlias = RevocationFiles[NodeSettings, PeerLists]
+ReadLists = Callable[[NodeSettings], PeerRevocationLists | None]
+LinkFiles: TypeAlias = RevocationFiles[NodeSettings, PeerRevocationLists]
 
 
 def link_lists(

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from conf.logs import KeptLine, KeptLines, kept_lines
 from conf.secret_names import setting_text
 from wire.clock import boot_time
-from wire.looks.desk import LookDesk
+from wire.looks.desk import QueryServer
 from wire.looks.journal import Journal
 from wire.looks.pace import Clocks
-from wire.looks.source import Ask, Columns, Place, Source
+from wire.looks.source import Columns, Place, RowScan, RowSource
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.node.host_figures import disk_bytes, disk_free_bytes, open_files, open_files_max, resident_bytes
 from wire.node.process import NodeProcess, own_version
@@ -34,7 +34,7 @@ class Setting(NamedTuple):
     default: object
 
 
-def show_process(desk: LookDesk, process: NodeProcess, journal: Journal) -> None:
+def show_process(desk: QueryServer, process: NodeProcess, journal: Journal) -> None:
     """Give a core's desk and journal the clocks of its process, and show the process and what the journal left out."""
     # An edge shows what it has in memory: while another process has its core, a look does no work. Others read disks.
     work = time.thread_time if process.tier == TIER_EDGE else time.perf_counter
@@ -57,13 +57,13 @@ def _utc_us() -> int:
     return time.time_ns() // 1_000
 
 
-def _sources(process: NodeProcess) -> dict[str, Source]:
+def _sources(process: NodeProcess) -> dict[str, RowSource]:
     kept = kept_lines()
     node = process.config.node.id
     return {
-        "stats": Source(lambda _: iter([(1, process)]), stats_columns()),
-        "config": Source(lambda ask: _settings(process, ask), _setting_columns(process)),
-        "log": Source(lambda ask: _lines(kept, ask), _line_columns(node), newest=lambda _: kept.number),
+        "stats": RowSource(lambda _: iter([(1, process)]), stats_columns()),
+        "config": RowSource(lambda ask: _settings(process, ask), _setting_columns(process)),
+        "log": RowSource(lambda ask: _lines(kept, ask), _line_columns(node), newest=lambda _: kept.number),
     }
 
 
@@ -145,7 +145,7 @@ def _lease_left_s(process: NodeProcess) -> float | None:
 # --- settings
 
 
-def _settings(process: NodeProcess, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _settings(process: NodeProcess, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     (after,) = ask.numbers(1)
     for place, setting in enumerate(_all_settings(process), 1):
         if place > after:
@@ -201,7 +201,7 @@ def _setting_columns(process: NodeProcess) -> Columns:
 # --- log
 
 
-def _lines(kept: KeptLines, ask: Ask) -> Iterator[tuple[Place, Any]]:
+def _lines(kept: KeptLines, ask: RowScan) -> Iterator[tuple[Place, Any]]:
     (after,) = ask.numbers(1)
     for line in list(kept.lines):
         if line.number > after:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from conf.events import say
 from wire.node.lease_holder import LeaseHolder
 
-__all__ = ["OrderlyStop", "Phase"]
+__all__ = ["OrderlyStop", "StopPhase"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LAST_S = 0.1  # of a node that hands over to nobody: the others hear of the same
 LOOK_S = 0.02
 
 
-class Phase:
+class StopPhase:
     """Where an orderly stop stands."""
 
     SERVING = "serving"
@@ -46,7 +46,7 @@ class OrderlyStop:
     def __init__(
         self, holder: LeaseHolder, limit_s: float, *, idle: Callable[[], bool] = lambda: True, hands_over: bool = True
     ) -> None:
-        self.phase = Phase.SERVING
+        self.phase = StopPhase.SERVING
         self._holder = holder
         self._limit_s = limit_s
         self._idle = idle
@@ -59,12 +59,12 @@ class OrderlyStop:
     @property
     def begun(self) -> bool:
         """True from the order to stop on."""
-        return self.phase != Phase.SERVING
+        return self.phase != StopPhase.SERVING
 
     @property
     def ended(self) -> bool:
         """True when the process should end."""
-        return self.phase == Phase.ENDED
+        return self.phase == StopPhase.ENDED
 
     @property
     def relieved(self) -> bool:
@@ -84,14 +84,14 @@ class OrderlyStop:
         """The node was told to stop."""
         if self.begun:
             return
-        self.phase, self._until, self._next = Phase.DRAINING, now + self._limit_s, now
+        self.phase, self._until, self._next = StopPhase.DRAINING, now + self._limit_s, now
         if self._hands_over:
             self._holder.drain(now)
 
     def step(self, now: float) -> None:
         """Go on as far as the others allow; call it in every turn."""
         holder = self._holder
-        if (now < self._next and not holder.ended) or self.phase not in (Phase.DRAINING, Phase.LEAVING):
+        if (now < self._next and not holder.ended) or self.phase not in (StopPhase.DRAINING, StopPhase.LEAVING):
             return
         self._next = now + LOOK_S
         if holder.ended or not holder.active:
@@ -100,12 +100,12 @@ class OrderlyStop:
                 if holder.ended
                 else "this incarnation had not joined yet"
             )
-            self._end("" if self.phase == Phase.LEAVING else unlisted)
+            self._end("" if self.phase == StopPhase.LEAVING else unlisted)
         elif now >= self._until:
             self._end("" if self._alone else f"{self.phase} took too long; leases run out instead")
-        elif self.phase == Phase.DRAINING and self._drain(now):
+        elif self.phase == StopPhase.DRAINING and self._drain(now):
             holder.leave(now)
-            self.phase, self._until, self._next = Phase.LEAVING, now + LEAVE_S, now
+            self.phase, self._until, self._next = StopPhase.LEAVING, now + LEAVE_S, now
 
     def _drain(self, now: float) -> bool:
         """Go on with draining; return whether nothing is left here."""
@@ -117,11 +117,11 @@ class OrderlyStop:
             if not any(not entry.stops for entry in holder.map.live(holder.entry.tier)):
                 say(logger, "node.hands_nothing_over", tier=holder.entry.tier)
                 self._alone, self._relieved_at = True, -1
-                self.phase, self._until = Phase.LEAVING, now + LAST_S
+                self.phase, self._until = StopPhase.LEAVING, now + LAST_S
                 return False
         return (self.settled or not self._hands_over) and self._idle()
 
     def _end(self, why: str) -> None:
         if why:
             say(logger, "node.handed_over", outcome=why)
-        self.phase, self._next = Phase.ENDED, float("inf")
+        self.phase, self._next = StopPhase.ENDED, float("inf")

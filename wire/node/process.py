@@ -23,7 +23,7 @@ from conf.events import say
 from conf.metrics import Metrics, bind_health, bind_metrics, page_hosts, prepare_page, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
-from wire.giving_way import GiveWay, GiveWayBeforeSteps, stay
+from wire.giving_way import GiveWay, YieldBeforeSteps, stay
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
@@ -32,12 +32,12 @@ from wire.node.host_figures import register_host_figures
 from wire.node.known_cluster import KnownCluster
 from wire.node.lease_holder import LeaseHolder
 from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
-from wire.node.reload import Reload, Reloaded
+from wire.node.reload import NodeReload, Reloaded
 from wire.node.reload_parts import LinkCertificates, Logs
-from wire.node.reloading import Reloading, Watched
+from wire.node.reloading import Reloading, WatchedFiles
 from wire.node.scheduling import take_turns
 from wire.node.signals import obey_signals, state_lines
-from wire.node.turns import Turns
+from wire.node.turns import LoopLag
 
 __all__ = [
     "EXIT_DAMAGED",
@@ -84,7 +84,7 @@ def collect_rarely() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _not_yet(part: Watched) -> None:
+def _not_yet(part: WatchedFiles) -> None:
     raise AssertionError(f"{part} is watched when the process runs")
 
 
@@ -102,11 +102,11 @@ class NodeProcess:
     contexts: LinkContexts | None
     metrics: Metrics
     ready: Callable[[dict[str, object]], None]
-    reload: Reload  # the service adds what its tier may replace
+    reload: NodeReload  # the service adds what its tier may replace
     lists: LinkFiles | None  # None: links are plaintext
     reloaded: Callable[[Reloaded], None] = lambda _: None  # the service notes it in its audit
     reload_now: Callable[[bool], Awaitable[Reloaded]] = _not_now  # True: only tells the difference
-    watch: Callable[[Watched], None] = _not_yet  # looks at a part's files between reloads
+    watch: Callable[[WatchedFiles], None] = _not_yet  # looks at a part's files between reloads
     restart: bool = False  # the map ended this incarnation
     put_aside: bool = False  # its damaged store: the next incarnation begins without it
     stopping: trio.Event = field(default_factory=trio.Event)  # SIGTERM came: end in order
@@ -114,7 +114,7 @@ class NodeProcess:
     lease: LeaseHolder | None = None  # of the service, once it has one: this and the next for the log of the state
     links: Callable[[], list[str]] = list  # nodes to which a link stands
     page: tuple[str, int] | None = None  # where its page of figures is bound
-    turns: Turns = field(default_factory=Turns)
+    turns: LoopLag = field(default_factory=LoopLag)
     give_way: GiveWay = stay  # between two pieces of a turn
 
     @property
@@ -215,8 +215,8 @@ def _lists(config: NodeConfig, contexts: LinkContexts | None, read: ReadLists) -
 
 def _reload(
     config: NodeConfig, contexts: LinkContexts | None, lists: LinkFiles | None, ends: CertificateEnds
-) -> Reload:
-    reload = Reload(config, config.again or _unreadable)
+) -> NodeReload:
+    reload = NodeReload(config, config.again or _unreadable)
     reload.add(Logs(config))
     if contexts is not None:
         reload.add(LinkCertificates(contexts, config))
@@ -298,7 +298,7 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         metrics = process.metrics
         trio.lowlevel.add_instrument(process.turns)
         if process.give_way is not stay:
-            trio.lowlevel.add_instrument(GiveWayBeforeSteps(process.give_way))
+            trio.lowlevel.add_instrument(YieldBeforeSteps(process.give_way))
         metrics.gauge(
             "turn_longest_seconds", "Longest turn of the process in the last 30 to 60 s.", process.turns.longest_s
         )

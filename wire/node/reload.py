@@ -16,14 +16,14 @@ from conf.secret_names import setting_text
 from conf.settings import NodeConfig
 from conf.urls import mask_urls
 
-__all__ = ["Part", "Prepared", "Reload", "Reloaded", "changed_settings"]
+__all__ = ["NodeReload", "Prepared", "ReloadablePart", "Reloaded", "changed_settings"]
 
 LINES_MAX = 200  # of an outcome; more are counted
 LINE_CHARS_MAX = 300
 ROOMS = ("node", "membership", "metrics", "logs", "edge", "router", "storage", "admin")
 
 
-class Part(Protocol):
+class ReloadablePart(Protocol):
     """One thing that a reload replaces: certificates, a list, rules, bounds."""
 
     @property
@@ -52,7 +52,7 @@ class Prepared:
     """All that was read, or every mistake."""
 
     config: NodeConfig | None = None
-    loaded: tuple[tuple[Part, Any], ...] = ()
+    loaded: tuple[tuple[ReloadablePart, Any], ...] = ()
     changes: tuple[str, ...] = ()  # of settings
     mistakes: tuple[str, ...] = ()
 
@@ -70,7 +70,7 @@ class Reloaded:
     lines: tuple[str, ...] = field(default=())
 
 
-class Reload:
+class NodeReload:
     """The parts of one node that may change while it runs.
 
     Args:
@@ -81,10 +81,10 @@ class Reload:
     def __init__(self, config: NodeConfig, read: Callable[[], NodeConfig]) -> None:
         self._config = config
         self._read = read
-        self._parts: list[Part] = []
+        self._parts: list[ReloadablePart] = []
         self.outcomes = {"done": 0, "refused": 0}  # reloads, dry runs left out
 
-    def add(self, *parts: Part) -> None:
+    def add(self, *parts: ReloadablePart) -> None:
         """Have parts read from now on; they are put in force in this order."""
         self._parts.extend(parts)
 
@@ -129,7 +129,7 @@ class Reload:
     def _apply(self, prepared: Prepared, dry_run: bool) -> Reloaded:
         if prepared.mistakes or prepared.config is None:
             return Reloaded(False, _bounded(prepared.mistakes or ("nothing was read",)))
-        before: list[tuple[Part, Any]] = []
+        before: list[tuple[ReloadablePart, Any]] = []
         try:
             lines = [*prepared.changes]
             for part, loaded in prepared.loaded:

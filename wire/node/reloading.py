@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import trio
 
 from conf.events import say
-from wire.node.reload import Prepared, Reload, Reloaded
+from wire.node.reload import NodeReload, Prepared, Reloaded
 
-__all__ = ["LOOK_S", "Reloading", "Watched"]
+__all__ = ["LOOK_S", "Reloading", "WatchedFiles"]
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 30.0  # between looks at files; a change is in force within two of them
 
 
-class Watched(Protocol):
+class WatchedFiles(Protocol):
     """A part whose files are looked at between reloads."""
 
     def look(self) -> Any:
@@ -35,7 +35,7 @@ class Reloading:
         told: Takes each outcome but those of dry runs.
     """
 
-    def __init__(self, reload: Reload, told: Callable[[Reloaded], None] = lambda _: None) -> None:
+    def __init__(self, reload: NodeReload, told: Callable[[Reloaded], None] = lambda _: None) -> None:
         self.reload = reload
         self._told = told
         self._wanted = trio.Event()
@@ -52,7 +52,7 @@ class Reloading:
             self._wanted = trio.Event()
             say_outcome(await self.once())
 
-    async def watch(self, part: Watched) -> None:
+    async def watch(self, part: WatchedFiles) -> None:
         """Look at the files of a part every ``LOOK_S``, until cancelled; never while a reload is under way."""
         while True:
             await trio.sleep(LOOK_S)

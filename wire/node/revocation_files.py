@@ -15,14 +15,14 @@ from conf.events import say
 from conf.settings import NodeConfig
 from wire.node.reload_parts import changed_files, file_marks
 
-__all__ = ["Lists", "Looked", "RevocationFiles"]
+__all__ = ["FileCheck", "RevocationFiles", "RevocationLists"]
 
 logger = logging.getLogger(__name__)
 
 Stamps = dict[str, tuple[int, ...]]  # of a file; another content has another stamp
 
 
-class Lists(Protocol):
+class RevocationLists(Protocol):
     """The lists of one moment."""
 
     @property
@@ -34,7 +34,7 @@ class Lists(Protocol):
         """The moment at which the first of them goes stale, in seconds since the epoch."""
 
 
-class Source(Protocol):
+class RevocationFileSource(Protocol):
     """Settings that name files."""
 
     @property
@@ -42,12 +42,12 @@ class Source(Protocol):
         """The files; none: there are no lists."""
 
 
-L = TypeVar("L", bound=Lists)
-S = TypeVar("S", bound=Source)
+L = TypeVar("L", bound=RevocationLists)
+S = TypeVar("S", bound=RevocationFileSource)
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Generic[S, L]):
+class RevocationFileRead(Generic[S, L]):
     """All that one reading found."""
 
     source: S
@@ -57,10 +57,10 @@ class Read(Generic[S, L]):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked(Generic[S, L]):
+class FileCheck(Generic[S, L]):
     """The outcome of a look: what was read, or a mistake, or neither because no file changed."""
 
-    read: Read[S, L] | None = None
+    read: RevocationFileRead[S, L] | None = None
     mistake: str = ""
 
 
@@ -112,7 +112,7 @@ class RevocationFiles(Generic[S, L]):
         lists = self._held.lists
         return 0.0 if lists is None else lists.next_update_utc - self._utc()
 
-    def load(self, config: NodeConfig) -> Read[S, L]:
+    def load(self, config: NodeConfig) -> RevocationFileRead[S, L]:
         """Read the lists for a reload.
 
         Raises:
@@ -120,20 +120,20 @@ class RevocationFiles(Generic[S, L]):
         """
         return self._load(self._source_of(config))
 
-    def _load(self, source: S) -> Read[S, L]:
+    def _load(self, source: S) -> RevocationFileRead[S, L]:
         stamps = _stamps(source)  # before the content: what changes meanwhile is read at the next look
         marks = file_marks(source.crl_files)
-        return Read(source, self._read(source), marks, stamps)
+        return RevocationFileRead(source, self._read(source), marks, stamps)
 
-    def current(self) -> Read[S, L]:
+    def current(self) -> RevocationFileRead[S, L]:
         """Return what is in force."""
         return self._held
 
-    def difference(self, loaded: Read[S, L]) -> list[str]:
+    def difference(self, loaded: RevocationFileRead[S, L]) -> list[str]:
         """Return the files whose content is another."""
         return changed_files(self._held.marks, loaded.marks)
 
-    def put(self, loaded: Read[S, L]) -> None:
+    def put(self, loaded: RevocationFileRead[S, L]) -> None:
         """Judge by these lists from now on."""
         self._held = loaded
         self._mistake = ""
@@ -141,19 +141,19 @@ class RevocationFiles(Generic[S, L]):
 
     # -- between reloads
 
-    def look(self) -> Looked[S, L]:
+    def look(self) -> FileCheck[S, L]:
         """Read the files again if one changed, or was wrong at the last look; changes nothing, may run in a thread."""
         held = self._held
         if not held.source.crl_files or (not self._mistake and _stamps(held.source) == held.stamps):
-            return Looked()
+            return FileCheck()
         try:
-            return Looked(self._load(held.source))
+            return FileCheck(self._load(held.source))
         except UserError as error:
-            return Looked(mistake=str(error))
+            return FileCheck(mistake=str(error))
         except Exception as error:  # no descriptor, no memory, a bug: the former lists stay
-            return Looked(mistake=f"not read: {error or type(error).__name__}")
+            return FileCheck(mistake=f"not read: {error or type(error).__name__}")
 
-    def take(self, looked: Looked[S, L]) -> None:
+    def take(self, looked: FileCheck[S, L]) -> None:
         """Put what a look found in force, or keep the former lists and say why, once."""
         if looked.read is not None and looked.read.source is self._held.source:  # a reload may have come between
             self.looks["taken"] += 1
@@ -183,7 +183,7 @@ class RevocationFiles(Generic[S, L]):
         self._said = problem
 
 
-def _stamps(source: Source) -> Stamps:
+def _stamps(source: RevocationFileSource) -> Stamps:
     stamps: Stamps = {}
     for path in source.crl_files:
         try:

@@ -11,12 +11,12 @@ import trio
 
 from conf.metrics import PowersOfTwo
 
-__all__ = ["Longest", "Steps", "Turns"]
+__all__ = ["LoopLag", "StepLag", "WindowedMax"]
 
 WINDOW_S = 30.0
 
 
-class Longest:
+class WindowedMax:
     """The longest of what was noted in the last 30 to 60 s."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Longest:
         self._longest_s, self._window_ends = 0.0, now + WINDOW_S
 
 
-class Turns(Longest, trio.abc.Instrument):
+class LoopLag(WindowedMax, trio.abc.Instrument):
     """Notes each turn of trio's.
 
     Attributes:
@@ -71,14 +71,14 @@ class Turns(Longest, trio.abc.Instrument):
         self.note(now - self._began, now)
 
 
-class Steps(trio.abc.Instrument):
+class StepLag(trio.abc.Instrument):
     """Notes each step of a task, from one wait of its own to the next.
 
     Args:
         longest: Takes the steps' seconds.
     """
 
-    def __init__(self, longest: Longest) -> None:
+    def __init__(self, longest: WindowedMax) -> None:
         self._longest = longest
         self._began = time.monotonic()
 

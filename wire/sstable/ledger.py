@@ -34,8 +34,8 @@ __all__ = [
     "LEDGER_SUFFIXES",
     "PICKED_MARK",
     "FileLedger",
-    "LedgerFull",
     "LedgerOperation",
+    "LedgerQueueFull",
     "LedgerRecord",
     "LedgerSink",
     "origin_mark",
@@ -53,7 +53,7 @@ _TAIL_BYTES = 1 << 20  # read at once when the end of the last whole line is loo
 _COMPRESSIONS_MAX = 2  # waiting; a file beyond stays uncompressed, which costs space only
 
 
-class LedgerFull(RuntimeError):
+class LedgerQueueFull(RuntimeError):
     """The ledger's space is used up and its policy is to refuse: the caller must not acknowledge."""
 
 
@@ -161,7 +161,7 @@ class FileLedger(LedgerSink):
         rotate_bytes: A file is complete at this size (uncompressed).
         rotate_s: Or at this age.
         total_bytes_max: Of the directory, files of former incarnations included.
-        when_full: ``stop`` recording (the broker goes on, the proof ends there), or ``refuse`` with LedgerFull.
+        when_full: ``stop`` recording (the broker goes on, the proof ends there), or ``refuse`` with LedgerQueueFull.
         sync: fdatasync in each flush; costs a disk sync, survives power loss.
         loud: Called once with a sentence when the ledger is full or cannot be written; None: it is logged.
     """
@@ -227,7 +227,7 @@ class FileLedger(LedgerSink):
         """Take one record.
 
         Raises:
-            LedgerFull: With ``when_full="refuse"``, when the space is used up.
+            LedgerQueueFull: With ``when_full="refuse"``, when the space is used up.
         """
         if self.stopped_reason:
             self._refuse(1)
@@ -264,7 +264,7 @@ class FileLedger(LedgerSink):
     def _refuse(self, count: int) -> None:
         self.unrecorded += count
         if self._when_full == "refuse":
-            raise LedgerFull(self.stopped_reason)
+            raise LedgerQueueFull(self.stopped_reason)
 
     def flush(self, now_ms: int = 0) -> None:
         """Write out what is buffered; a write that fails stops the ledger loudly."""

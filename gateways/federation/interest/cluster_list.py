@@ -23,7 +23,7 @@ from conf.errors import ExitCode, UserError
 from conf.events import say
 from conf.federate_settings import FederateSettings
 from conf.private_files import read_secret
-from gateways.federation.interest.stratamq import ClusterEvents
+from gateways.federation.interest.stratamq import SessionEventAdapter
 from gateways.transport import client_context
 
 __all__ = ["ClusterList", "cluster_list"]
@@ -46,7 +46,7 @@ class _Failed(Exception):
 
 
 def cluster_list(
-    settings: FederateSettings, adapter: ClusterEvents, hears: Callable[[], bool], took: Callable[[], None]
+    settings: FederateSettings, adapter: SessionEventAdapter, hears: Callable[[], bool], took: Callable[[], None]
 ) -> ClusterList:
     """Return the reader that the settings want.
 
@@ -83,7 +83,7 @@ class ClusterList:
 
     def __init__(
         self,
-        adapter: ClusterEvents,
+        adapter: SessionEventAdapter,
         ask: Callable[[str], bytes],
         list_s: float,
         hears: Callable[[], bool],

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateways.federation.interest.interest import NO_CLIENT, Interest, federated
 
-__all__ = ["LISTED", "ClusterEvents"]
+__all__ = ["LISTED", "SessionEventAdapter"]
 
 PREFIX = "$SYS/cluster/events/"
 EVENTS = ("subscribed", "unsubscribed", "connected", "disconnected", "session_expired")
@@ -21,7 +21,7 @@ QOS_MAX = 2
 LISTED = f"{NO_CLIENT}listed"
 
 
-class ClusterEvents:
+class SessionEventAdapter:
     """An ``Adapter``.
 
     Attributes:

@@ -19,10 +19,10 @@ from stratamq.history.checkers import (
     unsubscribe_barrier,
     will_once,
 )
-from stratamq.history.history import History
+from stratamq.history.history import RunHistory
 from stratamq.history.verdict import Report
 
-Checker = Callable[[History], Report]
+Checker = Callable[[RunHistory], Report]
 
 CHECKERS: Final[dict[str, Checker]] = {
     "lost": lost.check,

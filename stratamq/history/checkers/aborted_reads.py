@@ -7,13 +7,13 @@ twice before its refusal is unknown, since its first copy may have been accepted
 
 from __future__ import annotations
 
-from stratamq.history.history import History
+from stratamq.history.history import RunHistory
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report receives of what nobody published so, or whose publisher was told that it failed (R3, R14)."""
     report = Report("aborted_reads", "R14, R3")
     wills = {

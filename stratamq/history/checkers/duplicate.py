@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stratamq.history.history import History
-from stratamq.history.operations import Record
-from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.history import RunHistory
+from stratamq.history.operations import HistoryRecord
+from stratamq.history.subscriptions import SubscriptionInterval, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report QoS 2 messages that one session got more than once (R7, R8)."""
     report = Report("duplicate", "R7, R8")
     subscriptions = subscriptions_by_client(history)
@@ -42,8 +42,10 @@ def check(history: History) -> Report:
     return report
 
 
-def _check_handed_over(history: History, report: Report, client_id: str, receives: list[Record], copies: int) -> None:
-    by_session: dict[int, list[Record]] = defaultdict(list)
+def _check_handed_over(
+    history: RunHistory, report: Report, client_id: str, receives: list[HistoryRecord], copies: int
+) -> None:
+    by_session: dict[int, list[HistoryRecord]] = defaultdict(list)
     for record in receives:
         by_session[_clean_starts_before(history, client_id, record)].append(record)
     for records in by_session.values():
@@ -54,8 +56,8 @@ def _check_handed_over(history: History, report: Report, client_id: str, receive
             )
 
 
-def _check_entered_once(report: Report, client_id: str, receives: list[Record], copies: int) -> None:
-    by_connection: dict[int, list[Record]] = defaultdict(list)
+def _check_entered_once(report: Report, client_id: str, receives: list[HistoryRecord], copies: int) -> None:
+    by_connection: dict[int, list[HistoryRecord]] = defaultdict(list)
     for record in receives:
         by_connection[record.connection].append(record)
     for records in by_connection.values():
@@ -66,7 +68,7 @@ def _check_entered_once(report: Report, client_id: str, receives: list[Record], 
             )
 
 
-def _clean_starts_before(history: History, client_id: str, record: Record) -> int:
+def _clean_starts_before(history: RunHistory, client_id: str, record: HistoryRecord) -> int:
     """Return how many clean starts this client had made up to the connection of the record."""
     return sum(
         connection.connect.invoke.clean_start
@@ -75,5 +77,5 @@ def _clean_starts_before(history: History, client_id: str, record: Record) -> in
     )
 
 
-def _filters_that_match(subscriptions: list[Subscription], topic: str) -> int:
+def _filters_that_match(subscriptions: list[SubscriptionInterval], topic: str) -> int:
     return len({s.subscribe.invoke.topic_filter for s in subscriptions if topic_matches(s.topic_filter, topic)})

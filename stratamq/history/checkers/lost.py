@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stratamq.history.history import History, Operation
+from stratamq.history.history import ClientOperation, RunHistory
 from stratamq.history.operations import Kind
-from stratamq.history.subscriptions import Subscription, TopicIndex, subscriptions_by_client
+from stratamq.history.subscriptions import HistoryTopicIndex, SubscriptionInterval, subscriptions_by_client
 from stratamq.history.verdict import Report
 
 __all__ = ["accepted_publishes", "check"]
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report acknowledged messages that a subscriber never got; nothing where the run had no quiet phase (R1)."""
     report = Report("lost", "R1")
     drained_ns = history.drained_ns
     if drained_ns is None:
         report.notes.append("no quiet phase at the end: nothing can be called lost")
         return report
-    accepted: dict[str, list[Operation]] = defaultdict(list)
+    accepted: dict[str, list[ClientOperation]] = defaultdict(list)
     for publish in accepted_publishes(history):
         accepted[publish.invoke.topic].append(publish)
-    topics = TopicIndex(accepted)
+    topics = HistoryTopicIndex(accepted)
     drops = _counted_drops(history)
     for client_id, subscriptions in sorted(subscriptions_by_client(history).items()):
         durable = [s for s in subscriptions if s.durable and s.granted_qos > 0 and not s.share_name]
@@ -49,7 +49,7 @@ def check(history: History) -> Report:
     return report
 
 
-def accepted_publishes(history: History) -> list[Operation]:
+def accepted_publishes(history: RunHistory) -> list[ClientOperation]:
     """Return accepted QoS 1 and 2 publishes that must be delivered: with a payload, without expiry."""
     return [
         publish
@@ -59,15 +59,15 @@ def accepted_publishes(history: History) -> list[Operation]:
 
 
 def _missing(
-    history: History,
+    history: RunHistory,
     report: Report,
-    subscriptions: list[Subscription],
-    accepted: dict[str, list[Operation]],
-    topics: TopicIndex,
+    subscriptions: list[SubscriptionInterval],
+    accepted: dict[str, list[ClientOperation]],
+    topics: HistoryTopicIndex,
     drained_ns: int,
-) -> list[tuple[Operation, Subscription]]:
+) -> list[tuple[ClientOperation, SubscriptionInterval]]:
     received = history.received_by.get(subscriptions[0].client_id, {})
-    owed: dict[str, tuple[Operation, Subscription]] = {}
+    owed: dict[str, tuple[ClientOperation, SubscriptionInterval]] = {}
     for subscription in subscriptions:
         if subscription.sure_until_ns < drained_ns:
             continue
@@ -79,7 +79,7 @@ def _missing(
     return [owing for payload, owing in owed.items() if payload not in received]
 
 
-def _counted_drops(history: History) -> defaultdict[str, int]:
+def _counted_drops(history: RunHistory) -> defaultdict[str, int]:
     drops: defaultdict[str, int] = defaultdict(int)
     for mark in history.marks:
         if mark.kind is Kind.DROPPED:

@@ -15,14 +15,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stratamq.history.history import History, Operation
-from stratamq.history.operations import Kind, Record
-from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.history import ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord, Kind
+from stratamq.history.subscriptions import SubscriptionInterval, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
 
-Arrival = tuple[Operation, Record]
+Arrival = tuple[ClientOperation, HistoryRecord]
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Stream:
         return next((r for r in rivals if r is not None and r[0].invoke.operation > number), None)
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report messages of one publisher, topic and QoS that overtook each other (R6); members of groups are left out."""
     report = Report("order", "R6")
     sharing = {
@@ -60,7 +60,9 @@ def check(history: History) -> Report:
     return report
 
 
-def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival], subscriptions: list[Subscription]) -> None:
+def _check_arrivals(
+    report: Report, client_id: str, arrivals: list[Arrival], subscriptions: list[SubscriptionInterval]
+) -> None:
     streams: dict[tuple[str, str, int, int], _Stream] = defaultdict(_Stream)
     for publish, record in arrivals:
         report.checked += 1
@@ -77,7 +79,9 @@ def _check_arrivals(report: Report, client_id: str, arrivals: list[Arrival], sub
             )
 
 
-def _may_be_repeat_only(publish: Operation, record: Record, subscriptions: list[Subscription]) -> bool:
+def _may_be_repeat_only(
+    publish: ClientOperation, record: HistoryRecord, subscriptions: list[SubscriptionInterval]
+) -> bool:
     """Whether this may be the repeat of a message whose first copy found no subscription."""
     if not any(again.time_ns <= record.time_ns for again in publish.resends):
         return False
@@ -88,7 +92,7 @@ def _may_be_repeat_only(publish: Operation, record: Record, subscriptions: list[
     )
 
 
-def _deliveries(history: History, client_id: str) -> Iterator[list[Arrival]]:
+def _deliveries(history: RunHistory, client_id: str) -> Iterator[list[Arrival]]:
     """Yield the first deliveries of one client; one list per connection where connections may overlap."""
     processes = {c.connect.invoke.process for c in history.connections_of.get(client_id, ())}
     firsts = []

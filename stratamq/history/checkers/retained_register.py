@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from stratamq.history.history import FOREVER_NS, History, Operation
-from stratamq.history.operations import Kind, Record
+from stratamq.history.history import FOREVER_NS, ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord, Kind
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -29,7 +29,7 @@ CLEARED = ""
 class _Step:
     """A read or a write of one register between two moments."""
 
-    operation: Operation
+    operation: ClientOperation
     write: bool
     value: str
     started_ns: int
@@ -37,11 +37,11 @@ class _Step:
     optional: bool = False  # need not be done, and not after it ended
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report reads of a retained message that no order of the writes explains (R12)."""
     report = Report("retained_register", "R12")
-    writes: dict[str, list[Operation]] = defaultdict(list)
-    reads: dict[str, list[Operation]] = defaultdict(list)
+    writes: dict[str, list[ClientOperation]] = defaultdict(list)
+    reads: dict[str, list[ClientOperation]] = defaultdict(list)
     for publish in history.of_kind(Kind.PUBLISH):
         if publish.invoke.retain and publish.may_have_happened:
             writes[publish.invoke.topic].append(publish)
@@ -55,7 +55,7 @@ def check(history: History) -> Report:
     return report
 
 
-def _steps(writes: list[Operation], reads: list[Operation]) -> list[_Step]:
+def _steps(writes: list[ClientOperation], reads: list[ClientOperation]) -> list[_Step]:
     steps = [_Step(r, False, _value(r.completion), r.started_ns, r.ended_ns) for r in reads]
     read_by: dict[str, int] = {}
     for step in steps:
@@ -75,7 +75,7 @@ def _steps(writes: list[Operation], reads: list[Operation]) -> list[_Step]:
     return sorted(steps, key=lambda step: (step.started_ns, step.ended_ns))
 
 
-def _value(record: Record | None) -> str:
+def _value(record: HistoryRecord | None) -> str:
     return (record.payload if record is not None else None) or CLEARED
 
 
@@ -150,9 +150,9 @@ def _candidates(steps: list[_Step], done: int, first: int) -> tuple[list[int], _
     return candidates, blocker
 
 
-def _check_regress(history: History, report: Report) -> None:
+def _check_regress(history: RunHistory, report: Report) -> None:
     """No client is sent a retained value that was surely replaced before a value it received live."""
-    live: dict[tuple[str, str], list[tuple[Operation, Record]]] = defaultdict(list)
+    live: dict[tuple[str, str], list[tuple[ClientOperation, HistoryRecord]]] = defaultdict(list)
     for record in history.receives:
         publish = history.publishes.get(record.payload or "")
         if publish is None or not publish.invoke.retain or record.dup:

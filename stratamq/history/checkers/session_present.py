@@ -10,7 +10,7 @@ Source: MQTT 5.0 sections 3.1.2.4, 3.1.2.11.2 and 3.2.2.1.1.
 
 from __future__ import annotations
 
-from stratamq.history.history import FOREVER_NS, Connection, History
+from stratamq.history.history import FOREVER_NS, ClientConnection, RunHistory
 from stratamq.history.operations import NEVER_EXPIRES_S
 from stratamq.history.verdict import Report
 
@@ -20,7 +20,7 @@ NS_PER_S = 1_000_000_000
 DETECTION_S = 5.0  # until the broker has surely noticed the end of a connection, unless the history says otherwise
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report CONNACKs whose session present flag fits no history of that session (R10)."""
     report = Report("session_present", "R10")
     detection_ns = int(history.setting("detection_s", DETECTION_S) * NS_PER_S)
@@ -34,7 +34,7 @@ def check(history: History) -> Report:
 
 
 def _check_answer(
-    report: Report, connection: Connection, connections: list[Connection], present: bool, detection_ns: int
+    report: Report, connection: ClientConnection, connections: list[ClientConnection], present: bool, detection_ns: int
 ) -> None:
     client_id = connection.client_id
     if connection.connect.invoke.clean_start:
@@ -48,7 +48,7 @@ def _check_answer(
         report.add(f"the stored session of {client_id} was not resumed", source.connect, connection.connect)
 
 
-def _surely_stored(connection: Connection, connections: list[Connection]) -> Connection | None:
+def _surely_stored(connection: ClientConnection, connections: list[ClientConnection]) -> ClientConnection | None:
     """Return the connection that left a session which must still exist when this CONNECT is handled."""
     start_ns = connection.connect.started_ns
     before = [c for c in connections if c.connect.ok and c.connect.ended_ns < start_ns and c is not connection]
@@ -65,7 +65,7 @@ def _surely_stored(connection: Connection, connections: list[Connection]) -> Con
     return source
 
 
-def _may_have_expired(source: Connection, connection: Connection) -> bool:
+def _may_have_expired(source: ClientConnection, connection: ClientConnection) -> bool:
     """Whether the broker may have seen the source end so early that its session expired before this CONNECT."""
     expiry_s = _expiry_s(source)
     if expiry_s == NEVER_EXPIRES_S:
@@ -75,7 +75,7 @@ def _may_have_expired(source: Connection, connection: Connection) -> bool:
 
 
 def _may_have_left_session(
-    source: Connection, connection: Connection, connections: list[Connection], detection_ns: int
+    source: ClientConnection, connection: ClientConnection, connections: list[ClientConnection], detection_ns: int
 ) -> bool:
     """Whether a session of the source connection can still be there when this CONNECT is handled."""
     start_ns = connection.connect.started_ns
@@ -99,7 +99,7 @@ def _may_have_left_session(
     return start_ns <= source.ended_ns + expiry_s * NS_PER_S + detection_ns
 
 
-def _expiry_s(connection: Connection) -> int:
+def _expiry_s(connection: ClientConnection) -> int:
     """Return the session expiry interval in force; DISCONNECT may lower it to 0 (recorded as reason)."""
     disconnect = connection.disconnect
     if disconnect is not None and disconnect.invoke.reason == "end session":
@@ -107,5 +107,5 @@ def _expiry_s(connection: Connection) -> int:
     return connection.connect.invoke.session_expiry_interval_s
 
 
-def _durable(connection: Connection) -> bool:
+def _durable(connection: ClientConnection) -> bool:
     return _expiry_s(connection) > 0

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from stratamq.history.checkers.lost import accepted_publishes
-from stratamq.history.history import FOREVER_NS, History, Operation
-from stratamq.history.operations import Record
-from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.history import FOREVER_NS, ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord
+from stratamq.history.subscriptions import SubscriptionInterval, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -21,10 +21,10 @@ __all__ = ["check"]
 Group = tuple[str, str]  # share name, topic filter
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report messages of a group that no member or several members got (R13)."""
     report = Report("shared_group", "R13")
-    groups: dict[Group, list[Subscription]] = defaultdict(list)
+    groups: dict[Group, list[SubscriptionInterval]] = defaultdict(list)
     for subscriptions in subscriptions_by_client(history).values():
         for subscription in subscriptions:
             if subscription.share_name:
@@ -35,7 +35,7 @@ def check(history: History) -> Report:
     return report
 
 
-def _check_delivered(history: History, report: Report, group: Group, members: list[Subscription]) -> None:
+def _check_delivered(history: RunHistory, report: Report, group: Group, members: list[SubscriptionInterval]) -> None:
     drained_ns = history.drained_ns
     if drained_ns is None:
         report.notes.append("no quiet phase at the end: nothing can be called lost")
@@ -59,9 +59,9 @@ def _check_delivered(history: History, report: Report, group: Group, members: li
             report.add(f"{payload} was accepted but reached no member of {group[0]}", anchor.subscribe, publish)
 
 
-def _check_once(history: History, report: Report, group: Group, members: list[Subscription]) -> None:
+def _check_once(history: RunHistory, report: Report, group: Group, members: list[SubscriptionInterval]) -> None:
     clients = sorted({member.client_id for member in members})
-    arrivals: dict[str, list[Record]] = defaultdict(list)
+    arrivals: dict[str, list[HistoryRecord]] = defaultdict(list)
     for client_id in clients:
         for payload, records in history.received_by.get(client_id, {}).items():
             publish = history.publishes.get(payload)
@@ -80,7 +80,9 @@ def _check_once(history: History, report: Report, group: Group, members: list[Su
             report.add(f"{payload} went to {names} of {group[0]}", publish, *records)
 
 
-def _excused(history: History, publish: Operation, records: list[Record], members: list[Subscription]) -> bool:
+def _excused(
+    history: RunHistory, publish: ClientOperation, records: list[HistoryRecord], members: list[SubscriptionInterval]
+) -> bool:
     """Whether a member that got a copy was lost between the PUBLISH and the last copy."""
     start_ns, end_ns = publish.started_ns, records[-1].time_ns
     exactly_once = publish.invoke.qos == 2 and any(record.qos == 2 for record in records)
@@ -95,10 +97,10 @@ def _excused(history: History, publish: Operation, records: list[Record], member
     return False
 
 
-def _ended_within(member: Subscription, start_ns: int, end_ns: int) -> bool:
+def _ended_within(member: SubscriptionInterval, start_ns: int, end_ns: int) -> bool:
     """Whether a member's subscription, and with it its share of the work, may have ended in an interval."""
     return member.sure_until_ns != FOREVER_NS and member.sure_until_ns <= end_ns and member.maybe_until_ns >= start_ns
 
 
-def _is_durable(members: list[Subscription], client_id: str) -> bool:
+def _is_durable(members: list[SubscriptionInterval], client_id: str) -> bool:
     return any(m.durable for m in members if m.client_id == client_id)

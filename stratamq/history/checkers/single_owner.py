@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stratamq.history.history import Connection, History, Operation
-from stratamq.history.operations import Kind, Record
+from stratamq.history.history import ClientConnection, ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord, Kind
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -19,7 +19,7 @@ __all__ = ["check"]
 EFFECTS = (Kind.PUBLISH, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE)
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report effects of a connection after another one had taken its client ID over (R9)."""
     report = Report("single_owner", "R9")
     fences = _fences(history)
@@ -50,7 +50,9 @@ def check(history: History) -> Report:
     return report
 
 
-def _check_effect(report: Report, operation: Operation, fence: Connection, deliveries: dict[str, list[Record]]) -> None:
+def _check_effect(
+    report: Report, operation: ClientOperation, fence: ClientConnection, deliveries: dict[str, list[HistoryRecord]]
+) -> None:
     invoke = operation.invoke
     delivered = deliveries.get(invoke.payload or "", []) if invoke.kind is Kind.PUBLISH else []
     answered = operation.ok and not (invoke.kind is Kind.PUBLISH and invoke.qos == 0)
@@ -65,9 +67,9 @@ def _check_effect(report: Report, operation: Operation, fence: Connection, deliv
         )
 
 
-def _fences(history: History) -> dict[int, Connection]:
+def _fences(history: RunHistory) -> dict[int, ClientConnection]:
     """Return, by connect number, the newer connection that was acknowledged first."""
-    fences: dict[int, Connection] = {}
+    fences: dict[int, ClientConnection] = {}
     for connections in history.connections_of.values():
         acknowledged = sorted((c for c in connections if c.connect.ok), key=lambda c: (c.connect.ended_ns, c.number))
         for older in acknowledged:
@@ -77,8 +79,8 @@ def _fences(history: History) -> dict[int, Connection]:
     return fences
 
 
-def _deliveries(history: History) -> dict[str, list[Record]]:
-    deliveries: dict[str, list[Record]] = defaultdict(list)
+def _deliveries(history: RunHistory) -> dict[str, list[HistoryRecord]]:
+    deliveries: dict[str, list[HistoryRecord]] = defaultdict(list)
     for record in history.receives:
         deliveries[record.payload or ""].append(record)
     return deliveries

@@ -13,9 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from stratamq.history.checkers.lost import accepted_publishes
-from stratamq.history.history import FOREVER_NS, History, Operation
-from stratamq.history.operations import Kind, Record
-from stratamq.history.subscriptions import Subscription, TopicIndex, subscriptions_by_client
+from stratamq.history.history import FOREVER_NS, ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord, Kind
+from stratamq.history.subscriptions import HistoryTopicIndex, SubscriptionInterval, subscriptions_by_client
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
@@ -23,13 +23,13 @@ __all__ = ["check"]
 Stream = tuple[str, str, int]  # process, topic, QoS
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report messages that were published after SUBACK and not delivered (R4)."""
     report = Report("subscribe_barrier", "R4")
-    by_topic: dict[str, list[Operation]] = defaultdict(list)
+    by_topic: dict[str, list[ClientOperation]] = defaultdict(list)
     for publish in accepted_publishes(history):
         by_topic[publish.invoke.topic].append(publish)
-    topics = TopicIndex(by_topic)
+    topics = HistoryTopicIndex(by_topic)
     dropped = {mark.client_id for mark in history.marks if mark.kind is Kind.DROPPED and mark.count}
     for client_id, subscriptions in sorted(subscriptions_by_client(history).items()):
         if client_id in dropped:
@@ -42,11 +42,11 @@ def check(history: History) -> Report:
 
 
 def _check_subscription(
-    history: History,
+    history: RunHistory,
     report: Report,
     client_id: str,
-    subscription: Subscription,
-    publishes: list[Operation],
+    subscription: SubscriptionInterval,
+    publishes: list[ClientOperation],
 ) -> None:
     connection = history.connections.get(subscription.subscribe.invoke.connection)
     if connection is None:
@@ -80,20 +80,20 @@ def _check_subscription(
             )
 
 
-def _proves_a_gap(publish: Operation, overtaker: Operation, received: Record) -> bool:
+def _proves_a_gap(publish: ClientOperation, overtaker: ClientOperation, received: HistoryRecord) -> bool:
     """Whether the message was sent before the one received, and accepted before that one arrived."""
     sent_before = publish.invoke.operation < overtaker.invoke.operation
     return sent_before and publish.ended_ns <= received.time_ns
 
 
 def _latest_received(
-    publishes: list[Operation], received: dict[str, list[Record]], connection: int, until_ns: int
-) -> dict[Stream, tuple[Operation, Record]]:
+    publishes: list[ClientOperation], received: dict[str, list[HistoryRecord]], connection: int, until_ns: int
+) -> dict[Stream, tuple[ClientOperation, HistoryRecord]]:
     """Return, per stream, the latest-sent message that this connection received live by then.
 
     Later, after an UNSUBSCRIBE, another subscription may have brought it, and it proves nothing.
     """
-    latest: dict[Stream, tuple[Operation, Record]] = {}
+    latest: dict[Stream, tuple[ClientOperation, HistoryRecord]] = {}
     for publish in publishes:  # in order of sending
         records = received.get(publish.invoke.payload or "", ())
         live = (r for r in records if r.connection == connection and not r.retain)
@@ -103,7 +103,7 @@ def _latest_received(
     return latest
 
 
-def _first_rival_ns(history: History, subscription: Subscription) -> int:
+def _first_rival_ns(history: RunHistory, subscription: SubscriptionInterval) -> int:
     """Return when another CONNECT with this client identifier may first have taken the session over."""
     own = subscription.subscribe.invoke.connection
     return min(
@@ -116,9 +116,9 @@ def _first_rival_ns(history: History, subscription: Subscription) -> int:
     )
 
 
-def _stream(publish: Operation) -> Stream:
+def _stream(publish: ClientOperation) -> Stream:
     return publish.invoke.process, publish.invoke.topic, publish.invoke.qos
 
 
-def _started_ns(publish: Operation) -> int:
+def _started_ns(publish: ClientOperation) -> int:
     return publish.started_ns

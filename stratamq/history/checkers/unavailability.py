@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from stratamq.history.history import History, Operation
-from stratamq.history.operations import Kind, Record
+from stratamq.history.history import ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord, Kind
 from stratamq.history.verdict import Report
 
 __all__ = ["FaultGap", "Gap", "check", "gaps", "gaps_after_faults"]
@@ -30,8 +30,8 @@ class Gap:
     process: str
     start_ns: int
     end_ns: int
-    first: Operation
-    ok: Operation | None
+    first: ClientOperation
+    ok: ClientOperation | None
 
     @property
     def length_s(self) -> float:
@@ -43,12 +43,12 @@ class Gap:
 class FaultGap:
     """The longest wait of any client that overlaps the time from one fault to the next."""
 
-    fault: Record
+    fault: HistoryRecord
     kind: Kind
     length_s: float
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report the longest gap of each kind of operation, and those above ``unavailability_limit_s`` (R15)."""
     report = Report("unavailability", "R15")
     limit_s = history.setting("unavailability_limit_s", 0.0)
@@ -72,16 +72,16 @@ def check(history: History) -> Report:
     return report
 
 
-def gaps(history: History) -> Iterator[Gap]:
+def gaps(history: RunHistory) -> Iterator[Gap]:
     """Yield every wait of every client program, in order of its end."""
-    events: list[tuple[int, int, bool, Operation]] = []
+    events: list[tuple[int, int, bool, ClientOperation]] = []
     for operation in history.operations.values():
         if operation.invoke.kind in ANSWERED and not _unanswered_by_nature(operation):
             events.append((operation.started_ns, operation.invoke.operation, False, operation))
             if operation.ok:
                 events.append((operation.ended_ns, operation.invoke.operation, True, operation))
     events.sort(key=lambda event: event[:3])
-    waiting: dict[tuple[Kind, str], list[Operation]] = defaultdict(list)
+    waiting: dict[tuple[Kind, str], list[ClientOperation]] = defaultdict(list)
     succeeded_ns: dict[tuple[Kind, str], int] = defaultdict(int)
     for time_ns, _, succeeded, operation in events:
         key = operation.invoke.kind, operation.invoke.process
@@ -99,7 +99,7 @@ def gaps(history: History) -> Iterator[Gap]:
             yield Gap(*key, start_ns, max(history.end_ns, start_ns), operations[0], None)
 
 
-def gaps_after_faults(history: History) -> list[FaultGap]:
+def gaps_after_faults(history: RunHistory) -> list[FaultGap]:
     """Return, per kill or other fault and kind of operation, the longest wait before the next fault."""
     faults = [mark for mark in history.marks if mark.kind in (Kind.KILL, Kind.FAULT)]
     bounds = [fault.time_ns for fault in faults] + [history.end_ns]
@@ -112,7 +112,7 @@ def gaps_after_faults(history: History) -> list[FaultGap]:
     return [FaultGap(faults[number], kind, length) for (number, kind), length in sorted(longest.items())]
 
 
-def _check_quiet_phase(history: History, report: Report) -> None:
+def _check_quiet_phase(history: RunHistory, report: Report) -> None:
     """A client that kept trying and never got in during the quiet phase means that service did not come back."""
     quiet_ns, drained_ns = history.quiet_ns, history.drained_ns
     if quiet_ns is None or drained_ns is None:
@@ -123,5 +123,5 @@ def _check_quiet_phase(history: History, report: Report) -> None:
             report.add(f"{client_id} could not connect in the quiet phase", tried[0].connect, tried[-1].connect)
 
 
-def _unanswered_by_nature(operation: Operation) -> bool:
+def _unanswered_by_nature(operation: ClientOperation) -> bool:
     return operation.invoke.kind is Kind.PUBLISH and operation.invoke.qos == 0

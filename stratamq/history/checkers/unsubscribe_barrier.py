@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stratamq.history.history import History, Operation
+from stratamq.history.history import ClientOperation, RunHistory
 from stratamq.history.operations import Kind
-from stratamq.history.subscriptions import Subscription, TopicIndex, subscriptions_by_client, topic_matches
+from stratamq.history.subscriptions import (
+    HistoryTopicIndex,
+    SubscriptionInterval,
+    subscriptions_by_client,
+    topic_matches,
+)
 from stratamq.history.verdict import Report
 
 __all__ = ["check"]
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report receives that no subscription of their client explains, for one after UNSUBACK (R5)."""
     report = Report("unsubscribe_barrier", "R5")
     subscriptions = subscriptions_by_client(history)
-    topics = TopicIndex({publish.invoke.topic for publish in history.publishes.values()})
+    topics = HistoryTopicIndex({publish.invoke.topic for publish in history.publishes.values()})
     for client_id, messages in sorted(history.received_by.items()):
-        by_topic: dict[str, list[Subscription]] = defaultdict(list)
+        by_topic: dict[str, list[SubscriptionInterval]] = defaultdict(list)
         for subscription in subscriptions.get(client_id, []):
             for topic in topics.matching(subscription.topic_filter):
                 by_topic[topic].append(subscription)
@@ -48,7 +53,7 @@ def check(history: History) -> Report:
     return report
 
 
-def _unsubscribes(history: History, client_id: str, publish: Operation) -> list[Operation]:
+def _unsubscribes(history: RunHistory, client_id: str, publish: ClientOperation) -> list[ClientOperation]:
     """Return the UNSUBSCRIBEs that had been answered when the message was sent."""
     return [
         operation

@@ -16,9 +16,9 @@ from collections import defaultdict
 from functools import lru_cache
 from itertools import accumulate
 
-from stratamq.history.history import FOREVER_NS, Connection, History, Operation
-from stratamq.history.operations import Kind, Record
-from stratamq.history.subscriptions import Subscription, subscriptions_by_client, topic_matches
+from stratamq.history.history import FOREVER_NS, ClientConnection, ClientOperation, RunHistory
+from stratamq.history.operations import HistoryRecord, Kind
+from stratamq.history.subscriptions import SubscriptionInterval, subscriptions_by_client, topic_matches
 from stratamq.history.verdict import Report
 
 NS_PER_S = 1_000_000_000
@@ -30,10 +30,10 @@ KILL_MARK_NS = 200_000_000  # a kill and its mark in the history are not one mom
 __all__ = ["check"]
 
 
-def check(history: History) -> Report:
+def check(history: RunHistory) -> Report:
     """Report wills that fired more than once, or against the way in which their connection ended (R11)."""
     report = Report("will_once", "R11")
-    receives: dict[str, list[Record]] = defaultdict(list)
+    receives: dict[str, list[HistoryRecord]] = defaultdict(list)
     for record in history.receives:
         if record.payload and record.handed_over and not record.retain:
             receives[record.payload].append(record)
@@ -47,11 +47,11 @@ def check(history: History) -> Report:
 
 
 def _check_will(
-    history: History,
+    history: RunHistory,
     report: Report,
-    connection: Connection,
-    receives: list[Record],
-    watchers: list[Subscription],
+    connection: ClientConnection,
+    receives: list[HistoryRecord],
+    watchers: list[SubscriptionInterval],
 ) -> None:
     will = connection.connect.invoke.will_payload
     proof = [connection.connect, *([connection.disconnect] if connection.disconnect else [])]
@@ -70,9 +70,9 @@ def _check_will(
             report.add(f"will {will} was never published to {client_id}", *proof, *ends)
 
 
-def _by_watcher(receives: list[Record]) -> dict[tuple[str, int], list[Record]]:
+def _by_watcher(receives: list[HistoryRecord]) -> dict[tuple[str, int], list[HistoryRecord]]:
     """Group the publications, without their redeliveries, by watcher and connection (QoS 2: any connection)."""
-    grouped: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    grouped: dict[tuple[str, int], list[HistoryRecord]] = defaultdict(list)
     for record in receives:
         if record.qos == 2:
             grouped[record.client_id, 0].append(record)
@@ -81,7 +81,7 @@ def _by_watcher(receives: list[Record]) -> dict[tuple[str, int], list[Record]]:
     return grouped
 
 
-def _expected(history: History, connection: Connection) -> tuple[int, int]:
+def _expected(history: RunHistory, connection: ClientConnection) -> tuple[int, int]:
     """Return the least and the most times that the will may be published."""
     if not connection.connect.may_have_happened:
         return 0, 0
@@ -99,13 +99,13 @@ def _expected(history: History, connection: Connection) -> tuple[int, int]:
     return _after_delay(history, connection)
 
 
-def _killed_during(history: History, disconnect: Operation) -> bool:
+def _killed_during(history: RunHistory, disconnect: ClientOperation) -> bool:
     """Whether a kill may be what closed the connection: its end looks the same as that of a DISCONNECT obeyed."""
     start_ns, end_ns = disconnect.started_ns - KILL_MARK_NS, disconnect.ended_ns + KILL_MARK_NS
     return any(mark.kind is Kind.KILL and start_ns <= mark.time_ns <= end_ns for mark in history.marks)
 
 
-def _drained_during(history: History, connection: Connection) -> bool:
+def _drained_during(history: RunHistory, connection: ClientConnection) -> bool:
     """Whether a drain of its edge may be what closed the connection, before the DISCONNECT was read."""
     edge = connection.connect.invoke.target.rpartition(":")[0]
     drains = [mark for mark in history.marks if mark.target == edge and mark.reason == DRAIN]
@@ -113,7 +113,7 @@ def _drained_during(history: History, connection: Connection) -> bool:
     return bool(before) and (before[-1].kind is Kind.FAULT or connection.ended_ns <= before[-1].time_ns + TAKEN_BACK_NS)
 
 
-def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
+def _after_delay(history: RunHistory, connection: ClientConnection) -> tuple[int, int]:
     """Return what is expected of a connection that ended abnormally, by its will delay and the next CONNECTs."""
     asked = connection.connect.invoke
     delay_ns = min(asked.will_delay_interval_s, asked.session_expiry_interval_s) * NS_PER_S
@@ -135,7 +135,7 @@ def _after_delay(history: History, connection: Connection) -> tuple[int, int]:
     return (0, 1) if end_ns is None or fires_by_ns > end_ns else (1, 1)
 
 
-def _carried_out_by_ns(history: History, connection: Connection, detection_ns: int) -> int:
+def _carried_out_by_ns(history: RunHistory, connection: ClientConnection, detection_ns: int) -> int:
     """Return when a CONNECT has surely had its effect, if any: one that was given up may still be on its way."""
     connect = connection.connect
     if connect.ok or connect.completion is None:
@@ -143,7 +143,7 @@ def _carried_out_by_ns(history: History, connection: Connection, detection_ns: i
     return _served_ns(history, connect.completion.time_ns) + detection_ns
 
 
-def _served_ns(history: History, ended_ns: int) -> int:
+def _served_ns(history: RunHistory, ended_ns: int) -> int:
     """Return when the broker surely served somebody again: before that it need not notice the end of a connection."""
     started, answered = _answers(history)
     after = bisect_left(started, ended_ns)
@@ -151,7 +151,7 @@ def _served_ns(history: History, ended_ns: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _answers(history: History) -> tuple[list[int], list[int]]:
+def _answers(history: RunHistory) -> tuple[list[int], list[int]]:
     """Return when what was answered had been asked, in order, and the first answer to that or to anything later."""
     served = sorted(
         (operation.started_ns, operation.ended_ns)
@@ -163,7 +163,7 @@ def _answers(history: History) -> tuple[list[int], list[int]]:
     return [started_ns for started_ns, _ in served], first[::-1]
 
 
-def _watchers(history: History) -> list[Subscription]:
+def _watchers(history: RunHistory) -> list[SubscriptionInterval]:
     """Return durable subscriptions that held until the end of the quiet phase, of clients that were there then."""
     drained_ns = history.drained_ns
     if drained_ns is None:
@@ -180,7 +180,7 @@ def _watchers(history: History) -> list[Subscription]:
     ]
 
 
-def _obliged_watchers(connection: Connection, watchers: list[Subscription]) -> list[str]:
+def _obliged_watchers(connection: ClientConnection, watchers: list[SubscriptionInterval]) -> list[str]:
     """Return the clients that must have heard the will of a connection."""
     asked = connection.connect.invoke
     heard_by = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import trio
 
 from stratamq.history.client import ClientOptions, RecordingClient
-from stratamq.history.operations import Phase
+from stratamq.history.operations import OperationPhase
 from stratamq.history.run import Run
 from stratamq.history.workloads.workload import Workload, paced
 
@@ -97,12 +97,12 @@ class RetainedWorkload(Workload):
         reading = reader.begin_read(topic)
         self.run.watch_retained(reader, take)
         subscribing = reader.subscribe(topic, 1)
-        granted = subscribing is not None and await reader.outcome(subscribing) is Phase.OK
+        granted = subscribing is not None and await reader.outcome(subscribing) is OperationPhase.OK
         with trio.move_on_after(patience_s if granted else 0):
             await arrived.wait()
         self.run.watch_retained(reader, None)
         known = found or (granted and silence_is_none and reader.connected)
-        phase = Phase.OK if known else Phase.UNKNOWN
+        phase = OperationPhase.OK if known else OperationPhase.UNKNOWN
         reader.end_read(reading, phase, found[0] if found else "")
         unsubscribing = reader.unsubscribe(topic)
         if unsubscribing is not None:

@@ -12,7 +12,7 @@ import random
 import trio
 
 from stratamq.history.client import ClientOptions, RecordingClient
-from stratamq.history.operations import Phase
+from stratamq.history.operations import OperationPhase
 from stratamq.history.run import BACKOFF_S, Run
 from stratamq.history.workloads.workload import Workload
 
@@ -71,7 +71,7 @@ class RoutesWorkload(Workload):
         async with trio.open_nursery() as nursery:  # answered or not, its topic is then known to the broker
             nursery.start_soon(self.run.publish, other, topic, f"{name}-overlap", 1, set[str]())
             subscribing = subscriber.subscribe(topic_filter, 1)
-            if subscribing is None or await subscriber.outcome(subscribing) is not Phase.OK:
+            if subscribing is None or await subscriber.outcome(subscribing) is not OperationPhase.OK:
                 return None
         connection = subscriber.connection
         for number in range(rng.randint(1, 3)):
@@ -82,7 +82,7 @@ class RoutesWorkload(Workload):
             if not await self.run.delivered(f"{name}-{earlier}", PATIENCE_S):
                 return False
         unsubscribing = subscriber.unsubscribe(topic_filter)
-        if unsubscribing is not None and await subscriber.outcome(unsubscribing) is Phase.OK:
+        if unsubscribing is not None and await subscriber.outcome(unsubscribing) is OperationPhase.OK:
             await self.run.publish(other, topic, f"{name}-after", 1, set())
             await trio.sleep(AFTER_UNSUBACK_S)
         return True

@@ -6,13 +6,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from access.identity.certificates import CertificateStep, NameKind, NameUse, certificate_facts
-from access.identity.principal import Allow, Answer, Credentials, Deny, Moment, Pass, name_fault
+from access.identity.principal import Allow, Answer, Credentials, Deny, Pass, TimePoint, name_fault
 from mqtt.reasons import ReasonCode
 from tests.access.identity.authorities import UTC, Authority, der, facts_of
 from tests.clients.hostile_names import HOSTILE_NAMES, LOOK_ALIKES
 
 AUTHORITY = Authority()
-MOMENT = Moment(1.0, UTC)
+MOMENT = TimePoint(1.0, UTC)
 URI, DNS, MAIL = x509.UniformResourceIdentifier, x509.DNSName, x509.RFC822Name
 
 

@@ -6,24 +6,24 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from access.identity.chain import WAITS_MAX, Admitted, Chain, ChainRules, Outcome, Refused, Waiting
+from access.identity.chain import WAITS_MAX, Admitted, Chain, ChainRules, LoginPending, LoginRefused, Outcome
 from access.identity.principal import (
     Allow,
     Answer,
+    AuthenticationStep,
     CertificateFacts,
     Credentials,
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
-    Step,
+    TimePoint,
     Wait,
 )
 from mqtt.reasons import ReasonCode
 
-NOW = Moment(1.0, 2.0)
+NOW = TimePoint(1.0, 2.0)
 GIVEN = Credentials("l", "::1", "id", "alice", b"secret")
 NOTHING = Credentials("l", "::1", "id", "alice")
 FACTS = CertificateFacts({"cn": ("device",)}, "abc", "ff" * 32, "issuer")
@@ -45,12 +45,12 @@ class Scripted:
         self._answer, self._later = answer, later
         self.asked = 0
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         del credentials, moment
         self.asked += 1
         return self._give(self._answer)
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         del credentials, result, moment
         assert isinstance(job, Errand)
         return self._give(self._later)
@@ -91,14 +91,14 @@ def script(name: str) -> Scripted:
 def run(chain: Chain, credentials: Credentials = GIVEN) -> Outcome:
     """Return the last outcome; each wait is answered."""
     outcome = chain.begin(credentials, NOW)
-    while isinstance(outcome, Waiting):
+    while isinstance(outcome, LoginPending):
         assert isinstance(outcome.job, Errand)
         outcome = chain.resume(outcome.ticket, object(), NOW)
     return outcome
 
 
 def told(outcome: Outcome) -> object:
-    assert not isinstance(outcome, Waiting)
+    assert not isinstance(outcome, LoginPending)
     return "admitted" if isinstance(outcome, Admitted) else outcome.code
 
 
@@ -264,7 +264,7 @@ def test_a_step_that_waits_for_ever_is_an_error() -> None:
     step = Scripted(Wait(Errand()), Wait(Errand()))
     chain = Chain([step], ChainRules())
     outcome, waits = chain.begin(GIVEN, NOW), 0
-    while isinstance(outcome, Waiting):
+    while isinstance(outcome, LoginPending):
         outcome, waits = chain.resume(outcome.ticket, None, NOW), waits + 1
     assert (told(outcome), waits) == (0x88, WAITS_MAX)
 
@@ -272,7 +272,7 @@ def test_a_step_that_waits_for_ever_is_an_error() -> None:
 def test_a_ticket_of_the_chain_before_a_reload_is_judged_anew() -> None:
     """Protect: no step of the new chain is jumped over, and none of the old one admits."""
     outcome = Chain([Scripted(Pass()), Scripted(Wait(Errand()), allow())], ChainRules()).begin(GIVEN, NOW)
-    assert isinstance(outcome, Waiting)
+    assert isinstance(outcome, LoginPending)
     for steps, expected in (([Scripted(DENY)], 0x86), ([Scripted(allow())], "admitted"), ([], 0x86)):
         assert told(Chain(steps, ChainRules()).resume(outcome.ticket, object(), NOW)) == expected
 
@@ -327,6 +327,6 @@ def test_answers_are_counted_without_names_of_clients() -> None:
 
 
 def test_a_refusal_says_nothing_secret() -> None:
-    steps: list[Step] = [Scripted(Pass())]
+    steps: list[AuthenticationStep] = [Scripted(Pass())]
     outcome = run(Chain(steps, ChainRules()))
-    assert isinstance(outcome, Refused) and "secret" not in repr((outcome, GIVEN))
+    assert isinstance(outcome, LoginRefused) and "secret" not in repr((outcome, GIVEN))

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from access.identity.http_answer import HttpJob, HttpReply, HttpStep, cache_s, read_answer, request_body
-from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Moment, Pass, Wait
+from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Pass, TimePoint, Wait
 from access.rules.rules import Action, Tier, make_rule
 from mqtt.reasons import ReasonCode
 from tests.access.identity.authorities import Authority, facts_of
 
-NOW = Moment(1.0, 1_800_000_000.0)
+NOW = TimePoint(1.0, 1_800_000_000.0)
 ALICE = Credentials("l", "::1", "id", "alice", b"secret")
 
 

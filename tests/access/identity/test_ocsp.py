@@ -6,14 +6,14 @@ import pytest
 from cryptography.x509 import ocsp
 
 from access.identity.ocsp import OcspJob, OcspMode, OcspReply, OcspStep
-from access.identity.principal import Answer, Credentials, Deny, Failed, Moment, Pass, Wait
+from access.identity.principal import Answer, Credentials, Deny, Failed, Pass, TimePoint, Wait
 from tests.access.identity.authorities import UTC, Authority, facts_of
 
 AUTHORITY, OTHER = Authority(), Authority("Other")
 CLIENT = AUTHORITY.client(serial=0xC0FFEE)
 CREDENTIALS = Credentials("l", "::1", "id", certificate=facts_of(CLIENT))
 REVOKED, UNKNOWN = ocsp.OCSPCertStatus.REVOKED, ocsp.OCSPCertStatus.UNKNOWN
-NOW = Moment(1.0, UTC)
+NOW = TimePoint(1.0, UTC)
 
 
 def step_of(mode: str = "require") -> OcspStep:
@@ -41,8 +41,8 @@ def test_good_and_revoked_are_kept_until_the_next_update() -> None:
     for status, kind in ((ocsp.OCSPCertStatus.GOOD, Pass), (REVOKED, Deny), (UNKNOWN, Deny)):
         step = step_of()
         assert isinstance(answered(step, AUTHORITY.ocsp_answer(CLIENT, status)), kind)
-        assert isinstance(step.begin(CREDENTIALS, Moment(2.0, UTC + 86_399)), kind)
-        assert isinstance(step.begin(CREDENTIALS, Moment(2.0, UTC + 86_400)), Wait)
+        assert isinstance(step.begin(CREDENTIALS, TimePoint(2.0, UTC + 86_399)), kind)
+        assert isinstance(step.begin(CREDENTIALS, TimePoint(2.0, UTC + 86_400)), Wait)
 
 
 def test_a_responder_that_the_authority_signed_may_answer() -> None:

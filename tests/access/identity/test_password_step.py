@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from access.identity.chain import Admitted, Chain, ChainRules, Outcome, Refused, Waiting
+from access.identity.chain import Admitted, Chain, ChainRules, LoginPending, LoginRefused, Outcome
 from access.identity.password_step import (
     REMEMBERED_MAX,
-    AskUser,
+    FetchUser,
     FileUsers,
     KnownLogins,
     PasswordStep,
@@ -17,7 +17,7 @@ from access.identity.password_step import (
     UserRecord,
 )
 from access.identity.passwords import HashJob, PasswordRecord, make_record, parse_record
-from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Moment, Pass, Wait
+from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Pass, TimePoint, Wait
 from mqtt.reasons import ReasonCode
 from tests.access.identity.test_passwords import KNOWN
 
@@ -36,11 +36,11 @@ def given_by(user: str | None = "alice", password: bytes | None = PASSWORD, meth
 
 def judged(step: PasswordStep, credentials: Credentials, now: float = 0.0) -> tuple[HashJob | None, Answer]:
     """Return the hash that was asked for, if any, and the last answer."""
-    answer, job = step.begin(credentials, Moment(now, now)), None
+    answer, job = step.begin(credentials, TimePoint(now, now)), None
     while isinstance(answer, Wait):
         assert isinstance(answer.job, HashJob)
         job = answer.job
-        answer = step.resume(credentials, job, job.run(), Moment(now, now))
+        answer = step.resume(credentials, job, job.run(), TimePoint(now, now))
     return job, answer
 
 
@@ -72,20 +72,20 @@ def test_credentials_of_another_kind() -> None:
 
 def test_an_unknown_name_cannot_be_a_user_even_if_its_decoy_fits() -> None:
     step = step_of(alice=RECORD)
-    wait = step.begin(given_by("mallory"), Moment(0, 0))
+    wait = step.begin(given_by("mallory"), TimePoint(0, 0))
     assert isinstance(wait, Wait)
-    assert isinstance(step.resume(given_by("mallory"), wait.job, True, Moment(0, 0)), Pass)
+    assert isinstance(step.resume(given_by("mallory"), wait.job, True, TimePoint(0, 0)), Pass)
 
 
 def test_results_that_are_none() -> None:
     """Protect: a thread that died, or a result of something else, lets nobody in."""
     step = step_of(alice=RECORD)
-    wait = step.begin(given_by(), Moment(0, 0))
+    wait = step.begin(given_by(), TimePoint(0, 0))
     assert isinstance(wait, Wait) and isinstance(wait.job, HashJob)
     for result in (None, 1, "True", RuntimeError(), UserFound("alice", UserRecord(RECORD))):
-        assert isinstance(step.resume(given_by(), wait.job, result, Moment(0, 0)), Failed)
-    assert isinstance(step.resume(given_by(), HashJob("alice", RECORD, PASSWORD), True, Moment(0, 0)), Failed)
-    assert isinstance(step.resume(given_by("bob"), wait.job, True, Moment(0, 0)), Deny)
+        assert isinstance(step.resume(given_by(), wait.job, result, TimePoint(0, 0)), Failed)
+    assert isinstance(step.resume(given_by(), HashJob("alice", RECORD, PASSWORD), True, TimePoint(0, 0)), Failed)
+    assert isinstance(step.resume(given_by("bob"), wait.job, True, TimePoint(0, 0)), Deny)
 
 
 def test_a_good_login_is_remembered_for_a_minute() -> None:
@@ -104,11 +104,11 @@ def test_a_changed_file_forgets_logins_and_hashes_that_run() -> None:
     step = step_of(alice=RECORD)
     judged(step, given_by())
     running = step_of(alice=RECORD)
-    wait = running.begin(given_by(), Moment(0, 0))
+    wait = running.begin(given_by(), TimePoint(0, 0))
     assert isinstance(wait, Wait)
     for each in (step, running):
         each.replace(FileUsers({"alice": OTHER}, SECRET))
-    assert isinstance(running.resume(given_by(), wait.job, True, Moment(0, 0)), Deny)
+    assert isinstance(running.resume(given_by(), wait.job, True, TimePoint(0, 0)), Deny)
     job, answer = judged(step, given_by())
     assert job is not None and isinstance(answer, Deny)
     step.replace(FileUsers({"bob": OTHER}, SECRET))
@@ -138,12 +138,12 @@ def test_users_of_the_cluster_are_asked_for() -> None:
 
     def asked(record: UserRecord | None, password: bytes = PASSWORD) -> Answer:
         credentials = given_by(password=password)
-        wait = step.begin(credentials, Moment(0, 0))
-        assert wait == Wait(AskUser("alice"))
-        answer = step.resume(credentials, AskUser("alice"), UserFound("alice", record), Moment(0, 0))
+        wait = step.begin(credentials, TimePoint(0, 0))
+        assert wait == Wait(FetchUser("alice"))
+        answer = step.resume(credentials, FetchUser("alice"), UserFound("alice", record), TimePoint(0, 0))
         if isinstance(answer, Wait):
             assert isinstance(answer.job, HashJob)
-            answer = step.resume(credentials, answer.job, answer.job.run(), Moment(0, 0))
+            answer = step.resume(credentials, answer.job, answer.job.run(), TimePoint(0, 0))
         return answer
 
     for _ in range(2):  # the second time from memory
@@ -157,7 +157,7 @@ def test_users_of_the_cluster_are_asked_for() -> None:
     )
     assert isinstance(asked(None), Pass)
     for result in (None, UserFound("bob", found)):
-        assert isinstance(step.resume(given_by(), AskUser("alice"), result, Moment(0, 0)), Failed)
+        assert isinstance(step.resume(given_by(), FetchUser("alice"), result, TimePoint(0, 0)), Failed)
 
 
 def test_decoys_are_as_mixed_as_the_file_and_stay() -> None:
@@ -205,20 +205,20 @@ def test_a_wrong_password_costs_as_much_as_a_name_that_neither_source_has() -> N
     chain = Chain([file, PasswordStep(cluster, known)], ChainRules())
 
     def jobs(user: str, told: object, password: bytes = b"wrong") -> tuple[list[tuple[str, str, int]], Outcome]:
-        outcome, found = chain.begin(given_by(user, password), Moment(0, 0)), []
-        while isinstance(outcome, Waiting):
+        outcome, found = chain.begin(given_by(user, password), TimePoint(0, 0)), []
+        while isinstance(outcome, LoginPending):
             job = outcome.job
             result = job.run() if isinstance(job, HashJob) else told
             record = job.record if isinstance(job, HashJob) else OTHER
             found.append((job.kind, str(record.kind), record.iterations))
-            outcome = chain.resume(outcome.ticket, result, Moment(0, 0))
+            outcome = chain.resume(outcome.ticket, result, TimePoint(0, 0))
         return found, outcome
 
     unknown, refused = jobs("nobody", UserFound("nobody", None))
-    assert [job[0] for job in unknown] == ["hash", "user", "hash"] and isinstance(refused, Refused)
+    assert [job[0] for job in unknown] == ["hash", "user", "hash"] and isinstance(refused, LoginRefused)
     for told in (UserFound("alice", None), UserFound("alice", UserRecord(make_record(b"wrong", bytes(16)))), None):
         wrong, outcome = jobs("alice", told)
-        assert wrong == unknown and isinstance(outcome, Refused) and outcome.code == refused.code == 0x86
+        assert wrong == unknown and isinstance(outcome, LoginRefused) and outcome.code == refused.code == 0x86
     assert jobs("bob", UserFound("bob", UserRecord(make_record(b"x", bytes(16)))))[0] == unknown
     right, outcome = jobs("alice", None, KNOWN["pbkdf2"][1])
     assert len(right) == 1 and isinstance(outcome, Admitted)
@@ -240,8 +240,10 @@ def test_means_of_ten_thousand_are_within_five_percent(record: str, rounds: int)
 def test_a_user_without_a_password_and_a_name_that_no_question_may_carry() -> None:
     """Protect: both cost a hash, and are nobody to this step."""
     step = PasswordStep(RouterUsers(SECRET), KnownLogins(SECRET))
-    wait = step.resume(given_by(), AskUser("alice"), UserFound("alice", UserRecord(None, verifier="v")), Moment(0, 0))
+    wait = step.resume(
+        given_by(), FetchUser("alice"), UserFound("alice", UserRecord(None, verifier="v")), TimePoint(0, 0)
+    )
     assert isinstance(wait, Wait) and isinstance(wait.job, HashJob)
-    assert isinstance(step.resume(given_by(), wait.job, True, Moment(0, 0)), Pass)
-    long = step.begin(given_by("x" * 257), Moment(0, 0))
+    assert isinstance(step.resume(given_by(), wait.job, True, TimePoint(0, 0)), Pass)
+    long = step.begin(given_by("x" * 257), TimePoint(0, 0))
     assert isinstance(long, Wait) and isinstance(long.job, HashJob) and not long.job.known

@@ -2,16 +2,16 @@
 
 import pytest
 
-from access.identity.chain import Admitted, Chain, ChainRules, Outcome, Refused, Waiting
-from access.identity.password_step import AskUser, UserFound, UserRecord
-from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Moment, Pass, Wait
+from access.identity.chain import Admitted, Chain, ChainRules, LoginPending, LoginRefused, Outcome
+from access.identity.password_step import FetchUser, UserFound, UserRecord
+from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Pass, TimePoint, Wait
 from access.identity.scram import CLUSTER_ITERATIONS, Scram, make_user, make_verifier, read_verifier
 from access.identity.scram_step import Challenge, ClientData, ScramStep
 from mqtt.reasons import ReasonCode
 from tests.clients.scram_exchange import client_final, client_first, read_challenge
 from tests.edge.test_scram import proof
 
-NOW = Moment(1.0, 2.0)
+NOW = TimePoint(1.0, 2.0)
 CLUSTER = b"secret of the cluster, 32 bytes!"
 USERS = {"alice": make_user("right", b"salt" * 4)}
 
@@ -33,7 +33,7 @@ def final(password: str, challenge: Challenge) -> ClientData:
 def login(password: str) -> Outcome:
     chain = Chain([scram_step()], ChainRules(True))
     outcome = chain.begin(first("alice"), NOW)
-    assert isinstance(outcome, Waiting) and isinstance(outcome.job, Challenge)
+    assert isinstance(outcome, LoginPending) and isinstance(outcome.job, Challenge)
     return chain.resume(outcome.ticket, final(password, outcome.job), NOW)
 
 
@@ -44,16 +44,16 @@ def test_an_exchange_through_the_chain() -> None:
     assert (outcome.principal.user, outcome.principal.method) == ("alice", "scram")
     assert outcome.principal.data.startswith(b"v=")
     outcome = login("wrong")
-    assert isinstance(outcome, Refused) and outcome.code == 0x87
+    assert isinstance(outcome, LoginRefused) and outcome.code == 0x87
 
 
 def test_a_ticket_is_good_once() -> None:
     """Protect: a second right answer begins no second session."""
     chain = Chain([scram_step()], ChainRules(True))
     outcome = chain.begin(first("alice"), NOW)
-    assert isinstance(outcome, Waiting) and isinstance(outcome.job, Challenge)
+    assert isinstance(outcome, LoginPending) and isinstance(outcome.job, Challenge)
     assert isinstance(chain.resume(outcome.ticket, final("right", outcome.job), NOW), Admitted)
-    assert isinstance(chain.resume(outcome.ticket, final("right", outcome.job), NOW), Refused)
+    assert isinstance(chain.resume(outcome.ticket, final("right", outcome.job), NOW), LoginRefused)
 
 
 def test_unknown_names_look_the_same_at_each_edge_and_after_a_restart() -> None:
@@ -124,7 +124,7 @@ def who(name: str) -> Credentials:
 
 def challenge(step: ScramStep, name: str, told: UserRecord | None) -> Challenge:
     wait = step.begin(who(name), NOW)
-    assert isinstance(wait, Wait) and isinstance(wait.job, AskUser) and wait.job.user == name
+    assert isinstance(wait, Wait) and isinstance(wait.job, FetchUser) and wait.job.user == name
     wait = step.resume(who(name), wait.job, UserFound(name, told), NOW)
     assert isinstance(wait, Wait) and isinstance(wait.job, Challenge)
     return wait.job
@@ -136,7 +136,7 @@ def proved(told: UserRecord | None, again: object, name: str = "ann", password: 
     job = challenge(step, name, told)
     answer = step.resume(who(name), job, ClientData(client_final(name, password, job.data)), NOW)
     if isinstance(answer, Wait):
-        assert isinstance(answer.job, AskUser)
+        assert isinstance(answer.job, FetchUser)
         answer = step.resume(who(name), answer.job, again, NOW)
     return answer
 

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from access.identity.key_set import FetchKeys, KeySet, KeySource, TokenKey, key_of_pem, key_of_secret
-from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Moment, Pass, Wait
+from access.identity.principal import Allow, Answer, Credentials, Deny, Failed, Pass, TimePoint, Wait
 from access.identity.tokens import TOKEN_BYTES_MAX, TokenStep, read_header
 from access.rules.rules import Action, Tier, make_rule
 from mqtt.reasons import ReasonCode
 
-NOW = Moment(100.0, 1_800_000_000.0)
+NOW = TimePoint(100.0, 1_800_000_000.0)
 EXP = int(NOW.utc) + 600
 SECRET = b"s" * 64
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -72,7 +72,7 @@ def given_by(password: bytes | None, method: str = "", data: bytes = b"") -> Cre
     return Credentials("l", "::1", "id", "mallory", password, None, method, data)
 
 
-def judged(password: bytes, step: TokenStep | None = None, moment: Moment = NOW) -> Answer:
+def judged(password: bytes, step: TokenStep | None = None, moment: TimePoint = NOW) -> Answer:
     return (step or TokenStep(KEYS)).begin(given_by(password), moment)
 
 
@@ -207,7 +207,7 @@ def test_leeway_is_half_a_minute() -> None:
     """Identify: clocks of issuers differ."""
     for claims in ({"exp": int(NOW.utc) - 29}, {"exp": EXP, "nbf": int(NOW.utc) + 30, "iat": int(NOW.utc) + 30}):
         assert isinstance(judged(token({"sub": "alice", **claims})), Allow)
-    assert isinstance(judged(token(), moment=Moment(0.0, float("nan"))), Deny)
+    assert isinstance(judged(token(), moment=TimePoint(0.0, float("nan"))), Deny)
 
 
 def test_issuer_and_audience_are_demanded_where_set() -> None:
@@ -279,12 +279,12 @@ def test_an_unknown_key_waits_for_a_fetch_once_in_half_a_minute() -> None:
     assert isinstance(step.resume(given_by(token()), FetchKeys(), None, NOW), Allow)
     strange = token(kid="new")
     for now, kind in ((102.0, Deny), (129.9, Deny), (130.0, Wait), (131.0, Deny), (159.9, Deny), (160.0, Wait)):
-        assert isinstance(judged(strange, step, Moment(now, NOW.utc)), kind), now
+        assert isinstance(judged(strange, step, TimePoint(now, NOW.utc)), kind), now
         if kind is Wait:
             source.failed(now)
     assert isinstance(step.resume(given_by(strange), FetchKeys(), None, NOW), Deny)
-    assert isinstance(judged(token(), step, Moment(101.0 + 24 * 3600 - 1, NOW.utc)), Allow)
-    stale = Moment(101.0 + 24 * 3600, NOW.utc)
+    assert isinstance(judged(token(), step, TimePoint(101.0 + 24 * 3600 - 1, NOW.utc)), Allow)
+    stale = TimePoint(101.0 + 24 * 3600, NOW.utc)
     assert isinstance(judged(token(), step, stale), Wait)
     assert isinstance(step.resume(given_by(token()), FetchKeys(), None, stale), Failed)
 

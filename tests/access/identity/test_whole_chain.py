@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from access.identity.certificates import CertificateStep, NameKind
-from access.identity.chain import Admitted, Chain, ChainRules, Outcome, Refused, Waiting
+from access.identity.chain import Admitted, Chain, ChainRules, LoginPending, LoginRefused, Outcome
 from access.identity.http_answer import HttpJob, HttpReply, HttpStep
 from access.identity.password_step import FileUsers, KnownLogins, PasswordStep
 from access.identity.passwords import HashJob, parse_record
-from access.identity.principal import Credentials, Moment, Step
+from access.identity.principal import AuthenticationStep, Credentials, TimePoint
 from access.identity.revocation import revocation_set
 from access.identity.scram import Scram
 from access.identity.scram_step import Challenge, ClientData, ScramStep
@@ -20,7 +20,7 @@ from tests.access.identity.authorities import UTC, Authority, facts_of
 from tests.access.identity.test_passwords import KNOWN
 from tests.access.identity.test_tokens import KEYS, token
 
-NOW = Moment(1.0, UTC)
+NOW = TimePoint(1.0, UTC)
 AUTHORITY = Authority()
 CERTIFICATES = {
     "": None,
@@ -57,7 +57,7 @@ HOSTILE = [
 def chain(anonymous: bool = False) -> Chain:
     lists = revocation_set([(Path("crl"), AUTHORITY.crl([77]))], [AUTHORITY.certificate], UTC)
     users = FileUsers({"alice": parse_record(KNOWN["sha512"][0])}, bytes(32))
-    steps: list[Step] = [
+    steps: list[AuthenticationStep] = [
         CertificateStep(NameKind.CN),
         TokenStep(KEYS),
         PasswordStep(users, KnownLogins(bytes(32))),
@@ -77,7 +77,7 @@ def server(body: bytes) -> HttpReply | None:
 
 def run(subject: Chain, credentials: Credentials) -> Outcome:
     outcome = subject.begin(credentials, NOW)
-    while isinstance(outcome, Waiting):
+    while isinstance(outcome, LoginPending):
         job, result = outcome.job, None
         if isinstance(job, HashJob):
             outcome = subject.resume(outcome.ticket, job.run(), NOW)
@@ -111,7 +111,7 @@ def test_each_mix_of_credentials(anonymous: bool) -> None:
     for certificate, password, user in itertools.product(CERTIFICATES, PASSWORDS, USERS):
         given = Credentials("l", "::1", "id", user, PASSWORDS[password], CERTIFICATES[certificate])
         outcome = run(subject, given)
-        assert not isinstance(outcome, Waiting)
+        assert not isinstance(outcome, LoginPending)
         found = outcome.principal.user if isinstance(outcome, Admitted) else outcome.code
         assert found == expected(certificate, password, user, anonymous), (certificate, password, user)
 
@@ -132,7 +132,7 @@ def test_no_text_of_a_client_comes_into_a_reason(text: str) -> None:
         Credentials("l", "::1", text, None, None, None, "SCRAM-SHA-256", b"n,,n=" + data + b",r=x", True),
     ):
         outcome = run(subject, given)
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, LoginRefused)
         assert outcome.reason.isprintable() and outcome.reason.isascii() and len(outcome.reason) < 200
         assert text not in outcome.reason
     for name in subject.outcomes:

@@ -5,7 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from access.operators.verbs import SHOWN, VERBS, Operator, Refusal, Role, audit_arguments, judge, operator_of, speaker
+from access.operators.verbs import (
+    SHOWN,
+    VERBS,
+    Operator,
+    OperatorRole,
+    Refusal,
+    audit_arguments,
+    judge,
+    operator_of,
+    speaker,
+)
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin
 
@@ -69,11 +79,17 @@ def question(verb: str, **more: Any) -> Admin:
 
 
 @pytest.mark.parametrize("tier", ["router", "storage", "edge"])
-@pytest.mark.parametrize("role", [None, *Role])
+@pytest.mark.parametrize("role", [None, *OperatorRole])
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_matrix_of_verbs_roles_and_tiers(verb: str, role: Role | None, tier: str) -> None:
+def test_matrix_of_verbs_roles_and_tiers(verb: str, role: OperatorRole | None, tier: str) -> None:
     """NIST: protect. A verb is carried out for its role and above, by its tier alone; the refusal names the role."""
-    wanted = Role.ADMIN if verb in listed(ADMINS) else Role.OPERATOR if verb in listed(OPERATORS) else Role.VIEWER
+    wanted = (
+        OperatorRole.ADMIN
+        if verb in listed(ADMINS)
+        else OperatorRole.OPERATOR
+        if verb in listed(OPERATORS)
+        else OperatorRole.VIEWER
+    )
     assert VERBS[verb].role is wanted
     operator = Operator(role, "ann") if role is not None else None
     if tier == VERBS[verb].tier and role is not None and role >= wanted:
@@ -89,7 +105,7 @@ def test_matrix_of_verbs_roles_and_tiers(verb: str, role: Role | None, tier: str
 def test_a_verb_that_changes_is_no_viewers() -> None:
     """And each verb that the lists name exists."""
     assert listed(ADMINS) | listed(OPERATORS) <= VERBS.keys()
-    assert all(row.role > Role.VIEWER for row in VERBS.values() if row.changes)
+    assert all(row.role > OperatorRole.VIEWER for row in VERBS.values() if row.changes)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +145,7 @@ def test_a_hostile_question_is_refused_in_one_line(verb: str, arguments: dict[st
     NIST: protect.
     """
     with pytest.raises(Refusal) as caught:
-        judge(Admin(1, verb, arguments), Operator(Role.ADMIN, "ann"), "router")
+        judge(Admin(1, verb, arguments), Operator(OperatorRole.ADMIN, "ann"), "router")
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
     assert "hunter2" not in str(caught.value)
 
@@ -137,15 +153,15 @@ def test_a_hostile_question_is_refused_in_one_line(verb: str, arguments: dict[st
 def test_the_role_is_judged_before_the_arguments() -> None:
     """Who may not ask learns nothing about the shape of a question."""
     with pytest.raises(Refusal, match="wants the role admin"):
-        judge(Admin(1, "user add", {"user": 7}), Operator(Role.VIEWER, "ann"), "router")
+        judge(Admin(1, "user add", {"user": 7}), Operator(OperatorRole.VIEWER, "ann"), "router")
 
 
 @pytest.mark.parametrize(
     ("node", "tier", "operator"),
     [
-        ("admin:ann/cli-1", "operator", Operator(Role.ADMIN, "ann")),
-        ("viewer:a.b_c-1/cli-1", "operator", Operator(Role.VIEWER, "a.b_c-1")),
-        ("operator:ann/admin:bob/x", "operator", Operator(Role.OPERATOR, "ann")),
+        ("admin:ann/cli-1", "operator", Operator(OperatorRole.ADMIN, "ann")),
+        ("viewer:a.b_c-1/cli-1", "operator", Operator(OperatorRole.VIEWER, "a.b_c-1")),
+        ("operator:ann/admin:bob/x", "operator", Operator(OperatorRole.OPERATOR, "ann")),
         ("admin:ann/cli-1", "edge", None),
         ("admin:ann/cli-1", "router", None),
         ("ann/cli-1", "operator", None),
@@ -167,7 +183,7 @@ def test_the_audit_shows_no_secret() -> None:
     secret = RECORD.format("m=19456,t=2,p=1")
     verifier = "SCRAM-SHA-256$4096:cGxhbnRlZA$a:b"
     _, arguments = judge(
-        question("user add", record=secret, verifier=verifier, roles=["r"]), Operator(Role.ADMIN, "a"), "router"
+        question("user add", record=secret, verifier=verifier, roles=["r"]), Operator(OperatorRole.ADMIN, "a"), "router"
     )
     shown = audit_arguments(arguments)
     assert (
@@ -176,20 +192,20 @@ def test_the_audit_shows_no_secret() -> None:
         and SALT not in repr(shown)
         and "argon2id" not in repr(shown)
     )
-    _, arguments = judge(question("membership keys install"), Operator(Role.ADMIN, "a"), "router")
+    _, arguments = judge(question("membership keys install"), Operator(OperatorRole.ADMIN, "a"), "router")
     assert audit_arguments(arguments) == {}
     fields = {field.name for row in VERBS.values() for field in msgspec.structs.fields(row.arguments)}
     assert fields - SHOWN == {"record", "verifier", "key", "digest", "payload"}
-    _, arguments = judge(question("role put"), Operator(Role.ADMIN, "a"), "router")
+    _, arguments = judge(question("role put"), Operator(OperatorRole.ADMIN, "a"), "router")
     assert "a/%c/#" in str(audit_arguments(arguments)["rules"])
 
 
 def test_a_service_speaks_for_another_operator_and_never_with_more_than_its_own_role() -> None:
     """NIST: protect. What counts is the lower role; both names stand in the audit."""
-    admin, viewer = Operator(Role.ADMIN, "service"), Operator(Role.VIEWER, "service")
+    admin, viewer = Operator(OperatorRole.ADMIN, "service"), Operator(OperatorRole.VIEWER, "service")
     asked = question("user delete")
     asked.actor, asked.role = "ann", "viewer"
-    assert speaker(asked, admin) == Operator(Role.VIEWER, "ann by service")
+    assert speaker(asked, admin) == Operator(OperatorRole.VIEWER, "ann by service")
     with pytest.raises(Refusal, match="wants the role admin"):
         judge(asked, admin, "router")
     asked.role = "admin"

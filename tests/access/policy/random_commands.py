@@ -28,7 +28,7 @@ from access.policy.commands import (
     SimpleCommand,
     Unrevoke,
 )
-from access.policy.records import Ban, Revoked, Rule, Token
+from access.policy.records import Ban, Revoked, RuleRecord, Token
 
 __all__ = ["random_command"]
 
@@ -88,8 +88,8 @@ class _Draw:
     def verifier(self) -> str:
         return self.text("", "SCRAM-SHA-256$4096:c2FsdA$a:b")
 
-    def rule(self) -> Rule:
-        return Rule(
+    def rule(self) -> RuleRecord:
+        return RuleRecord(
             self.random.random() < 0.5,
             self.number(1, 3, 63),
             self.text("a/%c/#", "+/b", "#"),

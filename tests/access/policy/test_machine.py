@@ -34,9 +34,9 @@ from access.policy.commands import (
     is_readable,
 )
 from access.policy.machine import ORDERS_MAX, PolicyMachine
-from access.policy.records import Ban, Revoked, Rule, Standing
+from access.policy.records import Ban, Revoked, RuleRecord, UserEntitlements
 from access.policy.rules import RULES
-from access.policy.step import RECORDS_MAX, Takes, decode_step, encode_step
+from access.policy.step import RECORDS_MAX, StepOutcome, decode_step, encode_step
 from access.policy.view import PolicyView, encode_view
 from tests.access.policy.random_commands import random_command
 from tests.access.policy.whole_views import decode_view
@@ -72,7 +72,7 @@ def found(table: BanTable, ban: Ban) -> Ban | None:
 
 
 BEGIN = (
-    PutRole("device", (Rule(True, 3, "a/#"),)),
+    PutRole("device", (RuleRecord(True, 3, "a/#"),)),
     PutGroup("plant", ("device",)),
     AddUser("ann", HASH, roles=("device",), groups=("plant",)),
     AddBan(Ban("user", "eve")),
@@ -165,12 +165,12 @@ POISON: list[PolicyCommand] = [
     DeleteUser("none"),
     DeleteRole("device"),
     DeleteGroup("plant"),
-    PutRole("r", (Rule(True, 0, "a"),)),
-    PutRole("r", (Rule(True, 1, "a#"),)),
-    PutRole("r", (Rule(True, 1, "a" * 2_000),)),
-    PutRole("r", (Rule(True, 1, "a", network="10.0.0.1/8"),)),
-    PutRole("r", (Rule(True, 1, "a" * 1_000),) * 1_000),
-    PutRole("r", (Rule(True, 1, "a"),) * 1_025),
+    PutRole("r", (RuleRecord(True, 0, "a"),)),
+    PutRole("r", (RuleRecord(True, 1, "a#"),)),
+    PutRole("r", (RuleRecord(True, 1, "a" * 2_000),)),
+    PutRole("r", (RuleRecord(True, 1, "a", network="10.0.0.1/8"),)),
+    PutRole("r", (RuleRecord(True, 1, "a" * 1_000),) * 1_000),
+    PutRole("r", (RuleRecord(True, 1, "a"),) * 1_025),
     PutGroup("g", ("none",)),
     AddBan(Ban("address", "localhost")),
     AddBan(Ban("address", "::ffff:10.0.0.1")),
@@ -224,32 +224,32 @@ def test_a_rule_that_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("command", "takes"),
     [
-        (AddUser("bob"), Takes()),
-        (SetDisabled("ann", True), Takes(users=("ann",))),
-        (ChangeUser("ann", ()), Takes(changed={"ann": Standing(3, (), ("plant",))})),
+        (AddUser("bob"), StepOutcome()),
+        (SetDisabled("ann", True), StepOutcome(users=("ann",))),
+        (ChangeUser("ann", ()), StepOutcome(changed={"ann": UserEntitlements(3, (), ("plant",))})),
         (
             ChangeUser("ann", None, None, {"connections": 1}),
-            Takes(changed={"ann": Standing(3, ("device",), ("plant",), {"connections": 1})}),
+            StepOutcome(changed={"ann": UserEntitlements(3, ("device",), ("plant",), {"connections": 1})}),
         ),
-        (SetPassword("ann", HASH + "x"), Takes(users=("ann",))),
-        (DeleteUser("ann"), Takes(users=("ann",))),
-        (PutRole("device"), Takes(roles=("device",))),
-        (PutRole("device", (Rule(False, 3, "a/#"), Rule(True, 3, "#"))), Takes(roles=("device",))),
-        (PutRole("new"), Takes()),
-        (PutGroup("plant"), Takes(groups=("plant",))),
-        (PutGroup("new"), Takes()),
-        (AddBan(Ban("user", "ann")), Takes(bans=("user ann",))),
-        (AddBan(Ban("user", "eve", 50.0)), Takes(bans=("user eve",))),
-        (DeleteBan("user", "eve"), Takes()),
-        (Revoke(Revoked("token", "t2")), Takes(revoked=("token 2 t2 ",))),
-        (Unrevoke("token", "", "t1"), Takes()),
+        (SetPassword("ann", HASH + "x"), StepOutcome(users=("ann",))),
+        (DeleteUser("ann"), StepOutcome(users=("ann",))),
+        (PutRole("device"), StepOutcome(roles=("device",))),
+        (PutRole("device", (RuleRecord(False, 3, "a/#"), RuleRecord(True, 3, "#"))), StepOutcome(roles=("device",))),
+        (PutRole("new"), StepOutcome()),
+        (PutGroup("plant"), StepOutcome(groups=("plant",))),
+        (PutGroup("new"), StepOutcome()),
+        (AddBan(Ban("user", "ann")), StepOutcome(bans=("user ann",))),
+        (AddBan(Ban("user", "eve", 50.0)), StepOutcome(bans=("user eve",))),
+        (DeleteBan("user", "eve"), StepOutcome()),
+        (Revoke(Revoked("token", "t2")), StepOutcome(revoked=("token 2 t2 ",))),
+        (Unrevoke("token", "", "t1"), StepOutcome()),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_step_says_what_it_takes_away(command: SimpleCommand, takes: Takes) -> None:
+def test_a_step_says_what_it_takes_away(command: SimpleCommand, takes: StepOutcome) -> None:
     """NIST: protect. What only gives takes nothing, so nobody waits; what may take names whom to judge again."""
     outcome = made(*BEGIN).apply(command)
-    assert outcome.step is not None and outcome.step.takes == takes and bool(takes) == (takes != Takes())
+    assert outcome.step is not None and outcome.step.takes == takes and bool(takes) == (takes != StepOutcome())
     assert outcome.step.epoch == 6
 
 
@@ -323,7 +323,7 @@ def test_the_policy_is_bounded_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "bytes" in machine.apply(AddUser("c" * 100)).refusal
     assert "2 bans" in machine.apply(AddBan(Ban("user", "z"))).refusal
     assert machine.apply(AddBan(Ban("user", "y", 5.0))).step
-    assert "bytes" in machine.apply(PutRole("r", (Rule(True, 1, "a" * 350),))).refusal
+    assert "bytes" in machine.apply(PutRole("r", (RuleRecord(True, 1, "a" * 350),))).refusal
     monkeypatch.setattr(bounds, "USERS_BYTES_MAX", 1)
     assert machine.apply(DeleteUser("a" * 150)).step and machine.apply(SetPassword("b" * 10)).step
     monkeypatch.setattr(bounds, "USERS_BYTES_MAX", 400)

@@ -8,8 +8,8 @@ import pytest
 from access.limits.bans import Ban
 from access.policy.commands import AddBan, DeleteBan, PutRole
 from access.policy.machine import PolicyMachine
-from access.policy.pages import ENCODED_MAX, STEPS_MAX, PolicyReader, PolicyShelf
-from access.policy.records import Role, Rule
+from access.policy.pages import ENCODED_MAX, STEPS_MAX, PolicyPages, PolicyReader
+from access.policy.records import RoleRecord, RuleRecord
 from access.policy.step import PolicyStep
 from access.policy.view import PolicyView, ViewReading, encode_view
 from tests.access.policy.whole_views import decode_view
@@ -22,11 +22,11 @@ def machine(bans: int = 40) -> PolicyMachine:
     made = PolicyMachine()
     for number in range(bans):
         made.apply(AddBan(Ban("user", f"u{number}")))
-    made.apply(PutRole("device", (Rule(True, 3, "a/#"),)))
+    made.apply(PutRole("device", (RuleRecord(True, 3, "a/#"),)))
     return made
 
 
-def read(shelf: PolicyShelf, epoch: int, own: int = 0) -> PolicyView | None:
+def read(shelf: PolicyPages, epoch: int, own: int = 0) -> PolicyView | None:
     reader, offset = PolicyReader(), 0
     while (page := shelf.page(epoch, offset)) is not None:
         assert len(page.data) <= PAGE
@@ -42,7 +42,7 @@ def read(shelf: PolicyShelf, epoch: int, own: int = 0) -> PolicyView | None:
 def test_a_view_in_pages_is_the_view_and_steps_wait_for_it() -> None:
     """Steps that come between the pages are applied behind the last; those of before are left out."""
     policy = machine()
-    shelf = PolicyShelf(PAGE)
+    shelf = PolicyPages(PAGE)
     shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
     view = read(shelf, policy.epoch)
     assert view is not None and view.epoch == 41 and view.bans.of_principal("u7", "", "", 0.0)
@@ -65,7 +65,7 @@ def test_a_view_in_pages_is_the_view_and_steps_wait_for_it() -> None:
 def test_a_view_of_a_lower_epoch_is_refused() -> None:
     """A router that lags would bring rights back that were taken."""
     policy = machine()
-    shelf = PolicyShelf(PAGE)
+    shelf = PolicyPages(PAGE)
     shelf.put(policy.epoch, encode_view(policy.epoch, policy.tables, policy.digest))
     with pytest.raises(ValueError, match="behind 42"):
         read(shelf, 41, own=42)
@@ -77,7 +77,7 @@ def test_pages_that_are_lost_mixed_or_damaged_make_no_view() -> None:
     first, second = machine(30), machine(30)
     second.apply(AddBan(Ban("user", "late")))
     data = [encode_view(policy.epoch, policy.tables, policy.digest) for policy in (first, second)]
-    shelf = PolicyShelf(PAGE)
+    shelf = PolicyPages(PAGE)
     for policy, encoded in zip((first, second), data, strict=True):
         shelf.put(policy.epoch, encoded)
     pages = [
@@ -117,7 +117,7 @@ def test_both_sides_are_bounded() -> None:
     """A shelf keeps some epochs, a reader some steps and no view that is too large."""
     policy = machine(5)
     data = encode_view(policy.epoch, policy.tables, policy.digest)
-    shelf = PolicyShelf(PAGE)
+    shelf = PolicyPages(PAGE)
     for epoch in range(10):
         shelf.put(epoch, data)
     assert sum(shelf.has(epoch) for epoch in range(10)) == ENCODED_MAX
@@ -146,8 +146,8 @@ def test_a_step_that_does_not_follow_changes_nothing() -> None:
 def test_a_role_that_nobody_can_judge_by_is_refused_when_it_comes() -> None:
     """Found by the target "policy-steps": an edge took it, and its first login ended the edge."""
     view = PolicyView()
-    damaged = Role("device", (Rule(True, 3, "a/#", network="10/0.0.0/8"),))
-    for name, role in (("device", damaged), ("other", Role("device"))):
+    damaged = RoleRecord("device", (RuleRecord(True, 3, "a/#", network="10/0.0.0/8"),))
+    for name, role in (("device", damaged), ("other", RoleRecord("device"))):
         with pytest.raises(ValueError):
             view.apply(PolicyStep(1, roles={name: role}))
         assert view.epoch == 0 and view.role("device") is None
@@ -161,8 +161,8 @@ def test_a_large_view_is_read_in_slices() -> None:
     """The view of before stays in force, steps wait, and what is damaged within is found."""
     policy = machine(9_000)
     for number in range(300):
-        policy.apply(PutRole(f"r{number}", tuple(Rule(True, 3, f"a/{number}/{rule}/+") for rule in range(40))))
-    shelf = PolicyShelf()
+        policy.apply(PutRole(f"r{number}", tuple(RuleRecord(True, 3, f"a/{number}/{rule}/+") for rule in range(40))))
+    shelf = PolicyPages()
     data = encode_view(policy.epoch, policy.tables, policy.digest)
     shelf.put(policy.epoch, data)
     reader, offset, slices = PolicyReader(), 0, 0
@@ -183,7 +183,7 @@ def test_no_slice_of_the_largest_view_takes_longer_than_five_milliseconds() -> N
     """By processor time; 100 000 bans, 1 024 roles with 100 000 rules."""
     policy = machine(100_000)
     for number in range(1_000):
-        policy.apply(PutRole(f"r{number}", tuple(Rule(True, 3, f"a/{number}/{rule}/+") for rule in range(100))))
+        policy.apply(PutRole(f"r{number}", tuple(RuleRecord(True, 3, f"a/{number}/{rule}/+") for rule in range(100))))
     data = encode_view(policy.epoch, policy.tables, policy.digest)
     began = time.thread_time()
     reading, longest, whole = ViewReading(data), 0.0, False

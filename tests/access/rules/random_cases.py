@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from access.rules.rules import Action, Grant, Placeholder, Policy, Rule, Tier, Who
+from access.rules.rules import AccessRule, Action, CompiledRules, Grant, Placeholder, Subject, Tier
 from mqtt.topics import matches
 from tests.access.rules.reference import ALPHABET, decide
 
@@ -30,7 +30,7 @@ PLACEHOLDERS = (
 LEVELS = (*ALPHABET, "a", "+", *PLACEHOLDERS)
 SLICE = 2_000  # cases of one seed: what one process does between two reports
 
-Case = tuple[Sequence[Tier], Who, str, int]  # rules, client, topic or filter, QoS
+Case = tuple[Sequence[Tier], Subject, str, int]  # rules, client, topic or filter, QoS
 
 
 def _name(rng: random.Random) -> str:
@@ -49,21 +49,21 @@ def _levels(rng: random.Random, words: Sequence[str | Placeholder]) -> tuple[str
     return (*levels, "#") if rng.random() < 0.3 else levels
 
 
-def _rule(rng: random.Random) -> Rule:
+def _rule(rng: random.Random) -> AccessRule:
     qos = sorted((rng.choice((0, 0, 1, 2)), rng.choice((0, 1, 2, 2))))
     actions = Action(rng.choice((31, 31, 6, 25, rng.randint(1, 31))))
-    return Rule(rng.random() < 0.7, actions, _levels(rng, LEVELS), qos[1], qos_min=qos[0])
+    return AccessRule(rng.random() < 0.7, actions, _levels(rng, LEVELS), qos[1], qos_min=qos[0])
 
 
 def _tiers(rng: random.Random) -> tuple[Tier, ...]:
     return tuple(tuple(_rule(rng) for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(1, 3)))
 
 
-def _who(rng: random.Random) -> Who:
-    return Who(_name(rng), _name(rng), _name(rng), {"x": _name(rng)} if rng.random() < 0.5 else {})
+def _who(rng: random.Random) -> Subject:
+    return Subject(_name(rng), _name(rng), _name(rng), {"x": _name(rng)} if rng.random() < 0.5 else {})
 
 
-def _topic(rng: random.Random, who: Who) -> str:
+def _topic(rng: random.Random, who: Subject) -> str:
     """Return a topic that has the client's own names as levels, or parts of them."""
     words = (*ALPHABET, who.client_id, who.user, who.common_name, who.attributes.get("x", "a"))
     topic = "/".join(rng.choice(words) for _ in range(rng.randint(1, 4)))
@@ -74,7 +74,7 @@ def decisions(rng: random.Random) -> Case:
     """Decide as the reference does; what holds for all clients with the rules holds for this one (A4)."""
     tiers, who, qos = _tiers(rng), _who(rng), rng.randrange(3)
     topic, action = _topic(rng, who), rng.choice(ACTIONS)
-    policy, case = Policy(tiers), (tiers, who, topic, qos)
+    policy, case = CompiledRules(tiers), (tiers, who, topic, qos)
     wanted = decide(tiers, action, topic, who, qos)
     assert policy.decide(action, topic, who, qos) == wanted, (action, case)
     assert not policy.has_levels(who) or policy.decide_for_all(action, topic, qos) in (None, wanted), (action, case)
@@ -87,17 +87,17 @@ def names(rng: random.Random) -> Case:
     All rules are allows, so nothing but a name can make one wider.
     """
     allows = tuple(
-        Rule(True, Action.PUBLISH, _levels(rng, (*PLACEHOLDERS, "a", "+"))) for _ in range(rng.randint(1, 3))
+        AccessRule(True, Action.PUBLISH, _levels(rng, (*PLACEHOLDERS, "a", "+"))) for _ in range(rng.randint(1, 3))
     )
     who = _who(rng)
     topic = _topic(rng, who)
     case = ((allows,), who, topic, 0)
-    if Policy((allows,)).decide(Action.PUBLISH, topic, who):
+    if CompiledRules((allows,)).decide(Action.PUBLISH, topic, who):
         assert any(_reaches(rule.levels, topic, who) for rule in allows), case
     return case
 
 
-def _reaches(levels: tuple[str | Placeholder, ...], topic: str, who: Who) -> bool:
+def _reaches(levels: tuple[str | Placeholder, ...], topic: str, who: Subject) -> bool:
     """Compare text with text: where the rule has a placeholder, the topic's level is the name and nothing else."""
     given, wanted = topic.split("/"), list(levels)
     if wanted[-1] == "#":
@@ -131,7 +131,7 @@ def grants(rng: random.Random) -> Case:
     """GRANTED is every topic of the filter and REFUSED none, by all topics of a small alphabet (A5)."""
     tiers, who, qos = _tiers(rng), _who(rng), rng.randrange(3)
     text = rng.choice(FILTER_NAMES)
-    grant, case = Policy(tiers).grant(text, who, qos), (tiers, who, text, qos)
+    grant, case = CompiledRules(tiers).grant(text, who, qos), (tiers, who, text, qos)
     if grant is not Grant.PARTIAL:
         for topic in FILTERS[text]:
             both = all(decide(tiers, action, topic, who, qos) for action in (Action.SUBSCRIBE, Action.RECEIVE))

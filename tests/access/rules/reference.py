@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from access.rules.rules import Action, Placeholder, Rule, Tier, Who
+from access.rules.rules import AccessRule, Action, Placeholder, Subject, Tier
 
 __all__ = ["ALPHABET", "FILTERS", "NAMES", "RULES", "TIERS", "TOPICS", "WHO", "decide", "rule_matches"]
 
 
-def literal(placeholder: Placeholder, who: Who, first: bool) -> str | None:
+def literal(placeholder: Placeholder, who: Subject, first: bool) -> str | None:
     """Return the one level that a placeholder stands for, None if the name is no literal level."""
     names = {"client_id": who.client_id, "user": who.user, "common_name": who.common_name}
     text = who.attributes.get(placeholder.key, "") if placeholder.name == "attribute" else names[placeholder.name]
@@ -17,7 +17,7 @@ def literal(placeholder: Placeholder, who: Who, first: bool) -> str | None:
     return None if bad else text
 
 
-def rule_matches(rule: Rule, topic: str, who: Who) -> bool:
+def rule_matches(rule: AccessRule, topic: str, who: Subject) -> bool:
     """Return True if a rule applies to a topic name; the client has neither address nor listener."""
     if rule.allow and (rule.listener or rule.network):
         return False
@@ -41,7 +41,7 @@ def rule_matches(rule: Rule, topic: str, who: Who) -> bool:
     return len(rule.levels) == len(given)
 
 
-def decide(tiers: Sequence[Tier], action: Action, topic: str, who: Who, qos: int = 0) -> bool:
+def decide(tiers: Sequence[Tier], action: Action, topic: str, who: Subject, qos: int = 0) -> bool:
     """Return the decision: deny wins in a tier, the first tier that decides decides, no match is a deny."""
     for tier in tiers:
         found = {
@@ -60,7 +60,7 @@ NAMES = st.one_of(
     st.sampled_from(["a", "b", "", "+", "#", "a/b", "$x", "$SYS", "a\0", "%c", "%u", "${username}", ".*", "a+", "a#"]),
     st.text(max_size=4),
 )
-WHO = st.builds(Who, NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["x", "y"]), NAMES, max_size=2))
+WHO = st.builds(Subject, NAMES, NAMES, NAMES, st.dictionaries(st.sampled_from(["x", "y"]), NAMES, max_size=2))
 TOPICS = (
     st.lists(st.one_of(st.sampled_from(ALPHABET), NAMES), min_size=1, max_size=4)
     .map("/".join)
@@ -83,7 +83,7 @@ FILTERS = st.builds(
     st.sampled_from([(), (), ("#",)]),
 ).filter(bool)
 RULES = st.builds(
-    lambda allow, actions, levels, qos: Rule(allow, Action(actions), levels, max(qos), qos_min=min(qos)),
+    lambda allow, actions, levels, qos: AccessRule(allow, Action(actions), levels, max(qos), qos_min=min(qos)),
     st.booleans(),
     st.integers(1, 31),
     LEVELS,

@@ -7,7 +7,7 @@ import pytest
 
 from access.files import AccessFileError
 from access.rules.acl_file import AclFile, parse_acl_file, read_acl_file
-from access.rules.rules import Action, Grant, Policy, Who
+from access.rules.rules import Action, CompiledRules, Grant, Subject
 
 PATH = Path("acl")
 
@@ -71,13 +71,13 @@ DECIDED = [
 ]
 
 
-def policy_of(file: AclFile, user: str, client_id: str) -> Policy:
-    return Policy(file.tiers(user, client_id))
+def policy_of(file: AclFile, user: str, client_id: str) -> CompiledRules:
+    return CompiledRules(file.tiers(user, client_id))
 
 
 @pytest.mark.parametrize(("user", "client_id", "topic", "read", "write"), DECIDED)
 def test_documented_examples(user: str, client_id: str, topic: str, read: bool, write: bool) -> None:
-    policy, who = policy_of(parse_acl_file(PATH, DOCUMENTED), user, client_id), Who(client_id, user)
+    policy, who = policy_of(parse_acl_file(PATH, DOCUMENTED), user, client_id), Subject(client_id, user)
     assert policy.decide(Action.RECEIVE, topic, who) is read
     for action in (Action.PUBLISH, Action.RETAIN, Action.WILL):
         assert policy.decide(action, topic, who) is write
@@ -85,7 +85,7 @@ def test_documented_examples(user: str, client_id: str, topic: str, read: bool, 
 
 def test_a_subscription_is_partial_where_reads_are_filtered() -> None:
     """Mosquitto grants it; the part that may be read is delivered."""
-    who = Who("c", "roger")
+    who = Subject("c", "roger")
     policy = policy_of(parse_acl_file(PATH, DOCUMENTED), "roger", "c")
     granted = {name: policy.grant(name, who) for name in ("plant/#", "plant/a/#", "#", "nothing", "$share/g/plant/a")}
     assert granted == {
@@ -112,8 +112,8 @@ def test_spaces_and_ends_of_lines_mean_nothing(content: bytes) -> None:
 def test_placeholders_are_letters_behind_topic() -> None:
     """Mosquitto substitutes in patterns only."""
     file = parse_acl_file(PATH, b"topic %c/${username}\n")
-    assert Policy(file.tiers("", "c")).decide(Action.PUBLISH, "%c/${username}", Who("c", ""))
-    assert not Policy(file.tiers("", "c")).decide(Action.PUBLISH, "c/", Who("c", ""))
+    assert CompiledRules(file.tiers("", "c")).decide(Action.PUBLISH, "%c/${username}", Subject("c", ""))
+    assert not CompiledRules(file.tiers("", "c")).decide(Action.PUBLISH, "c/", Subject("c", ""))
 
 
 # content, line of the error, a part of it

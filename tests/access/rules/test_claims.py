@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from access.rules.claims import RULES_MAX, read_acl
-from access.rules.rules import Action, Grant, Policy, Who
+from access.rules.rules import Action, CompiledRules, Grant, Subject
 
-WHO = Who("c", "u", address="10.0.0.1")
+WHO = Subject("c", "u", address="10.0.0.1")
 
 
 def rule(permission: str = "allow", action: str = "publish", topic: str = "a/b", **more: object) -> dict[str, object]:
     return {"permission": permission, "action": action, "topic": topic, **more}
 
 
-def policy(*rules: dict[str, object]) -> Policy:
-    return Policy(read_acl(list(rules)))
+def policy(*rules: dict[str, object]) -> CompiledRules:
+    return CompiledRules(read_acl(list(rules)))
 
 
 def test_the_older_form() -> None:
-    read = Policy(read_acl({"pub": ["p/${username}/#"], "sub": ["s/%c"], "all": ["both"]}))
+    read = CompiledRules(read_acl({"pub": ["p/${username}/#"], "sub": ["s/%c"], "all": ["both"]}))
     assert read.decide(Action.PUBLISH, "p/u/x", WHO) and not read.decide(Action.PUBLISH, "p/v/x", WHO)
     assert read.grant("s/c", WHO) is Grant.GRANTED and read.grant("s/+", WHO) is Grant.PARTIAL
     assert read.decide(Action.PUBLISH, "both", WHO) and read.grant("both", WHO) is Grant.GRANTED
@@ -77,7 +77,7 @@ def test_several_topics() -> None:
 def test_an_empty_acl_allows_nothing() -> None:
     every: list[object] = [[], {}, {"pub": []}]
     for acl in every:
-        assert not Policy(read_acl(acl)).decide(Action.PUBLISH, "a", WHO)
+        assert not CompiledRules(read_acl(acl)).decide(Action.PUBLISH, "a", WHO)
 
 
 BAD: dict[str, object] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from access.rules.acl_file import AclFile, read_acl_file
-from access.rules.rules import Action, Policy, Who
+from access.rules.rules import Action, CompiledRules, Subject
 from mqtt.packets import Pingreq, Pingresp, Publish
 from tests.clients.blocking import BlockingClient
 from tests.clients.mosquitto_process import EXECUTABLE, mosquitto
@@ -132,7 +132,7 @@ def writes(port: int, user: str, client_id: str) -> set[str]:
 
 
 def ours(file: AclFile, user: str, client_id: str, action: Action) -> set[str]:
-    policy, who = Policy(file.tiers(user, client_id)), Who(client_id, user)
+    policy, who = CompiledRules(file.tiers(user, client_id)), Subject(client_id, user)
     return {names_of(topic) for topic in TOPICS if policy.decide(action, names_of(topic), who)}
 
 

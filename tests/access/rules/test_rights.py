@@ -6,7 +6,7 @@ import pytest
 
 from access.rules import rights
 from access.rules.rights import NO_NUMBER, ConnectionRights, RightsClasses, RightsKey, RouteRights
-from access.rules.rules import ALL_ACTIONS, PUBLISHING, Action, Grant, Tier, Who, make_rule
+from access.rules.rules import ALL_ACTIONS, PUBLISHING, Action, Grant, Subject, Tier, make_rule
 
 OPEN = (make_rule(True, ALL_ACTIONS, "#"),)
 PERSONAL = (make_rule(True, ALL_ACTIONS, "a/%u"), make_rule(True, ALL_ACTIONS, "b"))
@@ -18,7 +18,7 @@ def source(key: RightsKey) -> Sequence[Tier]:
 
 
 def connection(classes: RightsClasses, *names: str, user: str = "u", tiers: tuple[Tier, ...] = ()) -> ConnectionRights:
-    return ConnectionRights(classes.join(RightsKey(names, tiers), 0.0), Who("c", user))
+    return ConnectionRights(classes.join(RightsKey(names, tiers), 0.0), Subject("c", user))
 
 
 def test_equal_rights_share_a_number() -> None:
@@ -139,7 +139,7 @@ def test_numbers_return_but_never_with_old_bits() -> None:
     ended = every[9]
     assert ended.judge_publish("t", route=route)
     classes.leave(ended.rights_class)
-    heir = ConnectionRights(classes.join(RightsKey(("closed",)), 100.0), Who("c", "u"))
+    heir = ConnectionRights(classes.join(RightsKey(("closed",)), 100.0), Subject("c", "u"))
     assert heir.rights_class.number == 9
     assert not heir.judge_publish("t", route=route)
     classes.leave(every[10].rights_class)

@@ -6,7 +6,7 @@ import pytest
 
 from access.files import AccessFileError
 from access.rules.role_table import parse_role_table, read_role_table
-from access.rules.rules import Action, Grant, Policy, Who
+from access.rules.rules import Action, CompiledRules, Grant, Subject
 
 PATH = Path("roles.toml")
 EXAMPLE = b"""\
@@ -45,7 +45,7 @@ def test_the_example() -> None:
     table = parse_role_table(PATH, EXAMPLE)
     assert table.groups_named
     assert table.roles("anna") == ("reader", "sensor")
-    anna, who = Policy(table.tiers(table.roles("anna")), table.groups_named), Who("c", "anna")
+    anna, who = CompiledRules(table.tiers(table.roles("anna")), table.groups_named), Subject("c", "anna")
     assert anna.decide(Action.PUBLISH, "plant/anna/x", who, 1)
     assert not anna.decide(Action.PUBLISH, "plant/anna/x", who, 2)
     assert not anna.decide(Action.RETAIN, "plant/anna/x", who)
@@ -61,13 +61,13 @@ def test_the_example() -> None:
 
 def test_a_higher_priority_decides_first() -> None:
     table = parse_role_table(PATH, EXAMPLE)
-    bert = Policy(table.tiers(table.roles("bert")))
-    assert not bert.decide(Action.PUBLISH, "plant/bert/x", Who("c", "bert"))
+    bert = CompiledRules(table.tiers(table.roles("bert")))
+    assert not bert.decide(Action.PUBLISH, "plant/bert/x", Subject("c", "bert"))
 
 
 def test_groups_of_subscribers() -> None:
     table = parse_role_table(PATH, EXAMPLE)
-    worker, who = Policy(table.tiers(table.roles("w", ["worker"]))), Who("c", "w")
+    worker, who = CompiledRules(table.tiers(table.roles("w", ["worker"]))), Subject("c", "w")
     granted = {group: worker.grant(f"$share/{group}/jobs", who) for group in ("workers", "w", "other")}
     assert granted == {"workers": Grant.GRANTED, "w": Grant.GRANTED, "other": Grant.REFUSED}
 
@@ -79,7 +79,7 @@ def test_names_that_nobody_defined_give_nothing() -> None:
     assert table.roles("nobody", ["admin"], ["wheel"]) == ()
     assert table.roles("nobody", ["reader"], ["staff"]) == ("reader",)
     assert table.tiers(["admin"]) == ()
-    assert not Policy(table.tiers(())).decide(Action.PUBLISH, "a", Who("c", ""))
+    assert not CompiledRules(table.tiers(())).decide(Action.PUBLISH, "a", Subject("c", ""))
 
 
 # content, line of the error, a part of it

@@ -11,12 +11,12 @@ from access.rules.rules import (
     ALL_ACTIONS,
     PUBLISHING,
     SUBSCRIBING,
+    AccessRule,
     Action,
+    CompiledRules,
     Grant,
-    Policy,
-    Rule,
+    Subject,
     Tier,
-    Who,
     check_cost,
     make_rule,
 )
@@ -28,19 +28,21 @@ EVERY_TOPIC = ["/".join(levels) for depth in (1, 2, 3) for levels in itertools.p
 EVERY_TOPIC.remove("")
 
 
-def allow(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> Rule:
+def allow(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> AccessRule:
     return make_rule(True, actions, text, **conditions)  # type: ignore[arg-type]
 
 
-def deny(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> Rule:
+def deny(text: str, actions: Action = ALL_ACTIONS, **conditions: object) -> AccessRule:
     return make_rule(False, actions, text, **conditions)  # type: ignore[arg-type]
 
 
 @settings(max_examples=600, deadline=None)
 @given(TIERS, ACTION, TOPICS, WHO, st.integers(0, 2))
-def test_decisions_equal_the_reference(tiers: tuple[Tier, ...], action: Action, topic: str, who: Who, qos: int) -> None:
+def test_decisions_equal_the_reference(
+    tiers: tuple[Tier, ...], action: Action, topic: str, who: Subject, qos: int
+) -> None:
     """Check A4: default deny, deny wins, any user and client ID (NIST: protect)."""
-    policy = Policy(tiers)
+    policy = CompiledRules(tiers)
     wanted = decide(tiers, action, topic, who, qos)
     assert policy.decide(action, topic, who, qos) == wanted
     if policy.has_levels(who):
@@ -49,9 +51,11 @@ def test_decisions_equal_the_reference(tiers: tuple[Tier, ...], action: Action, 
 
 @settings(max_examples=300, deadline=None)
 @given(TIERS, FILTERS, WHO, st.integers(0, 2))
-def test_grants_never_let_pass_a_refused_topic(tiers: tuple[Tier, ...], topic_filter: str, who: Who, qos: int) -> None:
+def test_grants_never_let_pass_a_refused_topic(
+    tiers: tuple[Tier, ...], topic_filter: str, who: Subject, qos: int
+) -> None:
     """Check A5: GRANTED is every topic of the filter, REFUSED none (NIST: protect)."""
-    policy = Policy(tiers)
+    policy = CompiledRules(tiers)
     grant = policy.grant(topic_filter, who, qos)
     assert policy.grant(topic_filter, who, qos) == grant
     both = {
@@ -69,8 +73,8 @@ def test_grants_never_let_pass_a_refused_topic(tiers: tuple[Tier, ...], topic_fi
 @given(NAMES, NAMES, TOPICS)
 def test_a_name_widens_no_allow(user: str, client_id: str, topic: str) -> None:
     """Checks C1, C2: a topic that passes has the names literally at their levels (NIST: protect)."""
-    policy = Policy(((allow("a/%u/%c/#"), allow("%c")),))
-    if policy.decide(Action.PUBLISH, topic, Who(client_id, user)):
+    policy = CompiledRules(((allow("a/%u/%c/#"), allow("%c")),))
+    if policy.decide(Action.PUBLISH, topic, Subject(client_id, user)):
         assert topic == client_id or topic.split("/")[:3] == ["a", user, client_id]
 
 
@@ -79,16 +83,16 @@ def test_a_hostile_name_matches_no_allow_and_every_deny(name: str) -> None:
     """Check A6: literal levels in parsed rules (NIST: protect)."""
     open_to_all = allow("#")
     for word, who in {
-        "%u": Who("id", name),
-        "${username}": Who("id", name),
-        "%c": Who(name, "user"),
-        "${clientid}": Who(name, "user"),
-        "${cert_common_name}": Who("id", "user", name),
-        "${client_attrs.x}": Who("id", "user", attributes={"x": name}),
+        "%u": Subject("id", name),
+        "${username}": Subject("id", name),
+        "%c": Subject(name, "user"),
+        "${clientid}": Subject(name, "user"),
+        "${cert_common_name}": Subject("id", "user", name),
+        "${client_attrs.x}": Subject("id", "user", attributes={"x": name}),
     }.items():
         for topic in ("a", "a/b", "a/+", "a/x/b/secret"):
-            assert not Policy(((allow(f"{word}/#"), allow(f"a/{word}/#")),)).decide(Action.PUBLISH, topic, who)
-        closed = Policy(((open_to_all, deny(f"a/{word}/secret")),))
+            assert not CompiledRules(((allow(f"{word}/#"), allow(f"a/{word}/#")),)).decide(Action.PUBLISH, topic, who)
+        closed = CompiledRules(((open_to_all, deny(f"a/{word}/secret")),))
         assert not closed.decide(Action.PUBLISH, "a/x/b/secret", who)
         assert not closed.decide(Action.RECEIVE, f"a/{name or 'x'}".replace("+", "p").replace("#", "h"), who)
         assert closed.decide(Action.PUBLISH, "b/x/secret", who)
@@ -99,8 +103,8 @@ def test_a_hostile_name_matches_no_allow_and_every_deny(name: str) -> None:
 @pytest.mark.parametrize("name", [".*", "(a|b)", "[a-z]", "a.*", "^", "$", "\\", "%c", "${username}", "é", "a\u202eb"])
 def test_signs_of_regular_expressions_are_letters(name: str) -> None:
     """Check C2: no name is a pattern (NIST: protect)."""
-    policy = Policy(((allow("u/%u/#"),),))
-    who = Who("c", name)
+    policy = CompiledRules(((allow("u/%u/#"),),))
+    who = Subject("c", name)
     assert policy.decide(Action.PUBLISH, f"u/{name}/x", who)
     assert not policy.decide(Action.PUBLISH, "u/a/x", who)
     assert not policy.decide(Action.PUBLISH, "u/c/x", who)
@@ -121,19 +125,21 @@ def test_signs_of_regular_expressions_are_letters(name: str) -> None:
 )
 def test_topics_of_the_broker(rules: Tier, topic: str, wanted: bool) -> None:
     """Check A8: only a rule that begins with $ reaches them; a user named $SYS gains nothing (NIST: protect)."""
-    who = Who("id", "$SYS")
-    assert Policy((rules,)).decide(Action.RECEIVE, topic, who) is wanted
-    assert Policy((rules,)).grant("$SYS/#", who) in ((Grant.GRANTED, Grant.PARTIAL) if wanted else (Grant.REFUSED,))
+    who = Subject("id", "$SYS")
+    assert CompiledRules((rules,)).decide(Action.RECEIVE, topic, who) is wanted
+    assert CompiledRules((rules,)).grant("$SYS/#", who) in (
+        (Grant.GRANTED, Grant.PARTIAL) if wanted else (Grant.REFUSED,)
+    )
 
 
 def test_the_first_tier_that_decides() -> None:
     """A deny below an allow changes nothing; a deny in the same tier wins."""
     first, second = (allow("a/b"), deny("a/c")), (deny("a/b"), allow("a/#"))
-    policy, who = Policy((first, second)), Who("c", "u")
+    policy, who = CompiledRules((first, second)), Subject("c", "u")
     decided = {topic: policy.decide(Action.PUBLISH, topic, who) for topic in ("a/b", "a/c", "a/d", "b")}
     assert decided == {"a/b": True, "a/c": False, "a/d": True, "b": False}
-    assert not Policy(((allow("a"), deny("a")),)).decide(Action.PUBLISH, "a", who)
-    assert not Policy(()).decide(Action.PUBLISH, "a", who)
+    assert not CompiledRules(((allow("a"), deny("a")),)).decide(Action.PUBLISH, "a", who)
+    assert not CompiledRules(()).decide(Action.PUBLISH, "a", who)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +164,17 @@ def test_the_first_tier_that_decides() -> None:
     ],
 )
 def test_grants(topic_filter: str, wanted: Grant) -> None:
-    policy = Policy(((allow("a/#", SUBSCRIBING), deny("a/secret"), allow("own/%c/#"), allow("b", PUBLISHING)),))
-    assert policy.grant(topic_filter, Who("c", "u")) is wanted
+    policy = CompiledRules(((allow("a/#", SUBSCRIBING), deny("a/secret"), allow("own/%c/#"), allow("b", PUBLISHING)),))
+    assert policy.grant(topic_filter, Subject("c", "u")) is wanted
 
 
 def test_groups_need_share_where_rules_name_them() -> None:
     """A rule of somebody else that names groups closes them as well."""
     plain = (allow("a/#"),)
-    who = Who("c", "u")
-    assert Policy((plain,)).grant("$share/g/a/b", who) is Grant.GRANTED
-    assert Policy((plain,), groups_named=True).grant("$share/g/a/b", who) is Grant.REFUSED
-    named = Policy(((*plain, allow("g", Action.SHARE), allow("%u", Action.SHARE)),))
+    who = Subject("c", "u")
+    assert CompiledRules((plain,)).grant("$share/g/a/b", who) is Grant.GRANTED
+    assert CompiledRules((plain,), groups_named=True).grant("$share/g/a/b", who) is Grant.REFUSED
+    named = CompiledRules(((*plain, allow("g", Action.SHARE), allow("%u", Action.SHARE)),))
     granted = {group: named.grant(f"$share/{group}/a/b", who) for group in ("g", "u", "h")}
     assert granted == {"g": Grant.GRANTED, "u": Grant.GRANTED, "h": Grant.REFUSED}
     assert named.grant("a/b", who) is Grant.GRANTED
@@ -189,27 +195,27 @@ def test_groups_need_share_where_rules_name_them() -> None:
 @pytest.mark.parametrize("network", ["10.0.0.0/8", "::ffff:10.0.0.0/104"])
 def test_networks(network: str, address: str, allowed: bool, denied: bool) -> None:
     """NIST: protect. Network and address each as IPv4, or as IPv6: a deny of either is one of the other."""
-    who = Who("c", "u", address=address)
-    assert Policy(((allow("a", network=network),),)).decide(Action.PUBLISH, "a", who) is allowed
-    closed = Policy(((allow("a"), deny("a", network=network)),))
+    who = Subject("c", "u", address=address)
+    assert CompiledRules(((allow("a", network=network),),)).decide(Action.PUBLISH, "a", who) is allowed
+    closed = CompiledRules(((allow("a"), deny("a", network=network)),))
     assert closed.decide(Action.PUBLISH, "a", who) is not denied
     assert closed.decide_for_all(Action.PUBLISH, "a") is None
 
 
 def test_listeners() -> None:
     """A rule of one listener opens nothing at another."""
-    policy = Policy(((allow("a", listener="tls"), allow("b"), deny("b", listener="open")),))
-    assert policy.decide(Action.PUBLISH, "a", Who("c", "u", listener="tls"))
-    assert not policy.decide(Action.PUBLISH, "a", Who("c", "u", listener="open"))
-    assert policy.decide(Action.PUBLISH, "b", Who("c", "u", listener="tls"))
-    assert not policy.decide(Action.PUBLISH, "b", Who("c", "u", listener="open"))
-    assert not policy.decide(Action.PUBLISH, "b", Who("c", "u"))
+    policy = CompiledRules(((allow("a", listener="tls"), allow("b"), deny("b", listener="open")),))
+    assert policy.decide(Action.PUBLISH, "a", Subject("c", "u", listener="tls"))
+    assert not policy.decide(Action.PUBLISH, "a", Subject("c", "u", listener="open"))
+    assert policy.decide(Action.PUBLISH, "b", Subject("c", "u", listener="tls"))
+    assert not policy.decide(Action.PUBLISH, "b", Subject("c", "u", listener="open"))
+    assert not policy.decide(Action.PUBLISH, "b", Subject("c", "u"))
 
 
 @pytest.mark.parametrize("topic", ["", "+", "#", "a/+", "a/#"])
 def test_a_filter_is_no_topic(topic: str) -> None:
-    policy = Policy(((allow("#"), allow("a/+")),))
-    assert not policy.decide(Action.PUBLISH, topic, Who("c", "u"))
+    policy = CompiledRules(((allow("#"), allow("a/+")),))
+    assert not policy.decide(Action.PUBLISH, topic, Subject("c", "u"))
     assert policy.decide_for_all(Action.PUBLISH, topic) is False
 
 
@@ -242,9 +248,9 @@ def test_rules_that_make_decisions_expensive_are_refused() -> None:
 def test_grants_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers' filters do not grow the memory; those of rules with names are not kept."""
     monkeypatch.setattr("access.rules.rules.GRANTS_KEPT", 4)
-    policy = Policy(((allow("a/#"), deny("a/7")),))
+    policy = CompiledRules(((allow("a/#"), deny("a/7")),))
     for _ in range(2):
-        granted = [policy.grant(f"a/{number}", Who("c", "u")) for number in range(10)]
+        granted = [policy.grant(f"a/{number}", Subject("c", "u")) for number in range(10)]
         assert granted.count(Grant.GRANTED) == 9 and granted[7] is Grant.REFUSED
-    personal = Policy(((allow("a/%u"),),))
-    assert [personal.grant("a/u", Who("c", user)) for user in "uv"] == [Grant.GRANTED, Grant.REFUSED]
+    personal = CompiledRules(((allow("a/%u"),),))
+    assert [personal.grant("a/u", Subject("c", user)) for user in "uv"] == [Grant.GRANTED, Grant.REFUSED]

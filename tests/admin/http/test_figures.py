@@ -2,11 +2,11 @@
 
 import math
 
-from admin.http.figures import CERTIFICATES, POINTS_MAX, Figures, History, drops_of, figures_of, finite
-from wire.messages.look_rows_nodes import SeenStats
+from admin.http.figures import CERTIFICATES, POINTS_MAX, ClusterMetrics, MetricHistory, drops_of, figures_of, finite
+from wire.messages.look_rows_nodes import StatsRow
 
 
-def edge(at_ms: int, received: float, incarnation: int = 1) -> SeenStats:
+def edge(at_ms: int, received: float, incarnation: int = 1) -> StatsRow:
     counters = {
         'stratamq_messages_received_total{qos="1"}': received,
         'stratamq_messages_delivered_total{qos="0"}': 2 * received,
@@ -14,13 +14,13 @@ def edge(at_ms: int, received: float, incarnation: int = 1) -> SeenStats:
         'stratamq_messages_dropped_total{reason="expired"}': 0.0,
     }
     gauges = {"stratamq_clients": 4.0, 'stratamq_tls_cert_not_after_seconds{listener="tls"}': 50.0}
-    row = SeenStats(node="e", incarnation=incarnation, at_ms=at_ms, ready=True)
+    row = StatsRow(node="e", incarnation=incarnation, at_ms=at_ms, ready=True)
     row.counters, row.gauges = counters, gauges
     return row
 
 
 def test_sums_and_first_ends() -> None:
-    storage = SeenStats(node="s", ready=False, gauges={'stratamq_sessions{state="absent"}': 7.0})
+    storage = StatsRow(node="s", ready=False, gauges={'stratamq_sessions{state="absent"}': 7.0})
     figures = figures_of(1_000, [edge(1_000, 0.0), storage], 3, copies_met=False)
     assert (figures.nodes, figures.nodes_ready, figures.connections, figures.sessions) == (3, 1, 4, 7)
     assert figures.tls_not_after_ms == 50_000 and not figures.copies_met
@@ -39,12 +39,12 @@ def test_a_figure_that_is_no_number_is_left_out() -> None:
 
 def test_a_rate_comes_of_two_looks_at_one_incarnation() -> None:
     """A node that began anew adds nothing until its second look, and the hour is bounded."""
-    history = History()
-    assert history.take(Figures(), [edge(0, 100.0)]).in_per_s == 0.0
-    figures = history.take(Figures(), [edge(2_000, 300.0)])
+    history = MetricHistory()
+    assert history.take(ClusterMetrics(), [edge(0, 100.0)]).in_per_s == 0.0
+    figures = history.take(ClusterMetrics(), [edge(2_000, 300.0)])
     assert (figures.in_per_s, figures.out_per_s) == (100.0, 200.0)
-    assert history.take(Figures(), [edge(3_000, 5.0, incarnation=2)]).in_per_s == 0.0
+    assert history.take(ClusterMetrics(), [edge(3_000, 5.0, incarnation=2)]).in_per_s == 0.0
     for at_ms in range(POINTS_MAX + 10):
-        history.keep(Figures(at_ms=at_ms))
+        history.keep(ClusterMetrics(at_ms=at_ms))
     columns = history.columns()
     assert len(columns["at"]) == POINTS_MAX and columns["at"][0] == 0.01

@@ -9,14 +9,14 @@ import trio
 import trio.testing
 
 from admin.http import gate
-from admin.http.gate import ADMIT, SLASH, Gate, Stay, path_of
+from admin.http.gate import ADMIT, SLASH, RequestAdmission, RequestSlot, path_of
 from admin.http.look_handlers import waits
 from admin.http.problems import Problem
 from conf.served_hosts import ServedHosts
 
 
-def stay_of(path: str, _: bytes) -> Stay:
-    return {"/live": Stay.STREAM, "/wait": Stay.WAIT}.get(path, Stay.SHORT)
+def stay_of(path: str, _: bytes) -> RequestSlot:
+    return {"/live": RequestSlot.STREAM, "/wait": RequestSlot.WAIT}.get(path, RequestSlot.SHORT)
 
 
 class Asked:
@@ -24,7 +24,7 @@ class Asked:
 
     def __init__(self, requests_max: int = 4) -> None:
         self.statuses: Counter[tuple[str, str, int]] = Counter()  # (path, caller, status)
-        self.gate = Gate(self._application, requests_max, stay_of)
+        self.gate = RequestAdmission(self._application, requests_max, stay_of)
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
         del receive
@@ -141,7 +141,7 @@ async def test_a_connection_stays_whose_body_nobody_read(
         heads.append(dict(message.get("headers", ())))
 
     scope = {"type": "http", "path": "/bans", "query_string": b"", "headers": [(b"content-length", b"2")]}
-    await Gate(application, 2, stay_of)(scope, receive, send)
+    await RequestAdmission(application, 2, stay_of)(scope, receive, send)
     assert len(pieces) - len(waiting) == taken
     assert (heads[0].get(b"connection") == b"close") is closes
 
@@ -189,7 +189,7 @@ async def test_a_request_for_another_host_is_refused(hosts: list[bytes], status:
         sent.append(message)
 
     served = ServedHosts(["ops.example", "*.wild.example"])
-    one = Gate(application, 4, stay_of, hosts=lambda: served)
+    one = RequestAdmission(application, 4, stay_of, hosts=lambda: served)
     headers = [(b"host", host) for host in hosts]
     scope = {
         "type": "http",

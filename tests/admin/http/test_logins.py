@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin.http.callers import Callers, Request, is_foreign
-from admin.http.logins import CODE_S, Logins, is_genuine
+from admin.http.logins import CODE_S, BrowserSessions, is_genuine
 from admin.http.problems import Problem
 
 GOOD = hashlib.sha256(b"smq_good").hexdigest()
 RECORD: dict[str, Any] = {"token": "ci", "role": "operator", "until_utc": None}
 
 
-def logins(sessions_max: int = 10) -> Logins:
+def logins(sessions_max: int = 10) -> BrowserSessions:
     numbers = count()
-    return Logins(100.0, 10.0, sessions_max, lambda: f"secret-{next(numbers)}")
+    return BrowserSessions(100.0, 10.0, sessions_max, lambda: f"secret-{next(numbers)}")
 
 
 def test_a_code_logs_one_browser_in() -> None:
@@ -32,13 +32,13 @@ def test_a_code_logs_one_browser_in() -> None:
 
 def test_a_login_ends_by_idleness_age_number_and_token() -> None:
     known = logins(sessions_max=2)
-    cookies = [known.open(0.0, "ann", Role.ADMIN, f"digest-{number}")[0] for number in range(3)]
+    cookies = [known.open(0.0, "ann", OperatorRole.ADMIN, f"digest-{number}")[0] for number in range(3)]
     assert known.find(0.0, cookies[0]) is None and len(known) == 2  # the most idle one went
     for now in range(5, 100, 5):
         assert known.find(float(now), cookies[1]) is not None
     assert known.find(100.0, cookies[1]) is None
     assert known.find(10.0, cookies[2]) is None
-    cookie, login = known.open(0.0, "ann", Role.ADMIN, "digest")
+    cookie, login = known.open(0.0, "ann", OperatorRole.ADMIN, "digest")
     assert is_genuine(login, login.forgery) and not is_genuine(login, "") and not is_genuine(login, "x")
     known.close_token("digest")
     assert known.find(0.0, cookie) is None
@@ -47,8 +47,8 @@ def test_a_login_ends_by_idleness_age_number_and_token() -> None:
 def test_logins_of_one_token_throw_out_none_of_another() -> None:
     """NIST: protect. At the bound the token with most logins loses its most idle one."""
     known = logins(sessions_max=10)
-    admin, _ = known.open(0.0, "root", Role.ADMIN, "digest of root")
-    viewers = [known.open(0.0, "guest", Role.VIEWER, "digest of guest")[0] for _ in range(1_100)]
+    admin, _ = known.open(0.0, "root", OperatorRole.ADMIN, "digest of root")
+    viewers = [known.open(0.0, "guest", OperatorRole.VIEWER, "digest of guest")[0] for _ in range(1_100)]
     assert len(known) == 10 and known.find(1.0, admin) is not None
     assert [known.find(1.0, cookie) is not None for cookie in viewers[-10:]] == [False] + [True] * 9
 
@@ -84,7 +84,7 @@ async def test_nobody_gets_in_by_a_token_that_ended_or_was_revoked() -> None:
         return tokens.get("good") if digest == GOOD else None
 
     callers = Callers(logins(), check, lambda: 0.0, lambda: utc[0], is_https=False)
-    assert (await callers.find(asking(bearer="smq_good"))).role is Role.OPERATOR
+    assert (await callers.find(asking(bearer="smq_good"))).role is OperatorRole.OPERATOR
     cookie, login = await callers.log_in("192.0.2.1", "smq_good", "")
     assert (await callers.find(asking(cookie=cookie))).name == "ci"
     with pytest.raises(Problem, match="X-CSRF"):

@@ -3,8 +3,8 @@
 import msgspec
 
 from admin.http.mosquitto_handlers import door_of, tree_of
-from wire.messages.look_rows_clients import SeenListener
-from wire.messages.look_rows_nodes import SeenSlow, SeenStats
+from wire.messages.look_rows_clients import ListenerRow
+from wire.messages.look_rows_nodes import SlowSubscriberRow, StatsRow
 
 # What Mosquitto's own test of its HTTP API expects, without memory tracking.
 CLIENTS = {f"clients/{name}" for name in ("total", "maximum", "disconnected", "connected", "expired")}
@@ -12,7 +12,7 @@ STORED = {"messages/stored", "store/messages/bytes", "retained messages/count", 
 BOTH = {f"{name}/{way}" for name in ("messages", "bytes", "publish/bytes") for way in ("received", "sent")}
 PUBLISHED = {f"publish/messages/{name}" for name in ("dropped", "received", "sent")}
 REST = {"shared_subscriptions/count", "packet/out/count", "packet/out/bytes", "connections/socket/count"}
-EDGE = SeenStats(
+EDGE = StatsRow(
     started_at_ms=5_000,
     counters={
         'stratamq_packets_total{direction="in",type="publish"}': 3.0,
@@ -31,7 +31,7 @@ EDGE = SeenStats(
         'stratamq_subscriptions{kind="ephemeral_shared"}': 7.0,
     },
 )
-STORAGE = SeenStats(
+STORAGE = StatsRow(
     started_at_ms=1_000,
     counters={'stratamq_storage_events_total{event="sessions_expired"}': 8.0},
     gauges={
@@ -48,7 +48,10 @@ STORAGE = SeenStats(
 
 def test_the_topics_of_mosquitto_and_no_other() -> None:
     """Edges and storage nodes together; each is a number, as Mosquitto's. Two were null."""
-    unsent = [SeenSlow(client_id="a", by="unsent", value=70.0), SeenSlow(client_id="b", by="unsent", value=30.0)]
+    unsent = [
+        SlowSubscriberRow(client_id="a", by="unsent", value=70.0),
+        SlowSubscriberRow(client_id="b", by="unsent", value=30.0),
+    ]
     told = tree_of([EDGE, STORAGE], 61_000, 3, unsent)
     tree = {name.removeprefix("$SYS/broker/"): value for name, value in told.items()}
     assert set(tree) == CLIENTS | STORED | BOTH | PUBLISHED | REST and len(tree) == 23
@@ -67,7 +70,7 @@ def test_the_topics_of_mosquitto_and_no_other() -> None:
 
 def test_listeners_by_port_or_path() -> None:
     """A listener at a path of the host has `path` in the place of `port`, as Mosquitto's has."""
-    ws = SeenListener(kind="ws", bind="[::1]:8083", tls=True, client_certificates=True, anonymous=False)
+    ws = ListenerRow(kind="ws", bind="[::1]:8083", tls=True, client_certificates=True, anonymous=False)
     assert msgspec.to_builtins(door_of(ws)) == {
         "port": 8083,
         "protocol": "websockets",
@@ -75,5 +78,5 @@ def test_listeners_by_port_or_path() -> None:
         "mtls": True,
         "allow_anonymous": False,
     }
-    local = door_of(SeenListener(kind="mqtt", bind="/run/stratamq/mqtt.sock", anonymous=True))
+    local = door_of(ListenerRow(kind="mqtt", bind="/run/stratamq/mqtt.sock", anonymous=True))
     assert msgspec.to_builtins(local)["path"] == "/run/stratamq/mqtt.sock" and local.port is None

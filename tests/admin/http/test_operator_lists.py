@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from access.operators.verbs import Role
+from access.operators.verbs import OperatorRole
 from admin.http.callers import Caller
 from admin.http.certificates import caller_of
 from admin.http.operator_lists import OperatorLists, operator_files
@@ -14,7 +14,7 @@ from conf.settings import AdminConfig, load
 from tests.wire.revocation_lists import revocation_list
 from wire.links.authority import DevelopmentAuthority
 
-ANN = Caller("ann", Role.OPERATOR, "certificate")
+ANN = Caller("ann", OperatorRole.OPERATOR, "certificate")
 
 
 class Site:

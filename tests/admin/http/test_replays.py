@@ -3,9 +3,9 @@
 import pytest
 
 from admin.http.problems import Problem
-from admin.http.replays import KEPT_S, KEYS_CALLER_MAX, Answer, Replays
+from admin.http.replays import KEPT_S, KEYS_CALLER_MAX, Replays, StoredResponse
 
-ANSWER = Answer(200, b"{}")
+ANSWER = StoredResponse(200, b"{}")
 
 
 def test_the_first_answer_is_given_again() -> None:

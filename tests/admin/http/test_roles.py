@@ -11,11 +11,11 @@ import pytest
 from litestar import Response, Router
 
 from access.operators.audit_chain import AuditRecord
-from access.operators.verbs import ROLES, VERBS, Role
+from access.operators.verbs import ROLES, VERBS, OperatorRole
 from admin.http.app import BASE, make_application
 from admin.http.callers import Callers
-from admin.http.gate import Gate
-from admin.http.logins import Logins
+from admin.http.gate import RequestAdmission
+from admin.http.logins import BrowserSessions
 from admin.http.problems import Problem
 from admin.http.row_handlers import row_handlers
 from admin.http.row_paths import LISTS
@@ -36,12 +36,12 @@ class Service:
         self.carried: list[str] = []
         self.noted: list[AuditRecord] = []
         self.asked: dict[str, Any] = {}  # arguments of the last verb
-        logins = Logins(100.0, 100.0, 10, lambda: "secret")
+        logins = BrowserSessions(100.0, 100.0, 10, lambda: "secret")
         clock = itertools.count()  # one second a look at it: failed logins slow nobody down
         callers = Callers(logins, self.check, lambda: float(next(clock)), lambda: 0.0, is_https=False)
         routes: Any = [Router(BASE, route_handlers=[*verb_handlers(self.carry), *row_handlers(self.cluster)])]
         application = make_application("c", "1", callers, routes, 60.0, False, note=self.noted.append)
-        self.application = Gate(application, 8)
+        self.application = RequestAdmission(application, 8)
 
     async def check(self, digest: str) -> dict[str, Any] | None:
         role = TOKENS.get(digest)
@@ -103,4 +103,8 @@ async def test_a_client_is_found_whatever_its_name_has(name: str) -> None:
 
 def test_most_verbs_change_nothing_for_viewers() -> None:
     """The matrix above has refusals for each role but the highest."""
-    assert {VERBS[row.verb].role for row in VERB_PATHS} == {Role.VIEWER, Role.OPERATOR, Role.ADMIN}
+    assert {VERBS[row.verb].role for row in VERB_PATHS} == {
+        OperatorRole.VIEWER,
+        OperatorRole.OPERATOR,
+        OperatorRole.ADMIN,
+    }

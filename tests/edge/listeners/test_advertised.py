@@ -5,14 +5,14 @@ from pydantic import ValidationError
 
 from conf.edge_settings import ListenerSettings
 from edge.listeners.advertised import advertised_addresses
-from edge.listeners.listeners import Listener
+from edge.listeners.listeners import EdgeListener
 
 LOCAL = "127.0.0.1:7949"
 
 
 def addresses(seen: str, *seeds: str, **settings: str) -> dict[str, str]:
     """Return the addresses of one listener, its port written as P where it is the bound one."""
-    listener = Listener(ListenerSettings(name="plain", port=0, tls=False, **settings))  # type: ignore[arg-type]
+    listener = EdgeListener(ListenerSettings(name="plain", port=0, tls=False, **settings))  # type: ignore[arg-type]
     with listener.socket:
         port = listener.socket.getsockname()[1]
         found = advertised_addresses([listener], seen, seeds)

@@ -11,11 +11,11 @@ import pytest
 
 from conf.settings import ListenerSettings
 from edge.hot.loop import Loop
-from edge.listeners.doors import ListenerDoors
-from edge.listeners.listeners import Listener
+from edge.listeners.doors import ListenerEndpoints
+from edge.listeners.listeners import EdgeListener
 from tests.edge.edge_harness import Edge
-from wire.looks.source import Ask
-from wire.messages.look_rows_clients import SeenListener
+from wire.looks.source import RowScan
+from wire.messages.look_rows_clients import ListenerRow
 from wire.messages.orders import NodeOrdered, OrderNode
 
 
@@ -41,14 +41,14 @@ class Doorway:
 
     def __init__(self) -> None:
         self.loop = Accepting()
-        self.listening = [Listener(ListenerSettings(name=name, port=0, tls=False)) for name in ("one", "two")]
+        self.listening = [EdgeListener(ListenerSettings(name=name, port=0, tls=False)) for name in ("one", "two")]
         self.edge = Edge()
         self.taken: list[str] = []
         loop = cast(Loop, self.loop)
-        self.doors = ListenerDoors(self.edge.core.node, self.listening, loop, self.accept)
+        self.doors = ListenerEndpoints(self.edge.core.node, self.listening, loop, self.accept)
 
     def accept(self, listener: object, fd: int, _: str) -> None:
-        assert isinstance(listener, Listener)
+        assert isinstance(listener, EdgeListener)
         self.taken.append(listener.policy.name)
         socket.socket(fileno=fd).close()
 
@@ -71,7 +71,7 @@ class Doorway:
 
     def rows(self, after: str = "") -> list[dict[str, object]]:
         source = self.doors.look()
-        ask = Ask({}, after, frozenset(source.columns), "viewer", 100, 1.0)
+        ask = RowScan({}, after, frozenset(source.columns), "viewer", 100, 1.0)
         return [{name: column(each) for name, column in source.columns.items()} for _, each in source.walk(ask)]
 
 
@@ -131,7 +131,7 @@ def test_a_listener_whose_address_was_taken_stays_paused(doorway: Doorway) -> No
     doorway.doors.open()
     doorway.order("pause", "one")
     port = doorway.listening[0].socket.getsockname()[1]
-    other = Listener(ListenerSettings(name="other", port=port, tls=False))
+    other = EdgeListener(ListenerSettings(name="other", port=port, tls=False))
     with other.socket:
         other.open()
         answer = doorway.order("resume", "one")
@@ -146,7 +146,7 @@ def test_an_edge_without_the_listener_has_nothing_to_do(doorway: Doorway) -> Non
 
 
 def test_what_operators_see_of_listeners(doorway: Doorway) -> None:
-    rows = [msgspec.convert(row, SeenListener) for row in doorway.rows()]
+    rows = [msgspec.convert(row, ListenerRow) for row in doorway.rows()]
     port = doorway.listening[0].socket.getsockname()[1]
     assert (rows[0].listener, rows[0].kind, rows[0].bind, rows[0].state) == (
         "one",

@@ -14,11 +14,11 @@ import pytest
 import trio
 import trio.testing
 
-from edge.listeners.hand_over import HandOverDesk, Offer
-from edge.listeners.hand_over_socket import HandOverSocket
+from edge.listeners.hand_over import Offer, SocketHandoff
+from edge.listeners.hand_over_socket import HandoffSocket
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
-from wire.messages.hand_over import HAND_OVER, Answer, decode_hand_over, encode_hand_over
+from wire.messages.hand_over import HAND_OVER, HandoffReply, decode_hand_over, encode_hand_over
 
 KNOWN = ("tls", "plain")
 TURNS = 10_000
@@ -30,13 +30,13 @@ class Edge:
     def __init__(self, folder: Path) -> None:
         self.taken: list[tuple[str, int, float]] = []
         self.counts: Counter[str] = Counter()
-        self.state = Answer.TAKEN
-        self.desk = HandOverDesk(self._state, self._take, self._count)
-        self.socket = HandOverSocket(folder, self.desk, self._count, lambda: None)
+        self.state = HandoffReply.TAKEN
+        self.desk = SocketHandoff(self._state, self._take, self._count)
+        self.socket = HandoffSocket(folder, self.desk, self._count, lambda: None)
         self.path = folder / "hand-over.sock"
 
-    def _state(self, listener: str) -> Answer:
-        return self.state if listener in KNOWN else Answer.NO_LISTENER
+    def _state(self, listener: str) -> HandoffReply:
+        return self.state if listener in KNOWN else HandoffReply.NO_LISTENER
 
     def _take(self, listener: str, fd: int, waited_s: float) -> None:
         self.taken.append((listener, fd, waited_s))
@@ -55,13 +55,13 @@ class Balancer:
     async def connect(self) -> None:
         await self.socket.connect(str(self.path))
 
-    async def offer(self, data: bytes, *descriptors: int) -> Answer:
+    async def offer(self, data: bytes, *descriptors: int) -> HandoffReply:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(fd.to_bytes(4, sys.byteorder) for fd in descriptors))]
         await self.socket.sendmsg([data], rights if descriptors else [])
         with trio.fail_after(PATIENCE_S):
             answer = await self.socket.recv(2)
         assert len(answer) == 1
-        return Answer(answer[0])
+        return HandoffReply(answer[0])
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +105,7 @@ async def test_a_connection_goes_to_its_listener(
     assert edge.socket.addresses[HAND_OVER].endswith(f":{edge.path}")
     async with balancer(edge) as one:
         assert edge.path.stat().st_mode & 0o777 == 0o600
-        assert await one.offer(message(waited_s=2.0), accepted.fileno()) is Answer.TAKEN
+        assert await one.offer(message(waited_s=2.0), accepted.fileno()) is HandoffReply.TAKEN
         accepted.close()
         [(listener, fd, waited_s)] = edge.taken
         with socket.socket(fileno=fd) as taken:
@@ -114,10 +114,10 @@ async def test_a_connection_goes_to_its_listener(
             taken.send(b"hello")
             assert client.recv(5) == b"hello"
         assert client.recv(1) == b""
-        for state in (Answer.NOT_READY, Answer.FULL, Answer.DRAINING):
+        for state in (HandoffReply.NOT_READY, HandoffReply.FULL, HandoffReply.DRAINING):
             edge.state = state
             assert await one.offer(message(), client.fileno()) is state
-        assert await one.offer(message("other"), client.fileno()) is Answer.NO_LISTENER
+        assert await one.offer(message("other"), client.fileno()) is HandoffReply.NO_LISTENER
     assert not edge.path.exists() and len(edge.taken) == 1
     assert edge.counts["handed_over_taken"] == edge.counts["handed_over_draining"] == 1
 
@@ -137,26 +137,26 @@ async def test_what_is_wrong_is_said_and_leaves_nothing_open(
     ):
         pipe = os.pipe()
         async with balancer(edge) as one:
-            assert await one.offer(b"x") is Answer.UNUSABLE  # it is accepted by now
+            assert await one.offer(b"x") is HandoffReply.UNUSABLE  # it is accepted by now
             before = open_descriptors()
             for data, descriptors, expected in (
-                (message(), (), Answer.UNUSABLE),
-                (message(), (fd, client.fileno()), Answer.UNUSABLE),
-                (message(), (fd,) * 6, Answer.UNUSABLE),
-                (message(), pipe[:1], Answer.UNUSABLE),
-                (message(), (file.fileno(),), Answer.UNUSABLE),
-                (message(), (listening.fileno(),), Answer.UNUSABLE),
-                (message(), (local.fileno(),), Answer.UNUSABLE),
-                (newer, (fd,), Answer.UNUSABLE),
-                (b"\x91" * 500, (fd,), Answer.UNUSABLE),
-                (message() + b"\0" * 600, (fd,), Answer.UNUSABLE),
-                (message(age_s=0.6), (fd,), Answer.NOT_READY),
-                (message(age_s=-5.0), (fd,), Answer.NOT_READY),
+                (message(), (), HandoffReply.UNUSABLE),
+                (message(), (fd, client.fileno()), HandoffReply.UNUSABLE),
+                (message(), (fd,) * 6, HandoffReply.UNUSABLE),
+                (message(), pipe[:1], HandoffReply.UNUSABLE),
+                (message(), (file.fileno(),), HandoffReply.UNUSABLE),
+                (message(), (listening.fileno(),), HandoffReply.UNUSABLE),
+                (message(), (local.fileno(),), HandoffReply.UNUSABLE),
+                (newer, (fd,), HandoffReply.UNUSABLE),
+                (b"\x91" * 500, (fd,), HandoffReply.UNUSABLE),
+                (message() + b"\0" * 600, (fd,), HandoffReply.UNUSABLE),
+                (message(age_s=0.6), (fd,), HandoffReply.NOT_READY),
+                (message(age_s=-5.0), (fd,), HandoffReply.NOT_READY),
             ):
                 assert await one.offer(data, *descriptors) is expected, (data, descriptors)
                 assert open_descriptors() == before
             assert not edge.taken
-            assert await one.offer(message(), fd) is Answer.TAKEN  # the socket goes on after all of them
+            assert await one.offer(message(), fd) is HandoffReply.TAKEN  # the socket goes on after all of them
             os.close(edge.taken[0][1])
         for each in pipe:
             os.close(each)
@@ -167,13 +167,13 @@ async def test_no_refusal_leaves_a_descriptor(tmp_path: Path, connection: tuple[
     fd = connection[1].fileno()
     pipe = os.pipe()
     async with balancer(edge) as one:
-        assert await one.offer(b"x") is Answer.UNUSABLE  # it is accepted by now
+        assert await one.offer(b"x") is HandoffReply.UNUSABLE  # it is accepted by now
         before = open_descriptors()
         for turn in range(TURNS):
             wrong = turn % 3
-            edge.state = Answer.FULL
+            edge.state = HandoffReply.FULL
             answer = await one.offer(message() if wrong else b"x", *((fd,) if wrong < 2 else (fd, pipe[0])))
-            assert answer is (Answer.UNUSABLE, Answer.FULL, Answer.UNUSABLE)[wrong]
+            assert answer is (HandoffReply.UNUSABLE, HandoffReply.FULL, HandoffReply.UNUSABLE)[wrong]
         assert open_descriptors() == before
     for each in pipe:
         os.close(each)
@@ -225,7 +225,7 @@ async def test_another_user_is_refused() -> None:
         closed = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         assert closed.stdout == b"0\n", closed.stderr
         assert edge.counts["balancers_refused"] == 1
-        assert await one.offer(b"x") is Answer.UNUSABLE
+        assert await one.offer(b"x") is HandoffReply.UNUSABLE
     folder.rmdir()
 
 

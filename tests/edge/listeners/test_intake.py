@@ -12,44 +12,48 @@ import pytest
 from conf.settings import ListenerSettings
 from edge.clients.arrivals import Arrivals
 from edge.hot.options import FirstBytes
-from edge.hot.state import Conn
-from edge.listeners.intake import Intake, Seat
-from edge.listeners.listeners import Listener
+from edge.hot.state import LoopConnection
+from edge.listeners.intake import AdmissionControl, ConnectionSlot
+from edge.listeners.listeners import EdgeListener
 from tests.edge.edge_harness import Edge
 from tests.patience import PATIENCE_S
 
 
-def intake(trusted: tuple[str, ...] = ("127.0.0.0/8",), **limits: Any) -> Intake:
+def intake(trusted: tuple[str, ...] = ("127.0.0.0/8",), **limits: Any) -> AdmissionControl:
     settings = ListenerSettings(name="plain", port=0, tls=False, proxy_trusted=trusted, **limits)
-    return Intake(settings, settings.proxy_trusted)
+    return AdmissionControl(settings, settings.proxy_trusted)
 
 
-def take(intake: Intake, address: str, now: float = 0.0) -> Seat | str:
+def take(intake: AdmissionControl, address: str, now: float = 0.0) -> ConnectionSlot | str:
     return intake.refusal(address, now) or intake.enter(address)
 
 
 def test_without_limits_everybody_comes_in() -> None:
     """The defaults are those of a local cluster."""
     free = intake()
-    assert all(isinstance(take(free, "203.0.113.7"), Seat) for _ in range(2_000)) and len(free) == 2_000
+    assert all(isinstance(take(free, "203.0.113.7"), ConnectionSlot) for _ in range(2_000)) and len(free) == 2_000
 
 
 def test_an_address_has_its_rate_and_takes_nothing_from_others() -> None:
     """NIST: protect. A flood of one address is refused; another address connects at its own rate meanwhile."""
     listener = intake(accept_rate_address_max=50.0)
     flood = [take(listener, "203.0.113.7", at / 2_000) for at in range(2_000)]
-    taken = sum(isinstance(seat, Seat) for seat in flood)
+    taken = sum(isinstance(seat, ConnectionSlot) for seat in flood)
     assert 99 <= taken <= 101 and set(map(str, flood[1_000:])) >= {"refused_accept_rate_address"}
-    assert all(isinstance(take(listener, "203.0.113.8", 1.0 + at / 100), Seat) for at in range(50))
+    assert all(isinstance(take(listener, "203.0.113.8", 1.0 + at / 100), ConnectionSlot) for at in range(50))
 
 
 def test_all_of_a_64_is_one_address() -> None:
     """And an IPv4 address that is written as IPv6 is the IPv4 address."""
     listener = intake(connections_address_max=2)
-    assert isinstance(take(listener, "2001:db8::1"), Seat) and isinstance(take(listener, "2001:db8::2"), Seat)
+    assert isinstance(take(listener, "2001:db8::1"), ConnectionSlot) and isinstance(
+        take(listener, "2001:db8::2"), ConnectionSlot
+    )
     assert take(listener, "2001:db8::3") == "refused_connections_address"
-    assert isinstance(take(listener, "2001:db8:0:1::1"), Seat)
-    assert isinstance(take(listener, "192.0.2.1"), Seat) and isinstance(take(listener, "::ffff:192.0.2.1"), Seat)
+    assert isinstance(take(listener, "2001:db8:0:1::1"), ConnectionSlot)
+    assert isinstance(take(listener, "192.0.2.1"), ConnectionSlot) and isinstance(
+        take(listener, "::ffff:192.0.2.1"), ConnectionSlot
+    )
     assert take(listener, "192.0.2.1") == "refused_connections_address"
 
 
@@ -57,14 +61,14 @@ def test_a_place_that_is_left_is_free_again() -> None:
     """Each connection gives back one place, however often it is told; the table of addresses becomes empty."""
     listener = intake(connections_address_max=1, connections_listener_max=2)
     first, second = take(listener, "192.0.2.1"), take(listener, "192.0.2.2")
-    assert isinstance(first, Seat) and isinstance(second, Seat)
+    assert isinstance(first, ConnectionSlot) and isinstance(second, ConnectionSlot)
     assert take(listener, "192.0.2.1") == "refused_connections_address"
     assert take(listener, "192.0.2.3") == "refused_connections_listener"
     first.leave()
     first.leave()
     assert len(listener) == 1
     third = take(listener, "192.0.2.1")
-    assert isinstance(third, Seat) and take(listener, "192.0.2.3") == "refused_connections_listener"
+    assert isinstance(third, ConnectionSlot) and take(listener, "192.0.2.3") == "refused_connections_listener"
     second.leave()
     third.leave()
     assert len(listener) == 0 and listener.addresses == 0
@@ -75,9 +79,9 @@ def test_load_balancers_and_unknown_addresses_meet_the_listener_alone(address: s
     """Many clients stand behind one of them."""
     listener = intake(accept_rate_address_max=1.0, connections_address_max=1, connections_listener_max=9)
     seats = [take(listener, address) for _ in range(10)]
-    assert [isinstance(seat, Seat) for seat in seats] == [True] * 9 + [False]
+    assert [isinstance(seat, ConnectionSlot) for seat in seats] == [True] * 9 + [False]
     assert seats[-1] == "refused_connections_listener"
-    assert isinstance(seats[0], Seat) and not seats[0].metered
+    assert isinstance(seats[0], ConnectionSlot) and not seats[0].metered
 
 
 def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
@@ -85,7 +89,7 @@ def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
     listener = intake(connections_address_max=5, accept_rate_address_max=5.0)
     for number in range(10_000):
         seat = take(listener, f"10.0.{number // 250}.{number % 250}", 0.0)
-        assert isinstance(seat, Seat)
+        assert isinstance(seat, ConnectionSlot)
         seat.leave()
     assert len(listener) == 0 and listener.addresses == 0
 
@@ -98,12 +102,12 @@ class RestingLoop:
 
     def __init__(self) -> None:
         self.rests: list[int] = []
-        self.reads: list[Conn] = []
+        self.reads: list[LoopConnection] = []
 
     def rest(self, fd: int) -> None:
         self.rests.append(fd)
 
-    def read_on(self, conn: Conn) -> None:
+    def read_on(self, conn: LoopConnection) -> None:
         self.reads.append(conn)
 
     def share(self, fd: int) -> None:
@@ -113,7 +117,7 @@ class RestingLoop:
 class Doors:
     """An edge's listener on a real socket; the loop is driven by nobody."""
 
-    def __init__(self, listener: Listener, places_max: int) -> None:
+    def __init__(self, listener: EdgeListener, places_max: int) -> None:
         self.edge = Edge()
         self.listener = listener
         core = self.edge.core
@@ -148,7 +152,7 @@ class Doors:
 
 @contextlib.contextmanager
 def doors(places_max: int = 16_384, **settings: Any) -> Iterator[Doors]:
-    listener = Listener(ListenerSettings(name="plain", port=0, tls=False, **settings))
+    listener = EdgeListener(ListenerSettings(name="plain", port=0, tls=False, **settings))
     with listener.socket:
         listener.open()
         yield Doors(listener, places_max)
@@ -192,7 +196,9 @@ def test_without_a_header_no_address_is_exempt() -> None:
         socks.append(door.connect(local))
         assert door.header_came() == FirstBytes.DONE
         seats = [client.first_bytes.seat for client in door.edge.core.clients.all() if client.first_bytes is not None]
-        assert [seat.address for seat in seats if isinstance(seat, Seat)] == ["127.0.0.1"] * 2  # the real endpoint
+        assert [seat.address for seat in seats if isinstance(seat, ConnectionSlot)] == [
+            "127.0.0.1"
+        ] * 2  # the real endpoint
         door.end()
         for sock in socks:
             sock.close()

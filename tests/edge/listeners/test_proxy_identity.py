@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from access.identity.certificates import CertificateStep, NameKind
 from conf.settings import ListenerSettings
 from edge.listeners.proxied_socket import ProxiedSocket
-from edge.listeners.proxy_protocol import ProxyHeader, WrongHeader
+from edge.listeners.proxy_protocol import InvalidProxyHeader, ProxyHeader
 from edge.node.limits import ListenerPolicy
 from tests.edge.edge_harness import Edge, Session, facts
 
@@ -98,7 +98,7 @@ def test_a_name_that_no_client_can_have_names_nobody(names: tuple[bytes, ...]) -
 )
 def test_malformed_options_refuse_the_connection(options: bytes) -> None:
     """Cut off, or two of them: one reader could take the first and another one the last."""
-    with pytest.raises(WrongHeader):
+    with pytest.raises(InvalidProxyHeader):
         ProxyHeader("any").take(header(options))
 
 
@@ -113,7 +113,7 @@ def test_damaged_options_never_name_another_client() -> None:
         proxy = ProxyHeader("any")
         try:
             proxy.take(bytes(data))
-        except WrongHeader:
+        except InvalidProxyHeader:
             continue
         assert not proxy.common_name or proxy.common_name.encode() in bytes(data)
 

@@ -27,7 +27,7 @@ from conf.settings import ListenerSettings
 from edge.login import asking_service
 from edge.login.asking_service import AT_ONCE
 from edge.login.http_callouts import HttpCallouts
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.server_urls import ServerUrls
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
@@ -78,7 +78,7 @@ class Place:
     def __init__(self, url: str, **more: object) -> None:
         self.listener = ListenerSettings(name="l", port=0, tls=False, http_url=url, **more)  # type: ignore[arg-type]
         self.cache: AnswerCache[HttpReply] = AnswerCache(SECRET, 100)
-        self.desk = JobDesk(1_000)
+        self.desk = AuthJobs(1_000)
         self.answers: dict[int, object] = {}
         self.calls = HttpCallouts([self.listener], self.cache, self.desk, self.done)
         self.desk.came = self.calls.asking.came

@@ -7,7 +7,7 @@ from access.identity.passwords import HashJob, HashKind, PasswordRecord
 from access.identity.principal import Credentials
 from conf.edge_settings import EdgeSettings
 from edge.login.chains import Chains
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.login_shells import LoginShells
 from tests.edge.edge_harness import Edge
 
@@ -19,7 +19,7 @@ def ticket(address: str) -> Ticket:
 
 def test_addresses_take_turns() -> None:
     """One that asks for much waits for itself."""
-    desk = JobDesk(10)
+    desk = AuthJobs(10)
     for number in range(5):
         desk.put(number, ticket("flood"))
     desk.put(9, ticket("honest"))
@@ -28,7 +28,7 @@ def test_addresses_take_turns() -> None:
 
 def test_the_newest_of_the_address_with_most_makes_room() -> None:
     """And nobody for an address that has as many."""
-    desk = JobDesk(4)
+    desk = AuthJobs(4)
     assert [desk.put(number, ticket("flood")) for number in range(6)] == [None] * 4 + [4, 5]
     assert desk.put(10, ticket("honest")) == 3
     assert desk.put(11, ticket("honest")) == 2
@@ -39,7 +39,7 @@ def test_the_newest_of_the_address_with_most_makes_room() -> None:
 def test_bound_and_order_hold_under_any_use() -> None:
     """NIST: protect. Each login leaves once: taken, withdrawn, or put out."""
     rng = random.Random(3)
-    desk, inside = JobDesk(8), set[int]()
+    desk, inside = AuthJobs(8), set[int]()
     for number in range(5_000):
         dice = rng.random()
         if dice < 0.6:
@@ -58,7 +58,7 @@ def test_bound_and_order_hold_under_any_use() -> None:
 def test_how_many_logins_wait_at_an_edge() -> None:
     """NIST: protect. 200 for hashes, 1 000 for each kind of server; the next one of the same address is put out."""
     edge = Edge()
-    desks: dict[str, JobDesk] = {}
+    desks: dict[str, AuthJobs] = {}
     logins = edge.core.logins
     logins.add_desks = desks.update  # type: ignore[method-assign,assignment]
     LoginShells(EdgeSettings(), Chains(bytes(32)), logins, lambda: None)

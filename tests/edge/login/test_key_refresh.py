@@ -10,7 +10,7 @@ from access.identity.key_set import FetchKeys, KeySource
 from access.identity.principal import Credentials
 from conf.settings import ListenerSettings
 from conf.url_settings import KeySetUrl
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.login.key_refresh_service import KeyRefresh
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
@@ -46,7 +46,7 @@ async def test_keys_are_fetched_at_once_from_another_url() -> None:
         (listener, *_) = await nursery.start(trio.serve_tcp, answer, 0)
         url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/keys?key="
         settings = ListenerSettings(name="set", port=0, tls=False, token_jwks_url=KeySetUrl(f"{url}a"))
-        refresh = KeyRefresh([settings], {"set": source}, JobDesk(10), lambda *_: None)
+        refresh = KeyRefresh([settings], {"set": source}, AuthJobs(10), lambda *_: None)
         nursery.start_soon(refresh.run)
         with trio.fail_after(PATIENCE_S):
             while not asked or source.is_due(boot_time()):
@@ -75,7 +75,7 @@ async def test_a_wrong_answer_is_a_failure(kind: str, caplog: pytest.LogCaptureF
         address = listener.socket.getsockname()
         url = KeySetUrl(f"http://127.0.0.1:{address[1]}/keys?key={SECRET}")
         settings = ListenerSettings(name="set", port=0, tls=False, token_jwks_url=url)
-        desk = JobDesk(10)
+        desk = AuthJobs(10)
         refresh = KeyRefresh([settings], {"set": source}, desk, lambda number, *_: done.append(number))
         desk.came = refresh.came
         desk.put(7, Ticket(Credentials("set", "192.0.2.1", "c"), 0, FetchKeys(), 1, None))

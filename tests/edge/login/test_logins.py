@@ -14,18 +14,18 @@ from access.identity.passwords import HashKind, PasswordRecord
 from access.identity.principal import (
     Allow,
     Answer,
+    AuthenticationStep,
     Credentials,
     Deny,
     Failed,
     Job,
-    Moment,
     Pass,
     Principal,
-    Step,
+    TimePoint,
 )
 from access.limits.bans import Ban
 from access.policy.view import PolicyView
-from edge.login.job_desk import JobDesk
+from edge.login.job_desk import AuthJobs
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Connect, Will
 from mqtt.reasons import ReasonCode
@@ -51,24 +51,26 @@ class Fixed:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         del credentials, moment
         return self.answer
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         raise AssertionError(credentials, job, result, moment)
 
 
 class Hashed:
     """An edge with passwords, whose hashes are computed when a test says so."""
 
-    def __init__(self, users: dict[str, bytes], waiting_max: int = 200, more: Sequence[Step] = ()) -> None:
+    def __init__(
+        self, users: dict[str, bytes], waiting_max: int = 200, more: Sequence[AuthenticationStep] = ()
+    ) -> None:
         self.records = {name: record(password) for name, password in users.items()}
-        steps: list[Step] = []
+        steps: list[AuthenticationStep] = []
         self.edge = Edge(steps=steps)
         self.step = PasswordStep(FileUsers(self.records, SECRET), self.edge.chains.known)
         steps += [self.step, *more]
-        self.desk = JobDesk(waiting_max)
+        self.desk = AuthJobs(waiting_max)
         self.edge.core.logins.add_desks({"hash": self.desk})
 
     def come(self, user: str, password: bytes, client_id: str = "c", version: int = 5, **more: Any) -> Session:
@@ -377,7 +379,7 @@ def test_a_principal_ends_by_the_clock() -> None:
 
 @pytest.mark.parametrize("step", [CertificateStep(NameKind.CN), Fixed(Allow(Principal("u", "fixed", "c"))), None])
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_connection_ends_with_the_certificate_that_it_showed(step: Step | None, version: int) -> None:
+def test_a_connection_ends_with_the_certificate_that_it_showed(step: AuthenticationStep | None, version: int) -> None:
     """NIST: protect. Whichever step let the client in, also none: 0x87 at its notAfter, by the clock; with a
     certificate that has ended nobody comes in again.
     """

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from access.identity.chain import Waiting
+from access.identity.chain import LoginPending
 from access.identity.password_file import read_password_file
-from access.identity.principal import Credentials, Moment
+from access.identity.principal import Credentials, TimePoint
 from access.identity.scram import user_line
 from access.identity.scram_step import Challenge
 from conf.edge_settings import EdgeSettings, ListenerSettings
@@ -92,7 +92,7 @@ def test_a_file_of_scram_wants_the_secret_of_its_edges(tmp_path: Path) -> None:
     given = Credentials("tcp", "::1", "c", None, None, None, "SCRAM-SHA-256", client_first("nobody"), True)
     shown = set()
     for process in (bytes(16), bytes(15) + b"x"):
-        began = ListenerChain(listener, edge, Chains(process)).chain.begin(given, Moment(0, 0))
-        assert isinstance(began, Waiting) and isinstance(began.job, Challenge)
+        began = ListenerChain(listener, edge, Chains(process)).chain.begin(given, TimePoint(0, 0))
+        assert isinstance(began, LoginPending) and isinstance(began.job, Challenge)
         shown.add(read_challenge(began.job.data)[1:])
     assert len(shown) == 1

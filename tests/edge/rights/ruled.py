@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from access.identity.principal import Allow, Credentials, Job, Moment, Pass, Principal
+from access.identity.principal import Allow, Credentials, Job, Pass, Principal, TimePoint
 from access.rules.acl_file import parse_acl_file
 from access.rules.role_table import make_role_table
 from edge.rights.sources import RuleBook, Sources
@@ -35,12 +35,12 @@ class Vouched:
     def __init__(self) -> None:
         self.known: dict[str, Principal] = {}
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Allow | Pass:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Allow | Pass:
         del moment
         known = self.known.get(credentials.user or "")
         return Allow(known) if known is not None and credentials.password is not None else Pass()
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Pass:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Pass:
         raise AssertionError(credentials, job, result, moment)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from access.limits.bans import Ban
 from access.policy import commands as c
-from access.policy.records import Rule
+from access.policy.records import RuleRecord
 from edge.node.limits import EdgeLimits
 from edge.rights.sources import Sources
 from router.policy.user_answers import answers_to
@@ -14,11 +14,11 @@ from tests.edge.edge_harness import Edge
 from tests.edge.rights.ruled import Vouched, acl, book, ruled, somebody
 from tests.edge.session_answers import publishes
 from tests.edge.test_cluster_policy import HASH, Cluster
-from wire.messages.policy import AskUsers
+from wire.messages.policy import FetchUsers
 from wire.messages.retained import RetainedMessage
-from wire.messages.wills import FireWill, Will, WillFired
+from wire.messages.wills import FireWill, SessionWill, WillFired
 
-MAY = c.PutRole("device", (Rule(True, 0x1F, "up/%u/#"),))
+MAY = c.PutRole("device", (RuleRecord(True, 0x1F, "up/%u/#"),))
 
 
 def fired(
@@ -27,7 +27,7 @@ def fired(
     """Order a will to be fired; returns whether it went out, after the edge has asked whom it must."""
     edge.held |= {WillFired}
     before = edge.core.counts.get("refused_will_fired", 0)
-    edge.storage(FireWill(3, 1, 1, 17, Will(topic, b"bye", 1, **place), client_id, owner, made))
+    edge.storage(FireWill(3, 1, 1, 17, SessionWill(topic, b"bye", 1, **place), client_id, owner, made))
     edge.turn()
     return edge.core.counts.get("refused_will_fired", 0) == before
 
@@ -47,13 +47,13 @@ def test_the_will_of_a_user_with_a_role_of_the_cluster_goes_out() -> None:
     cluster = with_user()
     made = made_of(cluster)
     assert fired(cluster.edge, "ann", made)
-    (asked,) = cluster.edge.take(AskUsers)
+    (asked,) = cluster.edge.take(FetchUsers)
     assert asked.names == ["ann"] and not cluster.edge.take(WillFired)
     for answer in answers_to(asked, cluster.machine):
         cluster.edge.router(answer)
     cluster.edge.turn()
     assert cluster.edge.take(WillFired) and "refused_will_fired" not in cluster.core.counts
-    assert fired(cluster.edge, "ann", made) and not cluster.edge.take(AskUsers)
+    assert fired(cluster.edge, "ann", made) and not cluster.edge.take(FetchUsers)
     assert not fired(cluster.edge, "ann", made, topic="up/bob/gone")
 
 
@@ -62,7 +62,7 @@ def test_the_will_of_a_user_with_a_role_of_the_cluster_goes_out() -> None:
     [
         c.SetDisabled("ann", True),
         c.DeleteUser("ann"),
-        c.PutRole("device", (Rule(True, 0x1F, "down/#"),)),
+        c.PutRole("device", (RuleRecord(True, 0x1F, "down/#"),)),
         c.AddBan(Ban("user", "ann")),
         c.AddBan(Ban("client_id", "c")),
     ],
@@ -74,7 +74,7 @@ def test_the_will_of_a_user_that_lost_its_right_does_not(taken: c.SimpleCommand)
     cluster.order(taken)
     cluster.run()
     cluster.edge.held |= {WillFired}
-    cluster.edge.storage(FireWill(3, 1, 1, 17, Will("up/ann/gone", b"bye", 1), "c", "ann", made))
+    cluster.edge.storage(FireWill(3, 1, 1, 17, SessionWill("up/ann/gone", b"bye", 1), "c", "ann", made))
     cluster.run(0.1)
     assert cluster.core.counts["refused_will_fired"] == 1 and len(cluster.edge.take(WillFired)) == 1
 
@@ -103,7 +103,7 @@ def test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it
     taken: Ban, place: dict[str, str], fires: bool, owner: str
 ) -> None:
     """NIST: respond. Its client and its edge may be gone for long; one that nobody with a name left, too."""
-    cluster = with_user(c.PutRole("device", (Rule(True, 0x1F, "up/#"),)), c.AddBan(taken))
+    cluster = with_user(c.PutRole("device", (RuleRecord(True, 0x1F, "up/#"),)), c.AddBan(taken))
     cluster.edge.core.replace_rules(book(Sources(of_cluster=True, anonymous=("device",))))
     made = made_of(cluster) if owner else 0
     fired(cluster.edge, owner, made, **place)
@@ -116,7 +116,7 @@ def test_a_name_that_is_given_again_leaves_nothing_of_the_former_user() -> None:
     made = made_of(cluster)
     cluster.order(c.DeleteUser("ann"), c.AddUser("ann", HASH, roles=("device",)))
     cluster.run()
-    cluster.edge.storage(FireWill(3, 1, 1, 17, Will("up/ann/gone", b"bye", 1), "c", "ann", made))
+    cluster.edge.storage(FireWill(3, 1, 1, 17, SessionWill("up/ann/gone", b"bye", 1), "c", "ann", made))
     cluster.run(0.1)
     assert cluster.core.counts["refused_will_fired"] == 1
 
@@ -171,7 +171,7 @@ def test_the_publisher_of_a_retained_message_may_be_left_unjudged() -> None:
 
 
 def test_retained_messages_of_the_cluster_s_users_wait_for_a_router() -> None:
-    cluster = with_user(c.PutRole("all", (Rule(True, 0x1F, "#"),)), c.AddUser("bob", HASH, roles=("all",)))
+    cluster = with_user(c.PutRole("all", (RuleRecord(True, 0x1F, "#"),)), c.AddUser("bob", HASH, roles=("all",)))
     made = made_of(cluster)
     edge = cluster.edge
     edge.retained = [

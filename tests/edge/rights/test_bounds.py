@@ -8,10 +8,10 @@ import pytest
 from access.operators.arguments import RolePut, UserAdd
 from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
-from edge.hot.state import Inbound
-from edge.listeners.listeners import Listener
+from edge.hot.state import InboundPublish
+from edge.listeners.listeners import EdgeListener
 from edge.node.limits import EdgeLimits, ListenerPolicy
-from edge.publishing.sending import Outgoing
+from edge.publishing.sending import OutgoingMessage
 from edge.rights.bounds import bounds_of_listener, stricter
 from mqtt.packets import Will
 from mqtt.properties import PropertyId
@@ -54,7 +54,7 @@ def test_the_strictest_holds(
 def test_each_limit_works_for_a_listener_a_user_and_a_role(name: str) -> None:
     """And the verbs take each of them; what no edge reads is refused."""
     settings = ListenerSettings.model_validate({"name": "x", "port": 0, "tls": False, name: 7})
-    listener = Listener(settings)
+    listener = EdgeListener(settings)
     listener.socket.close()
     assert getattr(bounds_of_listener(EdgeLimits(), listener.policy), name) == 7
     edge = ruled(roles(some={"limits": {name: 7}}, more={"limits": {name: 6}}))
@@ -150,8 +150,8 @@ def test_what_a_partition_holds_goes_with_the_connect_the_will_and_the_publish()
         (opening,) = [message for _, message in edge.core.told if isinstance(message, OpenSession)]
         edge.held.clear()
         edge.turn()
-        message = Inbound(b"t", b"m", 1, True, conn=session.client.conn)
-        return opening, Outgoing(unused, message).owner
+        message = InboundPublish(b"t", b"m", 1, True, conn=session.client.conn)
+        return opening, OutgoingMessage(unused, message).owner
 
     names = (
         "sessions_user_max",

@@ -7,7 +7,7 @@ from tests.edge.rights.test_resumed_filters import DURABLE, taken
 from tests.edge.rights.test_sweep import ALL, LESS, turns
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.map_pages import map_pages
-from wire.messages.sessions import FiltersListed, ListFilters, OpenSession, SessionOpened, Subscription
+from wire.messages.sessions import FiltersListed, ListFilters, OpenSession, SessionOpened, SessionSubscription
 
 
 def resumed(edge: Edge, client_id: str = "anna", session: int = 5) -> Session:
@@ -25,7 +25,7 @@ def resumed(edge: Edge, client_id: str = "anna", session: int = 5) -> Session:
 def tell(edge: Edge, *filters: str, next_skip: int = 0, again: bool = False) -> int:
     """Answer the question that is open with a page; return where it began."""
     (asked,) = edge.take(ListFilters)
-    edge.storage(FiltersListed(asked.request, [Subscription(name, 1) for name in filters], next_skip, again))
+    edge.storage(FiltersListed(asked.request, [SessionSubscription(name, 1) for name in filters], next_skip, again))
     turns(edge)
     assert isinstance(asked, ListFilters)
     return asked.skip
@@ -84,7 +84,7 @@ def test_few_sessions_are_read_at_once_and_a_closed_one_is_passed_by() -> None:
     clients[0].drop()
     clients[READ_AT_ONCE].drop()
     for one in asked:
-        edge.storage(FiltersListed(one.request, [Subscription("more/a", 1)]))
+        edge.storage(FiltersListed(one.request, [SessionSubscription("more/a", 1)]))
     turns(edge)
     (last,) = edge.take(ListFilters)
     assert last.session & 0xFFFF == 5 + READ_AT_ONCE + 1
@@ -141,7 +141,7 @@ def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
     assert [one.partition for one in edge.take(ListFilters)] == [place(others[0])]
     resumed(edge, others[1], 99)
     assert [one.partition for one in edge.take(ListFilters)] == [place(others[1])]
-    edge.storage(FiltersListed(asked[0].request, [Subscription("more/a", 1)]))
+    edge.storage(FiltersListed(asked[0].request, [SessionSubscription("more/a", 1)]))
     turns(edge)
     assert taken(edge) == ["more/a"] and not edge.take(ListFilters), "three of it and two others are under way"
     for one in asked[1:]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from access.identity.principal import Allow, Answer, Credentials, Job, Moment, Pass
+from access.identity.principal import Allow, Answer, Credentials, Job, Pass, TimePoint
 from edge.rights.sweep import FILTERS_OF_TURN
 from mqtt.packets import Auth, Connect
 from mqtt.properties import PropertyId
@@ -24,11 +24,11 @@ class Tokens:
     def __init__(self) -> None:
         self.now = replace(principal("anna"), roles=("wide",))
 
-    def begin(self, credentials: Credentials, moment: Moment) -> Answer:
+    def begin(self, credentials: Credentials, moment: TimePoint) -> Answer:
         del moment
         return Allow(self.now) if credentials.method == "TOKEN" else Pass()
 
-    def resume(self, credentials: Credentials, job: Job, result: object, moment: Moment) -> Answer:
+    def resume(self, credentials: Credentials, job: Job, result: object, moment: TimePoint) -> Answer:
         raise AssertionError(credentials, job, result, moment)
 
 

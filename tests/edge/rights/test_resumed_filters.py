@@ -9,7 +9,7 @@ from edge.rights.sweep import FILTERS_OF_TURN
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_sweep import ALL, LESS, turns
-from wire.messages.sessions import OpenSession, SessionOpened, Subscription, UnsubscribeSession
+from wire.messages.sessions import OpenSession, SessionOpened, SessionSubscription, UnsubscribeSession
 
 HELD = ("down/a", "more/a", "$share/g/more/b")
 TAKEN = ["$share/g/more/b", "more/a"]
@@ -23,7 +23,7 @@ def resumed(edge: Edge, *filters: str) -> Session:
     (asked,) = edge.take(OpenSession)
     edge.held = set()
     assert asked.judged
-    told = [Subscription(name, 1) for name in filters]
+    told = [SessionSubscription(name, 1) for name in filters]
     edge.storage(SessionOpened(asked.request, asked.partition, 1, 0, 9, 5, True, told))
     turns(edge)
     session.read()
@@ -100,7 +100,7 @@ def test_many_filters_of_one_that_comes_again_are_judged_over_several_turns() ->
 
 def _with_filters(edge: Edge, name: str) -> Client:
     client = come(edge, principal("anna", name)).client
-    client.subscriptions.update({text: Subscription(text, 1) for text in ("down/a", "down/b", "down/c")})
+    client.subscriptions.update({text: SessionSubscription(text, 1) for text in ("down/a", "down/b", "down/c")})
     return client
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from access.identity.principal import Principal
 from access.policy.view import PolicyView
-from access.rules.rules import Action, Policy, Who
+from access.rules.rules import Action, CompiledRules, Subject
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
 from edge import reload
@@ -75,7 +75,7 @@ def test_a_role_of_everything_reaches_no_topic_that_begins_with_a_dollar(tmp_pat
     book = read_rules([listener(roles_file=path, authenticated_roles=("device",))])
 
     def may(who: Principal | None, action: Action, topic: str) -> bool:
-        return Policy(book.tiers(book.key("tcp", who, "c"))).decide(action, topic, Who("c", ""))
+        return CompiledRules(book.tiers(book.key("tcp", who, "c"))).decide(action, topic, Subject("c", ""))
 
     for action in (Action.PUBLISH, Action.RECEIVE, Action.RETAIN, Action.WILL):
         known = Principal("anna", "", "c")
@@ -133,6 +133,9 @@ def test_a_file_that_changes_while_it_is_read_is_taken_by_the_next_reload(
     monkeypatch.setattr(reload, "read_rules", read_and_write)
     part.put(part.load(asked))
     part.put(part.load(asked))
-    who, policy = Who("c", "anna"), Policy(part.book.tiers(part.book.key("tcp", Principal("anna", "", "c"), "c")))
+    who, policy = (
+        Subject("c", "anna"),
+        CompiledRules(part.book.tiers(part.book.key("tcp", Principal("anna", "", "c"), "c"))),
+    )
     assert len(given) == 2
     assert policy.decide(Action.PUBLISH, "less", who) and not policy.decide(Action.PUBLISH, "more/x", who)

@@ -12,10 +12,10 @@ from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import book, come, principal, roles, ruled
 from tests.edge.rights.test_sweep import turns
 from tests.edge.session_answers import publishes
-from wire.messages.redispatch import RedispatchAnswer, RedispatchOrder, SharePick
+from wire.messages.redispatch import RedispatchOrder, RedispatchReply, SharePick
 from wire.messages.routes import Destinations, GroupDestinations
 from wire.messages.sessions import SubscribeSession
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 SHARE = "g/down/#"
 STORED: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60}
@@ -132,14 +132,14 @@ def order(pick: SharePick | None = None, attempt: int = 0) -> RedispatchOrder:
     """Return a partition's order to hand a secret copy on."""
     if attempt:
         pick = SharePick(SHARE.encode(), -1, "e9", 1, attempt)
-    return RedispatchOrder(0, 1, 1, 5, SHARE.encode(), Will(SECRET, b"left", 1), pick)
+    return RedispatchOrder(0, 1, 1, 5, SHARE.encode(), SessionWill(SECRET, b"left", 1), pick)
 
 
 def test_a_partitions_copy_goes_to_a_member_that_may_have_it_or_to_nobody() -> None:
     edge, _, (anna, boss) = group("anna", "boss")
     edge.storage(order())
     edge.turn()
-    (answer,) = edge.take(RedispatchAnswer) or [one for one in edge.seen if isinstance(one, RedispatchAnswer)]
+    (answer,) = edge.take(RedispatchReply) or [one for one in edge.seen if isinstance(one, RedispatchReply)]
     assert answer.pick is not None and answer.pick.edge == "e0"
     edge.storage(order(answer.pick))
     edge.turn()
@@ -147,7 +147,7 @@ def test_a_partitions_copy_goes_to_a_member_that_may_have_it_or_to_nobody() -> N
     nobody, _, _ = group("anna", "bert")
     nobody.storage(order())
     nobody.turn()
-    (last,) = [one for one in nobody.seen if isinstance(one, RedispatchAnswer)]
+    (last,) = [one for one in nobody.seen if isinstance(one, RedispatchReply)]
     assert last.pick is None and nobody.core.counts["shares_not_authorized"] == 1
 
 
@@ -158,7 +158,7 @@ def test_a_copy_that_each_destination_refuses_is_dropped_in_the_end() -> None:
     edge.turn()
     edge.storage(order(attempt=ATTEMPTS_MAX))
     edge.turn()
-    (last,) = [one for one in edge.seen if isinstance(one, RedispatchAnswer)]
+    (last,) = [one for one in edge.seen if isinstance(one, RedispatchReply)]
     assert last.pick is None and edge.core.counts["shares_not_authorized"] == 1
 
 

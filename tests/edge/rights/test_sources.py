@@ -1,7 +1,7 @@
 """Which tiers a client has, and in which order they decide."""
 
 from access.policy.view import PolicyView
-from access.rules.rules import ALL_ACTIONS, Action, Grant, Policy, Who, make_rule
+from access.rules.rules import ALL_ACTIONS, Action, CompiledRules, Grant, Subject, make_rule
 from edge.rights.sources import RuleBook, Sources
 from tests.edge.rights.ruled import acl, principal, roles
 
@@ -11,7 +11,7 @@ FILE = "topic read open\nuser anna\ntopic write a\npattern write own/%c"
 def may(sources: Sources, user: str, topic: str, client_id: str = "c", **more: object) -> bool:
     who = principal(user, client_id, **more) if user else None
     tiers = sources.tiers(sources.key(who, client_id), PolicyView())
-    return Policy(tiers, sources.groups_named).decide(Action.PUBLISH, topic, Who(client_id, user))
+    return CompiledRules(tiers, sources.groups_named).decide(Action.PUBLISH, topic, Subject(client_id, user))
 
 
 def test_clients_with_equal_rules_have_equal_keys() -> None:
@@ -62,8 +62,8 @@ def test_topics_of_gateways_are_theirs_alone() -> None:
     everything = ((make_rule(True, ALL_ACTIONS, "#"), make_rule(True, ALL_ACTIONS, "$gateway/#")),)
     book = RuleBook({"l": Sources()})
     for user, is_gateway in (("", False), ("anna", False), ("gateway", False), ("gateway/bridge", True)):
-        who = Who("c", user, listener="l")
-        policy = Policy(book.tiers(book.key("l", principal(user, "c", tiers=everything) if user else None, "c")))
+        who = Subject("c", user, listener="l")
+        policy = CompiledRules(book.tiers(book.key("l", principal(user, "c", tiers=everything) if user else None, "c")))
         for topic in ("$gateway", "$gateway/presence/a"):
             for action in (Action.PUBLISH, Action.RETAIN, Action.WILL, Action.RECEIVE):
                 assert policy.decide(action, topic, who, 0) is is_gateway

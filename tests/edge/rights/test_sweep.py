@@ -7,8 +7,7 @@ from mqtt.packets import Will
 from tests.edge.edge_harness import Edge, Session
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled, somebody
 from wire.messages.sessions import OpenSession, UnsubscribeSession
-from wire.messages.wills import FireWill, WillFired
-from wire.messages.wills import Will as WillOfSession
+from wire.messages.wills import FireWill, SessionWill, WillFired
 
 BOTH: dict[str, object] = {"subscribe": ["down/#", "more/#"], "publish": ["#"]}
 ALL: dict[str, object] = {"publish": ["#"], "subscribe": ["#"]}
@@ -118,7 +117,7 @@ def test_a_will_that_fires_is_judged_by_its_owner(owner: str, fires: bool) -> No
     reader = somebody(edge, "reader", "reader")
     reader.subscribe("gone")
     reader.read()
-    edge.core.publishing.fire_will("s0", FireWill(7, 0, 1, 3, WillOfSession("gone", b"x", 0, False), "c", owner))
+    edge.core.publishing.fire_will("s0", FireWill(7, 0, 1, 3, SessionWill("gone", b"x", 0, False), "c", owner))
     told = [message for _, message in edge.core.told if isinstance(message, WillFired)]
     assert edge.core.counts.get("refused_will_fired", 0) == (0 if fires else 1)
     assert fires or [message.request for message in told] == [7]

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from gateways.balancer.directory import Directory, DirectoryRules, Forward, Wanted
+from gateways.balancer.directory import Directory, DirectoryRules, Forward, PlacementRequest
 from gateways.balancer.edge import Edge
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
 from wire.messages.hand_over import HAND_OVER
 
-TLS = Wanted("tls")
+TLS = PlacementRequest("tls")
 
 
 def entry(node: str, **changes: object) -> NodeEntry:
@@ -41,7 +41,7 @@ def directory(*entries: NodeEntry, local: Mapping[str, str] | None = None, **rul
     return made
 
 
-def spread(made: Directory, count: int, now: float = 100.0, wanted: Wanted = TLS) -> Counter[str]:
+def spread(made: Directory, count: int, now: float = 100.0, wanted: PlacementRequest = TLS) -> Counter[str]:
     found: Counter[str] = Counter()
     for _ in range(count):
         edge = made.choose(now, wanted)
@@ -87,7 +87,7 @@ def test_an_edge_of_this_host_needs_no_address(forward: Forward, candidates: lis
 def test_what_must_be_relayed_goes_to_nobody_who_cannot_be_dialled() -> None:
     mine = {"tls": "0.0.0.0:8883", HAND_OVER: "unix:boot:/e1"}
     made = directory(entry("e1", clients=mine), entry("e2"), local={"unix:boot:/e1": "/e1"})
-    assert spread(made, 10, wanted=Wanted("tls", in_clear=True)) == {"e2": 10}
+    assert spread(made, 10, wanted=PlacementRequest("tls", in_clear=True)) == {"e2": 10}
 
 
 def test_a_failure_is_waited_out_and_doubles() -> None:
@@ -167,14 +167,17 @@ def test_two_balancers_compare_two_random_edges() -> None:
 def test_sticky_clients_stay_and_no_edge_has_far_more_than_its_share() -> None:
     edges = [entry(f"e{number}") for number in range(1, 6)]
     made = directory(*edges, policy="sticky")
-    first = {key: made.choose(100.0, Wanted("tls", key)) for key in map(str, range(2_000))}
+    first = {key: made.choose(100.0, PlacementRequest("tls", key)) for key in map(str, range(2_000))}
     counts = Counter(edge.node for edge in first.values() if edge is not None)
     assert max(counts.values()) <= 1.25 * 400 + 1
     again = directory(*edges[:-1], policy="sticky")
     moved = [
         key
         for key, edge in first.items()
-        if (other := again.choose(100.0, Wanted("tls", key))) and edge and other.node != edge.node and edge.node != "e5"
+        if (other := again.choose(100.0, PlacementRequest("tls", key)))
+        and edge
+        and other.node != edge.node
+        and edge.node != "e5"
     ]
     assert len(moved) < 200  # only those of the edge that is gone, and whom the bound moves
 
@@ -186,7 +189,7 @@ def test_the_zone_of_the_clients_partition_is_near() -> None:
     both = of(entry("e1", zone="a"), entry("e2", zone="b"), *stores, partitions=placed)
     made.map_moved(0.0, both)
     for client_id in map(str, range(20)):
-        edge = made.choose(100.0, Wanted("tls", client_id, client_id))
+        edge = made.choose(100.0, PlacementRequest("tls", client_id, client_id))
         assert edge is not None
         assert edge.node == ("e1" if both.partition_for(client_id) == 0 else "e2")
     assert spread(made, 5) == {"e2": 5}  # the balancer's own zone, where the client ID is not known

@@ -9,11 +9,11 @@ import trio.testing
 
 from conf.balance_settings import BalanceListener
 from conf.errors import UserError
-from gateways.balancer.doors import Door, activated_sockets
+from gateways.balancer.doors import BalancerListener, activated_sockets
 from tests.patience import PATIENCE_S
 
 
-def port_of(door: Door) -> int:
+def port_of(door: BalancerListener) -> int:
     return int(door.address.rpartition(":")[2])
 
 
@@ -28,7 +28,7 @@ async def test_a_shut_door_refuses_and_opens_again(chosen: bool) -> None:
     """Whether the settings name the port, or the system chose it."""
     events: list[str] = []
 
-    def arrived(_: Door, client: socket.socket, address: str) -> None:
+    def arrived(_: BalancerListener, client: socket.socket, address: str) -> None:
         events.append(address)
         client.close()
 
@@ -36,7 +36,7 @@ async def test_a_shut_door_refuses_and_opens_again(chosen: bool) -> None:
     if not chosen:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-    door = Door(BalanceListener(name="tls", port=port), None, lambda _: None)
+    door = BalancerListener(BalanceListener(name="tls", port=port), None, lambda _: None)
     number = port_of(door)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(door.run, arrived)
@@ -61,7 +61,7 @@ def test_an_address_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = BalanceListener(name="tls", port=taken.getsockname()[1])
         with pytest.raises(UserError, match=r"listener tls: cannot listen on 127\.0\.0\.1:"):
-            Door(settings, None, lambda _: None)
+            BalancerListener(settings, None, lambda _: None)
 
 
 def test_sockets_of_systemd_go_by_name() -> None:

@@ -1,6 +1,6 @@
 """The map of a balancer: from several routers at once, with pages and steps that are lost, late, or behind."""
 
-from gateways.balancer.following import MapFollower
+from gateways.balancer.following import BalancerMapFollower
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
@@ -24,7 +24,7 @@ class Following:
         self.sent: list[tuple[str, FollowMap]] = []
         self.seen: list[int] = []
         self.refused: list[tuple[str, str]] = []
-        self.follower = MapFollower(
+        self.follower = BalancerMapFollower(
             self._send, lambda cluster_map: self.seen.append(cluster_map.epoch), refuse=self._refuse
         )
 

@@ -13,7 +13,7 @@ import trio.testing
 
 from conf.balance_settings import BalanceListener, BalanceSettings
 from gateways.balancer.arrival import Arrival
-from gateways.balancer.directory import Directory, DirectoryRules, Wanted
+from gateways.balancer.directory import Directory, DirectoryRules, PlacementRequest
 from gateways.balancer.forwarding import Forwarding
 from gateways.balancer.no_room import is_no_room
 from tests.patience import PATIENCE_S
@@ -37,7 +37,7 @@ def arrival(version: int = 4) -> tuple[socket.socket, Arrival]:
         accepted, _ = server.accept()
     accepted.setblocking(False)
     now = boot_time()
-    return client, Arrival(accepted, PLAIN, now, now + 3.0, Wanted("plain"), version)
+    return client, Arrival(accepted, PLAIN, now, now + 3.0, PlacementRequest("plain"), version)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from gateways.balancer import hand_over
 from gateways.balancer.hand_over import EdgeSocket
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
-from wire.messages.hand_over import Answer
+from wire.messages.hand_over import HandoffReply
 
 
 class Edge:
@@ -47,17 +47,17 @@ def client() -> Iterator[socket.socket]:
 
 
 @contextlib.asynccontextmanager
-async def asking(tmp_path: Path) -> AsyncIterator[tuple[Edge, EdgeSocket, list[Answer | None]]]:
+async def asking(tmp_path: Path) -> AsyncIterator[tuple[Edge, EdgeSocket, list[HandoffReply | None]]]:
     path = tmp_path / "hand-over.sock"
     edge = Edge(path)
-    told: list[Answer | None] = []
+    told: list[HandoffReply | None] = []
     async with trio.open_nursery() as nursery:
         with edge.listening:
             yield edge, EdgeSocket(str(path), nursery.start_soon), told
         nursery.cancel_scope.cancel()
 
 
-async def until(told: list[Answer | None], count: int) -> None:
+async def until(told: list[HandoffReply | None], count: int) -> None:
     with trio.fail_after(PATIENCE_S):
         while len(told) < count:
             await trio.sleep(0.001)
@@ -69,11 +69,13 @@ async def test_many_are_under_way_and_answered_in_order(tmp_path: Path, client: 
             assert to.offer(client, "tls", boot_time(), told.append)
         connection = await edge.accept()
         with connection:
-            for answer in (Answer.TAKEN, Answer.FULL, Answer.DRAINING):
+            for answer in (HandoffReply.TAKEN, HandoffReply.FULL, HandoffReply.DRAINING):
                 await edge.take(connection)
                 connection.send(bytes((answer,)))
             await until(told, 3)
-            assert told == [Answer.TAKEN, Answer.FULL, Answer.DRAINING] and edge.got == 3 and to.is_idle
+            assert (
+                told == [HandoffReply.TAKEN, HandoffReply.FULL, HandoffReply.DRAINING] and edge.got == 3 and to.is_idle
+            )
             assert to.offer(client, "tls", boot_time(), told.append)  # over the same connection
             await edge.take(connection)
             connection.send(b"\0")
@@ -99,7 +101,7 @@ async def test_an_edge_that_does_not_answer_is_asked_no_more(
             connection.send(b"\3")
             connection.send(b"\0")
         await until(told, 2)
-        assert told == ([Answer.TAKEN, Answer.FULL] if how == "unasked" else [None, None])
+        assert told == ([HandoffReply.TAKEN, HandoffReply.FULL] if how == "unasked" else [None, None])
         connection.close()
         await trio.sleep(0.01)
         told.clear()
@@ -108,7 +110,7 @@ async def test_an_edge_that_does_not_answer_is_asked_no_more(
             await edge.take(again)
             again.send(b"\0")
             await until(told, 1)
-        assert told == [Answer.TAKEN]
+        assert told == [HandoffReply.TAKEN]
 
 
 async def test_nobody_there_is_told_at_once(tmp_path: Path, client: socket.socket) -> None:
@@ -130,7 +132,7 @@ async def test_an_edge_that_does_not_read_keeps_what_it_has(tmp_path: Path, clie
                 await edge.take(connection)
                 connection.send(b"\0")
             await until(told, offered)
-            assert told == [Answer.TAKEN] * offered
+            assert told == [HandoffReply.TAKEN] * offered
             assert to.offer(client, "tls", boot_time(), told.append)  # over the same connection
             await edge.take(connection)
 
@@ -151,4 +153,4 @@ async def test_answers_that_came_count_when_the_connection_ends(
                 connection.close()
                 assert not to.offer(client, "tls", boot_time(), told.append)  # before the answers are looked at
             await until(told, 3)
-    assert told == [Answer.TAKEN, Answer.TAKEN, None]
+    assert told == [HandoffReply.TAKEN, HandoffReply.TAKEN, None]

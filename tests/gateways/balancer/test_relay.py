@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from gateways.balancer import relay, tls_relay
-from gateways.balancer.relay import Pump
+from gateways.balancer.relay import RelayPump
 from gateways.balancer.tls_relay import SecuredPump, secure
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
@@ -20,7 +20,7 @@ from wire.links.authority import DevelopmentAuthority
 class Relayed:
     """One relayed connection: ``client`` and ``edge`` are its outer ends."""
 
-    def __init__(self, pump: Pump, first: bytes = b"") -> None:
+    def __init__(self, pump: RelayPump, first: bytes = b"") -> None:
         self.ended = 0
         self.client, inner = pair()
         self.edge, outer = pair()
@@ -39,8 +39,8 @@ def pair() -> tuple[trio.SocketStream, socket.socket]:
 
 
 @contextlib.asynccontextmanager
-async def pumping() -> AsyncIterator[Pump]:
-    pump = Pump()
+async def pumping() -> AsyncIterator[RelayPump]:
+    pump = RelayPump()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pump.run)
         with trio.fail_after(PATIENCE_S):

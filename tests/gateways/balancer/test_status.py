@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from edge.listeners.hand_over import HandOverDesk
-from edge.listeners.hand_over_socket import HandOverSocket
+from edge.listeners.hand_over import SocketHandoff
+from edge.listeners.hand_over_socket import HandoffSocket
 from gateways.balancer.status import StatusSocket
 from gateways.bridges.report import Rates
 from gateways.bridges.service import STATUS_SOCKET, _serve_status
 from tests.patience import PATIENCE_S
-from wire.messages.hand_over import Answer
+from wire.messages.hand_over import HandoffReply
 
 Serve = Callable[[], Awaitable[None]]
 
@@ -28,8 +28,8 @@ def socket_of(kind: str, folder: Path) -> tuple[Path, Serve]:
         return folder / "status.sock", StatusSocket(folder, lambda: {"edges": ["x" * 1_000] * 1_000}).run
     if kind == "bridges":
         return folder / STATUS_SOCKET, partial(_serve_status, folder / STATUS_SOCKET, [], Rates())
-    desk = HandOverDesk(lambda _: Answer.TAKEN, lambda *_: None, lambda _: None)
-    return folder / "hand-over.sock", HandOverSocket(folder, desk, lambda _: None, lambda: None).run
+    desk = SocketHandoff(lambda _: HandoffReply.TAKEN, lambda *_: None, lambda _: None)
+    return folder / "hand-over.sock", HandoffSocket(folder, desk, lambda _: None, lambda: None).run
 
 
 @contextlib.contextmanager

@@ -14,16 +14,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from gateways.bridges.exchanges import ASKED, DONE, SENT, Exchanges
-from gateways.bridges.flow import Flow
+from gateways.bridges.exchanges import ASKED, DONE, SENT, SinkExchanges
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.mqtt_bridge import subscriptions
 from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
 from gateways.bridges.mqtt_rules import MqttRules
-from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.pump import BridgePump, PumpBounds
 from gateways.bridges.topic_lines import parse_topic_line
 from gateways.client import Keep
 from gateways.spool_rows import Put, Write
-from mqtt.client_session import Accepted, ClientBounds, ClientSession, MustClose, PublishAnswered, Received, StateChange
+from mqtt.client_session import (
+    Accepted,
+    ClientBounds,
+    ClientSession,
+    MustClose,
+    PublishAnswered,
+    PublishReceived,
+    StateChange,
+)
 from mqtt.packets import Connect, Publish, Subscribe, SubscriptionRequest
 from mqtt.properties import Properties, PropertyId
 from tests.gateways.bridges.model_broker import Message, ModelBroker
@@ -129,7 +137,7 @@ class SimClient:
                         identifier = self.session.next_identifier()
                         self.session.request(Subscribe(identifier, self.requests), -1)
                     self.user.connected(event)
-                case Received(packet):
+                case PublishReceived(packet):
                     if self.session.is_repeat(packet):
                         self.session.acknowledge(packet)
                     else:
@@ -217,14 +225,14 @@ class BridgeSimulation:
             )
             for side, end in self.ends.items()
         }
-        self.flows: list[Flow] = []
+        self.flows: list[BridgeFlow] = []
         for direction, source, sink in (("out", "cluster", "remote"), ("in", "remote", "cluster")):
             self.ends[source].client = self.clients[source]
             if not filters[source]:
                 continue
-            pump = Pump(PumpBounds(WINDOW, pipelined=True), Random(self.random.random()))
+            pump = BridgePump(PumpBounds(WINDOW, pipelined=True), Random(self.random.random()))
             rules = MqttRules([line], "out" if direction == "out" else "in", "bridge")
-            flow = Flow(direction, pump, rules.judge, self.ends[source].finish, self.clock, self.wall_ms)
+            flow = BridgeFlow(direction, pump, rules.judge, self.ends[source].finish, self.clock, self.wall_ms)
             self.ends[source].flow = flow
             letters = PublishingDeadLetters(self.ends["cluster"], flow, DEAD)
             flow.connect(PublishingSink(self.ends[sink], flow, self.wall_ms, "bridge"), letters)
@@ -234,7 +242,7 @@ class BridgeSimulation:
 
     def _restore(self) -> None:
         sessions = {side: client.session for side, client in self.clients.items()}
-        self.exchanges = Exchanges(self.ends, sessions, self.flows, "bridge")
+        self.exchanges = SinkExchanges(self.ends, sessions, self.flows, "bridge")
         for side, end in self.ends.items():
             end.when_done = partial(self.exchanges.finished, side)
         self.committing, self.held = [], 0

@@ -26,7 +26,7 @@ from stratamq.history.check import judge
 from stratamq.history.client import Address, RecordingClient
 from stratamq.history.client_options import ClientOptions
 from stratamq.history.history import read_history
-from stratamq.history.operations import Header, Kind, Phase
+from stratamq.history.operations import Header, Kind, OperationPhase
 from stratamq.history.writer import HistoryWriter
 from tests.chaos.fault_proxy import TcpFaultProxy
 from tests.e2e.local_cluster import LocalCluster, local_cluster
@@ -147,7 +147,7 @@ class Room:
                 continue
             if wanted and not (is_granted and client.session_present):
                 pending = client.subscribe(wanted, 2)
-                is_granted = pending is not None and await client.outcome(pending) is Phase.OK
+                is_granted = pending is not None and await client.outcome(pending) is OperationPhase.OK
             if not is_started and (is_granted or not wanted):
                 is_started = True
                 task_status.started()

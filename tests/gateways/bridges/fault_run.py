@@ -29,7 +29,7 @@ from stratamq.history.client import RecordingClient
 from stratamq.history.client_options import ClientOptions
 from stratamq.history.history import read_history
 from stratamq.history.operations import Header, Kind
-from stratamq.history.verdict import Verdict
+from stratamq.history.verdict import HistoryVerdict
 from stratamq.history.writer import HistoryWriter
 from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
@@ -96,7 +96,7 @@ class Outcome:
         strays: Messages that came again without a fault.
     """
 
-    verdict: Verdict
+    verdict: HistoryVerdict
     published: int
     received: int
     repeats: int

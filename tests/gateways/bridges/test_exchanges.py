@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from gateways.bridges.exchanges import ASKED, DONE, SENT, DamagedRow, Exchange, Exchanges
-from gateways.bridges.flow import Flow
+from gateways.bridges.exchanges import ASKED, DONE, SENT, DamagedExchangeRow, SinkExchange, SinkExchanges
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.mqtt_bridge import subscriptions
 from gateways.bridges.mqtt_end import MqttEnd
 from gateways.bridges.mqtt_rules import MqttRules
-from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.pump import BridgePump, PumpBounds
 from gateways.spool_rows import Delete, Put
 from mqtt.client_session import ClientSession, StateChange
 from mqtt.packets import Publish
@@ -17,24 +17,24 @@ from mqtt.packets import Publish
 PACKET = Publish("b/1", b"payload", 2, packet_identifier=7)
 
 
-def exchanges() -> Exchanges:
+def exchanges() -> SinkExchanges:
     sides = ("cluster", "remote")
     ends = {side: MqttEnd(side, lambda: 0.0, lambda: 0) for side in sides}
-    pump = Pump(PumpBounds(), Random(1))
-    flow = Flow("out", pump, MqttRules([], "out", "b").judge, ends["cluster"].finish, lambda: 0.0, lambda: 0)
-    return Exchanges(ends, {side: ClientSession(is_kept=True) for side in sides}, [flow], "b")
+    pump = BridgePump(PumpBounds(), Random(1))
+    flow = BridgeFlow("out", pump, MqttRules([], "out", "b").judge, ends["cluster"].finish, lambda: 0.0, lambda: 0)
+    return SinkExchanges(ends, {side: ClientSession(is_kept=True) for side in sides}, [flow], "b")
 
 
 @pytest.mark.parametrize(
     "exchange",
     [
-        Exchange(1),
-        Exchange(2**40, "in", True, 65_535, "t/ü", 2**50, PACKET),
-        Exchange(3, "", False, 0, "", 0, PACKET),
+        SinkExchange(1),
+        SinkExchange(2**40, "in", True, 65_535, "t/ü", 2**50, PACKET),
+        SinkExchange(3, "", False, 0, "", 0, PACKET),
     ],
 )
-def test_a_row_is_read_as_it_was_written(exchange: Exchange) -> None:
-    assert Exchange.decode(exchange.encode()) == exchange
+def test_a_row_is_read_as_it_was_written(exchange: SinkExchange) -> None:
+    assert SinkExchange.decode(exchange.encode()) == exchange
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_a_row_is_read_as_it_was_written(exchange: Exchange) -> None:
         b"",
         b"\x00" * 10,
         b"\x00\x09" + bytes(20),
-        Exchange(1, packet=PACKET).encode()[:-8],
+        SinkExchange(1, packet=PACKET).encode()[:-8],
         b"\x00" * 22 + b"\x30\x03\x00\x01a",
     ],
 )
 def test_a_row_that_is_none_is_told_apart(value: bytes) -> None:
-    with pytest.raises(DamagedRow):
-        Exchange.decode(value)
-    with pytest.raises(DamagedRow):
+    with pytest.raises(DamagedExchangeRow):
+        SinkExchange.decode(value)
+    with pytest.raises(DamagedExchangeRow):
         exchanges().restore([(b"r\x00\x01", value)], [], [])
 
 
 def test_a_key_of_another_program_is_told_apart() -> None:
-    with pytest.raises(DamagedRow):
+    with pytest.raises(DamagedExchangeRow):
         exchanges().restore([], [(b"x\x00\x01", b"")], [])
 
 
@@ -87,7 +87,7 @@ def test_a_message_is_done_once() -> None:
 def test_a_lost_session_takes_its_rows_along() -> None:
     """Those of the other side stay, and name nothing of the lost session any more."""
     made = exchanges()
-    row = Exchange(4, "out", False, 9, "a/1", 0, PACKET)
+    row = SinkExchange(4, "out", False, 9, "a/1", 0, PACKET)
     asked = subscriptions({"a/#": 2})
     made.asked("cluster", asked)
     made.begin_commit()
@@ -97,5 +97,5 @@ def test_a_lost_session_takes_its_rows_along() -> None:
     made.keep("cluster", [StateChange("forgotten")], lambda: None)
     writes = made.begin_commit()
     assert Delete(DONE, b"c\x00\x05") in writes and Delete(ASKED, b"c") in writes and len(writes) == 3
-    (left,) = [Exchange.decode(each.value) for each in writes if isinstance(each, Put) and each.kind == SENT]
+    (left,) = [SinkExchange.decode(each.value) for each in writes if isinstance(each, Put) and each.kind == SENT]
     assert left.source_identifier == 0 and left.packet is not None and not made.is_asked("cluster", asked)

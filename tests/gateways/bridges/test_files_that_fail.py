@@ -10,8 +10,8 @@ import pytest
 
 from conf.bridge_settings import FilesSink
 from gateways.bridges.files_sink import OPEN, FileSink
-from gateways.bridges.message import BridgeMessage, Record
-from gateways.bridges.pump import Sending
+from gateways.bridges.message import BridgeMessage, SinkRecord
+from gateways.bridges.pump import SinkDelivery
 
 BATCHES = 20
 
@@ -45,7 +45,7 @@ async def left_open(folder: Path) -> Path:
     message = BridgeMessage("t", b"x" * 1000, 1, False, {}, None, "r")
     killed = sink(folder)
     for number in range(BATCHES):
-        outcome = await killed.write([Sending(number, Record("t", message.payload, "t", message), number)])
+        outcome = await killed.write([SinkDelivery(number, SinkRecord("t", message.payload, "t", message), number)])
         assert not outcome.text
     (path,) = folder.glob(f"*{OPEN}")
     return path

@@ -15,7 +15,7 @@ from conf.bridge_config import load_bridges
 from gateways.bridges import kafka_sink, kafka_source
 from gateways.bridges.kafka_source import judge_group
 from gateways.bridges.kinds import build_all
-from gateways.bridges.running import Finding
+from gateways.bridges.running import BridgeFinding
 from tests.gateways.bridges import kafka_mock
 from tests.gateways.bridges.third_parties import running_tansu
 from wire.links.authority import DevelopmentAuthority
@@ -45,7 +45,7 @@ topic = "orders"
 """
 
 
-async def look(folder: Path, text: str) -> list[Finding]:
+async def look(folder: Path, text: str) -> list[BridgeFinding]:
     """Return what is found on the side of Kafka."""
     file = folder / "bridge.toml"
     file.write_text(text)
@@ -104,7 +104,7 @@ def test_another_program_in_the_group_is_told(members: list[str], state: str, ok
     described = SimpleNamespace(
         state=SimpleNamespace(name=state), members=[SimpleNamespace(client_id=each, host="/h") for each in members]
     )
-    assert judge_group(described, "kafka-2", "there") == Finding(ok, "there", text)
+    assert judge_group(described, "kafka-2", "there") == BridgeFinding(ok, "there", text)
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ import pytest
 
 from gateways.bridges import echoes
 from gateways.bridges.dead_letter_file import append_letters
-from gateways.bridges.flow import Flow
-from gateways.bridges.message import BridgeMessage, Record, mqtt_text
+from gateways.bridges.flow import BridgeFlow
+from gateways.bridges.message import BridgeMessage, SinkRecord, mqtt_text
 from gateways.bridges.mqtt_end import MqttEnd, PublishingDeadLetters, PublishingSink
-from gateways.bridges.pump import DeadLetter, Pump, PumpBounds, Sending
-from gateways.bridges.rules import Verdict
+from gateways.bridges.pump import BridgePump, DeadLetter, PumpBounds, SinkDelivery
+from gateways.bridges.rules import RuleResult
 from mqtt.packets import Publish
 from mqtt.properties import Properties, PropertyId
 from tests.gateways.bridges.bridge_simulation import BOUNDS, SimClient
@@ -36,8 +36,13 @@ class Rig:
         self.client = SimClient(self.broker, self.end, {}, lambda: self.now)
         self.end.client = self.client
         self.acknowledged: list[int] = []
-        self.flow = Flow(
-            "out", Pump(PumpBounds(), Random(1)), self.judge, self.acknowledged.append, lambda: self.now, lambda: 0
+        self.flow = BridgeFlow(
+            "out",
+            BridgePump(PumpBounds(), Random(1)),
+            self.judge,
+            self.acknowledged.append,
+            lambda: self.now,
+            lambda: 0,
         )
         self.flow.connect(
             PublishingSink(self.end, self.flow, lambda: 0), PublishingDeadLetters(self.end, self.flow, DEAD)
@@ -47,8 +52,8 @@ class Rig:
         self.move()
 
     @staticmethod
-    def judge(message: BridgeMessage) -> Verdict:
-        return Verdict([Record(message.topic, message.payload, message.topic, message, qos=message.qos)])
+    def judge(message: BridgeMessage) -> RuleResult:
+        return RuleResult([SinkRecord(message.topic, message.payload, message.topic, message, qos=message.qos)])
 
     def move(self) -> None:
         """Move all bytes, as often as there are some."""
@@ -77,11 +82,13 @@ class Rig:
         """Return a list that gets the topics of messages that are no echoes."""
         heard: list[str] = []
 
-        def judge(message: BridgeMessage) -> Verdict:
+        def judge(message: BridgeMessage) -> RuleResult:
             heard.append(message.topic)
-            return Verdict(dropped="heard")
+            return RuleResult(dropped="heard")
 
-        nothing = Flow("in", Pump(PumpBounds(), Random(1)), judge, lambda _: None, lambda: self.now, lambda: 0)
+        nothing = BridgeFlow(
+            "in", BridgePump(PumpBounds(), Random(1)), judge, lambda _: None, lambda: self.now, lambda: 0
+        )
         self.end.flow = nothing
         return heard
 
@@ -124,13 +131,13 @@ class Standing:
     def __init__(self) -> None:
         self.room = 0
         self.payloads: list[bytes] = []
-        self.flow: Flow | None = None
+        self.flow: BridgeFlow | None = None
 
     @property
     def has_room(self) -> bool:
         return self.room > 0
 
-    def send(self, sending: Sending) -> None:
+    def send(self, sending: SinkDelivery) -> None:
         assert self.flow is not None
         self.room -= 1
         self.payloads.append(sending.record.payload)
@@ -144,7 +151,9 @@ def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> N
     Then what was left to the broker comes on the next one: nothing is lost, and nothing comes twice.
     """
     rig, sink = Rig(), Standing()
-    flow = Flow("in", Pump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0)
+    flow = BridgeFlow(
+        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0
+    )
     sink.flow, rig.end.flow, broken = flow, flow, list[str]()
     flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
     rig.client.break_off = broken.append  # type: ignore[method-assign,assignment]
@@ -172,7 +181,9 @@ def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> N
 def test_what_was_left_to_a_broker_is_fetched_while_others_wait() -> None:
     """One record that is tried for ever does not keep the rest at the broker."""
     rig, sink = Rig(), Standing()
-    flow = Flow("in", Pump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0)
+    flow = BridgeFlow(
+        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0
+    )
     sink.flow, rig.end.flow, broken = flow, flow, list[str]()
     flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
     rig.client.break_off = broken.append  # type: ignore[method-assign,assignment]
@@ -209,7 +220,7 @@ def test_a_message_that_is_too_large_for_its_dead_letter_too_is_given_up() -> No
 def test_a_file_of_dead_letters_is_bounded(tmp_path: Path) -> None:
     """What does not go in is tried again: nothing is written in part, and nothing is dropped."""
     message = BridgeMessage("a", b"x" * 100)
-    letter = DeadLetter(1, Record("a", b"", "a", message), "too_large")
+    letter = DeadLetter(1, SinkRecord("a", b"", "a", message), "too_large")
     path = tmp_path / "rejected.jsonl"
     append_letters(path, [letter, letter], 1000)
     size = path.stat().st_size

@@ -3,25 +3,25 @@
 import math
 from random import Random
 
-from gateways.bridges.message import OVERHEAD_BYTES, BridgeMessage, Record
-from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.message import OVERHEAD_BYTES, BridgeMessage, SinkRecord
+from gateways.bridges.pump import BridgePump, PumpBounds
 
 
-def record(lane: str, text: bytes = b"x") -> Record:
+def record(lane: str, text: bytes = b"x") -> SinkRecord:
     message = BridgeMessage(lane, text, 1)
-    return Record(lane, text, lane, message)
+    return SinkRecord(lane, text, lane, message)
 
 
-def pump(**bounds: float) -> Pump:
-    return Pump(PumpBounds(**bounds), Random(1))  # type: ignore[arg-type]
+def pump(**bounds: float) -> BridgePump:
+    return BridgePump(PumpBounds(**bounds), Random(1))  # type: ignore[arg-type]
 
 
-def offer(to: Pump, reference: int, *lanes: str) -> None:
+def offer(to: BridgePump, reference: int, *lanes: str) -> None:
     records = [record(lane) for lane in lanes]
     to.offer(reference, records[0].message if records else BridgeMessage("t", b""), records)
 
 
-def take(from_: Pump, now: float = 0.0) -> list[int]:
+def take(from_: BridgePump, now: float = 0.0) -> list[int]:
     """Return the tokens that a sink with room gets."""
     found = []
     while (sending := from_.next_sending(now)) is not None:
@@ -47,7 +47,7 @@ def test_windows_close_by_messages_and_by_bytes() -> None:
 
 def test_one_record_of_a_lane_at_a_time_unless_the_sink_keeps_order() -> None:
     for pipelined, first in ((False, [0, 2]), (True, [0, 1, 2])):
-        found = Pump(PumpBounds(pipelined=pipelined), Random(1))
+        found = BridgePump(PumpBounds(pipelined=pipelined), Random(1))
         offer(found, 1, "a")
         offer(found, 2, "a")
         offer(found, 3, "b")
@@ -69,7 +69,7 @@ def test_a_message_is_finished_when_each_of_its_records_is() -> None:
 
 
 def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
-    found = Pump(PumpBounds(pipelined=True), Random(1))
+    found = BridgePump(PumpBounds(pipelined=True), Random(1))
     for reference, lane in enumerate("aab"):
         offer(found, reference, lane)
     assert sorted(take(found)) == [0, 1, 2]
@@ -85,7 +85,7 @@ def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
 
 
 def test_at_once_when_the_sink_was_not_at_fault() -> None:
-    found = Pump(PumpBounds(pipelined=True), Random(1))
+    found = BridgePump(PumpBounds(pipelined=True), Random(1))
     offer(found, 1, "a")
     offer(found, 2, "a")
     assert take(found) == [0, 1]
@@ -154,7 +154,7 @@ def test_late_answers_mean_nothing() -> None:
 
 def test_records_that_fail_together_count_as_one_failure() -> None:
     """A batch of one lane that fails does not lengthen the delay for each of its records."""
-    found = Pump(PumpBounds(pipelined=True), Random(1))
+    found = BridgePump(PumpBounds(pipelined=True), Random(1))
     for reference in range(50):
         offer(found, reference, "a")
     assert len(take(found)) == 50

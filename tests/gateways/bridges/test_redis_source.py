@@ -8,11 +8,11 @@ from typing import Any
 import trio
 
 from conf.bridge_settings import RedisSource
-from gateways.bridges.flow import Flow
+from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.message import BridgeMessage
-from gateways.bridges.pump import Pump, PumpBounds
+from gateways.bridges.pump import BridgePump, PumpBounds
 from gateways.bridges.redis_streams import RedisStreamSource
-from gateways.bridges.rules import Verdict
+from gateways.bridges.rules import RuleResult
 from tests.patience import PATIENCE_S
 
 Entry = tuple[bytes | None, dict[bytes, bytes] | None]
@@ -55,14 +55,14 @@ async def test_deleted_entries_are_no_messages() -> None:
     """
     messages: list[BridgeMessage] = []
 
-    def judge(message: BridgeMessage) -> Verdict:
+    def judge(message: BridgeMessage) -> RuleResult:
         messages.append(message)
-        return Verdict(dropped="filtered")
+        return RuleResult(dropped="filtered")
 
     told = {"kind": "redis-source", "cluster": ["mqtt://127.0.0.1"], "client_id": "c", "consumer_group": "g"}
     settings = RedisSource.model_validate(told | {"map": [{"filter": "s", "topic": "t"}]})
-    pump = Pump(PumpBounds(), Random(1))
-    flow = Flow("in", pump, judge, lambda number: source.finish(number), lambda: 0.0, lambda: 0)
+    pump = BridgePump(PumpBounds(), Random(1))
+    flow = BridgeFlow("in", pump, judge, lambda number: source.finish(number), lambda: 0.0, lambda: 0)
     nobody: Any = SimpleNamespace(has_room=False)  # no record is made
     flow.connect(nobody, nobody)
     redis = Redis()

@@ -7,7 +7,7 @@ import pytest
 from gateways.bridges.message import BridgeMessage
 from gateways.bridges.mqtt_rules import MqttRules
 from gateways.bridges.predicates import Predicate
-from gateways.bridges.rules import Rule, Rules, Transform
+from gateways.bridges.rules import BridgeRule, Rules, Transform
 from gateways.bridges.templates import Template
 from gateways.bridges.topic_lines import make_ring, parse_topic_line
 from mqtt.properties import PropertyId
@@ -44,9 +44,9 @@ def test_levels_that_cannot_be_there(text: str, topic_filter: str) -> None:
         Template(text, topic_filter)
 
 
-def rule(topic_filter: str, target: str, where: str = "", transform: Transform | None = None) -> Rule:
+def rule(topic_filter: str, target: str, where: str = "", transform: Transform | None = None) -> BridgeRule:
     condition = Predicate(where, time.thread_time) if where else None
-    return Rule(topic_filter, Template(target, topic_filter), where=condition, transform=transform)
+    return BridgeRule(topic_filter, Template(target, topic_filter), where=condition, transform=transform)
 
 
 def test_a_message_goes_to_each_target_once() -> None:
@@ -86,7 +86,7 @@ def test_conditions(where: str, payload: bytes, outcome: str) -> None:
 def test_a_condition_has_a_bound_on_its_time() -> None:
     pytest.importorskip("cel", reason="the extra rules is not installed (common-expression-language)")
     clock = iter((0.0, 0.0011))
-    rules = Rules([Rule("#", Template("x"), where=Predicate("true", lambda: next(clock)))])
+    rules = Rules([BridgeRule("#", Template("x"), where=Predicate("true", lambda: next(clock)))])
     verdict = rules.judge(BridgeMessage("a", b"{}"))
     assert verdict.rejected is not None and verdict.rejected.reason == "predicate_slow"
 

@@ -9,26 +9,26 @@ import pytest
 from gateways.datagrams.messages import (
     DATAGRAM_BYTES_MAX,
     Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
     Endpoint,
     Join,
-    Packet,
     PubAck,
     PubConnect,
-    Publish,
-    Subscribe,
     decode,
     encode,
 )
 from gateways.datagrams.node import DatagramNode
-from gateways.datagrams.node_events import Arrived, ClusterMessage, NodeSettings
+from gateways.datagrams.node_events import Arrived, ClusterMessage, DatagramNodeSettings
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from tests.gateways.datagrams.test_hostile import Rules, codes, made, say
 from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint
 
-DEVICE, CHILD = Peer(endpoint(9)), Peer(endpoint(2))
+DEVICE, CHILD = DatagramPeer(endpoint(9)), DatagramPeer(endpoint(2))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,10 @@ DEVICE, CHILD = Peer(endpoint(9)), Peer(endpoint(2))
         (b"", "empty"),
         (b"\0", "one byte"),
         (b"\x08\x01", "a version and no body"),
-        (encode(Packet(0, Publish("west/room/t", b"21.5", 1, 7)))[:-3], "truncated, without a request number"),
+        (
+            encode(Datagram(0, DatagramPublish("west/room/t", b"21.5", 1, 7)))[:-3],
+            "truncated, without a request number",
+        ),
         (bytes(DATAGRAM_BYTES_MAX + 1), "oversized, without a request number"),
         (b"\x08\x02", "another version, without a request number"),
         (b"\x08\x01\x10\x07\x6a\x03\x08\xac\x02", "an answer with code 300"),
@@ -52,7 +55,7 @@ def test_a_datagram_that_is_no_message_is_counted(data: bytes, reason: str) -> N
     node, sender = DatagramSocket(bind_udp("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sender:
         sender.sendto(data, ("127.0.0.1", node.endpoint.port))
-        taken: list[Packet] = []
+        taken: list[Datagram] = []
         for _ in range(2):
             node.read(0.0, lambda _peer, _name, _is_proved, packet, _length: taken.append(packet))
     counts = dict(node.counts)
@@ -65,21 +68,21 @@ def test_a_datagram_that_is_no_message_is_counted(data: bytes, reason: str) -> N
 @pytest.mark.parametrize(
     ("data", "code", "reason"),
     [
-        (encode(Packet(7, PubConnect("a/+"))), Code.MALFORMED, "topic"),
-        (encode(Packet(7, PubConnect(""))), Code.MALFORMED, "topic"),
-        (encode(Packet(7, Publish("a/#", b"x", 1, 1))), Code.MALFORMED, "topic"),
-        (encode(Packet(7, Publish("", b"x", 1, 1))), Code.MALFORMED, "topic_or_topic_number"),
-        (encode(Packet(7, Publish("a", b"x", 2, 1))), Code.MALFORMED, "qos"),
-        (encode(Packet(7, Subscribe("a/#/b"))), Code.MALFORMED, "filter"),
-        (encode(Packet(7, Subscribe(""))), Code.MALFORMED, "filter"),
-        (encode(Packet(7, Subscribe("a", 2))), Code.MALFORMED, "qos"),
-        (encode(Packet(7, Join("a", 1, Endpoint(b"abc", 1)))), Code.MALFORMED, "endpoint"),
-        (b"\x08\x09" + encode(Packet(7, PubConnect("a")))[2:], Code.MALFORMED, "version"),
+        (encode(Datagram(7, PubConnect("a/+"))), Code.MALFORMED, "topic"),
+        (encode(Datagram(7, PubConnect(""))), Code.MALFORMED, "topic"),
+        (encode(Datagram(7, DatagramPublish("a/#", b"x", 1, 1))), Code.MALFORMED, "topic"),
+        (encode(Datagram(7, DatagramPublish("", b"x", 1, 1))), Code.MALFORMED, "topic_or_topic_number"),
+        (encode(Datagram(7, DatagramPublish("a", b"x", 2, 1))), Code.MALFORMED, "qos"),
+        (encode(Datagram(7, DatagramSubscribe("a/#/b"))), Code.MALFORMED, "filter"),
+        (encode(Datagram(7, DatagramSubscribe(""))), Code.MALFORMED, "filter"),
+        (encode(Datagram(7, DatagramSubscribe("a", 2))), Code.MALFORMED, "qos"),
+        (encode(Datagram(7, Join("a", 1, Endpoint(b"abc", 1)))), Code.MALFORMED, "endpoint"),
+        (b"\x08\x09" + encode(Datagram(7, PubConnect("a")))[2:], Code.MALFORMED, "version"),
         (b"\x08\x01\x10\x07", Code.MALFORMED, "no_message"),
         (b"\x08\x01\x10\x07\x52\x03\x0a\x01\xff", Code.MALFORMED, "not_a_packet"),
-        (encode(Packet(7, Publish("west/room/t", b"21.5", 1, 7)))[:-3], Code.MALFORMED, "not_a_packet"),
-        (encode(Packet(7, Publish("a", bytes(1_200), 1, 1))), Code.TOO_LARGE, "too_long"),
-        (encode(Packet(7, Publish("a/#", bytes(60_000), 1, 1))), Code.TOO_LARGE, "too_long"),
+        (encode(Datagram(7, DatagramPublish("west/room/t", b"21.5", 1, 7)))[:-3], Code.MALFORMED, "not_a_packet"),
+        (encode(Datagram(7, DatagramPublish("a", bytes(1_200), 1, 1))), Code.TOO_LARGE, "too_long"),
+        (encode(Datagram(7, DatagramPublish("a/#", bytes(60_000), 1, 1))), Code.TOO_LARGE, "too_long"),
         (b"\x08\x01\x10\x07\x52\x03\x0a\x01\xff" + bytes(1_200), Code.TOO_LARGE, "too_long"),
     ],
 )
@@ -89,9 +92,9 @@ def test_a_question_that_is_not_well_formed_is_refused(data: bytes, code: Code, 
     key, node = bytes(32), made()
     device = SealedPort({}, "pump", key) if is_sealed else None
     port = DatagramSocket(bind_udp("127.0.0.1", 0), SealedPort({"pump": key}) if is_sealed else None)
-    answers: list[Packet] = []
+    answers: list[Datagram] = []
 
-    def arrived(peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+    def arrived(peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
         for sent in node.handle(1.0, [Arrived(peer, name, packet, length, is_proved)]).send:
             port.send(1.0, sent)
 
@@ -101,7 +104,7 @@ def test_a_question_that_is_not_well_formed_is_refused(data: bytes, code: Code, 
         if device is None:
             sender.send(data)
         else:
-            assert device.send(1.0, Peer(port.endpoint), data) is None
+            assert device.send(1.0, DatagramPeer(port.endpoint), data) is None
         while not answers:
             for _, made_data in device.replies if device is not None else ():
                 sender.send(made_data)
@@ -113,7 +116,7 @@ def test_a_question_that_is_not_well_formed_is_refused(data: bytes, code: Code, 
             if device is None or opened is not None:
                 answers.append(decode(back if opened is None else opened[3]))
     port.close()
-    assert answers == [Packet(7, PubAck(code))]
+    assert answers == [Datagram(7, PubAck(code))]
     assert port.counts[f"malformed_{reason}"] == 1 and node.counts[f"refused_{code.name.lower()}"] == 1
 
 
@@ -121,25 +124,29 @@ def test_a_root_that_has_just_begun_is_busy() -> None:
     """It told publishers to resolve again, and kept no subscription until it decided: both came at the same moment."""
     node = made(holds_from=25.0)
     assert codes(say(node, DEVICE, PubConnect("a"))) == [Code.BUSY]
-    assert codes(say(node, DEVICE, Publish("a", b"x", 1, 1))) == [Code.BUSY]
-    assert codes(say(node, DEVICE, Publish("", b"x", 1, 2, 2 << 16 | 1))) == [Code.BUSY]
-    panel = Peer(endpoint(8))
-    assert codes(say(node, panel, Subscribe("a", 1))) == [Code.BUSY]  # children that it does not know do not have it
-    ready = say(node, DEVICE, Publish("a", b"x", 1, 1), now=25.0)
-    assert [(sent.peer, type(sent.packet.body)) for sent in ready.send] == [(panel, Publish)]
-    assert codes(say(node, panel, Subscribe("a", 1), now=26.0)) == [Code.SUBSCRIBED]
+    assert codes(say(node, DEVICE, DatagramPublish("a", b"x", 1, 1))) == [Code.BUSY]
+    assert codes(say(node, DEVICE, DatagramPublish("", b"x", 1, 2, 2 << 16 | 1))) == [Code.BUSY]
+    panel = DatagramPeer(endpoint(8))
+    assert codes(say(node, panel, DatagramSubscribe("a", 1))) == [
+        Code.BUSY
+    ]  # children that it does not know do not have it
+    ready = say(node, DEVICE, DatagramPublish("a", b"x", 1, 1), now=25.0)
+    assert [(sent.peer, type(sent.packet.body)) for sent in ready.send] == [(panel, DatagramPublish)]
+    assert codes(say(node, panel, DatagramSubscribe("a", 1), now=26.0)) == [Code.SUBSCRIBED]
 
 
 def test_a_subscription_to_somebody_elses_address_is_none() -> None:
     """Whether the asker has proved its own address or not: only a node may name another address."""
     node, victim = made(), endpoint(77)
     for is_proved in (False, True):
-        ready = say(node, DEVICE, Subscribe("a", 1, deliver_to=victim), is_proved=is_proved)
+        ready = say(node, DEVICE, DatagramSubscribe("a", 1, deliver_to=victim), is_proved=is_proved)
         assert codes(ready) == [Code.NOT_PROVED]
         assert all(sent.peer == DEVICE for sent in ready.send)
     assert node.figures["subscriptions"] == 0
     assert not [
-        sent for sent in say(node, Peer(endpoint(8)), Publish("a", b"x", 1, 1)).send if sent.peer != Peer(endpoint(8))
+        sent
+        for sent in say(node, DatagramPeer(endpoint(8)), DatagramPublish("a", b"x", 1, 1)).send
+        if sent.peer != DatagramPeer(endpoint(8))
     ]
 
 
@@ -153,9 +160,9 @@ def test_a_child_is_believed_about_its_own_part_only() -> None:
     """A subscription that a child passes up must lie within what it has."""
     node = made()
     assert codes(say(node, CHILD, Join("a", 1, CHILD.endpoint))) == [Code.JOINED]
-    assert codes(say(node, CHILD, Subscribe("#", 1, deliver_to=endpoint(77), hops=1))) == [Code.NOT_AUTHORIZED]
-    assert codes(say(node, CHILD, Subscribe("a/#", 1, deliver_to=endpoint(77), hops=16))) == [Code.MALFORMED]
-    assert codes(say(node, CHILD, Publish("b", b"x", 1, 1))) == [Code.NOT_AUTHORIZED]
+    assert codes(say(node, CHILD, DatagramSubscribe("#", 1, deliver_to=endpoint(77), hops=1))) == [Code.NOT_AUTHORIZED]
+    assert codes(say(node, CHILD, DatagramSubscribe("a/#", 1, deliver_to=endpoint(77), hops=16))) == [Code.MALFORMED]
+    assert codes(say(node, CHILD, DatagramPublish("b", b"x", 1, 1))) == [Code.NOT_AUTHORIZED]
     assert node.figures["subscriptions"] == 0
 
 
@@ -169,7 +176,7 @@ def test_a_child_is_believed_about_its_own_part_only() -> None:
 )
 def test_a_join_for_what_nobody_may_have(subtree: str, code: Code) -> None:
     """The root is never given away, not even where the list of children says so."""
-    settings = NodeSettings("", endpoint(1), {"": ("", "a")}, incarnation=1, first_number=1)
+    settings = DatagramNodeSettings("", endpoint(1), {"": ("", "a")}, incarnation=1, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
     assert codes(say(node, CHILD, Join(subtree, 1, CHILD.endpoint))) == [code]
     assert node.figures["children"] == 0 and node.holds(1.0)
@@ -177,17 +184,17 @@ def test_a_join_for_what_nobody_may_have(subtree: str, code: Code) -> None:
 
 def test_a_join_for_a_part_that_has_a_holder() -> None:
     """Also from the holder's own name at another address, above it and below it; the holder keeps its part."""
-    settings = NodeSettings("", endpoint(1), {"": ("a", "a/x", "a/x/y")}, incarnation=1, first_number=1)
+    settings = DatagramNodeSettings("", endpoint(1), {"": ("a", "a/x", "a/x/y")}, incarnation=1, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
     assert codes(say(node, CHILD, Join("a/x", 5, CHILD.endpoint))) == [Code.JOINED]
-    other = Peer(endpoint(3))
+    other = DatagramPeer(endpoint(3))
     assert codes(say(node, other, Join("a/x", 9, other.endpoint))) == [Code.TAKEN]
     assert codes(say(node, other, Join("a", 9, other.endpoint))) == [Code.TAKEN]
     below = say(node, other, Join("a/x/y", 9, other.endpoint))
     assert codes(below) == [Code.NOT_MINE]
     assert getattr(below.send[0].packet.body, "nodes") == (CHILD.endpoint,)  # noqa: B009  # of a union
     assert codes(say(node, CHILD, Join("a/x", 4, CHILD.endpoint))) == [Code.TAKEN]  # an incarnation before
-    assert codes(say(node, Peer(endpoint(8)), Publish("a/x", b"", 1, 1))) == [Code.NOT_MINE]
+    assert codes(say(node, DatagramPeer(endpoint(8)), DatagramPublish("a/x", b"", 1, 1))) == [Code.NOT_MINE]
 
 
 def test_a_join_of_an_address_that_is_not_proved() -> None:
@@ -215,20 +222,20 @@ def test_nodes_in_a_circle_decide_about_nothing() -> None:
 def test_a_thousand_joins_in_a_second() -> None:
     """50 are prepared, the others are told to come again; messages are distributed meanwhile."""
     names = tuple(f"p{number}" for number in range(1_000))
-    settings = NodeSettings("", endpoint(1), {"": names}, incarnation=1, first_number=1)
+    settings = DatagramNodeSettings("", endpoint(1), {"": names}, incarnation=1, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
-    say(node, DEVICE, Subscribe("#", 1))
+    say(node, DEVICE, DatagramSubscribe("#", 1))
     found = []
     for number, name in enumerate(names):
-        peer = Peer(Endpoint(bytes((10, 1, number >> 8, number & 255)), 5))
+        peer = DatagramPeer(Endpoint(bytes((10, 1, number >> 8, number & 255)), 5))
         found += codes(
-            node.handle(1.0, [Arrived(peer, "", Packet(number + 1, Join(name, 1, peer.endpoint)), 60, True)])
+            node.handle(1.0, [Arrived(peer, "", Datagram(number + 1, Join(name, 1, peer.endpoint)), 60, True)])
         )
     assert found.count(Code.BUSY) == 950 and not found.count(Code.JOINED)  # they have not all subscriptions yet
     assert node.counts["refused_busy"] == 950
-    out = say(node, Peer(endpoint(8)), Publish("q", b"x", 1, 1))
-    assert [sent.peer for sent in out.send if isinstance(sent.packet.body, Publish)] == [DEVICE]
-    peer = Peer(Endpoint(bytes((10, 1, 3, 231)), 5))
+    out = say(node, DatagramPeer(endpoint(8)), DatagramPublish("q", b"x", 1, 1))
+    assert [sent.peer for sent in out.send if isinstance(sent.packet.body, DatagramPublish)] == [DEVICE]
+    peer = DatagramPeer(Endpoint(bytes((10, 1, 3, 231)), 5))
     assert codes(say(node, peer, Join("p999", 1, peer.endpoint), 3.0)) == []  # is being prepared
 
 
@@ -237,28 +244,28 @@ def test_a_publish_from_a_lease_that_has_ended() -> None:
     before = made()
     (sent,) = say(before, DEVICE, PubConnect("a")).send
     number = getattr(sent.packet.body, "topic_number")  # noqa: B009  # of a union
-    settings = NodeSettings("", endpoint(1), {}, incarnation=2, first_number=1)
+    settings = DatagramNodeSettings("", endpoint(1), {}, incarnation=2, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
     say(node, DEVICE, PubConnect("b"))  # has the first number of this incarnation
-    assert codes(say(node, DEVICE, Publish("", b"x", 1, 7, number))) == [Code.NOT_MINE]
+    assert codes(say(node, DEVICE, DatagramPublish("", b"x", 1, 7, number))) == [Code.NOT_MINE]
     assert node.counts["messages_received"] == 0
 
 
 def test_a_repeated_number_is_distributed_once() -> None:
     """A replay in clear is answered again, and reaches nobody."""
     node = made()
-    say(node, DEVICE, Subscribe("a", 0))
-    publisher = Peer(endpoint(8))
-    sent = [say(node, publisher, Publish("a", b"x", 1, 7)) for _ in range(3)]
+    say(node, DEVICE, DatagramSubscribe("a", 0))
+    publisher = DatagramPeer(endpoint(8))
+    sent = [say(node, publisher, DatagramPublish("a", b"x", 1, 7)) for _ in range(3)]
     assert [codes(each) for each in sent] == [[Code.DISTRIBUTED]] * 3
-    assert sum(isinstance(each.packet.body, Publish) for ready in sent for each in ready.send) == 1
+    assert sum(isinstance(each.packet.body, DatagramPublish) for ready in sent for each in ready.send) == 1
     assert node.counts["repeats_answered"] == 2
 
 
 def test_a_message_of_the_cluster_that_is_no_datagram() -> None:
     """Found by a fuzzer: it was owed to each subscriber, never left, and after five tries all was given up."""
     node = made(attached=True)
-    say(node, DEVICE, Subscribe("a", 1))
+    say(node, DEVICE, DatagramSubscribe("a", 1))
     out = node.handle(1.0, [ClusterMessage("a", bytes(DATAGRAM_BYTES_MAX), 1, 5)])
     assert (out.send, out.done, node.counts["messages_too_large"]) == ([], [5], 1)
     out = node.handle(1.1, [ClusterMessage("a", bytes(1_000), 1, 6)])
@@ -271,5 +278,5 @@ def test_a_publish_that_is_a_datagram_under_its_number_only() -> None:
     topic = "a" * 300
     (sent,) = say(node, DEVICE, PubConnect(topic)).send
     number = getattr(sent.packet.body, "topic_number")  # noqa: B009  # of a union
-    assert codes(say(node, DEVICE, Publish("", bytes(1_000), 1, 7, number))) == [Code.TOO_LARGE]
-    assert codes(say(node, DEVICE, Publish("", bytes(100), 1, 8, number))) == [Code.DISTRIBUTED]
+    assert codes(say(node, DEVICE, DatagramPublish("", bytes(1_000), 1, 7, number))) == [Code.TOO_LARGE]
+    assert codes(say(node, DEVICE, DatagramPublish("", bytes(100), 1, 8, number))) == [Code.DISTRIBUTED]

@@ -15,10 +15,10 @@ import trio
 from access.files import AccessFileError
 from conf.admission import POOLS
 from gateways.datagrams.dtls import DtlsFiles, DtlsSocket
-from gateways.datagrams.messages import Body, Packet, PubAck, PubConnect, Publish
+from gateways.datagrams.messages import Body, Datagram, DatagramPublish, PubAck, PubConnect
 from gateways.datagrams.node_events import Sent
 from gateways.datagrams.sockets import bind_udp
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from tests.gateways.datagrams.device_authority import LOOPBACK, Authority
 from tests.gateways.datagrams.test_processes import ROOT, command, node_process
 from tests.patience import PATIENCE_S
@@ -32,19 +32,19 @@ class End:
 
     def __init__(self, files: DtlsFiles, is_node: bool) -> None:
         self.port = DtlsSocket(bind_udp("127.0.0.1", 0), files, serves=is_node, opens=not is_node)
-        self.received: list[tuple[Peer, str, Body]] = []
+        self.received: list[tuple[DatagramPeer, str, Body]] = []
 
-    def send(self, peer: Peer, body: Body) -> None:
-        self.port.send(trio.current_time(), Sent(peer, Packet(1, body)))
+    def send(self, peer: DatagramPeer, body: Body) -> None:
+        self.port.send(trio.current_time(), Sent(peer, Datagram(1, body)))
 
-    async def wait(self) -> tuple[Peer, str, Body]:
+    async def wait(self) -> tuple[DatagramPeer, str, Body]:
         """Return what comes next."""
         while not self.received:
             await self.port.readable()
             self.port.read(trio.current_time(), self._take)
         return self.received.pop(0)
 
-    def _take(self, peer: Peer, name: str, is_proved: bool, packet: Packet, length: int) -> None:
+    def _take(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
         assert is_proved and length > 37
         self.received.append((peer, name, packet.body))
 
@@ -69,17 +69,17 @@ async def test_a_session_carries_both_ways(tmp_path: Path) -> None:
     """Packets from before the handshake wait for it; what is too long for a datagram does not leave."""
     signer = Authority(tmp_path)
     async with pair(signer.files(["west"], [LOOPBACK]), signer.files(["pump"])) as (node, device):
-        device.send(Peer(node.port.endpoint), PubConnect("a"))
-        device.send(Peer(node.port.endpoint), Publish("a", b"x", 1, 7))
+        device.send(DatagramPeer(node.port.endpoint), PubConnect("a"))
+        device.send(DatagramPeer(node.port.endpoint), DatagramPublish("a", b"x", 1, 7))
         peer, name, body = await node.wait()
         assert (peer.endpoint, name, body) == (device.port.endpoint, "pump", PubConnect("a")) and peer.session
-        assert (await node.wait())[2] == Publish("a", b"x", 1, 7)
+        assert (await node.wait())[2] == DatagramPublish("a", b"x", 1, 7)
         node.send(peer, PubAck(0))
-        node.send(Peer(peer.endpoint), PubAck(3))
-        assert await device.wait() == (Peer(node.port.endpoint), "", PubAck(0))
+        node.send(DatagramPeer(peer.endpoint), PubAck(3))
+        assert await device.wait() == (DatagramPeer(node.port.endpoint), "", PubAck(0))
         assert (await device.wait())[2] == PubAck(3)
-        node.send(peer, Publish("a", bytes(1160)))
-        node.send(Peer(node.port.endpoint), PubAck(0))
+        node.send(peer, DatagramPublish("a", bytes(1160)))
+        node.send(DatagramPeer(node.port.endpoint), PubAck(0))
         assert node.port.counts["too_large"] == node.port.counts["no_session"] == 1
 
 
@@ -114,7 +114,7 @@ async def test_a_device_gets_in_beside_half_handshakes(tmp_path: Path, monkeypat
         for number in range(8):
             await half_a_handshake(node, f"127.0.9.{number + 1}")
         assert len(node.port.handshakes) == 4 and node.port.handshakes.counts == {"displaced_slow": 4}
-        device.send(Peer(node.port.endpoint), PubConnect("a"))
+        device.send(DatagramPeer(node.port.endpoint), PubConnect("a"))
         assert (await node.wait())[1:] == ("pump", PubConnect("a"))
         assert node.port.counts["handshakes_full"] == 5 and node.port.known.knows("127.0.0.1", trio.current_time())
 
@@ -122,7 +122,7 @@ async def test_a_device_gets_in_beside_half_handshakes(tmp_path: Path, monkeypat
 async def refused(node_files: DtlsFiles, device_files: DtlsFiles) -> tuple[End, End]:
     """Return both ends after one of them refused the other."""
     async with pair(node_files, device_files) as (node, device):
-        device.send(Peer(node.port.endpoint), PubConnect("a"))
+        device.send(DatagramPeer(node.port.endpoint), PubConnect("a"))
         while not any("refused" in name or "failed" in name for end in (node, device) for name in end.port.counts):
             await trio.sleep(0.005)
         assert not node.received and not device.received

@@ -2,11 +2,21 @@
 
 import itertools
 
-from gateways.datagrams.messages import Body, Code, Endpoint, Join, Packet, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.messages import (
+    Body,
+    Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
+    Endpoint,
+    Join,
+    PubAck,
+    PubConnect,
+)
 from gateways.datagrams.node import DatagramNode
-from gateways.datagrams.node_events import Arrived, NodeSettings, Ready
+from gateways.datagrams.node_events import Arrived, DatagramNodeSettings, DatagramReady
 from gateways.datagrams.proofs import Proofs
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from tests.gateways.datagrams.tree_simulation import Everything, TreeSimulation, endpoint
 
 REQUESTS = itertools.count(1)
@@ -25,52 +35,54 @@ class Rules(Everything):
 
 
 def made(**settings: object) -> DatagramNode:
-    wanted = NodeSettings("", endpoint(1), {"": ("a",)}, incarnation=1, first_number=1, **settings)  # type: ignore[arg-type]
+    wanted = DatagramNodeSettings("", endpoint(1), {"": ("a",)}, incarnation=1, first_number=1, **settings)  # type: ignore[arg-type]
     return DatagramNode(wanted, Rules(), Proofs(bytes(32)))
 
 
-def say(node: DatagramNode, peer: Peer, body: Body, now: float = 1.0, is_proved: bool = True) -> Ready:
-    return node.handle(now, [Arrived(peer, "d" if peer.session else "", Packet(next(REQUESTS), body), 100, is_proved)])
+def say(node: DatagramNode, peer: DatagramPeer, body: Body, now: float = 1.0, is_proved: bool = True) -> DatagramReady:
+    return node.handle(
+        now, [Arrived(peer, "d" if peer.session else "", Datagram(next(REQUESTS), body), 100, is_proved)]
+    )
 
 
-def codes(ready: Ready) -> list[int]:
+def codes(ready: DatagramReady) -> list[int]:
     return [sent.packet.body.code for sent in ready.send if isinstance(sent.packet.body, PubAck)]
 
 
 def test_another_session_answers_for_nobody() -> None:
     """With a forged address a device could have messages counted as delivered that never came."""
-    node, mine, liar = made(), Peer(endpoint(9), 5), Peer(endpoint(9), 6)
-    say(node, mine, Subscribe("a", 1))
-    out = say(node, Peer(endpoint(8), 7), Publish("a", b"x", 1, 1))
-    (delivery,) = [sent for sent in out.send if isinstance(sent.packet.body, Publish)]
-    answer = Packet(delivery.packet.request, PubAck(Code.DELIVERED))
+    node, mine, liar = made(), DatagramPeer(endpoint(9), 5), DatagramPeer(endpoint(9), 6)
+    say(node, mine, DatagramSubscribe("a", 1))
+    out = say(node, DatagramPeer(endpoint(8), 7), DatagramPublish("a", b"x", 1, 1))
+    (delivery,) = [sent for sent in out.send if isinstance(sent.packet.body, DatagramPublish)]
+    answer = Datagram(delivery.packet.request, PubAck(Code.DELIVERED))
     assert not codes(node.handle(1.1, [Arrived(liar, "liar", answer, 100, False)]))
     assert codes(node.handle(1.1, [Arrived(mine, "d", answer, 100, True)])) == [Code.DISTRIBUTED]
 
 
 def test_a_device_that_moves_takes_along_what_it_is_owed() -> None:
-    node, old, new = made(), Peer(endpoint(9), 5), Peer(endpoint(10), 5)
-    say(node, old, Subscribe("a", 1))
-    say(node, Peer(endpoint(8), 7), Publish("a", b"x", 1, 1))
-    (refused,) = say(node, new, Subscribe("a", 1, cookie=bytes(16)), is_proved=False).send
+    node, old, new = made(), DatagramPeer(endpoint(9), 5), DatagramPeer(endpoint(10), 5)
+    say(node, old, DatagramSubscribe("a", 1))
+    say(node, DatagramPeer(endpoint(8), 7), DatagramPublish("a", b"x", 1, 1))
+    (refused,) = say(node, new, DatagramSubscribe("a", 1, cookie=bytes(16)), is_proved=False).send
     assert isinstance(refused.packet.body, PubAck) and refused.packet.body.code == Code.NOT_PROVED
-    out = say(node, new, Subscribe("a", 1, cookie=refused.packet.body.cookie), is_proved=False)
+    out = say(node, new, DatagramSubscribe("a", 1, cookie=refused.packet.body.cookie), is_proved=False)
     assert out.proved == [new] and node.figures["subscriptions"] == 1
     again = node.handle(5.0)
-    assert [sent.peer for sent in again.send if isinstance(sent.packet.body, Publish)] == [new]
+    assert [sent.peer for sent in again.send if isinstance(sent.packet.body, DatagramPublish)] == [new]
 
 
 def test_a_subscription_that_is_repeated_waits_once() -> None:
     """For the cluster, which does not answer; the last of the questions is answered."""
-    node, peer = made(attached=True), Peer(endpoint(9), 5)
-    asked = [say(node, peer, Subscribe("a", 1)) for _ in range(100)]
+    node, peer = made(attached=True), DatagramPeer(endpoint(9), 5)
+    asked = [say(node, peer, DatagramSubscribe("a", 1)) for _ in range(100)]
     assert sum(len(each.subscribe) for each in asked) == 1 and not any(codes(each) for each in asked)
     assert codes(node.lose_cluster()) == [Code.BUSY]
-    assert say(node, peer, Subscribe("a", 1)).subscribe == ["a"]
+    assert say(node, peer, DatagramSubscribe("a", 1)).subscribe == ["a"]
 
 
 def test_nothing_is_kept_for_who_has_not_proved_itself() -> None:
-    node, peer = made(), Peer(endpoint(9))
+    node, peer = made(), DatagramPeer(endpoint(9))
     for topic in ("a", "b", "c"):
         (sent,) = say(node, peer, PubConnect(topic, cookie=bytes(16)), is_proved=False).send
         assert getattr(sent.packet.body, "topic_number") == 0  # noqa: B009  # of a union
@@ -83,9 +95,9 @@ def test_a_node_that_tells_a_wrong_address_is_told_so_in_peace() -> None:
     """Half a second between its questions, and an answer that says what is wrong."""
     tree = TreeSimulation(8)
     tree.add_node(1, "", None)
-    wrong = NodeSettings("a", Endpoint(bytes(4), 5), {}, incarnation=1, first_number=1)
+    wrong = DatagramNodeSettings("a", Endpoint(bytes(4), 5), {}, incarnation=1, first_number=1)
     child = tree.add_node(2, "a", 1)
-    child.node = DatagramNode(wrong, Everything(), Proofs(bytes(32)), Peer(endpoint(1)))
+    child.node = DatagramNode(wrong, Everything(), Proofs(bytes(32)), DatagramPeer(endpoint(1)))
     tree.run_until(110)
     assert child.node is not None and not child.node.holds(tree.now)
     assert 10 <= child.node.counts["joins_refused"] <= 22 and tree.story.control < 60
@@ -110,34 +122,34 @@ def test_a_child_that_heard_nothing_for_long_is_prepared_all_the_same() -> None:
 
 def test_a_node_has_one_subtree() -> None:
     node = made()
-    peer = Peer(endpoint(2))
+    peer = DatagramPeer(endpoint(2))
     assert codes(say(node, peer, Join("a", 1, endpoint(2)))) == [Code.JOINED]
     assert codes(say(node, peer, Join("a", 1, endpoint(3)))) == [Code.MALFORMED]
-    assert codes(say(node, Peer(endpoint(3)), Join("a", 1, endpoint(3)))) == [Code.TAKEN]
-    assert codes(say(node, Peer(endpoint(3)), Join("b", 1, endpoint(3)))) == [Code.NOT_AUTHORIZED]
+    assert codes(say(node, DatagramPeer(endpoint(3)), Join("a", 1, endpoint(3)))) == [Code.TAKEN]
+    assert codes(say(node, DatagramPeer(endpoint(3)), Join("b", 1, endpoint(3)))) == [Code.NOT_AUTHORIZED]
 
 
 def test_a_device_that_says_hops_has_none() -> None:
     """Found by the fuzz target of the node: passed on with hop 17 no node could read it, and nobody answered."""
     node = made()
-    say(node, Peer(endpoint(2)), Join("a", 1, endpoint(2)))
-    out = say(node, Peer(endpoint(9)), Subscribe("a/#", 1, hops=16))
-    passed = [sent.packet.body for sent in out.send if isinstance(sent.packet.body, Subscribe)]
+    say(node, DatagramPeer(endpoint(2)), Join("a", 1, endpoint(2)))
+    out = say(node, DatagramPeer(endpoint(9)), DatagramSubscribe("a/#", 1, hops=16))
+    passed = [sent.packet.body for sent in out.send if isinstance(sent.packet.body, DatagramSubscribe)]
     assert [each.hops for each in passed] == [1]
 
 
 def test_who_may_no_more_is_sent_no_more() -> None:
     """After a reload: at the node that was asked and at those below it, without a wait for the next renewal."""
     rules = Rules()
-    wanted = NodeSettings("", endpoint(1), {"": ("a",)}, incarnation=1, first_number=1)
+    wanted = DatagramNodeSettings("", endpoint(1), {"": ("a",)}, incarnation=1, first_number=1)
     node = DatagramNode(wanted, rules, Proofs(bytes(32)))
-    child = Peer(endpoint(2))
+    child = DatagramPeer(endpoint(2))
     say(node, child, Join("a", 1, child.endpoint))
     for number, topic_filter in ((9, "#"), (10, "b")):
-        (passed, *_) = say(node, Peer(endpoint(number), number), Subscribe(topic_filter, 1)).send
-        node.handle(1.0, [Arrived(child, "", Packet(passed.packet.request, PubAck(Code.SUBSCRIBED)), 20, True)])
+        (passed, *_) = say(node, DatagramPeer(endpoint(number), number), DatagramSubscribe(topic_filter, 1)).send
+        node.handle(1.0, [Arrived(child, "", Datagram(passed.packet.request, PubAck(Code.SUBSCRIBED)), 20, True)])
     assert node.figures["subscriptions"] == 2 and not node.judge_again(2.0).send
     rules.only = "b"
     told = [sent.packet.body for sent in node.judge_again(2.0).send if sent.peer == child]
-    assert told == [Subscribe("#", 1, endpoint(9), end=True, hops=1)]
+    assert told == [DatagramSubscribe("#", 1, endpoint(9), end=True, hops=1)]
     assert node.figures["subscriptions"] == 1 and node.counts["subscriptions_withdrawn"] == 1

@@ -8,19 +8,19 @@ import pytest
 from gateways.datagrams.messages import (
     DATAGRAM_BYTES_MAX,
     Body,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
     Endpoint,
     Join,
-    Malformed,
-    Packet,
+    MalformedDatagram,
     PubAccept,
     PubAck,
     PubConnect,
-    Publish,
-    Subscribe,
     decode,
     encode,
 )
-from gateways.datagrams.stratamq_udp_pb2 import Packet as Form  # type: ignore[attr-defined]
+from gateways.datagrams.stratamq_udp_pb2 import Datagram as Form  # type: ignore[attr-defined]
 from gateways.datagrams.subtrees import cut, is_inside, is_within, touches
 
 HERE = Endpoint(bytes((127, 0, 0, 1)), 5)
@@ -29,25 +29,25 @@ GOOD: list[Body] = [
     PubConnect("a"),
     PubAccept("", 600, 1 << 60, b"k"),
     PubAccept("a/b", 0),
-    Publish("a", b"", 0, 0),
-    Publish("", b"x" * 900, 1, (1 << 64) - 1, 7, b"c"),
+    DatagramPublish("a", b"", 0, 0),
+    DatagramPublish("", b"x" * 900, 1, (1 << 64) - 1, 7, b"c"),
     PubAck(0),
     PubAck(16, (HERE, Endpoint(bytes(16), 1)), 300, 5, b"c"),
-    Subscribe("a/+/#", 1, HERE, 300, True, 16, b"c", True),
-    Subscribe("#"),
+    DatagramSubscribe("a/+/#", 1, HERE, 300, True, 16, b"c", True),
+    DatagramSubscribe("#"),
     Join("a", 5, HERE, True, b"c"),
 ]
 
 
 @pytest.mark.parametrize("body", GOOD, ids=lambda body: type(body).__name__)
 def test_a_message_comes_back(body: Body) -> None:
-    assert decode(encode(Packet(7, body))) == Packet(7, body)
+    assert decode(encode(Datagram(7, body))) == Datagram(7, body)
 
 
 def test_the_star_of_the_first_protocol_is_a_hash() -> None:
-    kept = Subscribe("a/+", 1, keep_open=True)
-    assert decode(encode(Packet(1, kept))).body == kept
-    assert decode(encode(Packet(1, Subscribe("a/*")))).body == Subscribe("a/#")
+    kept = DatagramSubscribe("a/+", 1, keep_open=True)
+    assert decode(encode(Datagram(1, kept))).body == kept
+    assert decode(encode(Datagram(1, DatagramSubscribe("a/*")))).body == DatagramSubscribe("a/#")
 
 
 @pytest.mark.parametrize(
@@ -58,24 +58,24 @@ def test_the_star_of_the_first_protocol_is_a_hash() -> None:
         bytes(DATAGRAM_BYTES_MAX + 1),
         Form(version=2).SerializeToString(),
         Form(version=1).SerializeToString(),
-        encode(Packet(1, Publish("a/#", b""))),
-        encode(Packet(1, Publish("a\0", b""))),
-        encode(Packet(1, Publish("", b""))),
-        encode(Packet(1, Publish("a", b"", 0, 0, 3))),
-        encode(Packet(1, Publish("a", b"", 2))),
-        encode(Packet(1, Subscribe("a#"))),
-        encode(Packet(1, Subscribe("a", hops=17))),
-        encode(Packet(1, Subscribe("a", cookie=bytes(17)))),
-        encode(Packet(1, Join("a", 5, Endpoint(b"abc", 5)))),
-        encode(Packet(1, Join("a", 5, Endpoint(bytes(4), 0)))),
-        encode(Packet(1, Join("+", 5, HERE))),
-        encode(Packet(1, PubAck(256))),
-        encode(Packet(1, PubAck(0, (HERE,) * 33))),
-        encode(Packet(1, PubConnect("a/" * 129))),
+        encode(Datagram(1, DatagramPublish("a/#", b""))),
+        encode(Datagram(1, DatagramPublish("a\0", b""))),
+        encode(Datagram(1, DatagramPublish("", b""))),
+        encode(Datagram(1, DatagramPublish("a", b"", 0, 0, 3))),
+        encode(Datagram(1, DatagramPublish("a", b"", 2))),
+        encode(Datagram(1, DatagramSubscribe("a#"))),
+        encode(Datagram(1, DatagramSubscribe("a", hops=17))),
+        encode(Datagram(1, DatagramSubscribe("a", cookie=bytes(17)))),
+        encode(Datagram(1, Join("a", 5, Endpoint(b"abc", 5)))),
+        encode(Datagram(1, Join("a", 5, Endpoint(bytes(4), 0)))),
+        encode(Datagram(1, Join("+", 5, HERE))),
+        encode(Datagram(1, PubAck(256))),
+        encode(Datagram(1, PubAck(0, (HERE,) * 33))),
+        encode(Datagram(1, PubConnect("a/" * 129))),
     ],
 )
 def test_nothing_else_is_a_message(data: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedDatagram):
         decode(data)
 
 
@@ -83,7 +83,7 @@ def test_noise_raises_nothing_else() -> None:
     """Changed, cut and random datagrams are messages, or malformed."""
     random, taken = Random(1), 0
     for _ in range(20_000):
-        data = bytearray(encode(Packet(random.getrandbits(64), random.choice(GOOD))))
+        data = bytearray(encode(Datagram(random.getrandbits(64), random.choice(GOOD))))
         for _ in range(random.randrange(4)):
             if data:
                 data[random.randrange(len(data))] = random.getrandbits(8)
@@ -91,7 +91,7 @@ def test_noise_raises_nothing_else() -> None:
         try:
             decode(bytes(data))
             taken += 1
-        except Malformed:
+        except MalformedDatagram:
             pass
     assert taken > 1_000
 

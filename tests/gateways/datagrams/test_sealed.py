@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateways.datagrams.messages import Endpoint
 from gateways.datagrams.sealed import SEALED_BYTES, SealedPort
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 
 NODE, DEVICE, ELSEWHERE = (Endpoint(bytes((10, 0, 0, last)), 1000) for last in (1, 2, 3))
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -21,12 +21,12 @@ class Pair:
         self.node = SealedPort({"pump": KEY, "valve": OTHER})
         self.device = SealedPort({}, name, device_key)
 
-    def shake(self) -> list[tuple[Peer, str, bool, bytes]]:
+    def shake(self) -> list[tuple[DatagramPeer, str, bool, bytes]]:
         """Carry the handshake, and return what the node took behind it."""
-        assert self.device.send(1.0, Peer(NODE), b"first") is None
+        assert self.device.send(1.0, DatagramPeer(NODE), b"first") is None
         return self.carry(self.device, 1.0)
 
-    def carry(self, device: SealedPort, now: float) -> list[tuple[Peer, str, bool, bytes]]:
+    def carry(self, device: SealedPort, now: float) -> list[tuple[DatagramPeer, str, bool, bytes]]:
         """Carry datagrams between a device and the node until none is left."""
         taken = []
         while device.replies:
@@ -41,7 +41,7 @@ class Pair:
     def open(self, name: str = "pump") -> bytes:
         """Open a session by a further device, and return its OPEN that created it."""
         device, now = SealedPort({}, name, KEY), 1.0
-        device.send(now, Peer(NODE), b"x")
+        device.send(now, DatagramPeer(NODE), b"x")
         [(_, first)] = device.replies
         self.node.receive(now, DEVICE, first)
         [(_, retry)] = self.node.replies
@@ -53,7 +53,7 @@ class Pair:
         return second
 
     def seal(self, data: bytes) -> bytes:
-        made = self.device.send(2.0, Peer(NODE), data)
+        made = self.device.send(2.0, DatagramPeer(NODE), data)
         assert made is not None
         return made
 
@@ -64,7 +64,7 @@ def test_a_session_carries_both_ways() -> None:
     assert (peer.endpoint, name, is_proved, data) == (DEVICE, "pump", True, b"first") and peer.session
     back = pair.node.send(2.0, peer, b"answer")
     assert back is not None and len(back) == len(b"answer") + SEALED_BYTES
-    assert pair.device.receive(2.0, NODE, back) == (Peer(NODE), "", True, b"answer")
+    assert pair.device.receive(2.0, NODE, back) == (DatagramPeer(NODE), "", True, b"answer")
 
 
 def test_the_answer_to_open_is_no_lever() -> None:
@@ -78,7 +78,7 @@ def test_the_answer_to_open_is_no_lever() -> None:
 
 
 def _without_cookie(pair: Pair) -> bytes:
-    pair.device.send(1.0, Peer(NODE), b"x")
+    pair.device.send(1.0, DatagramPeer(NODE), b"x")
     return pair.device.replies[0][1]
 
 
@@ -113,7 +113,7 @@ def test_recorded_opens_do_not_keep_a_device_from_opening() -> None:
 
     for now in (10.0, 100.0, 4_000.0):
         device = SealedPort({}, "pump", KEY)
-        assert device.send(now, Peer(NODE), b"hello") is None
+        assert device.send(now, DatagramPeer(NODE), b"hello") is None
         for _ in range(3):  # OPEN and RETRY, OPEN and OPENED, DATA
             replies, device.replies = device.replies, []
             replay(now)
@@ -128,7 +128,7 @@ def test_recorded_opens_do_not_keep_a_device_from_opening() -> None:
 def test_a_lost_opened_costs_no_second_session() -> None:
     """OPEN comes again with the same nonce; after five of them with another one, for the session may have ended."""
     pair = Pair()
-    pair.device.send(1.0, Peer(NODE), b"x")
+    pair.device.send(1.0, DatagramPeer(NODE), b"x")
     nonces = []
     for second in range(1, 13):
         replies, pair.device.replies = pair.device.replies, []
@@ -139,7 +139,7 @@ def test_a_lost_opened_costs_no_second_session() -> None:
         for _, data in answers:
             if data[0] == 4:
                 pair.device.receive(float(second), NODE, data)
-        pair.device.send(second + 1.0, Peer(NODE), b"x")
+        pair.device.send(second + 1.0, DatagramPeer(NODE), b"x")
     assert len(nonces) > 10 and len(set(nonces)) == len(nonces) // 5 + bool(len(nonces) % 5)
     assert pair.node.sessions == len(set(nonces))
 
@@ -150,13 +150,13 @@ def test_nonces_are_bounded() -> None:
     for _ in range(64):
         pair.open()
     device = SealedPort({}, "pump", KEY)
-    device.send(1.0, Peer(NODE), b"x")
+    device.send(1.0, DatagramPeer(NODE), b"x")
     assert pair.carry(device, 1.0) == [] and pair.node.counts["open_too_often"] == 1
     valve = SealedPort({}, "valve", OTHER)
-    valve.send(1.0, Peer(NODE), b"x")
+    valve.send(1.0, DatagramPeer(NODE), b"x")
     assert len(pair.carry(valve, 1.0)) == 1
     late = SealedPort({}, "pump", KEY)
-    late.send(200.0, Peer(NODE), b"x")
+    late.send(200.0, DatagramPeer(NODE), b"x")
     assert len(pair.carry(late, 200.0)) == 1
 
 
@@ -186,7 +186,7 @@ def test_a_new_address_must_prove_itself() -> None:
     pair = Pair()
     [(peer, *_)] = pair.shake()
     taken = pair.node.receive(3.0, ELSEWHERE, pair.seal(b"moved"))
-    assert taken is not None and taken[0] == Peer(ELSEWHERE, peer.session) and taken[2] is False
+    assert taken is not None and taken[0] == DatagramPeer(ELSEWHERE, peer.session) and taken[2] is False
     pair.node.prove(taken[0])
     again = pair.node.receive(3.0, ELSEWHERE, pair.seal(b"again"))
     assert again is not None and again[2] is True
@@ -198,7 +198,7 @@ def test_a_node_that_began_again_is_opened_again() -> None:
     pair.shake()
     pair.node = SealedPort({"pump": KEY})
     assert pair.node.receive(4.0, DEVICE, pair.seal(b"lost")) is None
-    assert pair.device.send(9.0, Peer(NODE), b"waits") is None
+    assert pair.device.send(9.0, DatagramPeer(NODE), b"waits") is None
     assert [each[3] for each in pair.carry(pair.device, 9.0)] == [b"waits"]
 
 
@@ -208,7 +208,7 @@ def test_sessions_are_bounded() -> None:
     [(peer, *_)] = pair.shake()
     for _ in range(20):
         device = SealedPort({}, "pump", KEY)
-        device.send(1.0, Peer(NODE), b"x")
+        device.send(1.0, DatagramPeer(NODE), b"x")
         for _ in range(2):
             [(_, data)] = device.replies
             device.replies.clear()
@@ -237,9 +237,9 @@ def test_silence_after_an_answer_says_nothing() -> None:
     """A subscriber that answered and heard nothing for long had its session opened anew at its next word."""
     pair = Pair()
     pair.shake()
-    assert pair.device.send(3.0, Peer(NODE), b"delivered", is_answer=True) is not None
-    assert pair.device.send(30.0, Peer(NODE), b"renewal") is not None
-    assert pair.device.send(34.0, Peer(NODE), b"again") is None and pair.device.replies
+    assert pair.device.send(3.0, DatagramPeer(NODE), b"delivered", is_answer=True) is not None
+    assert pair.device.send(30.0, DatagramPeer(NODE), b"renewal") is not None
+    assert pair.device.send(34.0, DatagramPeer(NODE), b"again") is None and pair.device.replies
 
 
 def test_left_out_counters_cost_nothing() -> None:

@@ -5,11 +5,20 @@ from random import Random
 import pytest
 
 from gateways.datagrams.device import Device
-from gateways.datagrams.messages import Code, Endpoint, Packet, PubAccept, PubAck, PubConnect, Publish, Subscribe
+from gateways.datagrams.messages import (
+    Code,
+    Datagram,
+    DatagramPublish,
+    DatagramSubscribe,
+    Endpoint,
+    PubAccept,
+    PubAck,
+    PubConnect,
+)
 from gateways.datagrams.node import DatagramNode
-from gateways.datagrams.node_events import Arrived, NodeSettings
+from gateways.datagrams.node_events import Arrived, DatagramNodeSettings
 from gateways.datagrams.proofs import Proofs
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from tests.gateways.datagrams.tree_simulation import Actor, Everything, TreeSimulation, endpoint, run_seed
 
 
@@ -141,8 +150,8 @@ def test_a_node_below_is_asked_to_keep_the_way_open() -> None:
     assert below.node is not None
 
     def ask(topic_filter: str, keep_open: bool) -> PubAck:
-        packet = Packet(7, Subscribe(topic_filter, 1, keep_open=keep_open, cookie=bytes(16)))
-        arrived = Arrived(Peer(subscriber.address), "", packet, 100, True)
+        packet = Datagram(7, DatagramSubscribe(topic_filter, 1, keep_open=keep_open, cookie=bytes(16)))
+        arrived = Arrived(DatagramPeer(subscriber.address), "", packet, 100, True)
         assert below.node is not None
         (answer,) = (
             each.packet.body for each in below.node.handle(tree.now, [arrived]).send if each.packet.request == 7
@@ -198,15 +207,15 @@ def test_one_message_that_waits_is_not_passed_by_too_many() -> None:
         device.publish(1.0, ref, "a", b"", 1)
     sent = device.take_output().send
     while sent:
-        arrived: list[tuple[Endpoint, Packet]] = []
+        arrived: list[tuple[Endpoint, Datagram]] = []
         for _, packet in sent:
             if isinstance(packet.body, PubConnect):
-                arrived.append((home, Packet(packet.request, PubAccept("", 600))))
-            elif isinstance(packet.body, Publish):
+                arrived.append((home, Datagram(packet.request, PubAccept("", 600))))
+            elif isinstance(packet.body, DatagramPublish):
                 numbers.add(packet.body.number)
                 is_first = packet.body.number == min(numbers)  # its answer is lost
                 if not is_first:
-                    arrived.append((home, Packet(packet.request, PubAck(Code.DISTRIBUTED))))
+                    arrived.append((home, Datagram(packet.request, PubAck(Code.DISTRIBUTED))))
         answered += sum(isinstance(packet.body, PubAck) for _, packet in arrived)
         sent = device.handle(1.1, arrived).send
     assert 256 <= answered < 1_024
@@ -293,9 +302,9 @@ def _fill(tree: TreeSimulation, publishers: dict[str, Actor]) -> None:
 
 def test_a_question_that_was_passed_on_is_refused_to_who_asked() -> None:
     """A child that has no lease told its parent so, who knew nothing of the question: the asker waited."""
-    settings = NodeSettings("a", endpoint(2), {}, incarnation=1, first_number=1)
-    node, asker = DatagramNode(settings, Everything(), Proofs(bytes(32)), Peer(endpoint(1))), endpoint(100)
-    passed = Packet(7, PubConnect("a/t", asker, 1))
-    ready = node.handle(1.0, [Arrived(Peer(endpoint(1)), "", passed, 60, True)])
+    settings = DatagramNodeSettings("a", endpoint(2), {}, incarnation=1, first_number=1)
+    node, asker = DatagramNode(settings, Everything(), Proofs(bytes(32)), DatagramPeer(endpoint(1))), endpoint(100)
+    passed = Datagram(7, PubConnect("a/t", asker, 1))
+    ready = node.handle(1.0, [Arrived(DatagramPeer(endpoint(1)), "", passed, 60, True)])
     answers = [(sent.peer.endpoint, sent.packet) for sent in ready.send if isinstance(sent.packet.body, PubAck)]
-    assert answers == [(asker, Packet(7, PubAck(Code.BUSY)))]
+    assert answers == [(asker, Datagram(7, PubAck(Code.BUSY)))]

@@ -15,11 +15,11 @@ from random import Random
 
 from gateways.datagrams.device import Device
 from gateways.datagrams.jurisdiction import JOIN_LEASE_S
-from gateways.datagrams.messages import Code, Endpoint, Packet, PubAck, Publish, decode, encode
+from gateways.datagrams.messages import Code, Datagram, DatagramPublish, Endpoint, PubAck, decode, encode
 from gateways.datagrams.node import DatagramNode
-from gateways.datagrams.node_events import Arrived, NodeSettings, Ready
+from gateways.datagrams.node_events import Arrived, DatagramNodeSettings, DatagramReady
 from gateways.datagrams.proofs import Proofs
-from gateways.datagrams.subscribers import Peer
+from gateways.datagrams.subscribers import DatagramPeer
 from gateways.datagrams.subtrees import is_within
 from mqtt.topics import matches
 
@@ -117,13 +117,13 @@ class TreeSimulation:
 
     def add_node(self, number: int, subtree: str, parent: int | None) -> Actor:
         address = endpoint(number)
-        up = Peer(endpoint(parent)) if parent is not None else None
+        up = DatagramPeer(endpoint(parent)) if parent is not None else None
 
         def make(ran_before: bool) -> DatagramNode:
             self._lives += 1
             parts = tuple(each for each in PARTS if is_within(each, subtree) and each != subtree)
             waits_s = 25.0 if up is None else JOIN_LEASE_S if parts else 0.0
-            settings = NodeSettings(
+            settings = DatagramNodeSettings(
                 subtree,
                 address,
                 {"": parts} if parts else {},
@@ -185,7 +185,7 @@ class TreeSimulation:
         elif actor.device is not None:
             self._device_step(actor, [])
 
-    def _node_step(self, actor: Actor, ready: Ready) -> None:
+    def _node_step(self, actor: Actor, ready: DatagramReady) -> None:
         for peer in ready.given_up:
             self.story.given_up.setdefault(peer.endpoint, self.now)
         for sent in ready.send:
@@ -195,7 +195,7 @@ class TreeSimulation:
             self._transmit(actor.address, sent.peer.endpoint, sent.packet, data)
         self._wake(actor)
 
-    def _device_step(self, actor: Actor, arrived: list[tuple[Endpoint, Packet]]) -> None:
+    def _device_step(self, actor: Actor, arrived: list[tuple[Endpoint, Datagram]]) -> None:
         assert actor.device is not None
         ready = actor.device.handle(self.now, arrived)
         for outcome in ready.outcomes:
@@ -211,9 +211,9 @@ class TreeSimulation:
             self._transmit(actor.address, target, packet, encode(packet))
         self._wake(actor)
 
-    def _transmit(self, source: Endpoint, target: Endpoint, packet: Packet, data: bytes) -> None:
+    def _transmit(self, source: Endpoint, target: Endpoint, packet: Datagram, data: bytes) -> None:
         story = self.story
-        if isinstance(packet.body, Publish):
+        if isinstance(packet.body, DatagramPublish):
             story.data += 1
             story.between += source in self.nodes and target in self.nodes
         elif isinstance(packet.body, PubAck) and packet.body.code in (Code.DISTRIBUTED, Code.DELIVERED):
@@ -232,7 +232,9 @@ class TreeSimulation:
             return
         packet = decode(data)
         if actor.node is not None:
-            self._node_step(actor, actor.node.handle(self.now, [Arrived(Peer(source), "", packet, len(data), False)]))
+            self._node_step(
+                actor, actor.node.handle(self.now, [Arrived(DatagramPeer(source), "", packet, len(data), False)])
+            )
         elif actor.device is not None:
             self._device_step(actor, [(source, packet)])
 

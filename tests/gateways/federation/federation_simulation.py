@@ -16,7 +16,14 @@ from typing import Any
 
 import msgspec
 
-from gateways.federation.events import AgentSettings, Inject, LinkDown, LinkUp, NeighbourPolicy, Received
+from gateways.federation.events import (
+    AgentSettings,
+    FederationLinkDown,
+    FederationLinkUp,
+    Inject,
+    NeighbourFrame,
+    NeighbourPolicy,
+)
 from gateways.federation.messages import HOPS_MAX, TopicMessage, decode, encode
 from mqtt.topics import matches
 from tests.gateways.federation.sim_process import SimProcess
@@ -166,7 +173,7 @@ class FederationSimulation:
         line.held.clear()
         for name, peer, incarnation in ((one, other, incarnations[1]), (other, one, incarnations[0])):
             policy = self.policies.get(name, NeighbourPolicy())
-            self.processes[name].step([LinkUp(peer, incarnation, is_resumed, policy, line.number)])
+            self.processes[name].step([FederationLinkUp(peer, incarnation, is_resumed, policy, line.number)])
         self._kick(pair)
 
     def _disconnect(self, pair: frozenset[str]) -> None:
@@ -174,8 +181,8 @@ class FederationSimulation:
         if line.is_connected:
             line.is_connected = False
             one, other = sorted(pair)
-            self.processes[one].step([LinkDown(other)])
-            self.processes[other].step([LinkDown(one)])
+            self.processes[one].step([FederationLinkDown(other)])
+            self.processes[other].step([FederationLinkDown(one)])
 
     def cut(self, one: str, other: str) -> None:
         """End a connection; it is made again soon unless ``part`` holds."""
@@ -232,7 +239,7 @@ class FederationSimulation:
             data = _for_one_alone(data, receiver)
         (sender,) = pair - {receiver}
         self._watch(receiver, data)
-        process.step([Received(sender, data)])
+        process.step([NeighbourFrame(sender, data)])
 
     def _watch(self, receiver: str, data: bytes) -> None:
         message = decode(data)

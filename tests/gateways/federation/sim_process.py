@@ -16,6 +16,7 @@ from gateways.federation.events import (
     CaptureFilter,
     CloseLink,
     Event,
+    FederationReady,
     HoldLink,
     HostAcked,
     HostDown,
@@ -24,7 +25,6 @@ from gateways.federation.events import (
     InterestChanged,
     Log,
     MarkerSeen,
-    Ready,
     Recapture,
     Send,
 )
@@ -120,7 +120,7 @@ class SimProcess:
         if life == self.life and self._gathered:
             self.step()
 
-    def _commit(self, life: int, ready: Ready, acked: list[int]) -> None:
+    def _commit(self, life: int, ready: FederationReady, acked: list[int]) -> None:
         if life != self.life:
             return
         for write in ready.writes:

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from gateways.federation.echoes import Echoes
-from gateways.federation.events import AgentSettings, Forget, NeighbourPolicy
-from gateways.federation.parts import Parts
+from gateways.federation.echoes import ExpectedEchoes
+from gateways.federation.events import AgentSettings, DropNeighbour, NeighbourPolicy
+from gateways.federation.parts import AgentContext
 from tests.gateways.federation.federation_simulation import FederationSimulation
 from tests.gateways.federation.graphs import GRID, core_of, cores_of, grid, line, make, subscribe
 
@@ -120,7 +120,7 @@ def test_lanes_lose_and_double_nothing_while_filters_change(has_no_local: bool) 
 
 def test_an_echo_that_does_not_come_is_forgotten() -> None:
     """Equal messages are interchangeable; after ten seconds a client's equal message is its own."""
-    echoes = Echoes(Parts(AgentSettings("f", "m"), 0.0, 0, Random(1)))
+    echoes = ExpectedEchoes(AgentContext(AgentSettings("f", "m"), 0.0, 0, Random(1)))
     echoes.add(0.0, "a", b"1", 1)
     echoes.add(0.0, "a", b"1", 1)
     assert echoes.take(1.0, "a", b"1", 1)
@@ -272,7 +272,7 @@ def test_forget_ends_what_is_kept_for_an_agent() -> None:
     core = simulation.processes["n1"].core
     assert core is not None
     assert len(core.rows.stored) == 3
-    simulation.processes["n2"].step([Forget("n3")])
+    simulation.processes["n2"].step([DropNeighbour("n3")])
     simulation.run(1.0)
     assert not core.rows.stored
     assert core.counts["forgotten"] == 3

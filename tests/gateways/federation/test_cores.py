@@ -12,17 +12,17 @@ from gateways.federation.events import (
     AckHost,
     AgentSettings,
     Captured,
+    FederationLinkDown,
+    FederationLinkUp,
     Inject,
-    LinkDown,
-    LinkUp,
     MarkerSeen,
+    NeighbourFrame,
     Recapture,
-    Received,
     Send,
 )
 from gateways.federation.filters import DisjointHulls, hull, overlaps
-from gateways.federation.messages import Federate, Kept, Topic, TopicCores, TopicMessage, decode, encode
-from gateways.federation.parts import Parts
+from gateways.federation.messages import CustodyAck, Federate, Topic, TopicCores, TopicMessage, decode, encode
+from gateways.federation.parts import AgentContext
 from gateways.spool_rows import Put
 from mqtt.properties import PropertyId
 from mqtt.topics import matches
@@ -112,7 +112,7 @@ def test_an_early_message_outlives_the_process() -> None:
     """It was kept before it could be handed over."""
     one = One()
     step = one.hear("b", topic_message(number=2, after=1))
-    assert [decode(each.data) for each in step.effects if isinstance(each, Send)][-1] == Kept(1)
+    assert [decode(each.data) for each in step.effects if isinstance(each, Send)][-1] == CustodyAck(1)
     one.start()
     assert injected(one.give()) or one.agent.rows.stored == {} or one.agent.counts["injected"] == 1
 
@@ -167,7 +167,7 @@ def test_an_agent_counts_echoes_of_a_broker_without_no_local() -> None:
 
 def test_two_lanes_divide_copies_where_there_are_no_identifiers() -> None:
     """A broker of 3.1.1: the new set has its own connection, and the marker comes back on both."""
-    parts = Parts(AgentSettings("f", "m", has_identifiers=False), 0.0, 0, Random(1))
+    parts = AgentContext(AgentSettings("f", "m", has_identifiers=False), 0.0, 0, Random(1))
     capture = Capture(parts)
 
     def effects() -> list[Recapture]:
@@ -216,23 +216,25 @@ def test_a_message_that_comes_back_is_held_anew() -> None:
     sent = one.hear("b", topic_message(to=("z",)))
     assert [each.neighbour for each in sent.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
     one.hear("y", topic_message(to=("z",), path=("b", "m", "y")))
-    one.hear("y", Kept(1))
+    one.hear("y", CustodyAck(1))
     (stored,) = one.agent.rows.stored.values()
     assert "z" in stored.owed
     one.now += 0.5
     again = one.give()
     assert [each.neighbour for each in again.effects if isinstance(each, Send) and b"a/b" in each.data] == ["y"]
-    one.hear("y", Kept(2))
+    one.hear("y", CustodyAck(2))
     assert not one.agent.rows.stored
 
 
 def test_a_neighbour_is_told_what_was_kept_while_its_link_ended() -> None:
     """Both came in one step: the word has no link to go by, and goes by the next one, on which frames go on."""
     one = One()
-    told = one.give(Received("b", encode(topic_message())), LinkDown("b"))
+    told = one.give(NeighbourFrame("b", encode(topic_message())), FederationLinkDown("b"))
     assert not [each for each in told.effects if isinstance(each, Send) and each.neighbour == "b"]
-    again = one.give(LinkUp("b", 5, True, one.policy, 1))
-    assert Kept(1) in [decode(each.data) for each in again.effects if isinstance(each, Send) and each.neighbour == "b"]
+    again = one.give(FederationLinkUp("b", 5, True, one.policy, 1))
+    assert CustodyAck(1) in [
+        decode(each.data) for each in again.effects if isinstance(each, Send) and each.neighbour == "b"
+    ]
 
 
 def test_a_word_from_before_the_end_is_old() -> None:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from gateways.federation.event_queue import EVENTS_BYTES_MAX, EVENTS_MAX, EventQueue
-from gateways.federation.events import Captured, HostDown, Received
+from gateways.federation.events import Captured, HostDown, NeighbourFrame
 from gateways.federation.links import READ_BYTES, TIER_FEDERATE
 from mqtt.packets import Publish
 from tests.gateways.federation.test_links import Site, hello_of, running, until
@@ -28,7 +28,7 @@ FRAMES = 64
 def test_event_queue_counts_bytes_that_peers_choose_and_events() -> None:
     """Either bound makes it full; a turn takes everything."""
     queue = EventQueue()
-    queue.put(Received("b", bytes(EVENTS_BYTES_MAX - 3)))
+    queue.put(NeighbourFrame("b", bytes(EVENTS_BYTES_MAX - 3)))
     assert not queue.is_full
     queue.put(Captured(0, "t", b"xy", 0, False, {}, (), 0))
     assert queue.is_full and queue.octets == EVENTS_BYTES_MAX

@@ -14,34 +14,34 @@ from gateways.federation.events import (
     Captured,
     CloseLink,
     Event,
+    FederationLinkUp,
+    FederationReady,
     HoldLink,
     HostAcked,
     HostUp,
     Inject,
     InterestChanged,
-    LinkUp,
     MarkerSeen,
+    NeighbourFrame,
     NeighbourPolicy,
-    Ready,
     Recapture,
-    Received,
     Send,
-    WrongSpool,
+    SpoolMismatch,
 )
 from gateways.federation.messages import (
     MESSAGE_BYTES_MAX,
     CoreAnnouncement,
+    CustodyAck,
     Federate,
-    Hello,
     HelloBack,
-    Kept,
-    Malformed,
+    MalformedFederationMessage,
     Message,
+    NeighbourHello,
+    SubscriptionRequest,
     Topic,
     TopicCores,
     TopicMessage,
     TopicSubscribe,
-    Wish,
     decode,
     encode,
 )
@@ -69,12 +69,12 @@ class One:
     def start(self) -> None:
         rows = {kind: list(each.items()) for kind, each in self.disk.items()}
         self.agent = Agent(self.settings, rows, self.now, self.wall_ms, Random(1))
-        links = [LinkUp(name, 5, False, self.policy, 1) for name in ("b", "y")]
+        links = [FederationLinkUp(name, 5, False, self.policy, 1) for name in ("b", "y")]
         self.give(HostUp(False), InterestChanged({"a/+": 2}), *links)
         for name, seq in (("b", 1), ("y", 1)):
             self.hear(name, Federate(name, 7 + seq, 5, 1, 0, 1, (), ("m",)), HelloBack(1))
 
-    def give(self, *events: Event) -> Ready:
+    def give(self, *events: Event) -> FederationReady:
         self.now += 0.01
         ready = self.agent.handle(self.now, events)
         for write in ready.writes:
@@ -88,8 +88,8 @@ class One:
                 self.identifiers |= {each.filter: each.identifier for each in effect.subscribe}
         return ready
 
-    def hear(self, name: str, *messages: Message) -> Ready:
-        return self.give(*(Received(name, encode(each)) for each in messages))
+    def hear(self, name: str, *messages: Message) -> FederationReady:
+        return self.give(*(NeighbourFrame(name, encode(each)) for each in messages))
 
     def wants(self, *filters: str) -> None:
         """Let "b" be the core of filters that others want."""
@@ -103,7 +103,7 @@ class One:
             self.give(MarkerSeen(0, self.markers.pop(0)))
 
 
-def closed(ready: Ready) -> list[str]:
+def closed(ready: FederationReady) -> list[str]:
     return [effect.reason for effect in ready.effects if isinstance(effect, CloseLink)]
 
 
@@ -119,7 +119,11 @@ UNREADABLE: list[tuple[str, bytes, str]] = [
     ("distance -1", encode(Federate("z", 7, 5, 2, -1, 1, (), ())), "distance"),
     ("a filter that is none", encode(TopicCores("b", 5, 0, (Topic("a/#/b", 1, 0, ()),))), "filter"),
     ("an empty filter", encode(TopicCores("b", 5, 0, (Topic("", 1, 0, ()),))), "filter"),
-    ("a filter of $SYS", encode(TopicSubscribe("b", 5, 1, "m", 0, (Wish("$SYS/#", 0, True),))), "filter"),
+    (
+        "a filter of $SYS",
+        encode(TopicSubscribe("b", 5, 1, "m", 0, (SubscriptionRequest("$SYS/#", 0, True),))),
+        "filter",
+    ),
     ("a filter of 200 levels", encode(TopicCores("b", 5, 0, (Topic("a/" * 200, 1, 0, ()),))), "filter"),
     ("a topic with a wildcard", encode(topic_message(topic="a/+")), "topic"),
     ("a topic of $SYS", encode(topic_message(topic="$SYS/x")), "topic"),
@@ -137,7 +141,7 @@ UNREADABLE: list[tuple[str, bytes, str]] = [
     ("damaged properties", encode(topic_message(properties=b"\x03\xff\xff\xff")), "properties"),
     (
         "digests of another size",
-        encode(TopicSubscribe("b", 5, 1, "m", 0, (Wish("a", 0, False, digests=b"1"),))),
+        encode(TopicSubscribe("b", 5, 1, "m", 0, (SubscriptionRequest("a", 0, False, digests=b"1"),))),
         "digests",
     ),
     ("10 002 filters in a page", encode(TopicCores("b", 5, 0, (Topic("a", 1, 0, ()),) * 10_002)), "interests"),
@@ -147,18 +151,18 @@ UNREADABLE: list[tuple[str, bytes, str]] = [
 def test_names_that_are_known_are_counted_as_well() -> None:
     """A neighbour names one agent a million times: its message is none."""
     decode(encode(topic_message(to=("y",))))
-    with pytest.raises(Malformed, match="names"):
+    with pytest.raises(MalformedFederationMessage, match="names"):
         decode(encode(topic_message(to=("y",) * 4097)))
 
 
 @pytest.mark.parametrize(("data", "reason"), [each[1:] for each in UNREADABLE], ids=[each[0] for each in UNREADABLE])
 def test_what_cannot_be_read_closes_the_link(data: bytes, reason: str) -> None:
     """Counted by its reason, and nothing of it is kept."""
-    with pytest.raises(Malformed) as raised:
+    with pytest.raises(MalformedFederationMessage) as raised:
         decode(data)
     assert raised.value.reason == reason
     one = One()
-    assert closed(one.give(Received("b", data))) == [reason]
+    assert closed(one.give(NeighbourFrame("b", data))) == [reason]
     assert one.agent.counts[reason] == 1
 
 
@@ -180,7 +184,7 @@ def test_cut_messages_are_refused(size: int) -> None:
     for message in GOOD:
         data = encode(message)
         if size < len(data):
-            with pytest.raises(Malformed):
+            with pytest.raises(MalformedFederationMessage):
                 decode(data[:size])
 
 
@@ -193,7 +197,7 @@ RULES: list[tuple[str, str, Message, str, bool]] = [
     ("a word of a core that is none", "b", CoreAnnouncement("y", 5, 1, 1, 0, 60.0, 60.0), "not_core", False),
     ("a message of another path", "b", topic_message(path=("z",)), "path", True),
     ("a gap in custody", "b", topic_message(custody=2), "custody", True),
-    ("kept what was not sent", "b", Kept(1), "kept", True),
+    ("kept what was not sent", "b", CustodyAck(1), "kept", True),
     ("a hello back to no hello", "b", HelloBack(77), "hello_back", False),
     ("nobody wants it here", "b", topic_message(topic="z"), "not_wanted", False),
     ("a destination that rows would take for two", "b", topic_message(to=("m", "x\0y")), "name", True),
@@ -222,7 +226,7 @@ def test_a_message_comes_once_whatever_a_neighbour_repeats() -> None:
     again = one.hear("y", topic_message(path=("b", "y")))
     assert [type(each).__name__ for each in (*first.effects, *again.effects)].count("Inject") == 1
     assert one.agent.counts["repeat"] == 1
-    assert decode([each for each in again.effects if isinstance(each, Send)][-1].data) == Kept(1)
+    assert decode([each for each in again.effects if isinstance(each, Send)][-1].data) == CustodyAck(1)
 
 
 def test_a_core_that_announces_itself_from_two_places() -> None:
@@ -256,7 +260,7 @@ def test_interests_above_the_bound_are_not_learned() -> None:
 def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
     """Wishes are said in pages: all at once were no frame of a link, or more filters than a neighbour reads."""
     one = One()
-    wishes = [Wish(f"{number}/{'x' * 900}", 1, True) for number in range(12_000)]
+    wishes = [SubscriptionRequest(f"{number}/{'x' * 900}", 1, True) for number in range(12_000)]
     one.agent.meshes.tell("b", wishes)
     said = [decode(each.data) for each in one.give().effects if isinstance(each, Send) and each.neighbour == "b"]
     pages = [each for each in said if isinstance(each, TopicSubscribe)]
@@ -268,7 +272,7 @@ def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
 def test_a_neighbour_costs_no_more_than_its_ceilings(policy: NeighbourPolicy) -> None:
     """Of messages and of bytes in a second: above them its link is not read."""
     one = One(policy)
-    ready = one.hear("b", *[Hello(1 << 32) for each in range(100)])
+    ready = one.hear("b", *[NeighbourHello(1 << 32) for each in range(100)])
     held = [effect for effect in ready.effects if isinstance(effect, HoldLink) and effect.neighbour == "b"]
     assert held[-1].until > one.now + 8.0
 
@@ -280,7 +284,7 @@ def test_a_full_spool_acknowledges_nobody() -> None:
     taken: list[int] = []
     sent = 0
 
-    def see(ready: Ready) -> Ready:
+    def see(ready: FederationReady) -> FederationReady:
         nonlocal sent
         taken.extend(effect.ref for effect in ready.effects if isinstance(effect, AckHost))
         to_b = [each for each in ready.effects if isinstance(each, Send) and each.neighbour == "b"]
@@ -293,9 +297,9 @@ def test_a_full_spool_acknowledges_nobody() -> None:
     see(one.hear("y", topic_message(path=("y",), to=("b",), payload=bytes(6000))))  # each hop has room of its own
     ready = see(one.hear("y", topic_message(number=2, custody=2, path=("y",), to=("b",))))
     assert [effect.neighbour for effect in ready.effects if isinstance(effect, HoldLink)] == ["y"]
-    assert not [each for each in ready.effects if isinstance(each, Send) and isinstance(decode(each.data), Kept)]
+    assert not [each for each in ready.effects if isinstance(each, Send) and isinstance(decode(each.data), CustodyAck)]
     for _ in range(9):
-        assert closed(see(one.hear("b", Kept(sent)))) == []
+        assert closed(see(one.hear("b", CustodyAck(sent)))) == []
     assert taken == list(range(1, 8))
     assert sent == 9
     assert not one.agent.rows.stored
@@ -322,7 +326,7 @@ def test_a_neighbour_that_keeps_nothing_is_passed_by() -> None:
             one.hear("y", Federate("y", 9, 5, int(one.now), 0, 1, (), ("m", "z")))
             one.hear("b", Federate("z", 11, 5, int(one.now), 1, 1, (), ("b", "y")))
             one.hear("b", Federate("b", 8, 5, int(one.now), 0, 1, (), ("m", "z")))
-        one.hear("b", Kept(0))  # which is no news
+        one.hear("b", CustodyAck(0))  # which is no news
     assert one.agent.counts["not_kept"] >= 1
     assert "y" in through
 
@@ -336,7 +340,7 @@ def test_a_neighbour_that_was_merely_slow_is_trusted_again() -> None:
     one.now += 12.0
     one.hear("b", HelloBack(1), Federate("b", 8, 5, 3, 0, 1, (), ("m",)))
     assert one.agent.counts["not_kept"] == 1 and "b" not in one.agent.overlay.up()
-    one.hear("b", Kept(1))
+    one.hear("b", CustodyAck(1))
     assert "b" in one.agent.overlay.up() and not one.agent.rows.stored
 
 
@@ -344,9 +348,9 @@ def test_a_spool_of_another_federation_is_refused() -> None:
     """So is one of another agent, and one that cannot be read."""
     one = One()
     rows = {kind: list(each.items()) for kind, each in one.disk.items()}
-    with pytest.raises(WrongSpool, match="federation f"):
+    with pytest.raises(SpoolMismatch, match="federation f"):
         Agent(AgentSettings("g", "m"), rows, 0.0, WALL_MS, Random(1))
-    with pytest.raises(WrongSpool, match="agent m"):
+    with pytest.raises(SpoolMismatch, match="agent m"):
         Agent(AgentSettings("f", "n"), rows, 0.0, WALL_MS, Random(1))
     damaged: list[dict[str, list[tuple[bytes, bytes]]]] = [
         {"topic": [(b"a", b"\xc1")]},
@@ -359,7 +363,7 @@ def test_a_spool_of_another_federation_is_refused() -> None:
         {"agent": [each for each in rows["agent"] if each[0] != b"rows"]},
     ]
     for each in damaged:
-        with pytest.raises(WrongSpool):
+        with pytest.raises(SpoolMismatch):
             Agent(AgentSettings("f", "m"), {**rows, **each}, 0.0, WALL_MS, Random(1))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from gateways.federation.events import Event, LinkDown, LinkUp, Received, Send
-from gateways.federation.links import TIER_FEDERATE, Links, LinksOptions
+from gateways.federation.events import Event, FederationLinkDown, FederationLinkUp, NeighbourFrame, Send
+from gateways.federation.links import TIER_FEDERATE, FederationLinks, LinksOptions
 from tests.idle_connections import idle_connections
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
@@ -39,7 +39,7 @@ class Site:
         self.events: list[Event] = []
         identity = NodeIdentity("f", "m", TIER_FEDERATE, 7)
         options = LinksOptions(identity, link_contexts(files), (), accept, {}, hello_s)
-        self.links = Links(options, Random(1), put_events or self.events.extend, room)
+        self.links = FederationLinks(options, Random(1), put_events or self.events.extend, room)
         self.port = 0
 
     def named(self, kind: type[Event]) -> list[Any]:
@@ -105,7 +105,7 @@ async def test_neighbour_gets_in_beside_idle_connections(
         try:
             await until(lambda: site.links.handshakes.counts)
             assert await knock(site.port, certificate(TIER_FEDERATE, "b"), hello_of("b"))
-            await until(lambda: site.named(LinkUp))
+            await until(lambda: site.named(FederationLinkUp))
         finally:
             await trio.to_thread.run_sync(idle.__exit__, None, None, None)
 
@@ -153,12 +153,12 @@ async def test_strangers_do_not_come_in(
         files = authorities[authority].node(tier, name)
         await knock(site.port, files, hello)
         await until(lambda: site.links.counts["refused"] or site.links.counts["refused_slow"])
-        assert not site.named(LinkUp) and site.links.up() == []
+        assert not site.named(FederationLinkUp) and site.links.up() == []
         assert why in caplog.text
         good = authorities["f"].node(TIER_FEDERATE, "y")
         assert await knock(site.port, good, hello_of("y"))
-        await until(lambda: site.named(LinkUp))
-        assert [each.neighbour for each in site.named(LinkUp)] == ["y"]
+        await until(lambda: site.named(FederationLinkUp))
+        assert [each.neighbour for each in site.named(FederationLinkUp)] == ["y"]
 
 
 async def test_a_port_scan_costs_nothing(authorities: dict[str, DevelopmentAuthority]) -> None:
@@ -173,7 +173,7 @@ async def test_a_port_scan_costs_nothing(authorities: dict[str, DevelopmentAutho
                 pass
             await plain.aclose()
         await until(lambda: site.links.counts["refused"] == 3)
-        assert not site.named(LinkUp)
+        assert not site.named(FederationLinkUp)
 
 
 async def test_an_incarnation_before_is_refused(authorities: dict[str, DevelopmentAuthority]) -> None:
@@ -182,10 +182,10 @@ async def test_an_incarnation_before_is_refused(authorities: dict[str, Developme
     files = authorities["f"].node(TIER_FEDERATE, "b")
     async with running(site):
         await knock(site.port, files, hello_of("b", incarnation=5))
-        await until(lambda: len(site.named(LinkDown)) == 1)
+        await until(lambda: len(site.named(FederationLinkDown)) == 1)
         await knock(site.port, files, hello_of("b", incarnation=4))
         await until(lambda: site.links.counts["refused"])
-        assert [each.incarnation for each in site.named(LinkUp)] == [5]
+        assert [each.incarnation for each in site.named(FederationLinkUp)] == [5]
 
 
 async def test_frames_that_are_none_end_the_connection(authorities: dict[str, DevelopmentAuthority]) -> None:
@@ -199,7 +199,7 @@ async def test_frames_that_are_none_end_the_connection(authorities: dict[str, De
             await stream.send_all(hello_of("b") + bad)
             await until(lambda: site.links.counts["refused_frames"] == number + 1)  # noqa: B023
             await trio.aclose_forcefully(plain)
-        assert not site.named(Received)
-        await until(lambda: len(site.named(LinkDown)) == 2)
+        assert not site.named(NeighbourFrame)
+        await until(lambda: len(site.named(FederationLinkDown)) == 2)
         site.links.send(Send("b", b"late", 0))
         assert site.links.counts["dropped_former_link"] == 1

@@ -9,10 +9,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.federation.events import AgentSettings, Ready, Received
+from gateways.federation.events import AgentSettings, FederationReady, NeighbourFrame
 from gateways.federation.messages import encode
-from gateways.federation.parts import Parts
-from gateways.federation.rows import HOST, Rows, Stored, message_key
+from gateways.federation.parts import AgentContext
+from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 from gateways.spool_rows import Put
 from tests.fuzz.federation_target import topic_message
 from tests.gateways.federation.test_hostile import One
@@ -26,7 +26,7 @@ class Keeping:
 
     def __init__(self, disk: Disk | None = None) -> None:
         self.disk: Disk = disk if disk is not None else {}
-        self.parts = Parts(AgentSettings("f", "m"), 0.0, 0, Random(1))
+        self.parts = AgentContext(AgentSettings("f", "m"), 0.0, 0, Random(1))
         self.rows = Rows(self.parts)
         self.rows.restore({kind: list(rows.items()) for kind, rows in self.disk.items()})
 
@@ -35,7 +35,7 @@ class Keeping:
         for work in works:
             work(self.rows)
         self.rows.write()
-        ready, self.parts.ready = self.parts.ready, Ready()
+        ready, self.parts.ready = self.parts.ready, FederationReady()
         for write in ready.writes:
             if isinstance(write, Put):
                 self.disk.setdefault(write.kind, {})[write.key] = write.value
@@ -51,8 +51,8 @@ class Keeping:
         }
 
 
-def taken(number: int) -> Stored:
-    return Stored(message_key("b", 5, number), topic_message(number=number), 3, "b")
+def taken(number: int) -> StoredMessage:
+    return StoredMessage(message_key("b", 5, number), topic_message(number=number), 3, "b")
 
 
 def test_a_message_for_one_destination_is_written_once_and_deleted_once() -> None:
@@ -82,7 +82,7 @@ def test_of_several_destinations_each_but_the_last_has_a_row() -> None:
 def test_the_disk_knows_what_the_agent_knows(steps: list[list[tuple[bool, int, str]]]) -> None:
     """Behind each step a new life finds the same destinations and references; in the end no row is left."""
     keeping, ref = Keeping(), 0
-    known: dict[int, Stored] = {}
+    known: dict[int, StoredMessage] = {}
     for step in steps:
         for is_owed, number, name in step:
             stored = known.setdefault(number, taken(number))
@@ -107,7 +107,7 @@ def test_what_a_neighbour_adds_to_a_message_is_not_stored() -> None:
     one = One()
     sound = encode(topic_message(to=("y",)))
     fields = msgspec.msgpack.decode(encode(topic_message(number=2, custody=2, to=("y",))))
-    one.give(Received("b", sound), Received("b", msgspec.msgpack.encode([*fields, b"x" * 1_000_000])))
+    one.give(NeighbourFrame("b", sound), NeighbourFrame("b", msgspec.msgpack.encode([*fields, b"x" * 1_000_000])))
     rows = one.disk["message"]
     assert len(rows) == 2 and sum(len(value) for value in rows.values()) < 1_000
     assert any(value.endswith(sound) for value in rows.values())

@@ -20,7 +20,7 @@ from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
 from conf.gateway_config import GatewayConfig, load_gateway
 from gateways.client import RefusedFilter
 from gateways.federation.events import CaptureFilter, Event, HostDown, HostUp, Recapture
-from gateways.federation.host import Host
+from gateways.federation.host import LocalBroker
 from gateways.federation.host_door import lane_options
 from gateways.federation.interest.interest import Interest
 from gateways.federation.interest.static import StaticFilters
@@ -177,12 +177,12 @@ def test_a_setting_that_neighbours_would_not_read(tmp_path: Path, flag: str) -> 
 
 def host_of(
     address: str, folder: Path, put_event: Callable[[Event], None], is_full: Callable[[], bool] = lambda: False
-) -> Host:
+) -> LocalBroker:
     """Return the end at a broker, whose rows count as synced at once."""
     settings = load(folder, f"federate.host={address}").settings
     options = lane_options(settings, (), lambda: True)
     adapter = StaticFilters(Interest([], 60.0, 10))
-    return Host(options, adapter, "m", put_event, lambda _rows, then: then(), is_full, lambda: 0.0, Random(1))
+    return LocalBroker(options, adapter, "m", put_event, lambda _rows, then: then(), is_full, lambda: 0.0, Random(1))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: P
                     await stream.send_all(encode_packet(Suback(packet.packet_identifier, [codes.pop(0)]), 5))
         await trio.sleep_forever()
 
-    host: Host | None = None
+    host: LocalBroker | None = None
 
     def put_event(event: Event) -> None:
         if isinstance(event, HostUp) and host is not None:

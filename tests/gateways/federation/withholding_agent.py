@@ -8,21 +8,21 @@ from collections.abc import Iterable
 import msgspec
 
 from gateways.federation.agent import Agent
-from gateways.federation.events import Event, Ready, Received
+from gateways.federation.events import Event, FederationReady, NeighbourFrame
 from gateways.federation.messages import TopicMessage, decode, encode
 
 take = Agent.handle
 
 
-def withholding(self: Agent, now: float, events: Iterable[Event] = ()) -> Ready:
+def withholding(self: Agent, now: float, events: Iterable[Event] = ()) -> FederationReady:
     """Take what came, each message for one to this agent alone."""
     return take(self, now, [_for_one_alone(self.name, event) for event in events])
 
 
 def _for_one_alone(name: str, event: Event) -> Event:
-    message = decode(event.data) if isinstance(event, Received) else None
-    if isinstance(event, Received) and isinstance(message, TopicMessage) and not message.is_register:
-        return Received(event.neighbour, encode(msgspec.structs.replace(message, to=(name,))))
+    message = decode(event.data) if isinstance(event, NeighbourFrame) else None
+    if isinstance(event, NeighbourFrame) and isinstance(message, TopicMessage) and not message.is_register:
+        return NeighbourFrame(event.neighbour, encode(msgspec.structs.replace(message, to=(name,))))
     return event
 
 

@@ -9,7 +9,7 @@ import pytest
 from access.policy.commands import AddUser, encode_policy_command
 from access.policy.records import User
 from bench.routes import EDGES, Router
-from router.events import Applied, ProposalFailed, Ready, RoleChanged, RoundEnded
+from router.events import Applied, ProposalFailed, RoleChanged, RoundEnded, RouterReady
 from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.policy.policy_verbs import CHANGING
 from router.policy.verb_waits import RECEIVES_S, WAIT_S
@@ -20,7 +20,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat, Leave
 from wire.messages.operators import Admin, AdminReply
-from wire.messages.policy import AskCredentials, AskUsers, FollowPolicy, PolicyPaged, PolicyStepped, Users
+from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy, PolicyPaged, PolicyStepped, UserRecords
 from wire.node.events import FrameArrived
 
 ADMIN = PeerKey("admin:ann/1", "operator", 1)
@@ -44,7 +44,7 @@ class Leader:
         self.pass_time(FENCE_S + 1.0)  # what was before the election cannot serve any more
         self.inbox.clear()
 
-    def handle(self, *events: Any) -> Ready:
+    def handle(self, *events: Any) -> RouterReady:
         ready = self.core.handle(self.router.now, list(events))
         self.inbox += [(node, decode_control(data)) for node, _, data in ready.sends]
         return ready
@@ -336,8 +336,8 @@ def test_a_follower_gets_the_view_and_every_step() -> None:
     done(leader, "role put", role="r", rules=[{"allow": True, "actions": 3, "filter": "a/#"}])
     told = [one for node, one in leader.inbox if node == edge.node and isinstance(one, PolicyPaged | PolicyStepped)]
     assert [type(one) for one in told] == [PolicyPaged, PolicyStepped]
-    leader.say(edge, AskUsers(7, ["ann", "ann"]))
-    answers = [one for _, one in leader.inbox if isinstance(one, Users)]
+    leader.say(edge, FetchUsers(7, ["ann", "ann"]))
+    answers = [one for _, one in leader.inbox if isinstance(one, UserRecords)]
     assert [(one.names, one.records, one.epoch) for one in answers] == [(["ann"], [None], 1)]
 
 
@@ -347,9 +347,9 @@ def test_credentials_are_in_the_answer_for_a_login_alone() -> None:
     done(leader, "user add", user="ann", record=HASH)
     edge = leader.edges[0]
     users = []
-    for question in (AskUsers(7, ["ann"]), AskCredentials(8, "ann")):
+    for question in (FetchUsers(7, ["ann"]), AskCredentials(8, "ann")):
         leader.say(edge, question)
-        (answer,) = [one for _, one in leader.inbox if isinstance(one, Users) and one.request == question.request]
+        (answer,) = [one for _, one in leader.inbox if isinstance(one, UserRecords) and one.request == question.request]
         assert answer.names == ["ann"] and answer.records[0] is not None
         users.append(msgspec.msgpack.decode(answer.records[0], type=User))
     assert [user.record for user in users] == ["", HASH]

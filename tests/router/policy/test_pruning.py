@@ -8,7 +8,7 @@ from access.policy.step import RECORDS_MAX
 from router.core import RouterCore
 from router.events import Applied, RoleChanged
 from router.policy.pruning import AGAIN_S, LOOK_S, Pruning
-from router.settings import RouterSettings
+from router.settings import RouterLimits
 from tests.router.policy.test_policy_desk import Leader
 from wire.messages.cluster_map import NodeEntry
 
@@ -47,7 +47,7 @@ def test_the_leader_prunes_some_a_step_and_others_follow() -> None:
     """All that ended goes in steps of 64; a follower proposes nothing of its own."""
     utc = [LATE_S]
     leader = Leader(utc=lambda: utc[0])
-    follower = RouterCore(NodeEntry("r2", "router", 1, "h:1"), RouterSettings(), utc=lambda: utc[0])
+    follower = RouterCore(NodeEntry("r2", "router", 1, "h:1"), RouterLimits(), utc=lambda: utc[0])
     data = [encode_policy_command(AddBan(Ban("client_id", f"c{at}", 100.0))) for at in range(150)]
     data.append(encode_policy_command(AddBan(Ban("user", "ann"))))
     for entry in data:

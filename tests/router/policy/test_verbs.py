@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from access.operators.verbs import VERBS, Operator, Role, judge
+from access.operators.verbs import VERBS, Operator, OperatorRole, judge
 from access.policy.machine import PolicyMachine
 from router.policy.policy_verbs import CHANGING
 from wire.messages.operators import Admin
@@ -14,7 +14,7 @@ ROOMS = ("user ", "role ", "group ", "ban ", "revoke", "unrevoke", "token ")
 
 
 def command(verb: str, now_utc: float = NOW, **arguments: Any) -> Any:
-    _, judged = judge(Admin(1, verb, arguments), Operator(Role.ADMIN, "ann"), "router")
+    _, judged = judge(Admin(1, verb, arguments), Operator(OperatorRole.ADMIN, "ann"), "router")
     return CHANGING[verb](judged, now_utc)
 
 

@@ -6,7 +6,7 @@ Knows everything that happened anywhere; a breach raises ``Violation`` with its 
 from zlib import crc32
 
 from router.raft.core import RaftCore
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 
 __all__ = ["Invariants", "Violation"]
 
@@ -28,7 +28,7 @@ class Invariants:
         self.acks = 0
         self.elections = 0
 
-    def written_or_sent(self, peer: str, entries: tuple[Entry, ...], prev_log_term: int | None = None) -> None:
+    def written_or_sent(self, peer: str, entries: tuple[LogEntry, ...], prev_log_term: int | None = None) -> None:
         """Log Matching: the same index and term means the same entry and the same history before it.
 
         Judged when an entry is on a disk or leaves in a message: what a crash forgets before either never was.
@@ -64,7 +64,7 @@ class Invariants:
             if held != term and index > core.log.base_index:
                 raise Violation(f"leader completeness: {core.id} term {core.term} lacks {index} of term {term}")
 
-    def apply(self, peer: str, entry: Entry, state: int) -> int:
+    def apply(self, peer: str, entry: LogEntry, state: int) -> int:
         """State Machine Safety; return the state's hash after the entry."""
         content = crc32(entry.data)
         known = self.applied.setdefault(entry.index, (entry.term, content))

@@ -7,8 +7,8 @@ crash keeps a prefix of the rest. ``lose_everything`` is a new disk under the ol
 import random
 from collections.abc import Sequence
 
-from router.raft.events import HardState, Ready, Snapshot, Stored
-from router.raft.messages import Entry
+from router.raft.events import HardState, RaftReady, Snapshot, StoredRaftState
+from router.raft.messages import LogEntry
 
 __all__ = ["ModelDisk"]
 
@@ -23,13 +23,13 @@ class ModelDisk:
         self.storage_id = storage_id
         self.hard_state = HardState()
         self.snapshot: Snapshot | None = None
-        self.entries: list[Entry] = []
-        self._pending: list[HardState | Entry | Snapshot] = []
+        self.entries: list[LogEntry] = []
+        self._pending: list[HardState | LogEntry | Snapshot] = []
 
-    def load(self) -> Stored:
-        return Stored(self.storage_id, self.hard_state, self.snapshot, tuple(self.entries))
+    def load(self) -> StoredRaftState:
+        return StoredRaftState(self.storage_id, self.hard_state, self.snapshot, tuple(self.entries))
 
-    def begin(self, batch: Sequence[Ready]) -> None:
+    def begin(self, batch: Sequence[RaftReady]) -> None:
         """Write what one sync will make durable."""
         hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
         self._pending = [*hard_states[-1:]]
@@ -56,7 +56,7 @@ class ModelDisk:
             self.entries = [entry for entry in self.entries if entry.index > snapshot.index]
             self.snapshot = snapshot
 
-    def _keep(self, item: HardState | Entry | Snapshot) -> None:
+    def _keep(self, item: HardState | LogEntry | Snapshot) -> None:
         if isinstance(item, HardState):
             self.hard_state = item
         elif isinstance(item, Snapshot):

@@ -26,15 +26,15 @@ from router.raft.events import (
     Propose,
     RaftConfig,
     RaftInvariantBroken,
+    RaftReady,
+    RaftTick,
     ReadIndexEvent,
-    Ready,
     Receive,
     Snapshot,
     SnapshotTaken,
-    Tick,
     TransferLeadership,
 )
-from router.raft.messages import Configuration, Entry, Message
+from router.raft.messages import Configuration, LogEntry, RaftMessage
 from tests.router.raft.model_disk import ModelDisk
 
 __all__ = ["ScriptRunner", "parse", "run_script"]
@@ -46,7 +46,7 @@ class _Peer:
         self.disk = ModelDisk(storage_id)
         self.core: RaftCore | None = None
         self.manual = False
-        self.queue: list[Ready] = []
+        self.queue: list[RaftReady] = []
         self.life = 0
         self.deadline = math.inf
 
@@ -59,7 +59,7 @@ class ScriptRunner:
         self.now = 0.0
         self.peers: dict[str, _Peer] = {}
         self.voters: tuple[str, ...] = ()
-        self.wire: list[Message] = []
+        self.wire: list[RaftMessage] = []
         self.cuts: set[frozenset[str]] = set()
         self.out: list[str] = []
         self.contexts = 0
@@ -93,7 +93,7 @@ class ScriptRunner:
         options = dict(setting.split("=") for setting in settings)
         disk = self.peers[name].disk
         each = [int(term) for term in terms.split(",") if term and term != "-"]
-        disk.entries = [Entry(at, term, "normal", b"%d.%d" % (at, term)) for at, term in enumerate(each, 1)]
+        disk.entries = [LogEntry(at, term, "normal", b"%d.%d" % (at, term)) for at, term in enumerate(each, 1)]
         disk.hard_state = HardState(int(options.get("term", each[-1] if each else 0)), options.get("vote"))
 
     def do_snapshot_at(self, name: str, index: str, term: str = "") -> None:
@@ -155,7 +155,7 @@ class ScriptRunner:
 
     def do_tick(self, name: str) -> None:
         self.now = max(self.now, self.peers[name].deadline)
-        self._step(name, Tick())
+        self._step(name, RaftTick())
 
     def do_heartbeat(self, name: str) -> None:
         self.do_tick(name)
@@ -189,14 +189,14 @@ class ScriptRunner:
         peer.disk.save_snapshot(snapshot)
         self._step(name, SnapshotTaken(index, snapshot.data))
 
-    def _refusal(self, name: str, ready: Ready) -> None:
+    def _refusal(self, name: str, ready: RaftReady) -> None:
         if ready.refused:
             self.out.append(f"{name} refuses: {ready.refused}")
 
-    def _step(self, name: str, event: Event) -> Ready:
+    def _step(self, name: str, event: Event) -> RaftReady:
         peer = self.peers[name]
         if peer.core is None:
-            return Ready(0)
+            return RaftReady(0)
         ready = peer.core.handle(self.now, event)
         peer.deadline = ready.next_deadline
         for entry in ready.committed:
@@ -236,7 +236,7 @@ class ScriptRunner:
                 return
         self.out.append("no end of messages")
 
-    def _take(self, link: tuple[str, ...]) -> tuple[list[Message], list[Message]]:
+    def _take(self, link: tuple[str, ...]) -> tuple[list[RaftMessage], list[RaftMessage]]:
         chosen = [message for message in self.wire if not link or (message.sender, message.to) == link]
         return chosen, [message for message in self.wire if message not in chosen]
 

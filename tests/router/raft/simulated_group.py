@@ -15,14 +15,14 @@ from router.raft.events import (
     Persisted,
     RaftConfig,
     RaftInvariantBroken,
-    Ready,
+    RaftReady,
+    RaftRole,
+    RaftTick,
     Receive,
-    Role,
     Snapshot,
     SnapshotTaken,
-    Tick,
 )
-from router.raft.messages import AppendEntries, Message, RequestVoteReply
+from router.raft.messages import AppendEntries, RaftMessage, RequestVoteReply
 from tests.router.raft.invariants import Invariants, Violation
 from tests.router.raft.knobs import Knobs
 from tests.router.raft.model_disk import ModelDisk
@@ -43,8 +43,8 @@ class SimPeer:
         self.applied_index = 0
         self.state = 0
         self.snapshot_index = 0
-        self.queue: list[Ready] = []
-        self.syncing: list[Ready] = []
+        self.queue: list[RaftReady] = []
+        self.syncing: list[RaftReady] = []
         self.deadline = float("inf")
         self.timer = float("inf")  # the earliest wake-up under way
         self.mine: dict[int, int] = {}  # index -> term of what this life proposed
@@ -140,7 +140,7 @@ class SimulatedGroup:
         peer.queue, peer.syncing, peer.timer = [], [], float("inf")
         peer.mine, peer.reads = {}, {}
         peer.core = core
-        self.step(peer, Tick())
+        self.step(peer, RaftTick())
 
     def crash(self, peer: SimPeer, down_s: float | None = None) -> None:
         """Lose power; come back later."""
@@ -151,7 +151,7 @@ class SimulatedGroup:
         down = self.rng.expovariate(1 / self.knobs.down_s) if down_s is None else down_s
         self.at(self.now + down, self.start, peer)
 
-    def step(self, peer: SimPeer, event: Event) -> Ready | None:
+    def step(self, peer: SimPeer, event: Event) -> RaftReady | None:
         """Give one event to the core and do what the Ready asks, in the shell's order."""
         core = peer.core
         if core is None:
@@ -160,9 +160,9 @@ class SimulatedGroup:
             ready = core.handle(self.now, event)
         except RaftInvariantBroken as error:
             raise Violation(str(error)) from error
-        if core.role is Role.LEADER and core.log.durable_index >= core.first_index_of_term:
+        if core.role is RaftRole.LEADER and core.log.durable_index >= core.first_index_of_term:
             self.invariants.leading(core, peer.life)
-        if ready.role is Role.LEADER and not self.calm and self.rng.random() < self.knobs.crash_on_election:
+        if ready.role is RaftRole.LEADER and not self.calm and self.rng.random() < self.knobs.crash_on_election:
             self.at(self.now + self.rng.random() * self.knobs.election_timeout_s, self.crash_life, peer, peer.life)
         self._send_all(peer, ready.early_messages)
         if ready.must_persist or peer.queue or peer.syncing:
@@ -191,7 +191,7 @@ class SimulatedGroup:
             return
         peer.timer = float("inf")
         if peer.deadline <= self.now:
-            self.step(peer, Tick())
+            self.step(peer, RaftTick())
         elif peer.deadline < float("inf"):
             self._set_timer(peer)
 
@@ -237,7 +237,7 @@ class SimulatedGroup:
         peer.applied_index = peer.snapshot_index = snapshot.index
         self.invariants.restored(peer.name, snapshot.index, peer.state)
 
-    def _apply(self, peer: SimPeer, ready: Ready) -> None:
+    def _apply(self, peer: SimPeer, ready: RaftReady) -> None:
         core = peer.core
         if not ready.committed or core is None:
             return
@@ -261,7 +261,7 @@ class SimulatedGroup:
 
     # Network
 
-    def _send_all(self, peer: SimPeer, messages: tuple[Message, ...]) -> None:
+    def _send_all(self, peer: SimPeer, messages: tuple[RaftMessage, ...]) -> None:
         for message in messages:
             if peer.core is None:
                 return  # crashed half-way
@@ -269,7 +269,7 @@ class SimulatedGroup:
             if not self.calm:
                 self._crash_at_message(peer, message)
 
-    def _crash_at_message(self, peer: SimPeer, message: Message) -> None:
+    def _crash_at_message(self, peer: SimPeer, message: RaftMessage) -> None:
         """Aimed crashes: a vote left, or a leader's copy of an entry of an older term did."""
         knobs = self.knobs
         if type(message) is RequestVoteReply:
@@ -280,7 +280,7 @@ class SimulatedGroup:
             if older and self.rng.random() < 0.1 * knobs.crash_on_append:
                 self.crash(peer)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RaftMessage) -> None:
         """Lose, double, delay."""
         if type(message) is AppendEntries and message.entries:
             self.invariants.written_or_sent(message.sender, message.entries, message.prev_log_term)
@@ -298,7 +298,7 @@ class SimulatedGroup:
                 self.at(self.now + again, self._deliver, message)
         self.at(self.now + delay, self._deliver, message)
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: RaftMessage) -> None:
         peer = self.peers.get(message.to)
         if peer is not None and peer.core is not None and (message.sender, message.to) not in self.down_links:
             self.step(peer, Receive(message))

@@ -9,7 +9,7 @@ import random
 from typing import Literal
 
 from router.raft.core import RaftCore
-from router.raft.events import ChangeMembership, Propose, ReadIndexEvent, Role, TransferLeadership
+from router.raft.events import ChangeMembership, Propose, RaftRole, ReadIndexEvent, TransferLeadership
 from tests.router.raft.invariants import Violation
 from tests.router.raft.knobs import Knobs, Mode, draw_knobs
 from tests.router.raft.model_disk import ModelDisk
@@ -70,7 +70,7 @@ class Simulation(SimulatedGroup):
 
     def leaders(self) -> list[SimPeer]:
         """Return who believes to lead; of several, deposed ones are the interesting ones."""
-        return [peer for peer in self.peers.values() if peer.core is not None and peer.core.role is Role.LEADER]
+        return [peer for peer in self.peers.values() if peer.core is not None and peer.core.role is RaftRole.LEADER]
 
     def _propose(self) -> None:
         self.at(self.now + self.rng.expovariate(1 / self.knobs.propose_every_s), self._propose)

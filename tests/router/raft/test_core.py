@@ -15,25 +15,25 @@ from router.raft.events import (
     Propose,
     ProposeBatch,
     RaftConfig,
+    RaftReady,
+    RaftRole,
+    RaftTick,
     ReadIndexEvent,
-    Ready,
     Receive,
-    Role,
     Snapshot,
-    Stored,
-    Tick,
+    StoredRaftState,
 )
 from router.raft.log_view import LogView
 from router.raft.messages import (
     AppendEntries,
     AppendEntriesReply,
     Configuration,
-    Entry,
     InstallSnapshot,
     InstallSnapshotReply,
-    Message,
+    LogEntry,
     PreVote,
     PreVoteReply,
+    RaftMessage,
     ReadIndex,
     ReadIndexReply,
     RequestVote,
@@ -53,29 +53,29 @@ class Peer:
 
     def __init__(self, voters: tuple[str, ...] = PEERS, **settings: Any) -> None:
         config = RaftConfig(id="a", voters=voters, storage_ids={"a": 11, "b": 12, "c": 13}, **settings)
-        self.core = RaftCore(config, Stored(11), random.Random(1), incarnation=5)
+        self.core = RaftCore(config, StoredRaftState(11), random.Random(1), incarnation=5)
         self.now = 0.0
-        self.sent: list[Message] = []
+        self.sent: list[RaftMessage] = []
 
-    def give(self, event: Event) -> Ready:
+    def give(self, event: Event) -> RaftReady:
         ready = self.core.handle(self.now, event)
         self.sent += [*ready.early_messages, *ready.messages]
         if ready.must_persist:
             self.give(Persisted(ready.number))
         return ready
 
-    def receive(self, message: Message) -> list[Message]:
+    def receive(self, message: RaftMessage) -> list[RaftMessage]:
         self.sent = []
         self.give(Receive(message))
         return self.sent
 
     def lead(self) -> None:
-        self.give(Tick())
+        self.give(RaftTick())
         self.now = self.core.election_deadline
-        self.give(Tick())
+        self.give(RaftTick())
         self.receive(PreVoteReply(*HEADER[:2], 0, *HEADER[3:], proposed_term=1, granted=True))
         self.receive(RequestVoteReply(*HEADER, granted=True))
-        assert self.core.role is Role.LEADER
+        assert self.core.role is RaftRole.LEADER
 
 
 MESSAGES = [
@@ -84,7 +84,7 @@ MESSAGES = [
     RequestVote(*HEADER, last_log_index=1, last_log_term=1, transfer=True),
     RequestVoteReply(*HEADER, granted=False),
     AppendEntries(
-        *HEADER, prev_log_index=1, prev_log_term=1, leader_commit=1, round=3, entries=(Entry(2, 1, "normal", b"x"),)
+        *HEADER, prev_log_index=1, prev_log_term=1, leader_commit=1, round=3, entries=(LogEntry(2, 1, "normal", b"x"),)
     ),
     AppendEntriesReply(*HEADER, success=True, round=3, match_index=2),
     InstallSnapshot(
@@ -105,7 +105,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_message_survives_its_encoding(message: Message) -> None:
+def test_message_survives_its_encoding(message: RaftMessage) -> None:
     """Every message of the union."""
     assert decode_message(encode_message(message)) == message
 
@@ -119,7 +119,7 @@ def test_bad_bytes_are_refused(payload: bytes) -> None:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("leads", [False, True])
-def test_any_message_in_any_role_is_taken_or_dropped(message: Message, leads: bool) -> None:
+def test_any_message_in_any_role_is_taken_or_dropped(message: RaftMessage, leads: bool) -> None:
     """No message of the current term raises, whatever we are."""
     peer = Peer()
     if leads:
@@ -187,7 +187,7 @@ def test_an_acknowledgement_from_another_disk_is_not_counted() -> None:
 def test_entries_with_a_gap_are_not_taken() -> None:
     """A malformed append leaves the log alone."""
     peer = Peer()
-    entries = (Entry(5, 1, "normal", b"x"),)
+    entries = (LogEntry(5, 1, "normal", b"x"),)
     peer.receive(AppendEntries(*HEADER, prev_log_index=0, prev_log_term=0, leader_commit=0, round=1, entries=entries))
     assert peer.core.log.last_index == 0
 
@@ -214,36 +214,36 @@ def test_a_snapshot_beyond_the_bound_is_not_collected() -> None:
 def test_a_group_of_one_leads_with_its_first_tick() -> None:
     """No timeout to wait for."""
     peer = Peer(voters=("a",))
-    peer.give(Tick())
-    assert peer.core.role is Role.LEADER
+    peer.give(RaftTick())
+    assert peer.core.role is RaftRole.LEADER
     assert peer.core.commit_index == 1
 
 
 def test_nothing_leaves_before_the_term_is_on_disk() -> None:
     """A group of one with a learner: a crash before the sync leads to the same term again, so nobody may have heard."""
     config = RaftConfig(id="a", voters=("a",), learners=("b",), storage_ids={"a": 11})
-    core = RaftCore(config, Stored(11), random.Random(1))
-    elected = core.handle(0.0, Tick())
-    assert elected.role is Role.LEADER
+    core = RaftCore(config, StoredRaftState(11), random.Random(1))
+    elected = core.handle(0.0, RaftTick())
+    assert elected.role is RaftRole.LEADER
     assert elected.hard_state is not None
     assert elected.messages
     proposed = core.handle(0.0, Propose(b"x"))
-    heartbeat = core.handle(1.0, Tick())
+    heartbeat = core.handle(1.0, RaftTick())
     assert not (elected.early_messages or proposed.early_messages or heartbeat.early_messages)
     core.handle(1.0, Persisted(heartbeat.number))
-    assert core.handle(2.0, Tick()).early_messages
+    assert core.handle(2.0, RaftTick()).early_messages
 
 
 def test_a_write_that_was_truncated_meanwhile_makes_nothing_durable() -> None:
     """Entry (2, 1) is written, replaced, and comes back: only its second write counts."""
-    log = LogView(None, [Entry(1, 1, "normal", b"")])
-    log.append([Entry(2, 1, "normal", b"")])
+    log = LogView(None, [LogEntry(1, 1, "normal", b"")])
+    log.append([LogEntry(2, 1, "normal", b"")])
     log.take_unwritten(1, now=0.0)
     log.truncate_from(2)
-    log.append([Entry(2, 3, "normal", b"")])
+    log.append([LogEntry(2, 3, "normal", b"")])
     log.take_unwritten(2, now=0.0)
     log.truncate_from(2)
-    log.append([Entry(2, 1, "normal", b"")])
+    log.append([LogEntry(2, 1, "normal", b"")])
     log.take_unwritten(3, now=0.0)
     log.persisted(1)
     assert log.durable_index == 1
@@ -255,7 +255,7 @@ def test_a_write_that_was_truncated_meanwhile_makes_nothing_durable() -> None:
 
 def test_a_batch_holds_at_least_one_entry() -> None:
     """An entry above the byte limit still goes out, alone."""
-    log = LogView(Snapshot(4, 1, Configuration(), b""), [Entry(at, 1, "normal", b"x" * 10) for at in range(5, 9)])
+    log = LogView(Snapshot(4, 1, Configuration(), b""), [LogEntry(at, 1, "normal", b"x" * 10) for at in range(5, 9)])
     assert [entry.index for entry in log.batch(5, 10, 5)] == [5]
     assert [entry.index for entry in log.batch(5, 10, 25)] == [5, 6]
     assert [entry.index for entry in log.batch(6, 2, 1000)] == [6, 7]
@@ -288,9 +288,9 @@ def test_the_leader_replaces_a_lost_disk_and_promotes_who_is_caught_up() -> None
 def test_a_leader_alone_sleeps_once_its_disk_has_all() -> None:
     """Nobody hears its heartbeats; while a write is on its way, the clock comes round for a disk that hangs."""
     alone = Peer(("a",))
-    alone.give(Tick())
-    alone.give(Tick())
-    assert alone.core.role is Role.LEADER and alone.give(Tick()).next_deadline == math.inf
+    alone.give(RaftTick())
+    alone.give(RaftTick())
+    assert alone.core.role is RaftRole.LEADER and alone.give(RaftTick()).next_deadline == math.inf
     ready = alone.core.handle(alone.now, Propose(b"one"))
     assert ready.next_deadline < math.inf
     assert alone.core.handle(alone.now, Persisted(ready.number)).next_deadline == math.inf

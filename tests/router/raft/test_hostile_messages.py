@@ -13,19 +13,19 @@ from router.map.commands import Bootstrap, RegisterNode
 from router.map.machine import MapMachine
 from router.policy.router_snapshot import snapshot_fault
 from router.raft.core import RaftCore
-from router.raft.events import Event, Persisted, RaftConfig, Ready, Receive, Role, Stored, Tick
+from router.raft.events import Event, Persisted, RaftConfig, RaftReady, RaftRole, RaftTick, Receive, StoredRaftState
 from router.raft.messages import (
     CONFIG,
     NORMAL,
     AppendEntries,
     AppendEntriesReply,
     Configuration,
-    Entry,
     InstallSnapshot,
     InstallSnapshotReply,
-    Message,
+    LogEntry,
     PreVote,
     PreVoteReply,
+    RaftMessage,
     ReadIndex,
     ReadIndexReply,
     RequestVote,
@@ -48,34 +48,34 @@ class Router:
 
     def __init__(self, **options: Any) -> None:
         config = RaftConfig(id="a", voters=VOTERS, storage_ids={"a": 11, "b": 12, "c": 13})
-        self.core = RaftCore(config, Stored(11), random.Random(1), 5, **options)
+        self.core = RaftCore(config, StoredRaftState(11), random.Random(1), 5, **options)
         self.now = 0.0
         self.restored: list[bytes] = []
-        self.give(Tick())
+        self.give(RaftTick())
 
-    def give(self, event: Event) -> list[Message]:
-        ready: Ready = self.core.handle(self.now, event)
+    def give(self, event: Event) -> list[RaftMessage]:
+        ready: RaftReady = self.core.handle(self.now, event)
         sent = [*ready.early_messages, *ready.messages]
         if ready.snapshot is not None:
             self.restored.append(ready.snapshot.data)
         return sent + (self.give(Persisted(ready.number)) if ready.must_persist else [])
 
-    def take(self, message: Message) -> list[Message]:
+    def take(self, message: RaftMessage) -> list[RaftMessage]:
         return self.give(Receive(decode_message(encode_message(message))))
 
     def follow(self) -> None:
         """Hear b, which leads in term 3."""
-        entries = (Entry(1, 3, CONFIG, encode_configuration(Configuration({"a": 11, "b": 12, "c": 13}))),)
+        entries = (LogEntry(1, 3, CONFIG, encode_configuration(Configuration({"a": 11, "b": 12, "c": 13}))),)
         self.take(AppendEntries(*from_peer("b", 12, 3), 0, 0, 1, 1, entries))
         assert (self.core.leader, self.core.commit_index) == ("b", 1)
 
     def lead(self) -> None:
         self.now = self.core.election_deadline
-        self.give(Tick())
+        self.give(RaftTick())
         self.take(PreVoteReply(*from_peer("b", 12, 0), 1, True))
         self.take(RequestVoteReply(*from_peer("b", 12, 1), True))
         self.take(AppendEntriesReply(*from_peer("b", 12, 1), True, 1, 1))
-        assert self.core.role is Role.LEADER
+        assert self.core.role is RaftRole.LEADER
 
     def state(self) -> tuple[Any, ...]:
         core = self.core
@@ -101,11 +101,11 @@ def from_peer(sender: str, storage_id: int, term: int, expected: int = 11) -> tu
     return sender, "a", term, 1, storage_id, expected
 
 
-def lies(term: int, expected: int) -> list[Message]:
+def lies(term: int, expected: int) -> list[RaftMessage]:
     """Return every kind of message as a stranger may write it."""
     header = from_peer(STRANGER, 99, term, expected)
     grasp = Configuration({STRANGER: 99})
-    entries = (Entry(1, term, CONFIG, encode_configuration(grasp)), Entry(2, term, NORMAL, b"mine"))
+    entries = (LogEntry(1, term, CONFIG, encode_configuration(grasp)), LogEntry(2, term, NORMAL, b"mine"))
     return [
         PreVote(*header, min(FAR, term + 1), FAR, FAR),
         PreVoteReply(*header, term, True),
@@ -160,7 +160,7 @@ def test_a_router_that_is_no_voter_holds_up_no_election() -> None:
         router.take(AppendEntries(*from_peer(STRANGER, 99, 1), 0, 0, 0, beat))
         if router.now >= router.core.election_deadline:
             break
-    sent = router.give(Tick())
+    sent = router.give(RaftTick())
     assert {(message.to, type(message)) for message in sent} == {("b", PreVote), ("c", PreVote)}
 
 
@@ -169,7 +169,7 @@ NAMED = Configuration({"a": 11, "b": 12, "c": 13, "d": 14})
 
 def leads(term: int = 7) -> AppendEntries:
     """Return what d sends as a leader, with the configuration that names it."""
-    entries = (Entry(2, 3, CONFIG, encode_configuration(NAMED)), Entry(3, term, NORMAL, b"x"))
+    entries = (LogEntry(2, 3, CONFIG, encode_configuration(NAMED)), LogEntry(3, term, NORMAL, b"x"))
     return AppendEntries(*from_peer("d", 14, term), 1, 3, 3, 1, entries)
 
 
@@ -244,7 +244,7 @@ def test_a_snapshot_that_cannot_be_restored_is_refused(data: bytes) -> None:
     assert (after.log.last_index, after.commit_index, after.last_applied, after.configurations) == log
     assert after.drops["snapshot_not_restorable"] == 1
     assert after.refused_snapshot is not None and after.refused_snapshot.sender == "b"
-    router.take(AppendEntries(*from_peer("b", 12, 3), 1, 3, 2, 2, (Entry(2, 3, NORMAL, b"x"),)))
+    router.take(AppendEntries(*from_peer("b", 12, 3), 1, 3, 2, 2, (LogEntry(2, 3, NORMAL, b"x"),)))
     assert after.commit_index == 2  # and it goes on
     router.take(chunk(snapshot()))
     assert router.restored == [snapshot()]

@@ -1,10 +1,10 @@
 """Messages of other routers to Raft have a bound for each sender, and each has its turn."""
 
 from router.raft.inbox import SENDER_BYTES_MAX, SENDER_MESSAGES_MAX, Inbox
-from router.raft.messages import Message, TimeoutNow
+from router.raft.messages import RaftMessage, TimeoutNow
 
 
-def message(sender: str, term: int = 1) -> Message:
+def message(sender: str, term: int = 1) -> RaftMessage:
     return TimeoutNow(sender, "r1", term, 1, 1, 1)
 
 

@@ -10,23 +10,23 @@ import pytest
 
 from router.raft import files
 from router.raft import log as log_module
-from router.raft.events import HardState, Snapshot, Stored
+from router.raft.events import HardState, Snapshot, StoredRaftState
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Configuration, Entry
+from router.raft.messages import Configuration, LogEntry
 from router.raft.storage import LogDamaged
 
 MEMBERS = Configuration({"a": 7})
 
 
-def entries(first: int, last: int, term: int = 1) -> list[Entry]:
-    return [Entry(index, term, "normal", b"entry %d of term %d" % (index, term)) for index in range(first, last + 1)]
+def entries(first: int, last: int, term: int = 1) -> list[LogEntry]:
+    return [LogEntry(index, term, "normal", b"entry %d of term %d" % (index, term)) for index in range(first, last + 1)]
 
 
 def snapshot(index: int, term: int = 1) -> Snapshot:
     return Snapshot(index, term, MEMBERS, b"state at %d" % index)
 
 
-def reopened(folder: Path) -> Stored:
+def reopened(folder: Path) -> StoredRaftState:
     disk = RaftLog(folder, segment_bytes=400)
     try:
         return disk.load()
@@ -62,7 +62,7 @@ def test_everything_written_and_synced_is_there_again(disk: RaftLog, folder: Pat
     disk.write(None, entries(21, 25, term=2))
     disk.sync()
     stored = reopened(folder)
-    assert stored == Stored(7, HardState(3, "b", {"b": 9}), None, (*entries(1, 20), *entries(21, 25, term=2)))
+    assert stored == StoredRaftState(7, HardState(3, "b", {"b": 9}), None, (*entries(1, 20), *entries(21, 25, term=2)))
     assert len(list(folder.glob("log-*"))) > 1
 
 
@@ -75,7 +75,7 @@ def test_an_own_snapshot_drops_what_it_covers(disk: RaftLog, folder: Path) -> No
     disk.save_snapshot(snapshot(40))
     disk.write(None, entries(61, 62))
     disk.sync()
-    assert reopened(folder) == Stored(7, HardState(), snapshot(40), tuple(entries(41, 62)))
+    assert reopened(folder) == StoredRaftState(7, HardState(), snapshot(40), tuple(entries(41, 62)))
     assert [path.name for path in folder.glob("snapshot-*")] == [f"snapshot-{40:020d}"]
     assert not (folder / "log-000000000001").exists()
 
@@ -99,7 +99,7 @@ def test_an_installed_snapshot_voids_the_log(disk: RaftLog, folder: Path) -> Non
     disk.install_snapshot(snapshot(10, term=5))
     disk.write(None, entries(11, 12, term=5))
     disk.sync()
-    assert reopened(folder) == Stored(7, HardState(), snapshot(10, term=5), tuple(entries(11, 12, term=5)))
+    assert reopened(folder) == StoredRaftState(7, HardState(), snapshot(10, term=5), tuple(entries(11, 12, term=5)))
 
 
 def test_a_torn_tail_is_cut_and_can_be_written_over(disk: RaftLog, folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_torn_tail_is_cut_and_can_be_written_over(disk: RaftLog, folder: Path)
         shutil.rmtree(copy)
 
 
-def _filled(folder: Path) -> Stored:
+def _filled(folder: Path) -> StoredRaftState:
     create_log(folder, 7)
     disk = RaftLog(folder, segment_bytes=400)
     disk.load()
@@ -273,13 +273,13 @@ def _operate(disk: RaftLog, operation: str) -> None:
         disk.sync()
 
 
-def _is_old_or_new(before: Stored | None, stored: Stored, operation: str) -> bool:
+def _is_old_or_new(before: StoredRaftState | None, stored: StoredRaftState, operation: str) -> bool:
     if before is None:
-        return stored == Stored(7)
+        return stored == StoredRaftState(7)
     if operation == "install":
-        return stored in (before, Stored(7, HardState(2, "a"), snapshot(62, term=9), ()))
+        return stored in (before, StoredRaftState(7, HardState(2, "a"), snapshot(62, term=9), ()))
     if operation == "save":
-        return stored in (before, Stored(7, HardState(2, "a"), snapshot(64, term=2), ()))
+        return stored in (before, StoredRaftState(7, HardState(2, "a"), snapshot(64, term=2), ()))
     behind = stored.entries[len(before.entries) :]
     return stored.entries[: len(before.entries)] == before.entries and list(behind) == entries(65, 64 + len(behind), 3)
 

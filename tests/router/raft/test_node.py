@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from router.raft.events import ChangeMembership, RaftConfig, Role
+from router.raft.events import ChangeMembership, RaftConfig, RaftRole
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Configuration, Entry, InstallSnapshot, Message, decode_message, encode_message
+from router.raft.messages import Configuration, InstallSnapshot, LogEntry, RaftMessage, decode_message, encode_message
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from tests.patience import PATIENCE_S
 
@@ -22,7 +22,7 @@ class Register:
     def __init__(self) -> None:
         self.values: list[bytes] = []
 
-    def apply(self, entry: Entry) -> int:
+    def apply(self, entry: LogEntry) -> int:
         self.values.append(entry.data)
         return len(self.values)
 
@@ -63,7 +63,7 @@ class Group:
         self.lives += 1
         register = self.registers[peer] = Register()
 
-        def send(to: str, message: Message) -> None:
+        def send(to: str, message: RaftMessage) -> None:
             if to in self.nodes and not {peer, to} & self.cut:
                 self.nodes[to].receive(decode_message(encode_message(message)))
 
@@ -125,7 +125,7 @@ async def test_a_single_voter_leads_at_once_and_keeps_its_log(tmp_path: Path) ->
     async with trio.open_nursery() as nursery:
         await group.start(nursery, "a", ("a",))
         await until(lambda: group.registers["a"].values == [b"one"])
-        assert group.nodes["a"].core.role is Role.LEADER
+        assert group.nodes["a"].core.role is RaftRole.LEADER
         nursery.cancel_scope.cancel()
 
 

@@ -17,7 +17,7 @@ import trio
 from bench.raft import Link, receive_loop
 from router.raft.events import RaftConfig
 from router.raft.log import RaftLog, create_log
-from router.raft.messages import Entry
+from router.raft.messages import LogEntry
 from router.raft.node import NotLeader, RaftNode, Unavailable
 from tests.turn_time import assert_within, timed
 
@@ -38,7 +38,7 @@ async def _serve(
     links = {peer: Link(address) for peer, address in addresses.items() if peer != name}
     values: list[bytes] = []
 
-    def apply(entry: Entry) -> None:
+    def apply(entry: LogEntry) -> None:
         values.append(entry.data)
 
     def restore(data: bytes) -> None:

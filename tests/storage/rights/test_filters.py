@@ -12,7 +12,7 @@ from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.ranges import SYS_FILTERS_MAX
-from wire.messages.sessions import OpenSession, SessionOpened, SessionSubscribed, SubscribeSession, Subscription
+from wire.messages.sessions import OpenSession, SessionOpened, SessionSubscribed, SessionSubscription, SubscribeSession
 
 RULES, OTHERS = 7, (1 << 64) - 1
 
@@ -30,7 +30,7 @@ def connect(edge: Edge, judged: int, **changes: Any) -> tuple[Connection, Sessio
 
 def subscribe(edge: Edge, to: Connection, *names: str, judged: int, partial: tuple[int, ...] = ()) -> SessionSubscribed:
     """Subscribe by some rules; without filters all that the session has are confirmed."""
-    filters = [Subscription(name, 1, retain_handling=2) for name in names]
+    filters = [SessionSubscription(name, 1, retain_handling=2) for name in names]
     request = SubscribeSession(*edge.head(0), to.session, to.owner_epoch, filters)
     request.judged, request.partial = judged, list(partial)
     edge.ask(request)

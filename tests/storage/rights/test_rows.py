@@ -7,14 +7,14 @@ import pytest
 
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import RetainedRow, SessionRow, SubscriptionRow, WillRow, pack, unpack
-from wire.messages.sessions import Subscription
-from wire.messages.wills import Will
+from wire.messages.sessions import SessionSubscription
+from wire.messages.wills import SessionWill
 
 SESSION = SessionRow("c", 7, 60, owner="ann", owner_made=5, judged=(1 << 64) - 1, recheck_below=9)
 OWNED = [
     (SESSION, 4),
-    (SubscriptionRow(Subscription("a/#", 1), partial=True, since=4), 2),
-    (WillRow("c", 7, Will("w", b"x"), "e1", 3, owner="ann", owner_made=5), 2),
+    (SubscriptionRow(SessionSubscription("a/#", 1), partial=True, since=4), 2),
+    (WillRow("c", 7, SessionWill("w", b"x"), "e1", 3, owner="ann", owner_made=5), 2),
     (RetainedRow("t", b"x", 1, b"", 0, 0, 1, 2, 3, owner="ann", owner_made=5, arrived=4), 3),
 ]
 
@@ -31,11 +31,11 @@ def test_a_row_of_an_older_version_is_nobodys_and_not_judged(row: Any, new: int)
 
 def test_a_will_of_an_older_version_was_left_from_nowhere() -> None:
     """Bans of its user and client ID still hold it back."""
-    row = WillRow("c", 7, Will("w", b"x", address="192.0.2.1", fingerprint="ab" * 32), "e1", 3, owner="ann")
+    row = WillRow("c", 7, SessionWill("w", b"x", address="192.0.2.1", fingerprint="ab" * 32), "e1", 3, owner="ann")
     values = msgspec.msgpack.decode(pack(row))
     values[2] = values[2][:7]
     read = unpack(WillRow, msgspec.msgpack.encode(values))
-    assert read.will == Will("w", b"x") and read.owner == "ann"
+    assert read.will == SessionWill("w", b"x") and read.owner == "ann"
     assert unpack(WillRow, pack(row)) == row
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.storage.requests import WILL, fired
 from tests.storage.storage_cluster import Cluster, with_edge
-from wire.messages.wills import Will
+from wire.messages.wills import SessionWill
 
 ANN = ("ann", 5)
 
@@ -21,7 +21,7 @@ def test_a_will_names_its_owner(expiry_s: int, delay_s: int, crash: bool) -> Non
     """And the place of its client; with the repeats after a crash of all, which come from rows alone."""
     cluster, edge = with_edge(partitions=1)
     edge.answer_wills = cluster.edges["e2"].answer_wills = False
-    will = Will("w", b"gone", 1, delay_s=delay_s, address="192.0.2.1", fingerprint="ab" * 32)
+    will = SessionWill("w", b"gone", 1, delay_s=delay_s, address="192.0.2.1", fingerprint="ab" * 32)
     edge.close(edge.open("c", owner=ANN, expiry_s=expiry_s, will=will), clean=False)
     if crash:
         cluster.crash_all()

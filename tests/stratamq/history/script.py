@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 
 from stratamq.history.check import judge
-from stratamq.history.history import History, parse_history
-from stratamq.history.operations import NEVER_EXPIRES_S, Header, Kind, Phase
-from stratamq.history.verdict import Verdict
+from stratamq.history.history import RunHistory, parse_history
+from stratamq.history.operations import NEVER_EXPIRES_S, Header, Kind, OperationPhase
+from stratamq.history.verdict import HistoryVerdict
 from stratamq.history.writer import HistoryWriter
 
 MS = 1_000_000
@@ -41,13 +41,13 @@ class Script:
         return number
 
     def ok(self, operation: int, **fields: object) -> int:
-        return self._complete(operation, Phase.OK, fields)
+        return self._complete(operation, OperationPhase.OK, fields)
 
     def fail(self, operation: int, **fields: object) -> int:
-        return self._complete(operation, Phase.FAIL, fields)
+        return self._complete(operation, OperationPhase.FAIL, fields)
 
     def unknown(self, operation: int) -> int:
-        return self._complete(operation, Phase.UNKNOWN, {})
+        return self._complete(operation, OperationPhase.UNKNOWN, {})
 
     def connecting(self, process: str, client_id: str = "", **fields: object) -> int:
         self._client[process] = client_id or process
@@ -95,10 +95,10 @@ class Script:
     def bytes(self) -> bytes:
         return self._file.getvalue()
 
-    def judge(self) -> Verdict:
+    def judge(self) -> HistoryVerdict:
         return judge(self.history())
 
-    def history(self) -> History:
+    def history(self) -> RunHistory:
         """Return the history as it is read back from its bytes."""
         return parse_history(self.bytes())
 
@@ -106,7 +106,7 @@ class Script:
         """Return the number of findings of each checker that has any."""
         return {name: report.found for name, report in self.judge().reports.items() if report.found}
 
-    def _complete(self, operation: int, phase: Phase, fields: dict[str, object]) -> int:
+    def _complete(self, operation: int, phase: OperationPhase, fields: dict[str, object]) -> int:
         kind, asked = self._invoked[operation]
         who = {name: asked[name] for name in ("process", "client_id", "connection")}
         self.writer.complete(self._tick(), phase, kind, operation, **{**who, **fields})

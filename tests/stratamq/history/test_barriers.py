@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratamq.history.operations import Kind
-from stratamq.history.subscriptions import TopicIndex, topic_matches
+from stratamq.history.subscriptions import HistoryTopicIndex, topic_matches
 from tests.stratamq.history.script import Script
 
 
@@ -169,4 +169,4 @@ def test_a_subscription_does_not_survive_a_clean_start() -> None:
 def test_filters(topic_filter: str, topic: str, expected: bool) -> None:
     """MQTT 5.0 section 4.7; the index agrees."""
     assert topic_matches(topic_filter, topic) is expected
-    assert (topic in TopicIndex([topic, "other", "a/b/c/d"]).matching(topic_filter)) is expected
+    assert (topic in HistoryTopicIndex([topic, "other", "a/b/c/d"]).matching(topic_filter)) is expected

@@ -19,7 +19,7 @@ from stratamq.history.history import parse_history
 from stratamq.history.operations import Kind
 from stratamq.history.recorder import RecordSettings, parse_address, record
 from stratamq.history.run import Faults, Run
-from stratamq.history.verdict import Verdict
+from stratamq.history.verdict import HistoryVerdict
 from stratamq.history.workloads import WORKLOADS
 from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, Mosquitto, running_mosquitto
@@ -29,7 +29,7 @@ needs_mosquitto = pytest.mark.skipif(not INSTALLED, reason="Mosquitto is not ins
 
 async def recorded(
     broker: Mosquitto, workload: str, seconds: float, faults: Faults | None = None, drain_s: float = 5.0
-) -> Verdict:
+) -> HistoryVerdict:
     settings = RecordSettings(
         brokers=tuple(("127.0.0.1", port) for port in broker.ports),
         workload=workload,
@@ -63,7 +63,7 @@ MUST_HAVE_CHECKED = {
 @needs_mosquitto
 async def test_a_healthy_broker_is_clean(tmp_path: Path) -> None:
     """All promises, all workloads at once; every checker that a workload is for had something to check."""
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, HistoryVerdict] = {}
 
     async def run_workload(broker: Mosquitto, workload: str) -> None:
         verdicts[workload] = await recorded(broker, workload, seconds=2.0)
@@ -105,7 +105,7 @@ async def test_a_killed_broker_without_persistence_loses(tmp_path: Path) -> None
 
 @needs_mosquitto
 async def test_a_killed_broker_without_persistence_forgets_retained_values_and_wills(tmp_path: Path) -> None:
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, HistoryVerdict] = {}
 
     async def run_workload(workload: str) -> None:
         folder = tmp_path / workload

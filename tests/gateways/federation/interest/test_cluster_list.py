@@ -20,7 +20,7 @@ from conf.gateway_config import load_gateway
 from gateways.federation.interest.cluster_list import ClusterList, cluster_list
 from gateways.federation.interest.interest import Interest
 from gateways.federation.interest.static import StaticFilters, want_configured
-from gateways.federation.interest.stratamq import PREFIX, ClusterEvents
+from gateways.federation.interest.stratamq import PREFIX, SessionEventAdapter
 from stratamq.federate_folder import make_folder
 from tests.patience import PATIENCE_S
 
@@ -37,7 +37,7 @@ class Story:
 
     def __init__(self, filters_max: int = 10_000) -> None:
         self.interest = Interest([OWN], 60.0, filters_max)
-        self.adapter = ClusterEvents(self.interest, filters_max)
+        self.adapter = SessionEventAdapter(self.interest, filters_max)
         self.wanted: dict[str, int] = {}
         self.now = 1_000.0
 
@@ -137,7 +137,7 @@ def test_text_that_mqtt_cannot_hold_is_counted() -> None:
 def test_configured_filters_outlive_a_gap() -> None:
     """They were forgotten ``interest_s`` after the broker had been away, as a client that left."""
     interest = Interest([], 60.0)
-    adapter = ClusterEvents(interest)
+    adapter = SessionEventAdapter(interest)
     want_configured(interest, ["plant/#"])
     adapter.away(0.0)
     adapter.back(100.0, False)
