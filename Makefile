@@ -14,7 +14,7 @@ CASES ?= 1000000
 
 COMPILED := $(shell $(PYTHON) -c "import runpy; \
 	print(*(name.replace('.', '/') for name in runpy.run_path('conf/compiled.py')['COMPILED_MODULES']))")
-COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/hot/*.pxd storage/*.c)
+COMPILED_SOURCES := $(wildcard $(addsuffix .py,$(COMPILED)) $(addsuffix .pxd,$(COMPILED)) edge/loop/*.pxd storage/*.c)
 MYPY = $(BIN)/mypy $(ROOMS) tests bench
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # Each file of a package is checked against its hash, and nothing is taken that the list does not name.

@@ -8,9 +8,9 @@ import trio
 from msgspec import json
 
 from admin.api import Api, ApiCall, read_answer
-from admin.gather import Event, NodeQuery, QueryTemplate, ResultPage, ScatterGather
 from admin.links import carry
-from admin.one_look import SingleQuery, event_of
+from admin.scatter_gather import Event, NodeQuery, QueryTemplate, ResultPage, ScatterGather
+from admin.single_query import SingleQuery, event_of
 from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["ApiLinks"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from admin.told_rows import told_type
+from admin.api_rows import told_type
 
 __all__ = ["REPORTS_MAX", "AuditPage", "AuditRow", "read_reports"]
 

@@ -6,7 +6,7 @@ Keeps one reading of the wanted families a quarter of a minute and node; a node 
 from collections import deque
 from collections.abc import Mapping
 
-from wire.messages.look_rows_nodes import StatsRow
+from wire.messages.node_rows import StatsRow
 
 __all__ = ["GROWTH_S", "Growth"]
 

@@ -1,7 +1,7 @@
 """An operator's links: one for each node that is asked, opened at the first question and kept while others follow.
 
-The shell of ``admin/gather.py``: it sends what a gather asks, hands it the answers, and wakes it when its time comes.
-Rows are read here, by their kind. The map comes from the first router that answers. Rules of a link are
+The shell of ``admin/scatter_gather.py``: it sends what a gather asks, hands it the answers, and wakes it when its time
+comes. Rows are read here, by their kind. The map comes from the first router that answers. Rules of a link are
 ``wire/links``'; each node is told once a second that this end lives.
 """
 
@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from admin.gather import (
+from admin.scatter_gather import (
     Event,
     LinkFailed,
     NodeQuery,
@@ -52,11 +52,11 @@ from wire.messages.hello import (
     PeerKey,
     encode_hello,
 )
-from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Query, QueryResult
 from wire.messages.map_pages import MapReader
 from wire.messages.nodes import FollowMap, MapPage
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.queries import Query, QueryResult
+from wire.messages.query_kinds import rows_of
 from wire.node.known_cluster import KnownCluster
 
 __all__ = ["NodeLinks", "carry", "open_links"]

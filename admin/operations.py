@@ -7,9 +7,9 @@ it, "" where nothing does. Jobs of Spark are ``stratamq jobs``', traces ``trace 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from admin.gather import MissingRows
 from admin.links import NodeLinks
 from admin.queries import Cluster
+from admin.scatter_gather import MissingRows
 from conf.errors import ExitCode, UserError
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.operators import AdminReply

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from admin.cursors import digest_of, read_cursor, write_cursor
-from admin.gather import (
+from admin.scatter_gather import (
     BEST_MAX,
     EVERY_ROW,
     NODE_S,
@@ -23,12 +23,12 @@ from admin.gather import (
     ScatterGather,
 )
 from conf.errors import ExitCode, UserError
+from wire.messages.client_rows import ClientDetail, QueuedMessageRow, SessionDetail, SubscriptionListRow
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
-from wire.messages.look_kinds import LOOK_KINDS, columns_of
-from wire.messages.look_rows_clients import ClientDetail, QueuedMessageRow, SessionDetail, SubscriptionListRow
-from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow, RouteRow, ShareMemberRow, ShareRow
-from wire.messages.looks import WHERE_MAX
+from wire.messages.queries import WHERE_MAX
+from wire.messages.query_kinds import LOOK_KINDS, columns_of
+from wire.messages.topic_rows import MatchRow, ResolvedRouteRow, RouteRow, ShareMemberRow, ShareRow
 
 __all__ = [
     "EVERY_ROW",

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from admin.gather import NODE_S, MissingRows, QueryAnswered, QueryTemplate
 from admin.queries import PLACE_ROWS, Cluster, place
+from admin.scatter_gather import NODE_S, MissingRows, QueryAnswered, QueryTemplate
 from admin.traces import NO_TRACE, TraceRead, read
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE

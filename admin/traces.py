@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from admin.cursors import Position
 from admin.explain.message import STAGES
-from admin.gather import MissingRows, QueryTarget, QueryTemplate, ScatterGather
 from admin.queries import PLACE_ROWS, Cluster
+from admin.scatter_gather import MissingRows, QueryTarget, QueryTemplate, ScatterGather
 from conf.errors import ExitCode, UserError
-from wire.looks.traces import BY_NODE, COPY_OF
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
-from wire.messages.look_rows_nodes import TraceEventRow
+from wire.messages.node_rows import TraceEventRow
+from wire.queries.traces import BY_NODE, COPY_OF
 
 __all__ = [
     "LATEST_US",

@@ -2,7 +2,7 @@
 
     python -m bench.asked_server [--rate 40] [--seconds 14]
 
-The questions of ``edge/login/asking_service.py`` alone, in a loop of their own, at a rate; the server is a process of
+The questions of ``edge/login/callout_service.py`` alone, in a loop of their own, at a rate; the server is a process of
 its own that is stopped (SIGSTOP) for the second part. Printed are the processor time of a question (of this thread, so
 others on the machine count less), and that of the longest turns of the loop: so long a client that stands waits at
 least. The first part is what a question costs anyway.
@@ -17,9 +17,9 @@ from access.identity.chain import Ticket
 from access.identity.http_answer import HttpJob, HttpReply
 from access.identity.principal import Credentials
 from conf.url_settings import ProtectedUrl
-from edge.login.asking_service import CalloutService, Server
+from edge.login.auth_jobs import AuthJobs
 from edge.login.bounded_http import tls_context
-from edge.login.job_desk import AuthJobs
+from edge.login.callout_service import CalloutService, Server
 from tests.clients.http_child import http_child
 
 ANSWERS = """

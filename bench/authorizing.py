@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from access.identity.principal import Principal
 from access.rules.role_table import make_role_table
 from bench.toy_broker import ToyHandler
-from edge.hot import engine, options, state
+from edge.loop import broker_loop, options, state
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook, Sources
@@ -46,8 +46,8 @@ class Loop:
     """One loop with one publisher, with rules or without."""
 
     def __init__(self, allowed: str | None) -> None:
-        handler = Judging(SimpleNamespace(engine=engine, options=options, state=state))
-        self.hot = engine.BrokerLoop(handler, 1, options.HotLimits(pacing_ns=0))
+        handler = Judging(SimpleNamespace(engine=broker_loop, options=options, state=state))
+        self.hot = broker_loop.BrokerLoop(handler, 1, options.HotLimits(pacing_ns=0))
         handler.hot = self.hot
         self.hot.set_lease(1 << 62)
         self.hot.begin_turn(1)

@@ -27,8 +27,8 @@ from access.identity.principal import Credentials, TimePoint
 from access.identity.revocation import revocation_set
 from access.rules.acl_file import parse_acl_file
 from access.rules.role_table import make_role_table
-from edge.hot import engine, options
 from edge.login.certificate_facts import KEPT, shown_facts
+from edge.loop import broker_loop, options
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook, Sources
@@ -69,7 +69,7 @@ class Logins:
     """Logins of one listener: chain and rules, and certificates where clients show some."""
 
     def __init__(self, chain: Chain, sources: Sources, certificates: list[bytes]) -> None:
-        loop: Any = engine.BrokerLoop(SimpleNamespace(), 1, options.HotLimits(pacing_ns=0))
+        loop: Any = broker_loop.BrokerLoop(SimpleNamespace(), 1, options.HotLimits(pacing_ns=0))
         self._chain = chain
         self._certificates = certificates
         self._rights = ClientRights(loop, RuleBook({"tls": sources}), EdgeLimits())

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from edge.loop import broker_loop
 from tests.free_ports import free_port
 
 HERE = Path(__file__).resolve().parent
@@ -81,17 +82,17 @@ def serve(port: int, certificate: Path | None, pacing_us: int, nested: bool, lin
     import trio
 
     from bench.toy_broker import ToyHandler
-    from edge.hot import engine, options, state
-    from edge.hot.descriptors import boot_ns, connections_allowed
-    from edge.hot.host import host
-    from edge.hot.loop import Loop
+    from edge.loop import options, state
+    from edge.loop.descriptors import boot_ns, connections_allowed
+    from edge.loop.host import host
+    from edge.loop.loop import Loop
     from wire.trio_epoll import trio_epoll_fd
 
     async def main() -> None:
         connections_allowed()
-        modules = SimpleNamespace(engine=engine, options=options, state=state)
+        modules = SimpleNamespace(engine=broker_loop, options=options, state=state)
         handler = ToyHandler(modules)
-        hot = engine.BrokerLoop(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
+        hot = broker_loop.BrokerLoop(handler, 1, options.HotLimits(pacing_ns=pacing_us * 1000))
         handler.hot = hot
         hot.set_lease(1 << 62)
         trio_fd = -1 if nested else trio_epoll_fd()

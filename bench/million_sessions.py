@@ -14,17 +14,17 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from admin.gather import EVERY_ROW, NodeQuery, QueryAnswered, QueryTarget, QueryTick, ResultPage, ScatterGather
-from storage.looks.operators import STORAGE_BOUNDS
-from storage.looks.sessions import session_sources
-from storage.looks.shown import QueryRows
+from admin.scatter_gather import EVERY_ROW, NodeQuery, QueryAnswered, QueryTarget, QueryTick, ResultPage, ScatterGather
+from storage.queries.operators import STORAGE_BOUNDS
+from storage.queries.query_rows import QueryRows
+from storage.queries.sessions import session_sources
 from storage.state.durable_sessions import DurableSession
 from stratamq.cli.nouns import NOUNS
-from wire.looks.desk import QueryServer
-from wire.looks.pace import Clocks
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Query, QueryResult
+from wire.messages.queries import Query, QueryResult
+from wire.messages.query_kinds import rows_of
+from wire.queries.pace import Clocks
+from wire.queries.query_server import QueryServer
 
 PARTITIONS = 256
 COLUMNS = list(NOUNS["session"].columns)

@@ -28,10 +28,10 @@ from typing import Any
 
 import trio
 
-from admin.gather import EVERY_ROW
 from admin.links import open_links
 from admin.queries import Cluster as Asked
 from admin.queries import ListQuery, walk
+from admin.scatter_gather import EVERY_ROW
 from bench.cluster import Cluster, machine, run_on
 from bench.hot import ROWS, Row, build_mqload, make_certificate
 from stratamq.cli.nouns import NOUNS

@@ -33,7 +33,7 @@ def _text(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 class ToyHandler:
-    """Sessions of one edge without cluster: see ``edge/hot/handler.py`` for the contract."""
+    """Sessions of one edge without cluster: see ``edge/loop/handler.py`` for the contract."""
 
     def __init__(self, modules: Any) -> None:
         self.modules = modules

@@ -1,7 +1,7 @@
 """A message of QoS 1 on its way through the nodes, driven by hand: what each of them spends on it.
 
 Publishing edge -> partition -> edge of a durable subscriber, in one process without sockets, each part by itself. The
-edges are loops with the events of ``edge/looks/traces.py``; the partition commits 20 messages in one operation.
+edges are loops with the events of ``edge/queries/traces.py``; the partition commits 20 messages in one operation.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from edge.clients.client import Client
-from edge.looks.traces import EdgeTraces
+from edge.queries.traces import EdgeTraces
 from storage.state.settings import PartitionSettings
 from tests.clients.packets import ack, publish
-from tests.edge.hot.conftest import load
-from tests.edge.hot.harness import Broker, Node, stored
+from tests.edge.loop.conftest import load
+from tests.edge.loop.harness import Broker, Node, stored
 from tests.storage.test_tracing import Traced
 from wire.messages.batches import (
     PublishMessage,

@@ -3,7 +3,7 @@
     python -m bench.tracing --other ../before     the loop of this checkout against another one's, in turns
     python -m bench.tracing                       a traced message in all nodes together; no checkout is needed
 
-The loop runs without sockets, in the harness of ``tests/edge/hot``, compiled, one process for each tree; the other
+The loop runs without sockets, in the harness of ``tests/edge/loop``, compiled, one process for each tree; the other
 checkout has a ``.venv`` of its own with its modules compiled. Each turn runs some of a scene on one tree and then on
 the other, every second turn the other way round. The least time of all runs is compared: 600 for each scene.
 The exit code is 1 if a scene of this tree is slower by more than ``--tolerance``, or a message costs more than
@@ -30,8 +30,8 @@ CHILD = """
 import sys, time
 sys.path.insert(0, ".")
 from tests.clients.packets import ack, publish
-from tests.edge.hot.conftest import load
-from tests.edge.hot.harness import Broker
+from tests.edge.loop.conftest import load
+from tests.edge.loop.harness import Broker
 hot = load("compiled")
 assert hot.compiled
 

@@ -1,7 +1,8 @@
 """Access at an edge: one place for the parts that log in, judge and limit its clients.
 
-A part is a core of its own (``edge/login``, ``edge/rights``, ``edge/clients/conduct.py``). The core of the edge calls
-this holder only, and the holder calls each part that stands; without parts nothing here costs or changes anything.
+A part is a core of its own (``edge/login``, ``edge/rights``, ``edge/clients/abuse_limits.py``). The core of the edge
+calls this holder only, and the holder calls each part that stands; without parts nothing here costs or changes
+anything.
 """
 
 import math

@@ -6,10 +6,10 @@ What the parts raise ends the connection with its reason code. PUBLISH and its a
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.clients.connect import Connecting
-from edge.clients.leaving import Disconnecting
+from edge.clients.disconnecting import Disconnecting
 from edge.clients.phase import ClientPhase
-from edge.hot.state import LoopConnection
 from edge.login.logins import ClientLogins
+from edge.loop.state import LoopConnection
 from edge.node.node import EdgeNode
 from edge.subscriptions.subscribe import SubscribeHandler
 from mqtt.errors import MqttError

@@ -20,11 +20,11 @@ from access.policy.follower import PolicyFollower
 from access.policy.records import User, UserEntitlements
 from access.policy.step import PolicyStep
 from access.policy.view import PolicyView
+from edge.login.auth_jobs import AuthJobs
 from edge.login.ban_view import BanView
-from edge.login.job_desk import AuthJobs
+from edge.login.credential_lookups import UserQuestions, principal_now
 from edge.login.live_sweep import LiveSweep
 from edge.login.logins import ConnectingClient
-from edge.login.user_questions import UserQuestions, principal_now
 from edge.node.node import EdgeNode
 from wire.messages.control import Control
 from wire.messages.nodes import HeartbeatReply

@@ -8,32 +8,30 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from edge.access import EdgeAccess
-from edge.away_filters import AwayFilters
 from edge.client_packets import ClientPackets
+from edge.clients.abuse_limits import AbuseLimits
 from edge.clients.claims import ClaimsPolls
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import AbuseLimits
 from edge.clients.connect import Connecting
+from edge.clients.disconnecting import Disconnecting
 from edge.clients.fence import Fence
-from edge.clients.leaving import Disconnecting
+from edge.clients.limit_updater import LimitUpdater
 from edge.clients.memory_guard import MemoryGuard
-from edge.clients.rebounding import LimitUpdater
 from edge.clients.stopping import Stopping
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
-from edge.held_filters import SessionFilterReads
-from edge.hot.engine import BrokerLoop
-from edge.hot.handler import ClosedReason
-from edge.hot.options import HotLimits
-from edge.hot.state import InboundPublish, LoopConnection, LoopPeer, PendingAck, Remote, Route, ShareGroup, Sub
+from edge.disconnected_filters import AwayFilters
 from edge.ledger import EdgeLedger
 from edge.links import EdgeLinks
 from edge.login.certificate_facts import CertificateReader, shown_facts
 from edge.login.chains import Chains
 from edge.login.logins import ClientLogins
-from edge.looks.sources import edge_operators
+from edge.loop.broker_loop import BrokerLoop
+from edge.loop.handler import ClosedReason
+from edge.loop.options import HotLimits
+from edge.loop.state import InboundPublish, LoopConnection, LoopPeer, PendingAck, Remote, Route, ShareGroup, Sub
 from edge.map_follower import EdgeMapFollower
 from edge.node.limits import EdgeLimits
 from edge.node.node import NS, EdgeCounters, EdgeNode
@@ -46,16 +44,18 @@ from edge.publishing.publishing import EdgePublishing
 from edge.publishing.recording import Recording
 from edge.publishing.redispatch import Redispatch, Redispatching
 from edge.publishing.sending import MessageSender
+from edge.queries.sources import edge_operators
 from edge.readiness import Readiness
 from edge.rights.absent import AbsentUserChecks
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import ReauthorizationPass
 from edge.routes.shared_groups import RecordedPick, SharedGroup
-from edge.subscriptions.held_live import LiveMessageHolds
+from edge.session_filter_reads import SessionFilterReads
+from edge.subscriptions.live_message_holds import LiveMessageHolds
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.subscribe import SubscribeHandler
-from edge.subscriptions.sys_figures import SysFigures
+from edge.subscriptions.sys_metrics import SysFigures
 from edge.subscriptions.sys_topics import SysTopics
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.messages.cluster_map import ClusterMap, NodeEntry

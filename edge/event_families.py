@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics, PowersOfTwo
-from edge.hot.engine import BrokerLoop
+from edge.loop.broker_loop import BrokerLoop
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 
 __all__ = ["expose_durations", "expose_events", "expose_traffic"]

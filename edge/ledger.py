@@ -3,12 +3,12 @@
 Off by default (``edge.ledger``); then the loop pays one comparison per message. A record names the origin, the
 topic by hash and the partitions that the resolution named; it is with the operating system before the acknowledgement
 is, so kill -9 loses neither alone. What became of the message is the partitions' half. The loop writes the rows
-(``edge/hot/ack_rows.py``) and hands them over once per turn. Format: docs/jobs.md.
+(``edge/loop/ack_rows.py``) and hands them over once per turn. Format: docs/jobs.md.
 """
 
 from collections.abc import Callable
 
-from edge.hot.state import Route
+from edge.loop.state import Route
 from wire.sstable.ledger import LedgerSink, topic_hash
 
 __all__ = ["EdgeLedger"]

@@ -2,7 +2,7 @@
 
 from conf.defaults import shared_values
 from conf.settings import EdgeSettings
-from edge.hot.options import HotLimits
+from edge.loop.options import HotLimits
 from edge.node.limits import EdgeLimits
 from edge.routes.publisher_names import check_filters
 

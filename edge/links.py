@@ -10,7 +10,7 @@ from collections.abc import Callable
 from conf.events import say
 from edge.cluster.peer_table import PeerTable
 from edge.cluster_policy import ClusterPolicy
-from edge.hot.state import LoopConnection, LoopPeer
+from edge.loop.state import LoopConnection, LoopPeer
 from edge.map_follower import EdgeMapFollower
 from edge.node.node import EdgeNode
 from edge.node.ports import LinkIO

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from conf.settings import EdgeSettings
 from edge.clients.memory_guard import MemoryGuard
-from edge.hot.options import HotLimits
 from edge.limits_of_settings import edge_limits, hot_limits
+from edge.loop.options import HotLimits
 from edge.node.node import EdgeNode
 from edge.rights.client_rights import ClientRights
 

@@ -9,23 +9,22 @@ from typing import Any
 
 from access.operators.orders import order_record, refusal_of
 from edge.clients.claims import ClaimsPolls
-from edge.clients.leaving import Disconnecting
+from edge.clients.disconnecting import Disconnecting
 from edge.cluster.partition_requests import PartitionRequests
 from edge.cluster_policy import ClusterPolicy
-from edge.hot.state import LoopPeer
 from edge.links import EdgeLinks
-from edge.looks.operators import EdgeOperators
+from edge.loop.state import LoopPeer
 from edge.map_follower import EdgeMapFollower
 from edge.node.node import EdgeNode
 from edge.publishing.cluster_events import ClientEventPublisher
 from edge.publishing.operator_messages import SEND_VERBS, OperatorMessages
 from edge.publishing.publishing import EdgePublishing
 from edge.publishing.redispatch import Redispatching
+from edge.queries.operators import EdgeOperators
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
 from wire.links.allowed import CELLS, TIER, PrimaryStatus, SenderRule, fault_of, kinds_from, role_fault_of, standing
 from wire.links.roster import Roster, is_shard_owner
-from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.connects import ConnectAnswer, decode_answers
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
 from wire.messages.frames import FrameKind
@@ -40,6 +39,7 @@ from wire.messages.running_traces import RunningTrace
 from wire.messages.sessions import KickSession, PollClaims, SessionExpired, SessionOpened
 from wire.messages.wills import FireWill, WillFired
 from wire.node.route_registrar import RouteRegistrar
+from wire.queries.tracer import TRACE_VERBS
 
 __all__ = ["NodeMessages"]
 

@@ -21,21 +21,15 @@ from conf.events import say
 from conf.settings import EdgeConfig, NodeConfig
 from edge.canary import Canary
 from edge.clients.arrivals import Arrivals
-from edge.cluster.dialling import DialTarget, LinkDialer
+from edge.cluster.link_dialer import DialTarget, LinkDialer
 from edge.core import EdgeCore
 from edge.drain import Drain
 from edge.event_families import expose_durations, expose_events, expose_traffic
-from edge.hot.descriptors import connections_allowed
-from edge.hot.host import host
-from edge.hot.loop import Loop
-from edge.hot.options import ConnOptions
-from edge.hot.state import LINK, LoopConnection
 from edge.ledger import EdgeLedger
 from edge.limits_of_settings import edge_limits, hot_limits
 from edge.listeners.advertised import advertised_addresses
-from edge.listeners.doors import LISTENER_VERBS, ListenerEndpoints
-from edge.listeners.hand_over import SocketHandoff
-from edge.listeners.hand_over_socket import HandoffSocket
+from edge.listeners.handoff_socket import HandoffSocket
+from edge.listeners.listener_endpoints import LISTENER_VERBS, ListenerEndpoints
 from edge.listeners.listeners import (
     EdgeListener,
     address_of,
@@ -45,6 +39,7 @@ from edge.listeners.listeners import (
     peer_of,
     start_listening,
 )
+from edge.listeners.socket_handoff import SocketHandoff
 from edge.live_limits import LiveLimits
 from edge.load import loaded_gossip
 from edge.login.chains import Chains
@@ -52,22 +47,27 @@ from edge.login.client_lists import ClientFiles, client_lists
 from edge.login.gateway_certificates import GatewayCertificates, gateway_signers
 from edge.login.login_shells import LoginShells
 from edge.login.logins import ConnectingClient
+from edge.loop.descriptors import connections_allowed
+from edge.loop.host import host
+from edge.loop.loop import Loop
+from edge.loop.options import ConnOptions
+from edge.loop.state import LINK, LoopConnection
 from edge.node.limits import ListenerPolicy
 from edge.reload import ListenerCertificates, ListenerLimitsReload, ListenerLogins, ListenerRuleFiles
 from edge.rights.sources import RuleBook
-from edge.waiting import StartupConditions
+from edge.startup_conditions import StartupConditions
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import HELLO_TIMEOUT_S, open_stream
 from wire.links.tls import peer_identity
-from wire.messages.hand_over import HandoffReply
 from wire.messages.hello import TIER_EDGE
 from wire.messages.orders import NodeOrdered, OrderNode
-from wire.node.node_looks import show_process
+from wire.messages.socket_handoff import HandoffReply
+from wire.node.loop_lag import StepLag, WindowedMax
+from wire.node.node_queries import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, own_version, run_process
-from wire.node.turns import StepLag, WindowedMax
-from wire.node.waiting import WaitingLog
+from wire.node.startup_log import WaitingLog
 from wire.sstable.ledger import FileLedger
 from wire.trio_epoll import trio_epoll_fd
 

@@ -24,6 +24,7 @@ from jobs.facts import MeasuredFacts
 from jobs.file_rules import ReplicaFiles, content_findings, identity_findings, lineage_findings
 from jobs.files import FileFacts, FileSystem, local_rows, open_directory
 from jobs.findings import AuditFinding, JobExitCode, Severity
+from jobs.job_parser import JobParser, spark_options
 from jobs.proof_result import NOT_PROVEN
 from jobs.removed_entries import Range
 from jobs.report_page import page_unavailable_reason
@@ -35,7 +36,6 @@ from jobs.spark import (
     open_session,
     report_stage,
 )
-from jobs.words import JobParser, spark_options
 from wire.sstable.ledger import LEDGER_SUFFIXES
 from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 

@@ -21,9 +21,9 @@ from jobs.compaction import CompactionFailed, CompactResult, run_compact
 from jobs.engine import JobEngine, add_engine_option, choose_engine
 from jobs.files import local_rows
 from jobs.findings import JobExitCode
+from jobs.job_parser import JobParser, spark_options
 from jobs.selection import CompactionPolicy
 from jobs.spark import SMALL_ROWS, SparkUnavailable, close_session, could_not_run, open_session
-from jobs.words import JobParser, spark_options
 from wire.sstable.manifest import ManifestExists
 
 __all__ = ["main"]

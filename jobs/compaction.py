@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from conf.urls import mask_urls
 from jobs.engine import JobEngine
 from jobs.facts import fill_entry
-from jobs.fates import MergeCounts
 from jobs.files import FileSystem, LocalFiles, local_path, newest_with_bytes, open_directory
 from jobs.findings import AuditFinding, JobExitCode, Severity
+from jobs.merge_counts import MergeCounts
 from jobs.merge_engine import MergeEngine
 from jobs.removed_entries import merge_ranges
 from jobs.selection import CompactionPolicy, SelectedPartitions, select

@@ -11,9 +11,9 @@ from itertools import groupby
 from operator import itemgetter
 
 from jobs.facts import MeasuredFacts
-from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
 from jobs.files import LocalFiles
 from jobs.local_rows import crc_matches, measure_rows, read_rows, row_hash
+from jobs.merge_counts import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
 from jobs.merge_engine import DamagedRow
 from jobs.removed_entries import merge_ranges
 from jobs.selection import SelectedPartitions

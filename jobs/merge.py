@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
-from jobs.fates import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
+from jobs.merge_counts import ACKNOWLEDGED, EXPIRED, FATES, KEPT, SUPERSEDED, TOMBSTONE, MergeCounts
 from jobs.rows import COLUMN_NAMES, crc_matches, row_hash
 from wire.sstable.schema import RowKind
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from jobs.facts import MeasuredFacts
-from jobs.fates import MergeCounts
+from jobs.merge_counts import MergeCounts
 from jobs.selection import SelectedPartitions
 from wire.sstable.manifest import FileEntry
 

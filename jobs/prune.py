@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from jobs.files import FileSystem, open_directory
 from jobs.findings import JobExitCode
+from jobs.job_parser import JobParser
 from jobs.spark import SparkUnavailable, could_not_run, open_session
-from jobs.words import JobParser
 from wire.sstable.manifest import FOLDERS, Manifest, ManifestDamaged, decode_manifest, manifest_name, manifest_numbers
 
 __all__ = ["PrunePlan", "main", "plan", "prune"]

@@ -11,8 +11,8 @@ from pyspark.sql.window import Window
 
 from jobs import merge
 from jobs.facts import MeasuredFacts
-from jobs.fates import MergeCounts
 from jobs.files import FileSystem
+from jobs.merge_counts import MergeCounts
 from jobs.merge_engine import DamagedRow
 from jobs.removed_entries import merge_ranges
 from jobs.rows import COLUMN_NAMES, crc_matches, literal_frame, read_runs

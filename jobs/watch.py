@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.findings import JobExitCode
+from jobs.job_parser import JobParser, spark_options
 from jobs.spark import SparkUnavailable, close_session, could_not_run, fit_to_size, open_session
-from jobs.words import JobParser, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

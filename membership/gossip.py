@@ -57,7 +57,7 @@ from membership.slices import PIECE, Slice
 from membership.sockets import advertised_address, bind_sockets, resolve_bind
 from membership.swim import Swim
 from wire.clock import tier_phase
-from wire.giving_way import GiveWay, stay
+from wire.cpu_yield import GiveWay, stay
 
 __all__ = ["Gossip", "drop_level"]
 

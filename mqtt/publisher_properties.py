@@ -6,7 +6,7 @@ client whose CONNECT has ``ASKS`` finds these filters in CONNACK. Decision: docs
 
 __all__ = ["ASKS", "CLIENT_ID", "NAMES", "USER_NAME", "VOUCHED_FILTER"]
 
-CLIENT_ID, USER_NAME = "stratamq-client-id", "stratamq-user-name"  # edge/hot/encode.py knows them by length and begin
+CLIENT_ID, USER_NAME = "stratamq-client-id", "stratamq-user-name"  # edge/loop/encode.py knows them by length and begin
 NAMES = frozenset((CLIENT_ID, USER_NAME))
 VOUCHED_FILTER = "stratamq-publisher"  # of CONNACK: a filter on whose topics the edge names the publisher
 ASKS = (VOUCHED_FILTER, "1")

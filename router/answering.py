@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 
-from access.operators.verbs import Refusal, operator_of, speaker
-from router.looks.operators import RouterOperators
+from access.operators.commands import Refusal, operator_of, speaker
 from router.map.commands import Command
 from router.map.proposals import ProposalOrigin
 from router.operators.for_nodes import ForNodes
 from router.operators.node_orders import NodeOrders
 from router.operators.queries import NOT_READY, PolicyQuery, ProposedChange, RouterView, decide, refused
 from router.policy.forgetting import refusal_to_forget
-from router.policy.policy_desk import LeaderCheck, PolicyService
+from router.policy.policy_service import LeaderCheck, PolicyService
+from router.queries.operators import RouterOperators
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
-from wire.messages.looks import Query
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.queries import Query
 
 __all__ = ["Answering"]
 

@@ -25,13 +25,13 @@ from router.map.rebalance_run import RebalanceRunner
 from router.map.registrations import Registrations
 from router.map.stop_requests import StopRequests
 from router.operators.node_orders import NodeOrders, Orders
-from router.operators.ring_verbs import PendingMoves
+from router.operators.ring_commands import PendingMoves
 from router.outbox import RouterOutbox
 from router.placement.reachability import Reachability
 from router.placement.successor import Successor
 from router.policy import router_snapshot
 from router.policy.log_entry import read_entry
-from router.policy.policy_desk import PolicyQuestion, PolicyService
+from router.policy.policy_service import PolicyQuestion, PolicyService
 from router.policy.pruning import Pruning
 from router.proposing import Proposing
 from router.relaying import Relaying
@@ -46,7 +46,6 @@ from wire.links.roster import Roster
 from wire.messages.cluster_map import MapDelta, NodeEntry
 from wire.messages.control import Control
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, PeerKey
-from wire.messages.looks import Query
 from wire.messages.message import name_of
 from wire.messages.nodes import (
     DrainNode,
@@ -59,6 +58,7 @@ from wire.messages.nodes import (
     RequestRefused,
 )
 from wire.messages.operators import Admin
+from wire.messages.queries import Query
 from wire.node.events import FrameArrived, LinkDown, LinkUp
 from wire.node.lease_holder import LeaseHolder
 from wire.node.orderly_stop import OrderlyStop

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from router.map.contradictions import Contradictions
 from router.map.leases import LeaseTable
-from router.policy.policy_desk import PolicyService
+from router.policy.policy_service import PolicyService
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import Control
 from wire.messages.nodes import Heartbeat, HeartbeatReply

@@ -6,7 +6,7 @@ from conf.metrics import Metrics
 from router.map.contradictions import Contradictions
 from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner
-from router.policy.policy_desk import PolicyService
+from router.policy.policy_service import PolicyService
 from router.routes.shard import RouteShard
 from wire.clock import boot_time
 from wire.node.lease_holder import LeaseHolder

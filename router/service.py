@@ -12,7 +12,7 @@ import trio
 
 from access.identity.peer_lists import read_peer_lists
 from access.operators.audit_service import AuditService
-from access.operators.audited_verbs import AuditedVerbs
+from access.operators.audited_commands import AuditedVerbs
 from access.operators.orders import order_record
 from conf.defaults import shared_values
 from conf.errors import UserError
@@ -20,6 +20,7 @@ from conf.events import say
 from conf.settings import NodeConfig, RouterConfig
 from membership.node_gossip import NodeGossip
 from router.core import RouterCore
+from router.event_queue import RouterEventQueue
 from router.events import (
     Applied,
     Event,
@@ -31,9 +32,9 @@ from router.events import (
     RouterReady,
     Suspected,
 )
-from router.looks.consensus import consensus_source
-from router.operators.group_verbs import GroupVerbs
+from router.operators.group_commands import GroupVerbs
 from router.policy.router_snapshot import snapshot_fault
+from router.queries.consensus import consensus_source
 from router.raft.events import ChangeMembership, RaftConfig, RaftRole
 from router.raft.log import RaftLog, create_log
 from router.raft.messages import LogEntry, RaftMessage, encode_message
@@ -41,7 +42,6 @@ from router.raft.node import NotLeader, RaftNode, Unavailable
 from router.raft.storage import LogDamaged
 from router.router_metrics import register_router_metrics
 from router.settings import RouterLimits
-from router.turn_events import RouterEventQueue
 from wire.clock import boot_time
 from wire.decoding import Unreadable
 from wire.links.hub import LinkHub
@@ -53,10 +53,10 @@ from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
 from wire.node.events import FrameArrived, LinkDown, LinkUp, NodeTick
 from wire.node.known_cluster import KnownCluster
-from wire.node.node_looks import show_process
+from wire.node.node_queries import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import EXIT_DAMAGED, NodeProcess, run_process
-from wire.node.waiting import MapGaps, WaitingLog
+from wire.node.startup_log import MapGaps, WaitingLog
 
 __all__ = ["RouterService", "main"]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from conf.router_settings import RouterLimits as OperatorSettings
+from conf.router_settings import RouterSettings as OperatorSettings
 from router.map.commands import Bootstrap
 from wire.messages.ranges import MAP_PAGE_BYTES
 

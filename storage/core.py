@@ -9,19 +9,19 @@ joins. The core orders a turn: events, map, timers, slices, then one operation f
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from storage.hosting.early_requests import PendingUntilMap
-from storage.hosting.figures import StorageMetrics
+from storage.hosting.activation import ADVANCE_STEPS, PartitionActivation
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.iteration import Iteration
 from storage.hosting.map_changes import MapChanges
 from storage.hosting.partition_timers import SWEEP_S, PartitionTimers
 from storage.hosting.partition_work import PartitionWork
 from storage.hosting.partitions import Partitions
+from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_serving import Waiting, WaitingAck, WaitingMessage, WaitingRequest
 from storage.hosting.placements import Placements
 from storage.hosting.retained_scans import RetainedScans
 from storage.hosting.route_reports import REPORT_ROOM_BYTES, RouteReports
-from storage.hosting.settling import ADVANCE_STEPS, PartitionActivation
-from storage.hosting.turn import Iteration
-from storage.hosting.waiting import Waiting, WaitingAck, WaitingMessage, WaitingRequest
+from storage.hosting.storage_metrics import StorageMetrics
 from storage.hosting.write_batches import WriteBatches
 from storage.incoming.connects import Connects
 from storage.incoming.control import ControlMessages
@@ -29,8 +29,8 @@ from storage.incoming.dead_senders import DeadSenders
 from storage.incoming.frames import Frames
 from storage.incoming.publishing import StoragePublishing
 from storage.incoming.requests import Requests
-from storage.looks.operators import StorageOperators
-from storage.looks.sources import storage_sources
+from storage.queries.operators import StorageOperators
+from storage.queries.sources import storage_sources
 from storage.ready import BatchSynced, Event, StorageReady
 from storage.state.ledger import PartitionLedger
 from storage.state.partition import Reads

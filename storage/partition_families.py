@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Mapping
 
 from conf.drop_reasons import REASON_OF, REPEATS, count_drops, count_repeats
 from conf.metrics import Histogram, Metrics
-from storage.hosting.figures import StorageMetrics
 from storage.hosting.hosted_partition import FILL_BOUNDS, HostedPartition, PartitionMetrics
-from storage.looks.copies import lag_ops
-from storage.looks.shown import QueryRows
+from storage.hosting.storage_metrics import StorageMetrics
+from storage.queries.copies import lag_ops
+from storage.queries.query_rows import QueryRows
 from storage.state.timers import EndSession
 
 __all__ = ["expose_partitions"]

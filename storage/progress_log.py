@@ -1,16 +1,16 @@
 """Lines of a storage node's log about what it waits for, what it reads from its store, and copies that it makes anew.
 
-Decides when they are said. Why a node waits is put in words by ``wire/node/waiting.py``.
+Decides when they are said. Why a node waits is put in words by ``wire/node/startup_log.py``.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 
 from conf.events import say
-from storage.hosting.figures import StorageMetrics
 from storage.hosting.placements import Placements
+from storage.hosting.storage_metrics import StorageMetrics
 from wire.node.lease_holder import LeaseHolder
-from wire.node.waiting import MapGaps, WaitingLog, missing_from_routers
+from wire.node.startup_log import MapGaps, WaitingLog, missing_from_routers
 
 __all__ = ["ProgressLog"]
 

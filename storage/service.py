@@ -14,24 +14,24 @@ import trio
 
 from access.identity.peer_lists import read_peer_lists
 from access.operators.audit_service import AuditService
-from access.operators.audited_verbs import AuditedVerbs
-from access.operators.verbs import operator_of
+from access.operators.audited_commands import AuditedVerbs
+from access.operators.commands import operator_of
 from conf.defaults import shared_values
 from conf.errors import UserError
 from conf.events import say
 from conf.settings import NodeConfig, StorageConfig
 from membership.node_gossip import NodeGossip
 from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
-from storage.export.export_desk import Exporter
-from storage.goes import take_goes
+from storage.event_queue import COPIES_MAX, StorageEventQueue
+from storage.export.exporter import Exporter
 from storage.hosting.live_copies import LiveCopies
-from storage.looks.shown import QueryRows
 from storage.partition_families import expose_partitions
 from storage.progress_log import ProgressLog
+from storage.quantum import take_goes
+from storage.queries.query_rows import QueryRows
 from storage.ready import BatchSynced, Event, StorageReady
 from storage.state.ledger import PartitionLedger
 from storage.state.settings import PartitionSettings
-from storage.store.aside_stores import QuarantinedStores
 from storage.store.created_marker import CreatedMarker
 from storage.store.errors import (
     StoreDamaged,
@@ -42,10 +42,10 @@ from storage.store.errors import (
 )
 from storage.store.group_committer import GroupCommitter
 from storage.store.log_syncs import LogSyncs
-from storage.store.logged_store import WalStore
-from storage.store.put_aside import quarantine
+from storage.store.quarantine import quarantine
+from storage.store.quarantined_stores import QuarantinedStores
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.turn_events import COPIES_MAX, StorageEventQueue
+from storage.store.wal_store import WalStore
 from wire.clock import boot_time
 from wire.links.hub import LinkHub
 from wire.links.roster import Roster
@@ -53,10 +53,10 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, TIER_ROUTER, TIER_STORAGE, LinkError, PeerKey
-from wire.messages.looks import Query
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered
-from wire.node.node_looks import show_process
+from wire.messages.queries import Query
+from wire.node.node_queries import show_process
 from wire.node.ordered import Ordered
 from wire.node.process import NodeProcess, run_process
 from wire.sstable.ledger import FileLedger, LedgerSink

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from admin.alarms import ALARMS, Alert
+from admin.alerts import ALARMS, Alert
 
 __all__ = ["alarm_table", "alert_rules"]
 
@@ -11,7 +11,7 @@ __all__ = ["alarm_table", "alert_rules"]
 def alert_rules() -> str:
     """Return ``docs/monitoring/alerts.yml``."""
     lines = [
-        "# Generated from admin/alarms.py by `python -m stratamq.manual`; do not edit.",
+        "# Generated from admin/alerts.py by `python -m stratamq.manual`; do not edit.",
         "groups:",
         "  - name: stratamq",
         "    rules:",
@@ -37,7 +37,7 @@ def alarm_table() -> str:
     lines = [
         "# Alarms",
         "",
-        "Generated from admin/alarms.py by `python -m stratamq.manual`; do not edit. `stratamq admin` evaluates them",
+        "Generated from admin/alerts.py by `python -m stratamq.manual`; do not edit. `stratamq admin` evaluates them",
         "over what the nodes answer, shows and logs them; [alerts.yml](alerts.yml) has the same as rules for",
         "Prometheus.",
         "",

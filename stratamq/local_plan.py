@@ -21,7 +21,7 @@ from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig
 from membership.keyring import generate_key, write_key_file
 from stratamq.client_files import LOCAL_ROLES, write_roles
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from stratamq.toml_text import toml_document
 from wire.links.authority import DevelopmentAuthority
 

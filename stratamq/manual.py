@@ -24,7 +24,7 @@ from stratamq.bridge_manual import bridge_file, nested_tables
 from stratamq.certificate_rights import insert_rights
 from stratamq.event_manual import event_page
 from stratamq.federate_manual import federate_file
-from stratamq.rooms import membership_model
+from stratamq.packages import membership_model
 from stratamq.toml_text import toml_literal
 from stratamq.udp_manual import udp_file
 

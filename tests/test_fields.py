@@ -151,7 +151,7 @@ def kinds() -> dict[str, type[msgspec.Struct]]:
     return found
 
 
-# Of a binary record: its field, and the name of its place or flag in edge/hot/layout.py where that is another one.
+# Of a binary record: its field, and the name of its place or flag in edge/loop/layout.py where that is another one.
 PLACES = {
     "packet_identifier": "IDENTIFIER",
     "topic": "TOPIC_BYTES",
@@ -184,7 +184,7 @@ def unread_fields() -> list[str]:
             for path in sorted((ROOT / room).rglob("*.py"))
         }
     )
-    loop = "".join(path.read_text() for path in sorted((ROOT / "edge/hot").glob("*.py")))
+    loop = "".join(path.read_text() for path in sorted((ROOT / "edge/loop").glob("*.py")))
     found = []
     for kind in kinds().values():
         unread = kind.__struct_fields__

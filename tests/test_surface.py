@@ -23,7 +23,7 @@ WITHOUT_READER = {
     "format_help": "argparse calls it",
     "lowest_tag": "a door of the loop (ADR 8): its outbox, as a neighbour sees it",
     "make_row": "half of a format: an exported row as another program may write it",
-    "reads_ahead": "what edge/hot/loop.py asks in its compiled form; the simulation's event loop asks it here",
+    "reads_ahead": "what edge/loop/loop.py asks in its compiled form; the simulation's event loop asks it here",
     "map_pages": "half of a format: a whole map at once; routers keep pages",
     "open_pushes": "a door of the loop (ADR 8): the same for pushes",
     "pack_owner_epoch": "half of a format: exports keep the number packed",

@@ -1,6 +1,6 @@
 """Two things of trio beside its interface: its epoll descriptor, and whether a task is ready to run.
 
-Who waits where trio would (``edge/hot/host.py``, ``wire/links/early_reads.py``) has to see when trio has something to
+Who waits where trio would (``edge/loop/host.py``, ``wire/links/reactor_hook.py``) has to see when trio has something to
 do. These are the two undocumented attributes of trio that are used; tests cover both.
 """
 

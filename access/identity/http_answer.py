@@ -31,7 +31,7 @@ from access.identity.principal import (
 )
 from access.identity.strict_json import is_number, read_json
 from access.rules.rules import Tier
-from access.rules.who import NOTHING
+from access.rules.subject import NOTHING
 from mqtt.reasons import ReasonCode
 
 __all__ = ["HttpJob", "HttpReply", "HttpStep", "HttpVerdict", "cache_s", "read_answer", "request_body"]

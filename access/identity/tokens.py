@@ -29,7 +29,7 @@ from access.identity.principal import (
     no_acl,
 )
 from access.identity.strict_json import is_number, read_json
-from access.rules.who import NOTHING
+from access.rules.subject import NOTHING
 from mqtt.reasons import ReasonCode
 
 __all__ = ["METHOD", "InvalidToken", "TokenStep", "read_header", "verified_claims"]

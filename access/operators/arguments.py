@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from conf.limit_names import LIMIT_BELOW, LIMIT_NAMES
-from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, SENT_TOPICS_MAX
+from wire.messages.queries import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.ranges import ListenerName, NodeName, SomeNode
 
 __all__ = [

@@ -1,8 +1,9 @@
 """Arguments of the verbs about the cluster, the ring, keys of gossip, and the stores of storage nodes.
 
-A question comes from a socket: its arguments have the types, lengths and ranges that stand here, or the node refuses it
-in one line and does nothing. Which role a verb takes, and who answers it, stands in ``access/operators/verbs.py``; the
-meaning in ``router/operators/queries.py``, ``router/operators/group_verbs.py`` and ``storage/export/export_desk.py``.
+A question comes from a socket: its arguments have the types, lengths and ranges that stand here, or the node refuses
+it in one line and does nothing. Which role a verb takes, and who answers it, stands in
+``access/operators/commands.py``; the meaning in ``router/operators/queries.py``,
+``router/operators/group_commands.py`` and ``storage/export/exporter.py``.
 """
 
 from typing import Annotated

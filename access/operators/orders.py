@@ -6,7 +6,7 @@ Decision: docs/adr/0182-orders-carry-a-role.md.
 """
 
 from access.operators.audit_chain import AuditRecord, Scalar
-from access.operators.verbs import ROLES, VERBS
+from access.operators.commands import ROLES, VERBS
 from wire.messages.orders import OrderNode
 
 __all__ = ["order_record", "refusal_of"]

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from access.rules.filters import LEVELS_MAX, FilterTree, covers, overlaps
-from access.rules.who import Placeholder, Subject, parse_levels
+from access.rules.subject import Placeholder, Subject, parse_levels
 from mqtt.errors import MqttError
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import parse_shared, validate_topic_filter

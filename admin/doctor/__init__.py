@@ -7,5 +7,5 @@ Doors: ``examine`` asks the nodes, ``cluster.judge`` judges what they said, ``ho
 Always holds: Nothing is changed, and only ``examine`` asks anybody. A check that could not look says why
 (``skipped``); each finding says what to do where it is not ``ok``.
 
-May import: the rows in ``wire.messages``, ``admin.queries`` and ``admin.alarms``, and conf.
+May import: the rows in ``wire.messages``, ``admin.queries`` and ``admin.alerts``, and conf.
 """

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from admin.alarms import ClusterView
+from admin.alerts import ClusterView
 from admin.doctor.findings import FAIL, SKIPPED, WARN, Check, DoctorFinding, Said, judged
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE
-from wire.messages.look_rows_nodes import DropRow, ReplicaRow, StatsRow
+from wire.messages.node_rows import DropRow, ReplicaRow, StatsRow
 
 __all__ = ["CHECKS", "ExaminedCluster", "is_filling", "judge"]
 

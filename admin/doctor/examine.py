@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import trio
 
-from admin.alarms import ClusterView
+from admin.alerts import ClusterView
 from admin.doctor.cluster import ExaminedCluster, is_filling
-from admin.gather import MissingRows
 from admin.queries import Cluster, ListQuery, ListResult, walk
-from wire.messages.look_kinds import LOOK_KINDS
-from wire.messages.look_rows_nodes import RaftRow, StatsRow
+from admin.scatter_gather import MissingRows
+from wire.messages.node_rows import RaftRow, StatsRow
+from wire.messages.query_kinds import LOOK_KINDS
 
 __all__ = ["CollectedRows", "asked", "examine"]
 

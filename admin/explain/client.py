@@ -6,14 +6,14 @@ docs/settings.md.
 
 from collections.abc import Iterator, Sequence
 
-from admin.explain.story import Explanation, ExplanationStep
-from admin.explain.words import clock, count, number, since, span
-from admin.gather import MissingRows
+from admin.explain.explanation import Explanation, ExplanationStep
+from admin.explain.texts import clock, count, number, since, span
 from admin.queries import ClientView
+from admin.scatter_gather import MissingRows
 from conf.drop_reasons import REASONS
-from wire.messages.look_rows_clients import ClientDetail, SessionDetail, SubscriptionListRow
-from wire.messages.look_rows_nodes import JournalRow
-from wire.messages.look_rows_topics import MatchRow
+from wire.messages.client_rows import ClientDetail, SessionDetail, SubscriptionListRow
+from wire.messages.node_rows import JournalRow
+from wire.messages.topic_rows import MatchRow
 
 __all__ = ["client_story"]
 

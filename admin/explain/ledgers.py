@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from admin.explain.story import ExplanationStep
-from admin.explain.words import clock, count
-from admin.gather import MissingRows
-from wire.looks.origins import parse_origin, session_text
+from admin.explain.explanation import ExplanationStep
+from admin.explain.texts import clock, count
+from admin.scatter_gather import MissingRows
+from wire.queries.origins import parse_origin, session_text
 from wire.sstable.ledger import LEDGER_SUFFIXES, origin_text
 
 __all__ = ["LedgerRecord", "NoLedger", "read_ledgers"]

@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from admin.explain.story import Explanation, ExplanationStep
+from admin.explain.explanation import Explanation, ExplanationStep
+from admin.explain.texts import clock, count, span
 from admin.explain.topic import is_full
-from admin.explain.words import clock, count, span
-from admin.gather import MissingRows
 from admin.queries import TopicView
+from admin.scatter_gather import MissingRows
 from conf.errors import ExitCode, UserError
-from wire.messages.look_rows_clients import InFlightRow, QueuedMessageRow
-from wire.messages.look_rows_nodes import JournalRow, TraceEventRow
-from wire.messages.look_rows_topics import RetainedMessageRow
+from wire.messages.client_rows import InFlightRow, QueuedMessageRow
+from wire.messages.node_rows import JournalRow, TraceEventRow
+from wire.messages.topic_rows import RetainedMessageRow
 
 __all__ = ["NO_TRACE", "DeliveryEnd", "Evidence", "check_origin", "message_story", "unknown_story"]
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from admin.explain.client import WORDS_OF_MISS
-from admin.explain.story import Explanation, ExplanationStep
-from admin.explain.words import count
-from admin.gather import MissingRows
+from admin.explain.explanation import Explanation, ExplanationStep
+from admin.explain.texts import count
 from admin.queries import TopicView
+from admin.scatter_gather import MissingRows
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow
+from wire.messages.topic_rows import MatchRow, ResolvedRouteRow
 
 __all__ = ["is_full", "topic_story"]
 

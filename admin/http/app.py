@@ -21,15 +21,15 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from access.operators.audit_chain import AuditRecord
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
 from admin.http.bodies import BODY_BYTES_MAX, validate_body
 from admin.http.callers import PROGRAM, SAFE_METHODS, Caller, Callers, is_foreign
 from admin.http.callers import Request as Asking
 from admin.http.certificates import caller_of
 from admin.http.description import complete
-from admin.http.gate import ADMIT, SLASH
 from admin.http.parameters import refuse_unknown
 from admin.http.problems import MEDIA_TYPE, Problem
+from admin.http.request_admission import ADMIT, SLASH
 from conf.events import say
 
 __all__ = ["BASE", "PUBLIC", "make_application"]

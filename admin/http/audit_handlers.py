@@ -5,10 +5,10 @@ from pathlib import Path
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
+from admin.api_rows import told_rows
 from admin.audits import AuditPage, read_reports
 from admin.http.problems import Problem
-from admin.told_rows import told_rows
 
 __all__ = ["audit_handlers"]
 

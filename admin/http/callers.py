@@ -11,8 +11,8 @@ from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple, Protocol
 
+from access.operators.commands import ROLES, OperatorRole
 from access.operators.tokens import digest_of
-from access.operators.verbs import ROLES, OperatorRole
 from admin.http.logins import BrowserSessions, Login, is_genuine
 from admin.http.problems import Problem, of_reply
 from conf.errors import ExitCode

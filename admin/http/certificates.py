@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from access.operators.verbs import ROLES
+from access.operators.commands import ROLES
 from admin.http.callers import Caller
 
 __all__ = ["caller_of"]

@@ -14,12 +14,12 @@ from litestar import Request, Response
 
 from access.operators.audit_chain import AuditRecord
 from access.operators.audit_service import AuditService
-from access.operators.verbs import VERBS, audit_arguments
-from admin.found import nothing_found
+from access.operators.commands import VERBS, audit_arguments
 from admin.http.callers import Caller
+from admin.http.idempotency import Replays, StoredResponse
 from admin.http.live_cluster import LiveCluster
 from admin.http.problems import Problem, of_reply
-from admin.http.replays import Replays, StoredResponse
+from admin.not_found import nothing_found
 from admin.operations import begun_by
 from conf.errors import ExitCode
 from wire.messages.operators import AdminReply

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from admin.api_rows import MOMENT_TEXT
 from admin.http.problems import MEDIA_TYPE
-from admin.told_rows import MOMENT_TEXT
 
 __all__ = ["complete"]
 

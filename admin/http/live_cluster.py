@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from access.operators.verbs import VERBS
+from access.operators.commands import VERBS
 from admin import queries
 from admin.http.problems import Problem
 from admin.links import NodeLinks

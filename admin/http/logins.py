@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from access.limits.buckets import Buckets
+from access.operators.commands import OperatorRole
 from access.operators.tokens import digest_of
-from access.operators.verbs import OperatorRole
 from conf.addresses import address_key
 
 __all__ = ["CODE_S", "BrowserSessions", "Login", "is_genuine"]

@@ -11,15 +11,15 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
 from admin import queries
-from admin.http.figures import sums, total
+from admin.http.cluster_metrics import sums, total
+from admin.http.overview_poller import OverviewPoller
 from admin.http.partial import PartialResult
 from admin.http.row_handlers import ClusterOf, refused
-from admin.http.watching import OverviewPoller
 from conf.errors import UserError
-from wire.messages.look_rows_clients import ListenerRow
-from wire.messages.look_rows_nodes import SlowSubscriberRow, StatsRow
+from wire.messages.client_rows import ListenerRow
+from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 
 __all__ = ["ListenerPage", "door_of", "mosquitto_handlers", "tree_of"]
 

@@ -10,14 +10,14 @@ from litestar import Request, Response, delete, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
 from admin.http.callers import Caller
 from admin.http.changes import CommandRequest
+from admin.http.command_handlers import Carry
 from admin.http.operation_page import OperationPage, OperationRow
 from admin.http.partial import PartialResult
 from admin.http.problems import Problem
 from admin.http.row_handlers import ClusterOf
-from admin.http.verb_handlers import Carry
 from admin.operations import EXPORT_CANCEL, RunningCommand, exports_of, find, operations
 from conf.errors import UserError
 

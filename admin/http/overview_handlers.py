@@ -9,13 +9,13 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
-from access.operators.verbs import OperatorRole
-from admin.alarms import ActiveAlert, ClearedAlert
-from admin.http.figures import ClusterMetrics
+from access.operators.commands import OperatorRole
+from admin.alerts import ActiveAlert, ClearedAlert
+from admin.api_rows import told, told_rows, told_type
+from admin.http.cluster_metrics import ClusterMetrics
+from admin.http.overview_poller import OverviewPoller
 from admin.http.partial import PartialResult
 from admin.http.problems import Problem
-from admin.http.watching import OverviewPoller
-from admin.told_rows import told, told_rows, told_type
 
 __all__ = ["AlertList", "overview_handlers"]
 

@@ -14,16 +14,16 @@ from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from access.operators.verbs import ROLES
+from access.operators.commands import ROLES
 from admin import queries
+from admin.api_rows import told, told_type
 from admin.http.callers import Caller
 from admin.http.partial import PartialResult
 from admin.http.problems import Problem
 from admin.http.row_paths import LISTS, ListPath
-from admin.moments import is_time, plain_name
-from admin.told_rows import told, told_type
+from admin.timestamps import is_time, plain_name
 from conf.errors import ExitCode, UserError
-from wire.messages.look_kinds import LOOK_KINDS, columns_of
+from wire.messages.query_kinds import LOOK_KINDS, columns_of
 
 __all__ = ["ClusterOf", "refused", "row_handlers", "rows_of_page"]
 

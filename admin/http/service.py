@@ -16,28 +16,28 @@ from litestar import Router
 
 from access.identity.peer_lists import read_peer_lists
 from access.operators.audit_service import AuditService
-from admin.alarms import ActiveAlert, ClearedAlert
+from admin.alerts import ActiveAlert, ClearedAlert
 from admin.http.app import BASE, make_application
 from admin.http.audit_handlers import audit_handlers
 from admin.http.callers import Caller, Callers, token_answer
 from admin.http.changes import CommandRequests
+from admin.http.command_handlers import verb_handlers
+from admin.http.explanation_handlers import story_handlers
 from admin.http.files import file_handlers, read_files
-from admin.http.gate import RequestAdmission, RequestSlot
 from admin.http.https_certificate import HttpsCertificate
 from admin.http.live_cluster import LiveCluster
 from admin.http.logins import BrowserSessions
-from admin.http.look_handlers import look_handlers, waits
 from admin.http.mosquitto_handlers import mosquitto_handlers
 from admin.http.operation_handlers import operation_handlers
 from admin.http.operator_lists import OperatorLists, operator_files
 from admin.http.overview_handlers import overview_handlers
+from admin.http.overview_poller import OverviewPoller
 from admin.http.problems import Problem, of_reply
+from admin.http.query_handlers import look_handlers, waits
+from admin.http.request_admission import RequestAdmission, RequestSlot
 from admin.http.row_handlers import row_handlers
-from admin.http.story_handlers import story_handlers
 from admin.http.token_handlers import token_handlers
 from admin.http.trace_handlers import trace_handlers
-from admin.http.verb_handlers import verb_handlers
-from admin.http.watching import OverviewPoller
 from admin.links import open_links
 from admin.otlp import CollectorUrl, open_sender, register_sender
 from admin.trace_export import TraceExport
@@ -45,11 +45,11 @@ from conf.admission import POOLS, AdmissionPool, KnownAddresses
 from conf.errors import UserError
 from conf.events import say
 from conf.http1 import plain_server
-from conf.http_doors import HttpConnections
+from conf.http_connections import HttpConnections
 from conf.settings import AdminConfig, NodeConfig
 from wire.clock import boot_time
 from wire.node.process import NodeProcess, own_version, run_process
-from wire.node.waiting import WaitingLog
+from wire.node.startup_log import WaitingLog
 
 __all__ = ["main"]
 

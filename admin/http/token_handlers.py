@@ -12,10 +12,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter
 
 from access.operators.arguments import Digest, Seconds, TokenName, TokenRole
+from access.operators.commands import OperatorRole
 from access.operators.tokens import digest_of, new_token
-from access.operators.verbs import OperatorRole
 from admin.http.changes import CommandRequest
-from admin.http.verb_handlers import Carry
+from admin.http.command_handlers import Carry
 
 __all__ = ["token_handlers"]
 

@@ -7,14 +7,14 @@ from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
 
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
 from admin import traces
+from admin.api_rows import Moment, told_type
 from admin.http.partial import PartialResult
 from admin.http.row_handlers import ClusterOf, refused
-from admin.moments import iso_us
-from admin.told_rows import Moment, told_type
+from admin.timestamps import iso_us
 from conf.errors import UserError
-from wire.messages.look_rows_nodes import TraceEventRow
+from wire.messages.node_rows import TraceEventRow
 
 __all__ = ["trace_handlers"]
 

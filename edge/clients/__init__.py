@@ -9,5 +9,5 @@ parts read.
 Always holds: CONNACK leaves after the claim of the client ID is committed at its partition. A client acts only in the
 phase that its record names.
 
-May import: edge.hot, edge.node, edge.cluster and edge.listeners; neither subscriptions nor publishing.
+May import: edge.loop, edge.node, edge.cluster and edge.listeners; neither subscriptions nor publishing.
 """

@@ -19,14 +19,14 @@ from typing import Protocol
 
 from conf.addresses import address_key
 from conf.admission import POOLS, AdmissionPool, KnownAddresses
+from edge.clients.abuse_limits import AbuseLimits
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import AbuseLimits
-from edge.hot.options import ConnOptions
-from edge.hot.state import CLIENT, LoopConnection
-from edge.listeners.intake import WAITS, ConnectionSlot
+from edge.listeners.admission_control import WAITS, ConnectionSlot
 from edge.listeners.listeners import EdgeListener, has_received, is_gone, peer_of
 from edge.listeners.proxied_socket import ProxiedSocket
+from edge.loop.options import ConnOptions
+from edge.loop.state import CLIENT, LoopConnection
 from edge.node.node import NS, EdgeNode
 
 __all__ = ["Arrivals"]

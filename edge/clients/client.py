@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge.clients.phase import WAYS, ClientPhase
-from edge.hot.options import StreamFilter
-from edge.hot.state import LoopConnection
 from edge.login.auth_packets import Authentication
+from edge.loop.options import StreamFilter
+from edge.loop.state import LoopConnection
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Connect
 from wire.messages.sessions import OpenSession, SessionSubscription
@@ -19,7 +19,7 @@ from wire.messages.sessions import OpenSession, SessionSubscription
 if TYPE_CHECKING:
     from access.identity.principal import Principal
     from access.rules.rights import ConnectionRights
-    from edge.listeners.intake import ConnectionSlot
+    from edge.listeners.admission_control import ConnectionSlot
     from edge.listeners.proxied_socket import ProxiedSocket
     from edge.rights.bounds import Bounds
 

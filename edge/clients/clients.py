@@ -1,7 +1,7 @@
 """The connections of clients: the table of them, by partition too, and how one of them is ended.
 
-Who may connect is decided in ``edge/clients/connect.py``; what an end is reported as, in ``edge/clients/leaving.py``.
-Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
+Who may connect is decided in ``edge/clients/connect.py``; what an end is reported as, in
+``edge/clients/disconnecting.py``. Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
 """
 
 import logging
@@ -12,7 +12,7 @@ from conf.events import say
 from edge.clients.client import Client
 from edge.clients.lifecycle import Lifecycle
 from edge.clients.phase import ClientPhase
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientEnds
 from mqtt.codec import encode_packet

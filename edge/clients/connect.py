@@ -2,8 +2,8 @@
 
 Checks what the specification demands of CONNECT, applies this edge's caps, claims the client ID at its partition, and
 writes CONNACK when the claim is committed. Who the client is, ``edge/login/logins.py`` decides, who owns a client ID,
-``storage/sessions/ownership.py``, and how a connection ends, ``edge/clients/leaving.py``. Source: MQTT 5.0 sections
-3.1, 3.2, 4.12; MQTT 3.1.1 section 3.1.
+``storage/sessions/ownership.py``, and how a connection ends, ``edge/clients/disconnecting.py``. Source: MQTT 5.0
+sections 3.1, 3.2, 4.12; MQTT 3.1.1 section 3.1.
 """
 
 import secrets
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from edge.clients.abuse_limits import AbuseLimits
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import AbuseLimits
 from edge.clients.connack import ConnackBuilder
 from edge.clients.connect_turns import ConnectTurns
-from edge.clients.leaving import GAP_GROWTH_MAX, Disconnecting
+from edge.clients.disconnecting import GAP_GROWTH_MAX, Disconnecting
 from edge.clients.left_will import will_of
+from edge.clients.limit_updater import filter_gap_ns
 from edge.clients.memory_guard import MemoryGuard
 from edge.clients.phase import ClientPhase
-from edge.clients.rebounding import filter_gap_ns
 from edge.clients.session_rate import SessionRate, payers
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.options import SessionOptions
 from edge.login.logins import ClientLogins
 from edge.login.refusal_records import refusal_record
+from edge.loop.options import SessionOptions
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import SessionIO
 from edge.rights.client_rights import ClientRights

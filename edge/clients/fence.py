@@ -6,7 +6,7 @@ lease, not from when this node noticed it. Rules: docs/protocol.md section 2, do
 """
 
 from edge.clients.clients import Clients
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import LeaseGate
 from mqtt.reasons import ReasonCode

@@ -1,13 +1,13 @@
 """Defence of an edge whose clients make it hold too much: refuse new ones first, then cut the largest holders.
 
-The loop keeps the sum (``edge/hot/memory.py``); here it is compared with ``edge.memory_max``. Without a bound on the
+The loop keeps the sum (``edge/loop/memory.py``); here it is compared with ``edge.memory_max``. Without a bound on the
 sum a thousand clients within their own bounds are a gigabyte, and the kernel ends the process for all of them.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 from edge.node.ports import HeldBytes
 
 __all__ = ["MemoryGuard", "available_bytes"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.leaving import Disconnecting
+from edge.clients.disconnecting import Disconnecting
 from edge.clients.phase import ClientPhase
 from edge.cluster.partition_requests import PartitionRequests
 from edge.node.node import EdgeNode

@@ -8,5 +8,5 @@ partitions.
 
 Always holds: A request is kept until it is answered, and sent again in order to a new primary.
 
-May import: edge.hot, edge.node, wire.
+May import: edge.loop, edge.node, wire.
 """

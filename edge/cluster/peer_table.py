@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from conf.events import say
 from edge.cluster.pending_links import PendingLinks
-from edge.hot.state import LoopConnection, LoopPeer
+from edge.loop.state import LoopConnection, LoopPeer
 from edge.node.ports import LinkIO
 from wire.links.admission import (
     HelloResume,

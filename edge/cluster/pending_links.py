@@ -6,7 +6,7 @@ How long one may stay is the loop's business (``ConnOptions.connect_timeout_ns``
 from collections.abc import Callable, Iterable
 
 from conf.admission import POOLS, AdmissionPool, AdmissionSlot, KnownAddresses
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 
 __all__ = ["PendingLinks"]
 

@@ -8,5 +8,5 @@ before TLS.
 Always holds: A header is read to the byte, from trusted addresses only. Every handshake has a bound in bytes and in
 time.
 
-May import: edge.hot and edge.node.
+May import: edge.loop and edge.node.
 """

@@ -1,7 +1,7 @@
 """Sockets that take connections: bound when the edge starts, open when it can serve.
 
 A client that comes sooner is refused by the system and may try another edge; in the backlog of a node that is not ready
-it would wait. What an operator can mend is said in one line. ``edge/hot/sockets.py`` accepts.
+it would wait. What an operator can mend is said in one line. ``edge/loop/sockets.py`` accepts.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from conf.errors import UserError
 from conf.limit_names import LIMIT_NAMES
 from conf.served_hosts import ServedHosts
 from conf.settings import ListenerSettings
-from edge.hot.options import StreamFilter
-from edge.listeners.filters import front_door, listener_filter
-from edge.listeners.intake import AdmissionControl
+from edge.listeners.admission_control import AdmissionControl
+from edge.listeners.listener_admission import front_door, listener_filter
 from edge.listeners.page_origins import PageOrigins
+from edge.loop.options import StreamFilter
 from edge.node.limits import ListenerPolicy
 from wire.links.tls import certificate_hosts, client_listener_context
 

@@ -9,9 +9,9 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-from edge.hot.options import FirstBytes
-from edge.listeners.intake import WAITS, Admit, ConnectionSlot
+from edge.listeners.admission_control import WAITS, Admit, ConnectionSlot
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader
+from edge.loop.options import FirstBytes
 
 __all__ = ["ProxiedSocket", "TrustedProxies"]
 

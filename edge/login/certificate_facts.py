@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from access.identity.certificates import NameKind, certificate_facts
 from access.identity.principal import CertificateFacts
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 from edge.node.limits import ListenerPolicy
 
 __all__ = [

@@ -21,8 +21,8 @@ from access.identity.principal import CertificateFacts
 from access.identity.revocation import read_authorities
 from conf.events import say
 from conf.node_settings import NAME_PATTERN
-from edge.hot.state import LoopConnection
 from edge.login.certificate_facts import shown_facts
+from edge.loop.state import LoopConnection
 from wire.links.revoked import RevokedPeers
 from wire.links.tls import peer_identity
 from wire.messages.hello import TIER_GATEWAY, LinkError

@@ -13,7 +13,7 @@ import trio
 
 from access.identity.passwords import HashJob
 from conf.events import say
-from edge.login.job_desk import AuthJobs
+from edge.login.auth_jobs import AuthJobs
 from edge.login.logins import Done
 
 __all__ = ["HashWorker"]

@@ -12,9 +12,9 @@ from access.identity.http_answer import HttpJob, HttpReply, cache_s, read_answer
 from access.limits.answer_cache import AnswerCache
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
-from edge.login.asking_service import CalloutService, Server
+from edge.login.auth_jobs import AuthJobs
 from edge.login.bounded_http import needs_httpx, server_url, tls_context
-from edge.login.job_desk import AuthJobs
+from edge.login.callout_service import CalloutService, Server
 from edge.login.logins import Done
 from wire.clock import boot_time
 from wire.node.reload_parts import changed_files, file_marks, secret_marks

@@ -15,8 +15,8 @@ from access.identity.chain import Ticket
 from conf.edge_settings import ListenerSettings
 from conf.events import say
 from conf.url_settings import Url
+from edge.login.auth_jobs import AuthJobs
 from edge.login.bounded_http import ANSWER_BYTES_MAX, error_text, needs_httpx, read_body, server_url, tls_context
-from edge.login.job_desk import AuthJobs
 from edge.login.logins import Done
 from wire.clock import boot_time
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from conf.metrics import Metrics
 from conf.settings import EdgeSettings
+from edge.login.auth_jobs import AuthJobs
 from edge.login.chains import Chains
 from edge.login.hash_worker_service import HashWorker
 from edge.login.http_callouts import HttpCallouts
-from edge.login.job_desk import AuthJobs
 from edge.login.key_refresh_service import KeyRefresh
 from edge.login.logins import ClientLogins
-from edge.login.ocsp_questions import ocsp_questions
+from edge.login.ocsp_requests import ocsp_questions
 from edge.login.server_urls import ServerUrls
 
 __all__ = ["LoginShells"]

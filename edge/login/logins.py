@@ -25,14 +25,14 @@ from access.identity.chain import ANONYMOUS, Admitted, LoginPending, LoginRefuse
 from access.identity.principal import Credentials, Principal, TimePoint
 from access.identity.scram_step import Challenge, ClientData
 from conf.events import say
-from edge.hot.state import LoopConnection
+from edge.login.auth_jobs import AuthJobs
 from edge.login.auth_packets import Authentication, encode_auth, read_auth
 from edge.login.certificate_facts import CertificateReader, FromHeader, InvalidCertificate, facts_of
 from edge.login.chains import Chains
 from edge.login.credentials import credentials_of
-from edge.login.job_desk import AuthJobs
 from edge.login.live_sweep import LiveSweep
 from edge.login.refusal_records import refusal_record
+from edge.loop.state import LoopConnection
 from edge.node.limits import ListenerPolicy
 from edge.node.node import EdgeNode
 from edge.node.ports import ClientIO

@@ -6,5 +6,5 @@ Doors: ``node.EdgeNode`` is given to every part; ``ports`` has the Protocols tha
 
 Always holds: ``now`` never falls within a turn. Messages to one node keep their order. Nothing here calls a part back.
 
-May import: edge.hot, wire.
+May import: edge.loop, wire.
 """

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import msgspec
 
 from access.operators.audit_chain import AuditRecord
-from edge.hot.state import LoopPeer
+from edge.loop.state import LoopPeer
 from edge.node.limits import EdgeLimits
 from edge.node.ports import NodeIO
 from wire.links.link import LinkFull
-from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry
 from wire.messages.connects import ConnectRequest, encode_record
 from wire.messages.control import CONTROLS_BYTES, CONTROLS_MAX, Control, encode_control, join_controls
@@ -20,6 +19,7 @@ from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 from wire.messages.hello import NodeIdentity
 from wire.messages.orders import NodeOrdered, OrderNode
 from wire.node.lease_holder import LeaseHolder
+from wire.queries.journal import Journal
 
 __all__ = ["NS", "EdgeCounters", "EdgeNode"]
 

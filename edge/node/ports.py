@@ -1,15 +1,15 @@
 """Ports of the hot loop: its methods by the part that needs them. ``Engine`` satisfies all of these as it is.
 
-A part names the narrowest port that it uses; a test gives it a few lines that look like one. ``edge/hot/engine.py``
-describes each method.
+A part names the narrowest port that it uses; a test gives it a few lines that look like one.
+``edge/loop/broker_loop.py`` describes each method.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from edge.hot.options import SessionOptions
-from edge.hot.purses import SharedRateLimit
-from edge.hot.state import InboundPublish, LoopConnection, LoopPeer, PendingAck, Route, Sub
+from edge.loop.options import SessionOptions
+from edge.loop.shared_rate_limits import SharedRateLimit
+from edge.loop.state import InboundPublish, LoopConnection, LoopPeer, PendingAck, Route, Sub
 
 __all__ = [
     "ClientEnds",

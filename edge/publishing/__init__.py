@@ -8,5 +8,5 @@ Doors: ``publishing`` takes them from the loop; ``redispatch`` finds another mem
 Always holds: QoS 2 of a durable session is recorded at its partition before any fan-out. A member is recorded before a
 message is sent to it.
 
-May import: edge.hot, edge.node, edge.routes, edge.clients, edge.cluster and edge.subscriptions.
+May import: edge.loop, edge.node, edge.routes, edge.clients, edge.cluster and edge.subscriptions.
 """

@@ -12,7 +12,7 @@ import msgspec
 from access.limits.buckets import Buckets
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.state import InboundPublish, Route
+from edge.loop.state import InboundPublish, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import CorePublisher
 from edge.subscriptions.sys_scope import EVENTS

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from edge.hot.state import InboundPublish, Route
+from edge.loop.state import InboundPublish, Route
 from edge.node.node import EdgeNode
 from edge.publishing.sending import MessageSender, OutgoingMessage
 from edge.subscriptions.topic_routes import TopicRoutes

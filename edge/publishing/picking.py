@@ -6,7 +6,7 @@ themselves are in ``edge/routes/shared_groups.py``. Source: MQTT 5.0 section 4.8
 
 from collections.abc import Callable, Sequence
 
-from edge.hot.state import PendingAck, Remote, ShareGroup, Sub
+from edge.loop.state import PendingAck, Remote, ShareGroup, Sub
 from edge.routes.shared_groups import HERE, RecordedPick, SharedGroup
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from wire.messages.batches import decode_publish

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from edge.clients.abuse_limits import AbuseLimits
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.clients.conduct import AbuseLimits
-from edge.hot.state import InboundPublish, LoopConnection, Route
+from edge.loop.state import InboundPublish, LoopConnection, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import CorePublisher
 from edge.publishing.order_answers import OrderAnswers

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from edge.clients.client import Client
 from edge.clients.clients import Clients
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import InboundPublish, LoopConnection, PendingAck, Remote, Route
+from edge.loop.state import InboundPublish, LoopConnection, PendingAck, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import CorePublisher
 from edge.publishing.picking import Picking, topic_of

@@ -6,7 +6,7 @@ higher ``attempt``, recorded again. While nobody has room the partition keeps th
 Source: MQTT 5.0 section 4.8.2; docs/adr/0016.
 """
 
-from edge.hot.state import InboundPublish, Remote, Route
+from edge.loop.state import InboundPublish, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import CorePublisher
 from edge.publishing.order_answers import OrderAnswers

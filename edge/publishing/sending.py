@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from edge.clients.client import Client
 from edge.clients.clients import Clients
-from edge.hot.state import InboundPublish, LoopConnection, Remote, Route
+from edge.loop.state import InboundPublish, LoopConnection, Remote, Route
 from edge.node.node import EdgeNode
 from edge.node.ports import CorePublisher
 from edge.publishing.pipelines import Pipeline, Pipelines

@@ -7,5 +7,5 @@ takes from live clients what new rules do not grant, ``rule_files`` reads what l
 
 Always holds: A client that no rule is found for may do nothing. A decision is of the rules of now, or is made again.
 
-May import: edge.hot and edge.node.
+May import: edge.loop and edge.node.
 """

@@ -20,8 +20,8 @@ from access.policy.records import User
 from access.policy.view import PolicyView, roles_of
 from access.rules.rules import Action
 from edge.rights.client_rights import AbsentRights, ClientRights
-from wire.messages.away import DisconnectedSession
 from wire.messages.batches import OPERATOR_MADE
+from wire.messages.disconnected_sessions import DisconnectedSession
 
 __all__ = ["AbsentClientMessage", "AbsentUserChecks"]
 

@@ -16,8 +16,8 @@ from access.operators.audit_chain import AuditRecord, Scalar
 from access.policy.view import PolicyView
 from access.rules.rights import ConnectionRights, RightsClasses
 from access.rules.rules import Action, CompiledRules, Grant
-from access.rules.who import Subject
-from edge.hot.state import LoopConnection
+from access.rules.subject import Subject
+from edge.loop.state import LoopConnection
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.ports import RightsIO
 from edge.rights.bounds import Bounds, bounds_of_listener, stricter

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from access.rules.rules import Grant
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 from edge.rights.client_rights import AuthorizedClient, ClientRights
 from wire.messages.sessions import SessionSubscription
 

@@ -8,5 +8,5 @@ Doors: ``route_cache`` asks and answers, ``answers`` builds Routes, ``shared_gro
 Always holds: An answer is used only until the order that voids it arrives. Equal destinations are one object, and their
 bytes are counted.
 
-May import: edge.hot and edge.node.
+May import: edge.loop and edge.node.
 """

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from edge.hot.state import LoopPeer, ShareGroup
-from edge.routes.audience import FanoutAccount
+from edge.loop.state import LoopPeer, ShareGroup
+from edge.routes.fanout_account import FanoutAccount
 from edge.routes.shared_groups import SharedGroups
 from wire.messages.routes import Destinations
 

@@ -8,7 +8,7 @@ first message of another publisher. Pure. Decision: docs/adr/0195-questions-wait
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from edge.hot.state import Route
+from edge.loop.state import Route
 
 __all__ = ["MissedTopics"]
 

@@ -9,7 +9,7 @@ Source: MQTT 5.0 section 3.3.2.3.7; docs/adr/0057-who-published.md.
 from collections.abc import Sequence
 
 from conf.errors import ExitCode, UserError
-from edge.hot.state import InboundPublish
+from edge.loop.state import InboundPublish
 from mqtt.data_types import decode_varint, encode_varint
 from mqtt.errors import RemoteProtocolError
 from mqtt.limits import Limits

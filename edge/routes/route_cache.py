@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from edge.hot.state import Route
+from edge.loop.state import Route
 from edge.node.slices import Slices
 from edge.routes.answers import RouteAnswer, RouteAnswers
 from edge.routes.invalidations import Invalidations

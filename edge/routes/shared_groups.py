@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 from zlib import crc32
 
-from edge.hot.state import LoopPeer, Remote, ShareGroup
+from edge.loop.state import LoopPeer, Remote, ShareGroup
 from wire.messages.redispatch import SharePick
 from wire.messages.routes import GroupDestinations
 

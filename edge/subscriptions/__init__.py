@@ -9,5 +9,5 @@ back until then.
 Always holds: SUBACK leaves when the routes stand at every edge. A retained copy reaches a subscriber before a live
 message of its topic that is newer.
 
-May import: edge.hot, edge.node, edge.clients, edge.cluster and edge.routes; not publishing.
+May import: edge.loop, edge.node, edge.clients, edge.cluster and edge.routes; not publishing.
 """

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from zlib import crc32
 
 from edge.clients.client import Client
-from edge.hot.state import Sub
+from edge.loop.state import Sub
 from edge.rights.client_rights import ClientRights
-from edge.routes.audience import NOBODY, Audience, FanoutAccount, encoding_of
+from edge.routes.fanout_account import NOBODY, Audience, FanoutAccount, encoding_of
 from mqtt.filter_costs import FilterCosts
 from mqtt.topic_trie import TopicTrie
 from mqtt.topics import matches, parse_shared

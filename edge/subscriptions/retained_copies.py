@@ -11,11 +11,11 @@ from functools import partial
 
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import InboundPublish
+from edge.loop.state import InboundPublish
 from edge.node.node import EdgeNode
 from edge.node.ports import DirectDelivery
 from edge.rights.client_rights import ClientRights
-from edge.subscriptions.held_live import LiveMessageHolds
+from edge.subscriptions.live_message_holds import LiveMessageHolds
 from edge.subscriptions.retained_pages import RetainedPages
 from edge.subscriptions.retained_read import ReadPage, RetainedRead, SubscribeReads
 from edge.subscriptions.sys_topics import SysTopics

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Protocol
 
 from edge.clients.client import Client
-from edge.subscriptions.held_live import Hold
+from edge.subscriptions.live_message_holds import Hold
 from edge.subscriptions.retained_pages import MESSAGE_BYTES
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.retained import RetainedMessage, RetainedPage

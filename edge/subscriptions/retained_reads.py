@@ -13,12 +13,12 @@ from functools import partial
 
 from edge.clients.client import Client
 from edge.cluster.partition_requests import PartitionRequests
-from edge.hot.state import LoopConnection
+from edge.loop.state import LoopConnection
 from edge.node.node import NS, EdgeNode
 from edge.node.ports import DirectDelivery
 from edge.rights.absent import AbsentClientMessage, AbsentUserChecks
 from edge.rights.client_rights import ClientRights
-from edge.subscriptions.held_live import Hold, LiveMessageHolds
+from edge.subscriptions.live_message_holds import Hold, LiveMessageHolds
 from edge.subscriptions.retained_copies import RetainedCopies
 from edge.subscriptions.retained_limits import RetainedLimits
 from edge.subscriptions.retained_pace import RetainedPace

@@ -18,7 +18,7 @@ from edge.node.ports import ClientIO
 from edge.node.slices import Slices
 from edge.rights.client_rights import ClientRights
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
-from edge.subscriptions.held_live import Hold, LiveMessageHolds
+from edge.subscriptions.live_message_holds import Hold, LiveMessageHolds
 from edge.subscriptions.packet_bounds import Joins, count_filters
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.session_filters import SessionFilters

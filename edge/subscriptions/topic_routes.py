@@ -1,6 +1,6 @@
 """The Routes of this edge: the answers of shards' owners, joined with the subscribers that are connected here.
 
-The loop keeps the Routes and asks for one when a topic has none, or an older one (``edge/hot/routes.py``). What the
+The loop keeps the Routes and asks for one when a topic has none, or an older one (``edge/loop/routes.py``). What the
 answers are is decided in ``edge/routes/route_cache.py``; who subscribes here, in
 ``edge/subscriptions/ephemeral_sessions.py``.
 Decision: docs/adr/0023-work-in-slices.md.
@@ -8,12 +8,12 @@ Decision: docs/adr/0023-work-in-slices.md.
 
 from collections.abc import Callable
 
-from edge.hot.state import Route
+from edge.loop.state import Route
 from edge.node.node import EdgeNode
 from edge.node.ports import RouteTable
 from edge.rights.client_rights import ClientRights
 from edge.routes.answers import RouteAnswer, RouteAnswers
-from edge.routes.audience import FanoutAccount
+from edge.routes.fanout_account import FanoutAccount
 from edge.routes.publisher_names import PublisherNameTopics
 from edge.routes.route_cache import RouteCache
 from edge.routes.shared_groups import SharedGroups

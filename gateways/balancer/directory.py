@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 from gateways.balancer.choice import Choice, PolicyName
 from gateways.balancer.edge import Edge
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.messages.hand_over import HAND_OVER
+from wire.messages.socket_handoff import HAND_OVER
 
 __all__ = ["Directory", "DirectoryRules", "Forward", "PlacementRequest"]
 

@@ -17,9 +17,9 @@ from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory
 from gateways.balancer.edge import Edge
 from gateways.balancer.hand_over import EdgeSocket
-from gateways.balancer.no_room import is_no_room
 from gateways.balancer.proxy_header import proxy_header
 from gateways.balancer.relay import RelayPump
+from gateways.balancer.server_busy import is_no_room
 from gateways.balancer.tls_relay import SecuredPump
 from mqtt.encode import encode_packet
 from mqtt.packets import Connack
@@ -27,7 +27,7 @@ from mqtt.properties import PropertyId
 from mqtt.reasons import ReasonCode
 from wire.clock import boot_time
 from wire.links.connection import split_address
-from wire.messages.hand_over import HandoffReply
+from wire.messages.socket_handoff import HandoffReply
 
 __all__ = ["Forwarding"]
 

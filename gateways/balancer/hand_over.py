@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import trio
 
-from gateways.balancer.no_room import is_no_room
+from gateways.balancer.server_busy import is_no_room
 from wire.clock import boot_time
-from wire.messages.hand_over import ANSWER_S, HandoffReply, encode_hand_over
+from wire.messages.socket_handoff import ANSWER_S, HandoffReply, encode_hand_over
 from wire.unix_name import unix_name
 
 __all__ = ["EdgeSocket", "is_reachable"]

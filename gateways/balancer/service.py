@@ -17,8 +17,8 @@ from conf.errors import UserError
 from conf.events import say
 from conf.settings import BalanceConfig, NodeConfig
 from gateways.balancer.arrival import Arrival
+from gateways.balancer.balancer_listener import BalancerListener, activated_sockets
 from gateways.balancer.directory import Directory, DirectoryRules, PlacementRequest
-from gateways.balancer.doors import BalancerListener, activated_sockets
 from gateways.balancer.first_bytes import WrongFirstBytes
 from gateways.balancer.following import BalancerMapFollower
 from gateways.balancer.forwarding import Forwarding
@@ -39,7 +39,7 @@ from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_GATEWAY, TIER_ROUTER, PeerKey
 from wire.node.process import NodeProcess, run_process
-from wire.node.waiting import WaitingLog
+from wire.node.startup_log import WaitingLog
 
 __all__ = ["BalanceService", "main"]
 

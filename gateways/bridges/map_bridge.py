@@ -18,9 +18,9 @@ import trio
 
 from conf.bridge_settings import BridgeSettings, MapBridge, MapSettings, SinkBridge
 from conf.errors import ExitCode, UserError
+from gateways.bridges.broker_endpoint import cluster_door
 from gateways.bridges.dead_letters import dead_letters_of
-from gateways.bridges.door_check import check_door
-from gateways.bridges.doors import cluster_door
+from gateways.bridges.endpoint_check import check_door
 from gateways.bridges.flow import BridgeFlow, Sink
 from gateways.bridges.message import BridgeMessage, user_properties
 from gateways.bridges.mqtt_end import MqttEnd, PublishingSink

@@ -14,9 +14,9 @@ import trio
 
 from conf.bridge_settings import GatewaySettings, MqttBridge
 from conf.errors import ExitCode, UserError
+from gateways.bridges.broker_endpoint import BrokerEndpoint, cluster_door, remote_door
 from gateways.bridges.dead_letters import Task, dead_letters_of
-from gateways.bridges.door_check import check_door
-from gateways.bridges.doors import BrokerEndpoint, cluster_door, remote_door
+from gateways.bridges.endpoint_check import check_door
 from gateways.bridges.exactly_once import ExactlyOnce, spool_path
 from gateways.bridges.exchanges import SinkExchanges
 from gateways.bridges.flow import BridgeFlow

@@ -16,7 +16,7 @@ import trio
 
 from conf.errors import UserError
 from conf.events import say
-from gateways.bridges.doors import BrokerEndpoint
+from gateways.bridges.broker_endpoint import BrokerEndpoint
 from gateways.bridges.flow import BridgeFlow
 from gateways.bridges.mqtt_end import MqttEnd
 from gateways.client import GatewayClient

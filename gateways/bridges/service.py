@@ -20,7 +20,7 @@ from gateways.bridges.kinds import build_all
 from gateways.bridges.report import Rates, register_metrics, status_rows
 from gateways.bridges.running import Bridge, BridgeFinding, run_bridge
 from gateways.process import open_pages
-from wire.links.plain_run import run_plainly
+from wire.links.fast_path_run import run_plainly
 from wire.node.process import own_version
 
 __all__ = ["STATUS_SOCKET", "check", "main"]

@@ -25,6 +25,7 @@ from gateways.datagrams.messages import (
     PubConnect,
     RejectedRequest,
 )
+from gateways.datagrams.node_context import NodeContext
 from gateways.datagrams.node_events import (
     Arrived,
     ClusterAnswered,
@@ -35,7 +36,6 @@ from gateways.datagrams.node_events import (
     Event,
     TopicAuthorizer,
 )
-from gateways.datagrams.parts import NodeContext
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.publishing import DatagramPublishing
 from gateways.datagrams.subscribers import DatagramPeer

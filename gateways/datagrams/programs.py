@@ -27,7 +27,7 @@ from gateways.datagrams.sockets import DatagramSocket, bind_udp, endpoint_of
 from gateways.datagrams.subscribers import DatagramPeer
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter, validate_topic_name
-from wire.links.plain_run import run_plainly
+from wire.links.fast_path_run import run_plainly
 
 __all__ = ["ProgramIdentity", "publish_lines", "read_line", "subscribe_and_print"]
 

@@ -11,9 +11,9 @@ from collections.abc import Hashable
 
 from gateways.datagrams.deliveries import PendingDelivery
 from gateways.datagrams.messages import Code, Datagram, DatagramPublish, PubAck, encode
+from gateways.datagrams.node_context import NodeContext
 from gateways.datagrams.node_events import Arrived, ClusterMessage, ClusterPublish
 from gateways.datagrams.number_windows import NumberStatus, NumberWindows
-from gateways.datagrams.parts import NodeContext
 from gateways.datagrams.subscribers import DatagramSubscription
 from gateways.datagrams.subtrees import is_within
 

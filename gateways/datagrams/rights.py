@@ -4,7 +4,7 @@ from pathlib import Path
 
 from access.rules.role_table import RoleTable, read_role_table
 from access.rules.rules import Action, CompiledRules, Grant
-from access.rules.who import Subject
+from access.rules.subject import Subject
 
 __all__ = ["RoleRights"]
 

@@ -17,8 +17,8 @@ from msgspec import Struct, structs
 from gateways.datagrams.deliveries import RETRY_S, TRIES_MAX
 from gateways.datagrams.jurisdiction import Child
 from gateways.datagrams.messages import HOPS_MAX, Code, Datagram, DatagramSubscribe, Endpoint, PubAck
+from gateways.datagrams.node_context import NodeContext
 from gateways.datagrams.node_events import Arrived
-from gateways.datagrams.parts import NodeContext
 from gateways.datagrams.subscribers import DatagramPeer, DatagramSubscription
 from gateways.datagrams.subtrees import cut, is_inside, touches
 

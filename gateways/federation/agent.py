@@ -12,9 +12,10 @@ from random import Random
 from struct import error as StructError
 from typing import Any
 
+from gateways.federation.agent_context import AgentContext, Neighbour
 from gateways.federation.capture import Capture
-from gateways.federation.courier import Forwarder
 from gateways.federation.delivery import FederatedDelivery
+from gateways.federation.distribution_trees import DistributionTrees
 from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.election import Election
 from gateways.federation.events import (
@@ -36,9 +37,8 @@ from gateways.federation.events import (
     NeighbourFrame,
     SpoolMismatch,
 )
-from gateways.federation.keeper import RetainedSync
+from gateways.federation.forwarder import Forwarder
 from gateways.federation.loops import mark_of, without_marks
-from gateways.federation.meshes import DistributionTrees
 from gateways.federation.messages import (
     CoreAnnouncement,
     CustodyAck,
@@ -55,8 +55,8 @@ from gateways.federation.messages import (
     decode,
 )
 from gateways.federation.overlay import Overlay
-from gateways.federation.parts import AgentContext, Neighbour
 from gateways.federation.retained import Registers
+from gateways.federation.retained_sync import RetainedSync
 from gateways.federation.rows import HOST, Rows, message_key
 from gateways.federation.topics import TopicState
 from mqtt.topics import matches

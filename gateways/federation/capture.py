@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.events import MARKER_PREFIX, AckHost, CaptureFilter, Recapture
 from gateways.federation.filters import DisjointHulls
-from gateways.federation.parts import AgentContext
 from mqtt.topics import matches
 
 __all__ = ["Capture", "CaptureState"]

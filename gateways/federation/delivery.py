@@ -10,12 +10,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.capture import Capture
 from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.events import Captured, Inject
 from gateways.federation.loops import marks
 from gateways.federation.messages import TopicMessage, unpack_properties
-from gateways.federation.parts import AgentContext
 from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 from mqtt.properties import PropertyId
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from gateways.federation.parts import AgentContext
+from gateways.federation.agent_context import AgentContext
 
 __all__ = ["ExpectedEchoes"]
 

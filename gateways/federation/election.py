@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from gateways.federation.meshes import DistributionTrees
+from gateways.federation.agent_context import AgentContext, Neighbour
+from gateways.federation.distribution_trees import DistributionTrees
 from gateways.federation.messages import (
     DISTANCE_MAX,
     LEVELS_MAX,
@@ -23,7 +24,6 @@ from gateways.federation.messages import (
 )
 from gateways.federation.overlay import Overlay
 from gateways.federation.pages import cut_pages, flood_page, may_pass, send_page
-from gateways.federation.parts import AgentContext, Neighbour
 from gateways.federation.topics import CoreMember, CoreRecord, TopicState
 from mqtt.topic_trie import TopicTrie
 

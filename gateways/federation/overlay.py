@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from gateways.federation.agent_context import AgentContext, Neighbour
 from gateways.federation.events import FederationLinkUp
 from gateways.federation.messages import (
     DISTANCE_MAX,
@@ -24,7 +25,6 @@ from gateways.federation.messages import (
     Reconsider,
     TopologyUpdate,
 )
-from gateways.federation.parts import AgentContext, Neighbour
 
 __all__ = ["NOT_KEPT", "NOT_PASSED_ON", "Overlay"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.filters import overlaps
 from gateways.federation.messages import SubscriptionRequest, Topic, TopicCores
-from gateways.federation.parts import AgentContext
 
 __all__ = ["cut_pages", "flood_page", "may_pass", "send_page"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
 from gateways.federation.host import LocalBroker
+from gateways.federation.leadership_turns import LeadershipTurns
 from gateways.federation.links import FederationLinks
-from gateways.federation.turns import LeadershipTurns
 from gateways.spool_thread import Spool, register_spool_metrics
 
 __all__ = ["register"]

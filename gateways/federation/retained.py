@@ -13,7 +13,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec import Struct
 
-from gateways.federation.parts import AgentContext
+from gateways.federation.agent_context import AgentContext
 from mqtt.topics import matches
 
 __all__ = ["INITIAL_STAMP", "Registers", "RetainedRegister", "payload_digest"]

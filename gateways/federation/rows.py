@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.messages import HOPS_MAX, MalformedFederationMessage, TopicMessage, decode, encode
-from gateways.federation.parts import AgentContext
 
 __all__ = ["HOST", "Rows", "StoredMessage", "message_key"]
 

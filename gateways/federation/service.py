@@ -20,18 +20,18 @@ from conf.federate_settings import FederateSettings
 from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
+from gateways.federation.broker_endpoint import client_id_of, lane_options, own_client_ids
 from gateways.federation.events import SPOOL_KINDS, AgentSettings, DropNeighbour, NeighbourPolicy, SpoolMismatch
 from gateways.federation.host import LocalBroker, log_filters
-from gateways.federation.host_door import client_id_of, lane_options, own_client_ids
 from gateways.federation.interest.cluster_list import ClusterList, cluster_list
 from gateways.federation.interest.interest import INTEREST_KIND, Adapter, Interest
 from gateways.federation.interest.mosquitto import MosquittoLog
 from gateways.federation.interest.static import StaticFilters, want_configured
 from gateways.federation.interest.stratamq import SessionEventAdapter
+from gateways.federation.leadership_turns import LeadershipTurns
 from gateways.federation.links import TIER_FEDERATE, FederationLinks, LinksOptions
 from gateways.federation.report import register
 from gateways.federation.session_rows import SENT, TAKEN
-from gateways.federation.turns import LeadershipTurns
 from gateways.process import open_pages
 from gateways.spool import SpoolFile
 from gateways.spool_thread import Spool

@@ -17,10 +17,10 @@ from access.operators.arguments import (
     TraceStart,
     TraceStop,
 )
-from wire.looks.traces import judge_of
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 from wire.messages.orders import KICK_REASONS, SENT_BYTES_MAX, DrainOrder, KickOrder, SendOrder, TraceOrder
+from wire.queries.traces import judge_of
 
 __all__ = ["FOR_NODES", "ForNodes", "for_nodes"]
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from access.operators.commands import Operator
 from access.operators.orders import refusal_of
-from access.operators.verbs import Operator
 from wire.messages.control import Control
 from wire.messages.operators import Admin, AdminReply
 from wire.messages.orders import NodeOrdered, OrderNode

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import msgspec
 
-from access.operators.verbs import Operator, Refusal, judge
+from access.operators.commands import Operator, Refusal, judge
 from membership.node_gossip import BelievedState
 from router.map.commands import Command, Delegate, ForgetNode, OperatorCommand, Order
 from router.map.contradictions import Contradictions
@@ -20,13 +20,13 @@ from router.map.leases import LeaseTable
 from router.map.machine import CommandResult, MapMachine
 from router.map.not_leading import does_not_lead
 from router.map.orders import MapOrderOutcome
-from router.operators import ring_verbs
+from router.operators import ring_commands
 from router.operators.for_nodes import FOR_NODES, ForNodes, for_nodes
 from router.routes.shard import RouteShard
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER
 from wire.messages.operators import Admin, AdminReply
-from wire.node.waiting import missing_from_map
+from wire.node.startup_log import missing_from_map
 
 __all__ = [
     "Decision",
@@ -200,8 +200,8 @@ def _command(verb: str, arguments: Answer, view: RouterView) -> OperatorCommand 
         return ForgetNode(arguments["node"])
     cluster_map, job = view.machine.map, view.machine.job
     if verb == "ring rebalance":
-        return ring_verbs.rebalance(cluster_map, job, ring_verbs.sizes(cluster_map, view.leases), arguments)
-    return ring_verbs.command(cluster_map, job, verb, arguments)
+        return ring_commands.rebalance(cluster_map, job, ring_commands.sizes(cluster_map, view.leases), arguments)
+    return ring_commands.command(cluster_map, job, verb, arguments)
 
 
 def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
@@ -334,8 +334,8 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
 def _ring_show(view: RouterView, _: Answer) -> Answer:
     """Return the placement; the leader adds how many keys and bytes there are, and what is wrong."""
     shown = _placement(view)
-    partitions, shards = ring_verbs.sizes(view.machine.map, view.leases)
-    wrong = dict(ring_verbs.problems(view.machine.map))
+    partitions, shards = ring_commands.sizes(view.machine.map, view.leases)
+    wrong = dict(ring_commands.problems(view.machine.map))
     for row, sizes in (
         *((row, partitions.get(row["partition"])) for row in shown["partitions"]),
         *((row, shards.get(row["shard"])) for row in shown["shards"]),
@@ -411,7 +411,7 @@ def _ring_export(view: RouterView, _: Answer) -> Answer:
 
 def _ring_plan(view: RouterView, arguments: Answer) -> Answer:
     cluster_map = view.machine.map
-    return ring_verbs.plan(cluster_map, ring_verbs.sizes(cluster_map, view.leases), arguments)
+    return ring_commands.plan(cluster_map, ring_commands.sizes(cluster_map, view.leases), arguments)
 
 
 VERBS: dict[str, Callable[[RouterView, Answer], Answer]] = {
@@ -422,6 +422,6 @@ VERBS: dict[str, Callable[[RouterView, Answer], Answer]] = {
     "ring export": _ring_export,
     "ring plan": _ring_plan,
     "ring status": lambda view, _: view.rebalance_status(),
-    "ring verify": lambda view, _: ring_verbs.verify(view.machine.map, view.machine.job),
-    "ring lost": lambda view, arguments: ring_verbs.lost(view.machine.map, arguments),
+    "ring verify": lambda view, _: ring_commands.verify(view.machine.map, view.machine.job),
+    "ring lost": lambda view, arguments: ring_commands.lost(view.machine.map, arguments),
 }

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from conf.errors import ExitCode, UserError
-from storage.export.questions import ExportRequests, storage_nodes
+from storage.export.export_requests import ExportRequests, storage_nodes
 from wire.sstable.manifest import (
     FileEntry,
     JobEntry,
@@ -204,8 +204,8 @@ def export_cluster(
     Raises:
         UserError: A node refused, or partitions could not be exported within ``RETRY_S``.
     """
+    from wire.links.fast_path_run import run_plainly
     from wire.links.operator_access import find_access
-    from wire.links.plain_run import run_plainly
 
     access = find_access(router, data)
     draft = _draft(output, since, now_ms, replicas=replicas)

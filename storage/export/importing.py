@@ -21,7 +21,7 @@ from conf.errors import UserError
 from storage.state import keys
 from storage.state.rows import LocalRow, MetaRow, SessionRow, pack, unpack
 from storage.store.errors import StoreError
-from storage.store.put_aside import quarantine, store_files
+from storage.store.quarantine import quarantine, store_files
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, read_manifest

@@ -24,17 +24,17 @@ from conf.metrics import Histogram
 from mqtt.reasons import ReasonCode
 from storage.hosting.edge_orders import EdgeOrders
 from storage.hosting.loading import load
-from storage.hosting.waiting import PendingUntilServing, Waiting, WaitingBytes
+from storage.hosting.pending_until_serving import PendingUntilServing, Waiting, WaitingBytes
 from storage.messages.delivery import COPIES_ALL, PartitionDelivery
+from storage.messages.fast_path_publish import FastPathPublish
 from storage.messages.inbound import InboundIdentifiers
 from storage.messages.origins import edge_sender
-from storage.messages.plain_messages import FastPathPublish
 from storage.messages.publishers import Publishers
 from storage.messages.retained import RetainedStore
-from storage.sessions.away import DisconnectedSessions
+from storage.sessions.disconnected import DisconnectedSessions
+from storage.sessions.fast_path_claims import FastPathClaims
 from storage.sessions.held_filters import PartitionFilterReads
 from storage.sessions.ownership import Owners
-from storage.sessions.plain_claims import FastPathClaims
 from storage.sessions.route_window import RouteWindow
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.partition import Overlay, Partition, Reads

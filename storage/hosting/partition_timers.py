@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from storage.hosting.deadlines import Deadlines
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
-from storage.hosting.turn import Iteration
 
 __all__ = ["SWEEP_S", "PartitionTimers"]
 

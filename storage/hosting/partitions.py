@@ -8,10 +8,10 @@ partitions are looked at again in the first turn with one.
 
 from collections.abc import Callable
 
+from storage.hosting.activation import PartitionActivation
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.iteration import Iteration
 from storage.hosting.placements import Placements
-from storage.hosting.settling import PartitionActivation
-from storage.hosting.turn import Iteration
 from storage.hosting.write_batches import WriteBatches
 from storage.sessions.subscriptions import Subscriptions
 

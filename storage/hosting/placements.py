@@ -11,10 +11,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from storage.hosting.deadlines import NEVER, Deadlines
-from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import HostedPartition
-from storage.hosting.user_telling import UserUsageReports
-from storage.hosting.waiting import WaitingBytes, WaitingCopy
+from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_serving import WaitingBytes, WaitingCopy
+from storage.hosting.user_usage_reports import UserUsageReports
 from storage.replication.backup import PartitionBackup, Writes, check
 from storage.replication.primary import CATCH_UP_ROWS, DROP_AFTER_S, CatchUp, PartitionReplication
 from storage.sessions.route_window import RouteWindow
@@ -24,12 +24,12 @@ from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
 from storage.state.user_sums import UserSums
 from wire.links.allowed import PrimaryStatus, standing
-from wire.looks.journal import Journal
 from wire.messages.cluster_map import ClusterMap, NodeEntry, PartitionEntry
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_STORAGE
 from wire.messages.nodes import RequestChange
 from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, encode_replica_message
+from wire.queries.journal import Journal
 
 __all__ = ["Placements"]
 

@@ -16,8 +16,8 @@ Decisions: docs/adr/0202-connects-of-a-turn.md, docs/adr/0214-plain-connects-wai
 from collections.abc import Sequence
 
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
-from storage.hosting.turn import Iteration
 from storage.incoming.requests import Requests
 from storage.state.partition import Output
 from wire.messages.connects import ConnectAnswer, ConnectRequest, encode_record

@@ -4,23 +4,22 @@ The table of rights judges first (``wire/links/allowed.py``). Answers of edges a
 they answer, whose number names its partition.
 """
 
-from storage.hosting.early_requests import PendingUntilMap
+from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
+from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_serving import PartitionRequest
 from storage.hosting.route_reports import RouteReports
-from storage.hosting.turn import Iteration
-from storage.hosting.waiting import PartitionRequest
 from storage.incoming.requests import Requests
 from storage.incoming.session_orders import SESSION_VERBS, carry_out
-from storage.looks.operators import StorageOperators
+from storage.queries.operators import StorageOperators
 from wire.links.allowed import RELAYED, TIER, fault_of, role_fault_of
 from wire.links.roster import Roster, is_shard_owner
-from wire.looks.trace_desk import TRACE_VERBS
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
-from wire.messages.looks import Query, StartTrace, StopTrace
 from wire.messages.message import name_of
 from wire.messages.nodes import Moved, Relayed
 from wire.messages.orders import NodeOrdered, OrderNode
+from wire.messages.queries import Query, StartTrace, StopTrace
 from wire.messages.redispatch import RedispatchReply
 from wire.messages.retained import ReadRetainedAll
 from wire.messages.routes import RoutesAdded
@@ -29,6 +28,7 @@ from wire.messages.sessions import Claims, SessionKicked
 from wire.messages.user_counts import UserCounts
 from wire.messages.wills import WillFired
 from wire.node.lease_holder import LeaseHolder
+from wire.queries.tracer import TRACE_VERBS
 
 __all__ = ["ControlMessages"]
 

@@ -6,7 +6,7 @@ would stand behind newer ones.
 
 from collections.abc import Callable
 
-from storage.hosting.turn import Iteration
+from storage.hosting.iteration import Iteration
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import TIER_ROUTER, PeerKey
 

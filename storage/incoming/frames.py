@@ -4,9 +4,9 @@ A frame of a tier that may not send its kind ends its link, and so does one that
 sent behind it in that turn is void.
 """
 
+from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
 from storage.hosting.placements import Placements
-from storage.hosting.turn import Iteration
 from storage.incoming.connects import Connects
 from storage.incoming.control import ControlMessages
 from storage.incoming.dead_senders import DeadSenders

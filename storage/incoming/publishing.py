@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from mqtt.reasons import ReasonCode
-from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
-from storage.hosting.turn import Iteration
-from storage.hosting.waiting import WaitingMessage
+from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_serving import WaitingMessage
 from storage.incoming.dead_senders import DeadSenders
 from storage.messages.delivery import COPIES_ALL
-from storage.messages.plain_messages import FastPathPublish, PublishHandler
+from storage.messages.fast_path_publish import FastPathPublish, PublishHandler
 from wire.links.allowed import TIER
 from wire.messages.batches import PublishMessage, PublishRun, decode_publish, encode_message, encode_publish_ack
 from wire.messages.frames import FrameKind

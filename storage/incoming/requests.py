@@ -8,15 +8,15 @@ serve yet keeps the request.
 from msgspec.structs import replace
 
 from mqtt.topics import has_wildcard
-from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import HostedPartition
+from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
+from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_serving import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
 from storage.hosting.retained_scans import RetainedScan, RetainedScans
-from storage.hosting.turn import Iteration
-from storage.hosting.waiting import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
-from storage.messages.plain_acks import AckHandler, FastPathAcks
-from wire.messages.away import ListDisconnected, RevokeDisconnected
+from storage.messages.fast_path_acks import AckHandler, FastPathAcks
 from wire.messages.batches import PushAck
+from wire.messages.disconnected_sessions import ListDisconnected, RevokeDisconnected
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Moved
 from wire.messages.retained import ReadRetained, ReadRetainedAll

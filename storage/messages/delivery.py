@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mqtt.reasons import ReasonCode
+from storage.messages.abandoned_copies import AbandonedCopies
 from storage.messages.bodies import Bodies
 from storage.messages.consumed import Consumed
-from storage.messages.given_up import AbandonedCopies
+from storage.messages.fast_path_acks import FastPathAcks
 from storage.messages.origins import Origins, is_remembered
 from storage.messages.outbound import InFlightEntries
-from storage.messages.plain_acks import FastPathAcks
 from storage.messages.purges import Purges
 from storage.messages.redispatch import RedispatchQueue
 from storage.messages.targets import Target, Targets
@@ -32,12 +32,12 @@ from storage.state.rows import (
     decode_entry,
     encode_entry,
 )
-from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, encode_publish_ack
 from wire.messages.frames import FrameKind
 from wire.messages.overlapping import COPIES_MAX
 from wire.messages.retained import RetainedMessage
 from wire.messages.sessions import SessionSubscription
+from wire.queries.traces import Origin
 
 __all__ = ["COPIES_ALL", "PartitionDelivery"]
 

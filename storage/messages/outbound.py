@@ -21,11 +21,11 @@ from storage.state.rows import NEVER, STATE_RELEASED, InflightRow, QueueEntry, d
 from storage.state.session_reads import SessionReads
 from storage.state.session_window import InFlight
 from storage.state.timers import EndHold
-from wire.looks.traces import Origin
 from wire.messages.batches import NO_EXPIRY, PublishMessage, Push, PushAck, encode_push
 from wire.messages.frames import FrameKind
 from wire.messages.redispatch import HOPS_MAX, hops_of
 from wire.messages.retained import RetainedMessage
+from wire.queries.traces import Origin
 
 __all__ = ["HANDED_ON", "InFlightEntries"]
 

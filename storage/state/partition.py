@@ -27,10 +27,10 @@ from storage.state.settings import PartitionSettings
 from storage.state.timers import Timer, Work
 from storage.state.tracing import Tracing
 from storage.state.user_sums import UserSums
-from wire.looks.journal import Journal
 from wire.messages.connects import ConnectAnswer, encode_record
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
+from wire.queries.journal import Journal
 
 __all__ = ["NO_REPLICA", "UNKEPT_BYTES_MAX", "Output", "Overlay", "Partition", "Reads"]
 

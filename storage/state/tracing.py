@@ -13,10 +13,10 @@ from mqtt.reasons import FAILURE
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import QueueEntry
 from storage.state.session_window import InFlight
-from wire.looks.trace_desk import Tracer
-from wire.looks.traces import CLIENT, NO_ORIGIN, TOPIC, Origin
 from wire.messages.batches import PublishMessage
 from wire.messages.cluster_map import ClusterMap
+from wire.queries.tracer import Tracer
+from wire.queries.traces import CLIENT, NO_ORIGIN, TOPIC, Origin
 
 __all__ = ["Tracing"]
 

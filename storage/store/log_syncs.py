@@ -16,7 +16,7 @@ from conf.metrics import PowersOfTwo
 from storage.store.errors import SyncFailed
 from storage.store.protocol import SyncTicket
 from storage.store.store_sync import StoreSync
-from wire.links.early_reads import ReactorHook
+from wire.links.reactor_hook import ReactorHook
 
 try:
     from storage.store._sync_thread import SyncThread

@@ -13,11 +13,11 @@ from typing import Literal
 from zlib import crc32
 
 from storage.store.errors import StoreDamaged, StoreError, StoreUnverified
-from storage.store.logged_store import WalStore
 from storage.store.protocol import Row
 from storage.store.record import RECORD_OVERHEAD_BYTES, RESERVED_PREFIX, decode_record
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from storage.store.wal_store import WalStore
 
 __all__ = ["RangeDigest", "Scrub", "ScrubFinding", "ScrubReport", "verify"]
 

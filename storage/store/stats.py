@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.state import keys
-from storage.store.put_aside import store_files
+from storage.store.quarantine import store_files
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
 

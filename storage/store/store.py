@@ -29,7 +29,7 @@ from storage.store.errors import (
     ValueTooLarge,
     system_errors,
 )
-from storage.store.free_room import FreeSpace
+from storage.store.free_space import FreeSpace
 from storage.store.lsm_file import LsmFile, require_library
 from storage.store.protocol import Batch, Row, SyncTicket
 from storage.store.record import (

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from stratamq.cli import cells
-from stratamq.cli.asking import Options
+from stratamq.cli.commands import asks, group
+from stratamq.cli.node_requests import Options
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
-from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
 
@@ -72,10 +72,10 @@ def tail(file: FILE, lines: COUNT = 20) -> None:
 @asks
 def reports(options: Options, folder: FOLDER = None) -> None:
     """Show what `jobs audit --output` found, the newest first; exit code 1 where the newest one lost something."""
+    from admin.api_rows import row_told
     from admin.audits import AuditPage, AuditRow, read_reports
-    from admin.told_rows import row_told
     from conf.errors import ExitCode, UserError
-    from stratamq.cli.api_asking import page_of
+    from stratamq.cli.api_requests import page_of
 
     rows: list[AuditRow]
     if options.show_api or options.api is not None:

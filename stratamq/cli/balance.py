@@ -41,7 +41,7 @@ def status(
 ) -> None:
     """Show which edges are candidates, why others are left out, and where clients went."""
     from gateways.balancer.status import read_status
-    from stratamq.rooms import load_config
+    from stratamq.packages import load_config
 
     folder = load_config("balance", config, ()).node.data_dir if config is not None else data / "balance-0"
     print_result(read_status(folder), output)

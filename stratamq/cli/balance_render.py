@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, ask
+from stratamq.cli.commands import asks
+from stratamq.cli.node_requests import Options, ask
 from stratamq.cli.output import OutputFormat, print_result
-from stratamq.cli.verbs import asks
 
 __all__ = ["keep_file", "render"]
 

@@ -63,7 +63,7 @@ def try_rules(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the record that each sink would get of a message, or which rule let it fall; nothing is connected."""
-    from gateways.bridges.trying import try_message
+    from gateways.bridges.rule_trial import try_message
 
     content = Path(payload[1:]).read_bytes() if payload.startswith("@") else payload.encode()
     print_result(try_message(_load(config, settings), bridge, topic, content, qos), output)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from admin.moments import TIME_US, is_time, iso, iso_us, plain_name, scale_of
+from admin.timestamps import TIME_US, is_time, iso, iso_us, plain_name, scale_of
 
 __all__ = [
     "NEVER",

@@ -6,14 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, ask, show_nodes
 from stratamq.cli.cells import fields_of
-from stratamq.cli.cluster_questions import say_partial, with_cluster
-from stratamq.cli.listing import add_list, conditions, keyed
-from stratamq.cli.nouns import NOUNS
-from stratamq.cli.output import printable
-from stratamq.cli.progress import progress_bar
-from stratamq.cli.showing import (
+from stratamq.cli.cluster_requests import say_partial, with_cluster
+from stratamq.cli.commands import asks, group
+from stratamq.cli.field_view import (
     ClientArgument,
     FieldView,
     api_path,
@@ -21,11 +17,15 @@ from stratamq.cli.showing import (
     print_story,
     print_view,
 )
-from stratamq.cli.verbs import asks, group
+from stratamq.cli.listing import add_list, conditions, keyed
+from stratamq.cli.node_requests import Options, ask, show_nodes
+from stratamq.cli.nouns import NOUNS
+from stratamq.cli.output import printable
+from stratamq.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
     from admin.queries import ClientView, Cluster
+    from admin.scatter_gather import MissingRows
     from wire.messages.operators import AdminReply
 
 __all__ = ["known", "register"]
@@ -88,7 +88,7 @@ def show_client(point: FieldView, options: Options, client_id: ClientArgument) -
 @point_options
 def explain(point: FieldView, options: Options, client_id: ClientArgument, topic: TopicOption = "") -> None:
     """Why nothing reaches a client: the first condition that holds, with its numbers."""
-    from admin.stories import check_topic, client_explained
+    from admin.explanations import check_topic, client_explained
 
     if topic:
         check_topic(topic)
@@ -110,7 +110,7 @@ def kick(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show where it is connected.")] = False,
 ) -> None:
     """End the connection of a client; it may come back, unless it is banned (`stratamq ban add`)."""
-    from admin.found import nothing_found
+    from admin.not_found import nothing_found
     from conf.errors import ExitCode, UserError
 
     if bool(client_id) == bool(filters):

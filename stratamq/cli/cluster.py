@@ -2,7 +2,7 @@
 
 import typer
 
-from stratamq.cli.verbs import group, verb, verb_about
+from stratamq.cli.commands import group, verb, verb_about
 
 __all__ = ["PLACE_IN_THE_MAP", "register"]
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options
+from stratamq.cli.commands import asks
+from stratamq.cli.field_view import api_path
 from stratamq.cli.listing import add_list
+from stratamq.cli.node_requests import Options
 from stratamq.cli.output import OutputFormat, print_result
-from stratamq.cli.showing import api_path
 from stratamq.cli.tiers import ConfigOption, SetOption
-from stratamq.cli.verbs import asks
 
 if TYPE_CHECKING:
     from admin.queries import Cluster
@@ -94,7 +94,7 @@ def _running(nodes: tuple[str, ...], options: Options, tier: str = "") -> dict[s
     """
     from admin.queries import ListQuery, ListResult, walk
     from conf.errors import ExitCode, UserError
-    from stratamq.cli.cluster_questions import with_cluster
+    from stratamq.cli.cluster_requests import with_cluster
 
     async def ask(cluster: "Cluster") -> ListResult:
         wanted = ListQuery(nodes=nodes, limit=ROWS_MAX, tier="" if nodes else tier)
@@ -122,7 +122,7 @@ def check(tier: TierArgument, config: ConfigOption = None, settings: SetOption =
 def _load(tier: str, config: Path | None, flags: list[str]) -> object:
     from conf.errors import ExitCode, UserError
     from conf.settings import BALANCE, TIERS
-    from stratamq.rooms import load_config
+    from stratamq.packages import load_config
 
     if tier not in (*TIERS, BALANCE):
         raise UserError(f"no tier {tier!r}: expected {', '.join((*TIERS, BALANCE))}", ExitCode.USAGE)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratamq.cli.api_asking import refuse_show
-from stratamq.cli.asking import Options, ask
-from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.api_requests import refuse_show
+from stratamq.cli.cluster_requests import end_partial, with_cluster
+from stratamq.cli.commands import asks
 from stratamq.cli.listing import TimeoutOption
+from stratamq.cli.node_requests import Options, ask
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.tiers import ConfigOption, SetOption
-from stratamq.cli.verbs import asks
 
 if TYPE_CHECKING:
     from admin.doctor.examine import CollectedRows
@@ -97,7 +97,7 @@ def findings_of(
         raise UserError("--config and --set are of a --tier: edge, router or storage", ExitCode.USAGE)
 
     def check() -> object:
-        from stratamq.rooms import load_config
+        from stratamq.packages import load_config
         from stratamq.start_checks import check_authorities, check_files, check_plaintext
 
         loaded = load_config(tier, config, settings or [])

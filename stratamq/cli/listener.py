@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show_nodes
+from stratamq.cli.commands import asks, group
 from stratamq.cli.listing import add_list
-from stratamq.cli.verbs import asks, group
+from stratamq.cli.node_requests import Options, show_nodes
 
 __all__ = ["register"]
 
@@ -36,7 +36,7 @@ def resume(options: Options, listener: ListenerArgument, node: NodeOption = "", 
 
 
 def _order(verb: str, listener: str, node: str, options: Options, *, dry_run: bool) -> None:
-    from admin.found import nothing_found
+    from admin.not_found import nothing_found
     from conf.errors import ExitCode, UserError
 
     arguments: dict[str, object] = {"listener": listener, "node": node, "dry_run": dry_run}

@@ -17,12 +17,12 @@ import typer
 
 from conf.errors import ExitCode, UserError
 from stratamq.cli import cells
-from stratamq.cli.asking import Options
-from stratamq.cli.cluster_questions import TIMEOUT_S, end_partial, say_partial, with_cluster
+from stratamq.cli.cluster_requests import TIMEOUT_S, end_partial, say_partial, with_cluster
+from stratamq.cli.commands import options_of, signed
 from stratamq.cli.lists import LIMIT, LIMIT_MAX, AllOption, ColumnsOption, FilterOption, LimitOption, NodeOption
+from stratamq.cli.node_requests import Options
 from stratamq.cli.nouns import NOUNS, Noun
 from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table
-from stratamq.cli.verbs import options_of, signed
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, clear, is_away, pause, say_away
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def listed(noun: Noun, look: ListOptions, options: Options, where: Mapping[str, 
         options: Whom to ask, and how to print.
         where: Conditions beside those of ``--filter``.
     """
-    from admin.gather import BEST_MAX
     from admin.queries import ListQuery, check
+    from admin.scatter_gather import BEST_MAX
 
     conditions = {**keyed(noun, look.where()), **where}
     if not 1 <= look.limit <= LIMIT_MAX:
@@ -210,7 +210,7 @@ def _goes_straight(noun: Noun, options: Options) -> bool:
 
 def _print_lines(noun: Noun, page: "ListResult") -> None:
     from stratamq.cli.row_lines import row_lines
-    from wire.messages.look_kinds import LOOK_KINDS
+    from wire.messages.query_kinds import LOOK_KINDS
 
     if page.rows:
         typer.echo(row_lines(LOOK_KINDS[noun.what].row, page.rows, names_node=noun.what not in OF_OTHERS))
@@ -297,7 +297,7 @@ def _merged(rows: list[dict[str, Any]], noun: Noun) -> list[dict[str, Any]]:
     """Put the parts of each shared group together, in the order of filters."""
     if not noun.merges:
         return rows
-    from wire.looks.skew import skew_of
+    from wire.queries.clock_skew import skew_of
 
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
@@ -405,7 +405,7 @@ def keyed(noun: Noun, where: Mapping[str, str]) -> dict[str, str]:
     Raises:
         UserError: One is none, or is a time: nodes compare texts, and a time has none.
     """
-    from wire.messages.look_kinds import LOOK_KINDS
+    from wire.messages.query_kinds import LOOK_KINDS
 
     known = _known(noun)
     keys = [name for name, field in known.items() if not cells.is_time(field)]
@@ -426,7 +426,7 @@ def _named(noun: Noun, name: str) -> str:
 
 def _known(noun: Noun) -> dict[str, str]:
     """Return the fields of a noun by their names for programs."""
-    from wire.messages.look_kinds import columns_of
+    from wire.messages.query_kinds import columns_of
 
     return {cells.plain_name(name): name for name in columns_of(noun.what)}
 

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show
+from stratamq.cli.commands import asks
+from stratamq.cli.node_requests import Options, show
 from stratamq.cli.output import OutputFormat, OutputOption, print_result
 from stratamq.cli.router_lists import list_whole
-from stratamq.cli.verbs import asks
 
 __all__ = ["register"]
 

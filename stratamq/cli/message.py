@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show_nodes
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
+from stratamq.cli.commands import asks, group
+from stratamq.cli.field_view import FieldView, api_path, point_options, print_story
+from stratamq.cli.node_requests import Options, show_nodes
 from stratamq.cli.sent_traced import send_traced
-from stratamq.cli.showing import FieldView, api_path, point_options, print_story
-from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
 
@@ -43,7 +43,7 @@ def explain(
     Exit code 1 where nobody knows anything of it.
     """
     from admin.explain.message import NO_TRACE, check_origin
-    from admin.stories import by_origin, by_packet, by_sequence, check_topic, topic_explained
+    from admin.explanations import by_origin, by_packet, by_sequence, check_topic, topic_explained
     from conf.errors import ExitCode, UserError
 
     if topic:
@@ -91,7 +91,7 @@ def send(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Deliver nothing, say who would get it.")] = False,
 ) -> None:
     """Publish one message by the operators' door; done when every destination has it. A repeat is possible."""
-    from admin.stories import check_topic, topic_explained
+    from admin.explanations import check_topic, topic_explained
     from conf.errors import ExitCode, UserError
     from wire.messages.orders import SENT_BYTES_MAX
 

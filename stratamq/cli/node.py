@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, answer
+from stratamq.cli.commands import asks, group, verb_about
 from stratamq.cli.node_drain import drain_node
 from stratamq.cli.node_list import list_nodes
+from stratamq.cli.node_requests import Options, answer
 from stratamq.cli.output import print_result
-from stratamq.cli.verbs import asks, group, verb_about
 
 __all__ = ["register"]
 

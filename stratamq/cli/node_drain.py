@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.api_asking import line_of_call
-from stratamq.cli.asking import Options, answer, show
+from stratamq.cli.api_requests import line_of_call
+from stratamq.cli.commands import asks
+from stratamq.cli.node_requests import Options, answer, show
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.progress import progress_bar
-from stratamq.cli.verbs import asks
 
 __all__ = ["drain_node"]
 

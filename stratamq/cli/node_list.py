@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stratamq.cli import cells
-from stratamq.cli.asking import Options, answer
-from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.cluster_requests import end_partial, with_cluster
+from stratamq.cli.commands import asks
 from stratamq.cli.lists import (
     LIMIT,
     AllOption,
@@ -22,16 +22,16 @@ from stratamq.cli.lists import (
     check_nodes,
     wish,
 )
+from stratamq.cli.node_requests import Options, answer
 from stratamq.cli.output import OutputFormat, print_result
 from stratamq.cli.rates import DELIVERED, RECEIVED, rate_of
 from stratamq.cli.router_lists import COLUMNS, print_list
-from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
     from admin.queries import Cluster
-    from wire.messages.look_rows_nodes import StatsRow
+    from admin.scatter_gather import MissingRows
+    from wire.messages.node_rows import StatsRow
 
 __all__ = ["list_nodes"]
 

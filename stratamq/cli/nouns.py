@@ -1,7 +1,7 @@
 """The lists that an operator can ask for: which kind of row each is, and which columns it shows.
 
 One row of the table is one list of the command line; ``listing.py`` makes the command of it. Columns are fields of the
-kind's row (``wire/messages/look_kinds.py``), ``wide`` ones stand behind the others.
+kind's row (``wire/messages/query_kinds.py``), ``wide`` ones stand behind the others.
 """
 
 from typing import NamedTuple

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, answer, show
-from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
+from stratamq.cli.cluster_requests import end_partial, say_partial, with_cluster
+from stratamq.cli.commands import asks, group
 from stratamq.cli.lists import (
     LIMIT,
     AllOption,
@@ -19,13 +19,13 @@ from stratamq.cli.lists import (
     check_nodes,
     wish,
 )
+from stratamq.cli.node_requests import Options, answer, show
 from stratamq.cli.output import OutputFormat, print_result, printable
-from stratamq.cli.verbs import asks, group
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
     from admin.operations import RunningCommand
+    from admin.scatter_gather import MissingRows
     from wire.messages.operators import AdminReply
 
 __all__ = ["register"]
@@ -117,7 +117,7 @@ def cancel(
 
 def _cancel_by_api(options: Options, name: str, *, dry_run: bool) -> None:
     from admin.api import ApiCall, read_answer
-    from stratamq.cli.api_asking import ASK_S, api_of
+    from stratamq.cli.api_requests import ASK_S, api_of
 
     call = ApiCall.of("DELETE", "operations", name, **({"dry_run": "true"} if dry_run else {}))
     if options.show_api:
@@ -143,9 +143,9 @@ def _found_by_api(options: Options) -> "tuple[list[RunningCommand], tuple[Missin
     Raises:
         typer.Exit: ``--show-api``: the call is printed.
     """
-    from admin.gather import MissingRows
     from admin.http.operation_page import OperationPage
-    from stratamq.cli.api_asking import page_of
+    from admin.scatter_gather import MissingRows
+    from stratamq.cli.api_requests import page_of
 
     page = page_of(options, "/operations", OperationPage)
     return [row.operation() for row in page.rows], tuple(MissingRows(one.node, one.why) for one in page.partial)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from admin.moments import ms_of
+from admin.timestamps import ms_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +31,7 @@ FLAT = {str, int, float, bool, type(None)}
 FLAT_OR_LIST = FLAT | {list}
 ONE_OF = ({str}, {int}, {bool})  # types of values that are equal only if their cells are
 MOMENTS = ("at", "until", "written")  # ends of names of moments
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as ``admin/moments.py`` writes one
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")  # as ``admin/timestamps.py`` writes one
 PIPE_WIDTH = 100_000  # columns: no line of a pipe is broken
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conf.limit_names import LIMIT_BELOW, LIMIT_NAMES
-from stratamq.cli.asking import Options, answer, show
+from stratamq.cli.commands import asks, group, verb_about
 from stratamq.cli.durations import seconds_of
+from stratamq.cli.node_requests import Options, answer, show
 from stratamq.cli.output import print_result
 from stratamq.cli.router_lists import list_pages
-from stratamq.cli.verbs import asks, group, verb_about
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wire.messages.look_rows_nodes import StatsRow
+    from wire.messages.node_rows import StatsRow
 
 __all__ = ["DELIVERED", "RECEIVED", "cpu_of", "rate_of"]
 

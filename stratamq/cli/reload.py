@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show_nodes
-from stratamq.cli.verbs import asks
+from stratamq.cli.commands import asks
+from stratamq.cli.node_requests import Options, show_nodes
 
 __all__ = ["register"]
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, ask
 from stratamq.cli.cells import fields_of
-from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.cluster_requests import end_partial, with_cluster
+from stratamq.cli.commands import asks, group
+from stratamq.cli.field_view import DryOption, FieldView, YesOption, api_path, point_options, print_view
 from stratamq.cli.listing import ListOptions, list_options, listed
+from stratamq.cli.node_requests import Options, ask
 from stratamq.cli.nouns import NOUNS
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.progress import progress_bar
-from stratamq.cli.showing import DryOption, FieldView, YesOption, api_path, point_options, print_view
-from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
     from admin.queries import Cluster, ListResult
-    from wire.messages.look_rows_topics import RetainedMessageRow
+    from admin.scatter_gather import MissingRows
+    from wire.messages.topic_rows import RetainedMessageRow
 
 __all__ = ["register"]
 
@@ -114,8 +114,8 @@ def purge(
 def _of_topic(
     topic: str, options: Options, timeout_s: float = 5.0, *, payload: bool = False
 ) -> "tuple[list[RetainedMessageRow], tuple[MissingRows, ...]]":
+    from admin.explanations import check_topic
     from admin.queries import ListQuery, walk
-    from admin.stories import check_topic
 
     check_topic(topic)
     where = {"topic": topic, "matches": topic} | ({"payload": "full"} if payload else {})

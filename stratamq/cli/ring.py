@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options, ask, show
 from stratamq.cli.cluster import PLACE_IN_THE_MAP
+from stratamq.cli.commands import asks, group, verb, verb_about
+from stratamq.cli.node_requests import Options, ask, show
 from stratamq.cli.output import print_result
 from stratamq.cli.progress import progress_bar
 from stratamq.cli.ring_list import show_ring
-from stratamq.cli.verbs import asks, group, verb, verb_about
 
 __all__ = ["register"]
 

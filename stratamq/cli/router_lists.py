@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options, answer
+from stratamq.cli.commands import asks
 from stratamq.cli.lists import (
     LIMIT,
     AllOption,
@@ -19,8 +19,8 @@ from stratamq.cli.lists import (
     check_nodes,
     wish,
 )
+from stratamq.cli.node_requests import Options, answer
 from stratamq.cli.output import OutputFormat, print_result
-from stratamq.cli.verbs import asks
 from stratamq.cli.watching import WATCH_S, EveryOption, WatchOption, again_and_again
 
 __all__ = ["COLUMNS", "list_pages", "list_whole", "print_list"]

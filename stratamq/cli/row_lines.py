@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from admin.moments import scale_of
+from admin.timestamps import scale_of
 from stratamq.cli import cells
 from stratamq.cli.output import OutputFormat, render
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stratamq.cli.api_asking import line_of_call
-from stratamq.cli.asking import Options, answer, ask, show_nodes
-from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.api_requests import line_of_call
+from stratamq.cli.cluster_requests import end_partial, with_cluster
+from stratamq.cli.field_view import api_path
+from stratamq.cli.node_requests import Options, answer, ask, show_nodes
 from stratamq.cli.output import OutputFormat, print_result
-from stratamq.cli.showing import api_path
 from stratamq.cli.trace import event_row, line_of
 
 if TYPE_CHECKING:

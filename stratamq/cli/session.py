@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options, show_nodes
 from stratamq.cli.cells import fields_of
 from stratamq.cli.client import known
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
+from stratamq.cli.commands import asks, group
+from stratamq.cli.field_view import ClientArgument, DryOption, FieldView, YesOption, api_path, point_options, print_view
 from stratamq.cli.listing import add_list
 from stratamq.cli.lists import LIMIT
-from stratamq.cli.showing import ClientArgument, DryOption, FieldView, YesOption, api_path, point_options, print_view
-from stratamq.cli.verbs import asks, group
+from stratamq.cli.node_requests import Options, show_nodes
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
     from admin.queries import ClientView, Cluster
-    from wire.messages.look_rows_clients import QueuedMessageRow, SubscriptionListRow
+    from admin.scatter_gather import MissingRows
+    from wire.messages.client_rows import QueuedMessageRow, SubscriptionListRow
 
 __all__ = ["register"]
 

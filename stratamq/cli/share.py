@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratamq.cli.asking import Options
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
+from stratamq.cli.commands import group
+from stratamq.cli.field_view import FieldView, api_path, point_options, print_view
 from stratamq.cli.listing import add_list
-from stratamq.cli.showing import FieldView, api_path, point_options, print_view
-from stratamq.cli.verbs import group
+from stratamq.cli.node_requests import Options
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
-    from wire.messages.look_rows_topics import ShareRow
+    from admin.scatter_gather import MissingRows
+    from wire.messages.topic_rows import ShareRow
 
 __all__ = ["register"]
 
@@ -63,7 +63,7 @@ def show(
 
 def _sums(parts: "list[ShareRow]") -> dict[str, float]:
     """Return what the parts of a group, at edges and partitions, count together; what none counts is absent."""
-    from wire.looks.skew import skew_of
+    from wire.queries.clock_skew import skew_of
 
     names = ("members", "queued", "delivered", "redispatched")
     counted = {name: [value for part in parts if (value := getattr(part, name)) is not None] for name in names}

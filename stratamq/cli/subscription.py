@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stratamq.cli.asking import Options
 from stratamq.cli.cells import fields_of
 from stratamq.cli.client import known
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
+from stratamq.cli.commands import group
+from stratamq.cli.field_view import ClientArgument, FieldView, api_path, point_options, print_view
 from stratamq.cli.listing import add_list
-from stratamq.cli.showing import ClientArgument, FieldView, api_path, point_options, print_view
-from stratamq.cli.verbs import group
+from stratamq.cli.node_requests import Options
 
 if TYPE_CHECKING:
-    from admin.gather import MissingRows
     from admin.queries import ClientView, Cluster
-    from wire.messages.look_rows_clients import SubscriptionListRow
+    from admin.scatter_gather import MissingRows
+    from wire.messages.client_rows import SubscriptionListRow
 
 __all__ = ["register"]
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options
-from stratamq.cli.cluster_questions import end_partial, with_cluster
+from stratamq.cli.cluster_requests import end_partial, with_cluster
+from stratamq.cli.commands import asks, group
 from stratamq.cli.doctor import QUESTIONS_S, examined, findings_of
 from stratamq.cli.durations import seconds_of
 from stratamq.cli.listing import TimeoutOption
+from stratamq.cli.node_requests import Options
 from stratamq.cli.output import print_result
-from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
-    from admin.bundle.hiding import Hider
+    from admin.bundle.masking import Hider
     from admin.queries import Cluster, ListResult
 
 __all__ = ["register"]
@@ -134,7 +134,7 @@ def _lines(options: Options, nodes: list[str], timeout_s: float, *, no_logs: boo
 
 def _hider(data: Path, nodes: list[str], *, pseudonyms: bool) -> "Hider":
     import stratamq
-    from admin.bundle.hiding import Hider, own_words, secrets_of
+    from admin.bundle.masking import Hider, own_words, secrets_of
     from admin.doctor.host import ROOMS
 
     root = Path(stratamq.__file__).parent.parent

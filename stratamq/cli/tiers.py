@@ -62,7 +62,7 @@ def run_tier(tier: str, config: Path | None, flags: list[str], ready_fd: int = -
     """
     with _loading():
         from conf.logs import configure_logs
-        from stratamq.rooms import load_config, service_main
+        from stratamq.packages import load_config, service_main
         from stratamq.start_checks import check_authorities, check_files, check_plaintext
         from wire.node.signals import survive_signals
 

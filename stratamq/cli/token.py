@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from stratamq.cli.asking import Options, answer, show, told
+from stratamq.cli.commands import asks, group
 from stratamq.cli.durations import seconds_of
+from stratamq.cli.node_requests import Options, answer, show, told
 from stratamq.cli.output import print_result
 from stratamq.cli.router_lists import list_pages
-from stratamq.cli.verbs import asks, group
 
 __all__ = ["register"]
 
@@ -36,8 +36,8 @@ def create(
     dry_run: DryRunOption = False,
 ) -> None:
     """Make a token and print it, this once."""
+    from access.operators.commands import OperatorRole
     from access.operators.tokens import digest_of, new_token
-    from access.operators.verbs import OperatorRole
     from conf.errors import ExitCode, UserError
 
     roles = [one.name.lower() for one in OperatorRole]

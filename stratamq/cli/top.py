@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratamq.cli import cells
-from stratamq.cli.asking import Options
+from stratamq.cli.commands import asks
+from stratamq.cli.node_requests import Options
 from stratamq.cli.output import OutputFormat, print_result, printable
 from stratamq.cli.rates import DELIVERED, RECEIVED, cpu_of, rate_of
-from stratamq.cli.verbs import asks
 from stratamq.cli.watching import is_away, say_away
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from admin.gather import MissingRows
     from admin.queries import Cluster, ListResult
+    from admin.scatter_gather import MissingRows
     from conf.errors import UserError
-    from wire.messages.look_rows_nodes import StatsRow
+    from wire.messages.node_rows import StatsRow
 
 __all__ = ["register"]
 
@@ -104,7 +104,7 @@ class _Looks:
         Raises:
             UserError: Nobody can be asked.
         """
-        from stratamq.cli.cluster_questions import with_cluster
+        from stratamq.cli.cluster_requests import with_cluster
 
         self.last, self._before = with_cluster(self._options, lambda cluster: _look(cluster, self._before))
         return self.last

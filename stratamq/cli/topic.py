@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from stratamq.cli.asking import Options
 from stratamq.cli.cells import fields_of
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
+from stratamq.cli.commands import group
+from stratamq.cli.field_view import FieldView, api_path, point_options, print_story, print_view
 from stratamq.cli.listing import add_list
-from stratamq.cli.showing import FieldView, api_path, point_options, print_story, print_view
-from stratamq.cli.verbs import group
+from stratamq.cli.node_requests import Options
 
 __all__ = ["register"]
 
@@ -39,7 +39,7 @@ def explain(
     retain: Annotated[bool, typer.Option("--retain", help="It is retained.")] = False,
 ) -> None:
     """Show who gets a topic and why, and who nearly does."""
-    from admin.stories import check_topic, topic_explained
+    from admin.explanations import check_topic, topic_explained
 
     check_topic(topic)
     if options.show_api:
@@ -57,8 +57,8 @@ def explain(
 @point_options
 def show_route(point: FieldView, options: Options, topic: TopicArgument) -> None:
     """The route of a topic: owner of its shard, destinations, and the edges that hold the answer."""
+    from admin.explanations import check_topic
     from admin.queries import route
-    from admin.stories import check_topic
 
     check_topic(topic)
     if options.show_api:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratamq.cli import cells
-from stratamq.cli.asking import Options, show_nodes
-from stratamq.cli.cluster_questions import end_partial, say_partial, with_cluster
+from stratamq.cli.cluster_requests import end_partial, say_partial, with_cluster
+from stratamq.cli.commands import asks, group
 from stratamq.cli.durations import seconds_of
+from stratamq.cli.field_view import api_path
 from stratamq.cli.listing import add_list
+from stratamq.cli.node_requests import Options, show_nodes
 from stratamq.cli.output import OutputFormat, print_result, printable
-from stratamq.cli.showing import api_path
-from stratamq.cli.verbs import asks, group
 
 if TYPE_CHECKING:
     from admin.queries import Cluster
@@ -59,7 +59,7 @@ def start(
 ) -> None:
     """Begin a trace at every edge and storage node; it ends by itself."""
     from conf.errors import ExitCode, UserError
-    from wire.looks.traces import TraceRefused, judge_of
+    from wire.queries.traces import TraceRefused, judge_of
 
     seconds = int(seconds_of(for_s))
     if not 1 <= seconds <= 3_600:
@@ -81,7 +81,7 @@ def payload_bytes(text: str) -> int:
         UserError: The text is none.
     """
     from conf.errors import ExitCode, UserError
-    from wire.messages.looks import TRACE_PAYLOAD_MAX
+    from wire.messages.queries import TRACE_PAYLOAD_MAX
 
     if text == "none":
         return 0

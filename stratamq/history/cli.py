@@ -18,7 +18,7 @@ import typer
 from stratamq.history.check import check_history
 from stratamq.history.history import HistoryError
 from stratamq.history.report import as_text, to_builtins
-from wire.links.plain_run import run_plainly
+from wire.links.fast_path_run import run_plainly
 
 __all__ = ["app", "check_command", "record_command"]
 

@@ -32,7 +32,7 @@ from edge.login.listener_chain import shared_secret
 from edge.login.token_settings import token_step
 from gateways.datagrams.keys import read_key, read_keys
 from membership.keyring import KeyRingError, generate_key, read_key_file
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from tests.access.identity.test_passwords import KNOWN
 from tests.wire.revocation_lists import revocation_list
 from wire.links.authority import DevelopmentAuthority

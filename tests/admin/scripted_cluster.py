@@ -16,10 +16,10 @@ from tests.wire.test_service import CONTROL, Node, certificates, start
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.hello import PeerKey
-from wire.messages.looks import Query, QueryResult
 from wire.messages.map_pages import MapPages
 from wire.messages.nodes import FollowMap
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.queries import Query, QueryResult
 
 PARTITIONS = 4
 SHARDS = 2

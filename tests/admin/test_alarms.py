@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from admin.alarms import ALARMS, GROWING, Alerts, ClusterView
+from admin.alerts import ALARMS, GROWING, Alerts, ClusterView
 from admin.growth import Growth
 from wire.messages.cluster_map import ClusterMap, PartitionEntry
-from wire.messages.look_rows_nodes import StatsRow
+from wire.messages.node_rows import StatsRow
 
 
 def sight(now_s: float, **about: Any) -> ClusterView:

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from access.operators.verbs import VERBS, OperatorRole
+from access.operators.commands import VERBS, OperatorRole
 from admin.api import Api, ApiCall, read_answer, read_token
-from admin.gather import LinkFailed, QueryAnswered
-from admin.http.verb_paths import BODIES, PATHS, call_of
-from admin.one_look import SingleQuery, event_of, one_look
+from admin.http.command_paths import BODIES, PATHS, call_of
 from admin.operations import EXPORT_CANCEL
+from admin.scatter_gather import LinkFailed, QueryAnswered
+from admin.single_query import SingleQuery, event_of, one_look
 from conf.errors import ExitCode, UserError
 from tests.patience import PATIENCE_S
-from wire.messages.look_rows_clients import QueuedMessageRow
+from wire.messages.client_rows import QueuedMessageRow
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from admin.bundle.archive import ArchiveFile, write_archive
-from admin.bundle.hiding import Hider, own_words, secrets_of
+from admin.bundle.masking import Hider, own_words, secrets_of
 from admin.doctor.host import ROOMS
 
 ROOT = Path(__file__).parents[2]

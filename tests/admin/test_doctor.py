@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from admin.alarms import ClusterView
+from admin.alerts import ClusterView
 from admin.doctor import cluster, host
 from admin.doctor.findings import FAIL, OK, SKIPPED, WARN, Check, DoctorFinding, judged, worst
 from conf.errors import UserError
 from wire.links.authority import DevelopmentAuthority
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
-from wire.messages.look_rows_nodes import DropRow, ReplicaRow, StatsRow
+from wire.messages.node_rows import DropRow, ReplicaRow, StatsRow
 
 NOW_MS = 1_800_000_000_000
 DAY_S = 86_400

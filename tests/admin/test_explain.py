@@ -8,24 +8,24 @@ import pytest
 
 from admin.explain.client import client_story
 from admin.explain.message import DeliveryEnd, Evidence, check_origin, message_story, unknown_story
+from admin.explain.texts import since
 from admin.explain.topic import topic_story
-from admin.explain.words import since
-from admin.gather import MissingRows
 from admin.queries import ClientView, TopicView
+from admin.scatter_gather import MissingRows
 from conf.edge_settings import EdgeSettings
 from conf.errors import UserError
 from conf.router_settings import RouterSettings
 from conf.storage_settings import StorageSettings
-from wire.messages.cluster_map import ClusterMap, PartitionEntry
-from wire.messages.look_rows_clients import (
+from wire.messages.client_rows import (
     ClientDetail,
     InFlightRow,
     QueuedMessageRow,
     SessionDetail,
     SubscriptionListRow,
 )
-from wire.messages.look_rows_nodes import JournalRow, TraceEventRow
-from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow, RetainedMessageRow
+from wire.messages.cluster_map import ClusterMap, PartitionEntry
+from wire.messages.node_rows import JournalRow, TraceEventRow
+from wire.messages.topic_rows import MatchRow, ResolvedRouteRow, RetainedMessageRow
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_700_000_060_000  # 2023-11-14 22:14:20 UTC

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admin.cursors import CursorRefused, Position
-from admin.gather import (
+from admin.scatter_gather import (
     EVERY_ROW,
     NODE_S,
     TOTAL_S,

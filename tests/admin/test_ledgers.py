@@ -7,7 +7,7 @@ import pytest
 
 from admin.explain.ledgers import NoLedger, read_ledgers
 from admin.explain.message import Evidence, message_story
-from wire.looks.origins import parse_origin
+from wire.queries.origins import parse_origin
 from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord
 
 ORIGIN = "edge-1/1795358845149/4711"

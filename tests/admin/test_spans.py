@@ -14,7 +14,7 @@ from admin.traces import Row
 from conf.errors import UserError
 from conf.url_settings import HttpUrl
 from tests.patience import PATIENCE_S
-from wire.messages.look_rows_nodes import TraceEventRow
+from wire.messages.node_rows import TraceEventRow
 
 ORIGIN = "e0/1/7"
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from admin.stories import NOTED_MAX
+from admin.explanations import NOTED_MAX
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.looks.journal import Journal
-from wire.messages.look_rows_clients import SessionDetail
-from wire.messages.look_rows_nodes import JournalRow
+from wire.messages.client_rows import SessionDetail
+from wire.messages.node_rows import JournalRow
+from wire.queries.journal import Journal
 
 ORIGIN = "edge-0/1/2"
 

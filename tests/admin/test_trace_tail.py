@@ -8,18 +8,18 @@ import pytest
 import trio
 import trio.testing
 
-from admin.gather import Event, LinkFailed, NodeQuery, QueryAnswered, QueryTemplate, ResultPage, ScatterGather
 from admin.links import answered, carry
 from admin.queries import Cluster
+from admin.scatter_gather import Event, LinkFailed, NodeQuery, QueryAnswered, QueryTemplate, ResultPage, ScatterGather
 from admin.trace_tail import WAIT_S, follow
 from admin.traces import TraceRead
 from conf.errors import UserError
-from wire.looks.desk import QueryServer
-from wire.looks.pace import QueryBounds
-from wire.looks.trace_desk import Tracer
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.messages.looks import Query, QueryResult
 from wire.messages.orders import TraceOrder
+from wire.messages.queries import Query, QueryResult
+from wire.queries.pace import QueryBounds
+from wire.queries.query_server import QueryServer
+from wire.queries.tracer import Tracer
 
 TURN_S = 0.02
 NODES = {"edge-0": "edge", "storage-0": "storage"}

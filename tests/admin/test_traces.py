@@ -3,7 +3,7 @@
 from typing import Any
 
 from admin.traces import LATEST_US, ClockOffset, in_order, sent_here, way_of
-from wire.messages.look_rows_nodes import TraceEventRow
+from wire.messages.node_rows import TraceEventRow
 
 NO_CLOCKS: dict[str, ClockOffset] = {}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conf.drop_reasons import NO_DROPS, REASON_OF, REASONS, REPEATS, count_drops, count_repeats
-from edge.hot.counters import COUNTERS
+from edge.loop.counters import COUNTERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COUNTED = re.compile(r"\bcount\((?:[^()]|\([^()]*\))*\)")

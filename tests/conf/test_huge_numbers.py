@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import conf
-from access.operators.verbs import Refusal, judge, operator_of
+from access.operators.commands import Refusal, judge, operator_of
 from access.rules.role_table import parse_role_table
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError

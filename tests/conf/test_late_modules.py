@@ -9,7 +9,7 @@ def test_a_late_module_is_loaded_by_its_first_attribute(tmp_path: Path) -> None:
     """``import`` runs nothing of it; the module is the whole one afterwards, and one that is not there is no module."""
     (tmp_path / "unused.py").write_text("print('loaded')\nVALUE = 7\n")
     program = (
-        "from conf.late_modules import import_late\n"
+        "from conf.lazy_modules import import_late\n"
         "import_late('unused', 'nowhere')\n"
         "import unused\n"
         "print('imported')\n"
@@ -24,7 +24,8 @@ def test_a_late_module_is_loaded_by_its_first_attribute(tmp_path: Path) -> None:
 def test_the_http_service_loads_no_yaml() -> None:
     """What only a format of Litestar's own needs that nobody asks for."""
     program = (
-        "import sys; from stratamq.rooms import service_main; service_main('admin'); print('yaml.error' in sys.modules)"
+        "import sys; from stratamq.packages import service_main\n"
+        "service_main('admin'); print('yaml.error' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -11,7 +11,7 @@ from conf.router_settings import RouterSettings
 from conf.settings import TIERS, EdgeConfig, NodeConfig, StorageConfig
 from stratamq.init_folder import ClusterFolder
 from stratamq.manual import documents
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from wire.links.authority import LOOPBACK
 from wire.messages.ranges import PARTITIONS_MAX
 

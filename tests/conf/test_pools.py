@@ -27,15 +27,15 @@ ACCEPTS = r"\.accept\(\)|open_tcp_listeners\(|serve_tcp\(|serve_listeners\(|DTLS
 # What accepts connections, and the pools that bound those which have not authenticated.
 PORTS: dict[str, tuple[str, ...]] = {
     "conf/admitted.py": ("node_links", "federation_links", "gossip_exchanges", "admin_connections", "node_pages"),
-    "edge/hot/descriptors.py": ("edge_links", "edge_clients"),
-    "edge/hot/sockets.py": ("edge_links", "edge_clients"),
+    "edge/loop/descriptors.py": ("edge_links", "edge_clients"),
+    "edge/loop/sockets.py": ("edge_links", "edge_clients"),
     "edge/listeners/listeners.py": ("edge_clients",),
-    "gateways/balancer/doors.py": ("balancer_arrivals",),
+    "gateways/balancer/balancer_listener.py": ("balancer_arrivals",),
     "gateways/datagrams/dtls.py": ("dtls_handshakes",),
     "gateways/federation/service.py": ("federation_links",),
     "wire/links/hub.py": ("node_links",),
     # Sockets in a folder of this user: whoever connects has shown by the file's mode, or SO_PEERCRED, who it is.
-    "edge/listeners/hand_over_socket.py": (),
+    "edge/listeners/handoff_socket.py": (),
     "gateways/balancer/status.py": (),
     "gateways/bridges/service.py": (),
 }

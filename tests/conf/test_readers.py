@@ -10,13 +10,13 @@ from pydantic import BaseModel, create_model
 from conf.edge_settings import ListenerSettings
 from conf.settings import ROOMS
 from conf.storage_settings import StorageSettings
-from edge.hot.options import ConnOptions, HotLimits, SessionOptions
+from edge.loop.options import ConnOptions, HotLimits, SessionOptions
 from edge.node.limits import EdgeLimits
 from router.raft.events import RaftConfig
 from router.settings import RouterLimits
 from storage.state.settings import PartitionSettings
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from stratamq.rooms import membership_model
+from stratamq.packages import membership_model
 
 ROOT = Path(__file__).parents[2]
 EVERYWHERE = ("edge", "router", "storage", "membership", "access", "wire", "conf", "stratamq")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from admin.bundle.hiding import Hider
+from admin.bundle.masking import Hider
 from conf.bridge_settings import BRIDGE_KINDS, Webhook
 from conf.edge_settings import ListenerSettings
 from conf.errors import UserError
@@ -56,7 +56,7 @@ OTHERS = {  # settings whose text names a scheme, and that are no URL: names of 
 }
 DIALS = {  # where the whole URL is used: given to what dials, taken apart for it, or written into a file of settings
     "admin/otlp.py": 2,
-    "edge/login/asking_service.py": 1,
+    "edge/login/callout_service.py": 1,
     "edge/login/key_refresh_service.py": 1,
     "gateways/bridges/webhook.py": 2,
     "gateways/federation/interest/cluster_list.py": 1,

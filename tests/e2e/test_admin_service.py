@@ -14,7 +14,7 @@ import pytest
 
 from access.operators.audit_chain import verify
 from access.operators.audit_file import read_lines
-from admin.http.gate import STREAMS_MAX
+from admin.http.request_admission import STREAMS_MAX
 from tests.clients.paho_client import PahoClient
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.idle_connections import idle_connections

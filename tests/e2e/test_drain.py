@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratamq.cli.asking import ask_links
+from stratamq.cli.node_requests import ask_links
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
 

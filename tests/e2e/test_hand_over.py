@@ -14,7 +14,7 @@ from mqtt.packets import Connect, Pingreq
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
-from wire.messages.hand_over import HandoffReply, encode_hand_over
+from wire.messages.socket_handoff import HandoffReply, encode_hand_over
 
 CONNACK_OK, PINGRESP = 0, b"\xd0\x00"
 

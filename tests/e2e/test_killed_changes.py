@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from admin.http.gate import STREAMS_MAX
+from admin.http.request_admission import STREAMS_MAX
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_prometheus import served
 from tests.patience import PATIENCE_S

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from conf.errors import UserError
-from stratamq.cli.asking import ask_links
+from stratamq.cli.node_requests import ask_links
 from stratamq.history.check import judge
 from stratamq.history.history import parse_history
 from stratamq.history.operations import Kind

@@ -12,7 +12,7 @@ import pytest
 
 from bench.failover import Load
 from conf.errors import UserError
-from stratamq.cli.asking import ask_links
+from stratamq.cli.node_requests import ask_links
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 
 SETTINGS = ("router.replicas=2", "router.min_in_sync=1", "router.partitions=32")

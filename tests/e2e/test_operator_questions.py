@@ -17,8 +17,8 @@ import trio
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from stratamq.cli.asking import Options
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
+from stratamq.cli.node_requests import Options
 from stratamq.cli.output import OutputFormat
 from stratamq.cli.router_lists import COLUMNS
 from tests.e2e.operated_cluster import WAIT_S, OperatedCluster, operated_cluster

@@ -20,7 +20,7 @@ from paho.mqtt.properties import Properties
 from bench.failover import Load, by_role
 from conf.errors import UserError
 from mqtt.packets import Disconnect
-from stratamq.cli.asking import ask_links
+from stratamq.cli.node_requests import ask_links
 from tests.e2e.local_cluster import LocalCluster, local_cluster
 from tests.e2e.test_endings import connected
 from tests.patience import PATIENCE_S

@@ -7,19 +7,24 @@ from access.identity.chain import Chain, ChainRules
 from access.identity.principal import AuthenticationStep, CertificateFacts
 from edge.clients.client import Client
 from edge.core import EdgeCore
-from edge.hot.options import ConnOptions, HotLimits
-from edge.hot.state import CLIENT, LoopConnection
 from edge.login.ban_view import RevokedView
 from edge.login.chains import Chains
+from edge.loop.options import ConnOptions, HotLimits
+from edge.loop.state import CLIENT, LoopConnection
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.node.node import EdgeNode
 from edge.rights.sources import RuleBook
 from mqtt.codec import decode_packet, encode_packet
 from mqtt.packets import Connect, Packet, Publish, Subscribe, SubscriptionRequest, Unsubscribe
-from wire.messages.away import DisconnectedListed, DisconnectedRevoked, ListDisconnected, RevokeDisconnected
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.connects import ConnectAnswer, ConnectRequest
 from wire.messages.control import Control
+from wire.messages.disconnected_sessions import (
+    DisconnectedListed,
+    DisconnectedRevoked,
+    ListDisconnected,
+    RevokeDisconnected,
+)
 from wire.messages.hello import NodeIdentity
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import HeartbeatReply, MapStep

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from access.limits.bans import Ban
 from access.policy import commands as c
 from access.policy.records import RuleRecord
-from edge.away_filters import ANSWER_S, LEFT_S, REVOKED_AT_ONCE
+from edge.disconnected_filters import ANSWER_S, LEFT_S, REVOKED_AT_ONCE
 from edge.rights.sources import RuleBook, Sources
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import PARTITIONS, Session, cluster_map
 from tests.edge.rights.ruled import roles
 from tests.edge.test_cluster_policy import CLOSED, HASH, Cluster
-from wire.messages.away import (
+from wire.messages.disconnected_sessions import (
     DisconnectedListed,
     DisconnectedRevoked,
     DisconnectedSession,

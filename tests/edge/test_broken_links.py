@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from edge.hot.options import ConnOptions
-from edge.hot.state import LINK, LoopConnection
+from edge.loop.options import ConnOptions
+from edge.loop.state import LINK, LoopConnection
 from tests.edge.edge_harness import Edge
 from tests.fuzz.nested import nested
 from tests.wire.test_hello import hello_of_version

@@ -3,7 +3,7 @@
 import pytest
 
 from conf.settings import ListenerSettings
-from edge.listeners.intake import AdmissionControl
+from edge.listeners.admission_control import AdmissionControl
 from mqtt.packets import Disconnect, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, cluster_map

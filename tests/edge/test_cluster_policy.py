@@ -15,8 +15,8 @@ from access.policy.pages import PolicyPages
 from access.policy.records import Revoked, RuleRecord
 from access.policy.view import encode_view
 from conf.settings import ListenerSettings
-from edge.listeners.intake import AdmissionControl
-from edge.login.job_desk import AuthJobs
+from edge.listeners.admission_control import AdmissionControl
+from edge.login.auth_jobs import AuthJobs
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.rights.sources import RuleBook, Sources
 from mqtt.packets import Will

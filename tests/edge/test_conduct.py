@@ -8,7 +8,7 @@ from access.identity.scram import Scram, make_user
 from access.identity.scram_step import ScramStep
 from access.operators.audit_chain import AuditRecord
 from conf.settings import ListenerSettings
-from edge.listeners.intake import AdmissionControl
+from edge.listeners.admission_control import AdmissionControl
 from edge.node.limits import ListenerPolicy
 from mqtt import packets
 from mqtt.packets import Auth, Connect

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from edge.clients.client import Client
-from edge.hot.state import InboundPublish, LoopConnection, OutboundWindow, PendingAck, Sub
+from edge.loop.state import InboundPublish, LoopConnection, OutboundWindow, PendingAck, Sub
 from mqtt.packets import Connect, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
 from mqtt.properties import PropertyId
 from tests.edge.edge_harness import Edge, Session

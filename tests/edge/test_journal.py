@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from edge.hot import layout
+from edge.loop import layout
 from edge.node.limits import EdgeLimits
 from tests.edge.edge_harness import START_UTC, Edge
 from tests.edge.test_looks import rows

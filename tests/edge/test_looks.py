@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from edge.core import EdgeCore
-from edge.hot.options import ConnOptions
-from edge.hot.state import LINK, LoopConnection
+from edge.loop.options import ConnOptions
+from edge.loop.state import LINK, LoopConnection
 from edge.node.limits import EdgeLimits
 from edge.node.node import EdgeNode
 from mqtt.packets import Puback, Pubcomp, Publish, Pubrec
@@ -17,11 +17,11 @@ from wire.links.admission import OPERATORS_MAX
 from wire.messages.control import Control, decode_control, encode_control
 from wire.messages.frames import HEADER, HEADER_BYTES, FrameKind
 from wire.messages.hello import NodeIdentity, PeerKey, encode_hello
-from wire.messages.look_kinds import LOOK_KINDS, columns_of, rows_of
-from wire.messages.looks import Query, QueryResult
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import Heartbeat, RegisterRequest
 from wire.messages.operators import Admin, AdminReply
+from wire.messages.queries import Query, QueryResult
+from wire.messages.query_kinds import LOOK_KINDS, columns_of, rows_of
 from wire.messages.routes import Destinations, GroupDestinations, Resolve
 
 ADMIN = PeerKey("admin:ann/1", "operator", 1)

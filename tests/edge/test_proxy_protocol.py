@@ -13,13 +13,13 @@ import trio
 from pydantic import ValidationError
 
 from conf.settings import ListenerSettings
-from edge.hot.options import FirstBytes
-from edge.listeners.filters import front_door
+from edge.listeners.listener_admission import front_door
 from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
 from edge.listeners.proxy_protocol import HEADER_BYTES_MAX, InvalidProxyHeader, ProxyHeader, crc32c
+from edge.loop.options import FirstBytes
 from tests.clients.packets import connect
-from tests.edge.hot.conftest import load
-from tests.edge.hot.test_loop import Client, certificates, running
+from tests.edge.loop.conftest import load
+from tests.edge.loop.test_loop import Client, certificates, running
 from tests.patience import PATIENCE_S
 
 __all__ = ["certificates"]
@@ -223,7 +223,7 @@ async def test_the_loop_reads_it_before_tls(certificates: Path, tls: bool, form:
         def attach(_: object, fd: int) -> None:
             first.append(ProxiedSocket("any"))
             options = hot.options.ConnOptions(tls=context, first_bytes=first[-1])
-            edge.hot.attach(fd, 0, options, hot.descriptors.boot_ns())
+            edge.loop.attach(fd, 0, options, hot.descriptors.boot_ns())
 
         edge.handler.attach = attach
         for header in (V1, checked(IPV4), v2(0x00, b""), v2(0, b"", command=0), v2(0x11, bytes(12), command=0)):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edge.hot.state import Route
+from edge.loop.state import Route
 from mqtt.packets import Puback, Pubrec
 from mqtt.properties import PropertyId
 from tests.clients.packets import ack

@@ -1,8 +1,8 @@
 """Links on which nothing is said: the edge says that it lives."""
 
 from edge.cluster.peer_table import SPEAKING_MAX
-from edge.hot.options import ConnOptions
-from edge.hot.state import LINK
+from edge.loop.options import ConnOptions
+from edge.loop.state import LINK
 from tests.edge.edge_harness import Edge
 from tests.edge.test_broken_links import feed
 from wire.messages.cluster_map import NodeEntry, NodeState

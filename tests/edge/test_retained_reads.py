@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge.subscriptions import held_live
+from edge.subscriptions import live_message_holds
 from mqtt.codec import encode_packet
 from mqtt.packets import Puback, Publish, Suback, Unsuback
 from mqtt.properties import PropertyId
@@ -160,7 +160,7 @@ def test_holding_ends_when_the_messages_are_large() -> None:
 
 def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has more than its part of the edge's bound, once that is reached, and nobody else."""
-    monkeypatch.setattr(held_live, "EDGE_BYTES_MAX", 300_000)
+    monkeypatch.setattr(live_message_holds, "EDGE_BYTES_MAX", 300_000)
     edge = Edge()
     sessions, publisher = [edge.client(name) for name in "stu"], edge.client("p", version=4)
     edge.held = {ReadRetained}

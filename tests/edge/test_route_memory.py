@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.hot.state import Remote
+from edge.loop.state import Remote
 from edge.node.limits import EdgeLimits
 from edge.routes.shared_groups import HERE, SharedGroups
 from mqtt.packets import Publish

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge.hot.state import InboundPublish
+from edge.loop.state import InboundPublish
 from edge.node.limits import EdgeLimits
 from edge.subscriptions.sys_scope import has_figures, is_routed
 from tests.edge.edge_harness import Edge

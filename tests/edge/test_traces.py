@@ -7,9 +7,9 @@ import msgspec
 from tests.edge.edge_harness import Edge, cluster_map
 from tests.edge.test_looks import ADMIN, rows
 from wire.messages.hello import PeerKey
-from wire.messages.looks import QueryResult, StartTrace, StopTrace
 from wire.messages.map_pages import map_pages
 from wire.messages.orders import NodeOrdered, OrderNode
+from wire.messages.queries import QueryResult, StartTrace, StopTrace
 from wire.messages.routes import Destinations
 from wire.messages.running_traces import RunningTrace
 

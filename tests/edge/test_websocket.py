@@ -22,7 +22,7 @@ from wsproto.events import (
 from wsproto.frame_protocol import FrameProtocol
 
 from conf.served_hosts import ServedHosts
-from edge.listeners.filters import listener_filter
+from edge.listeners.listener_admission import listener_filter
 from edge.listeners.page_origins import PageOrigins
 from edge.listeners.websocket import WebSocketServer
 from mqtt.data_types import encode_varint
@@ -236,7 +236,7 @@ def test_filter_of_a_listener() -> None:
 def test_a_plain_listener_imports_no_websocket() -> None:
     """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
     code = (
-        "import sys; from edge.listeners.filters import listener_filter\n"
+        "import sys; from edge.listeners.listener_admission import listener_filter\n"
         "assert listener_filter('mqtt')(1, '') is None\n"
         "assert 'wsproto' not in sys.modules\n"
         "listener_filter('ws')\n"

@@ -16,7 +16,7 @@ import msgspec
 from router.core import RouterCore
 from router.events import Applied, RoleChanged, RoundEnded
 from router.settings import RouterLimits
-from storage.turn_events import RECORDS
+from storage.event_queue import RECORDS
 from tests.edge.edge_harness import Edge
 from tests.fuzz.good_messages import CONNECT_ANSWERS, CONNECTS, CONTROLS
 from tests.fuzz.nested import mutate_tree

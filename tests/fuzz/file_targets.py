@@ -20,7 +20,7 @@ from router.raft.storage import LogDamaged
 from storage.store.acked_marker import AckedMarker
 from storage.store.errors import StoreDamaged
 from storage.store.page_sums import _replay
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from tests.golden.examples import example
 from wire.sstable.manifest import FileEntry, Manifest, ManifestDamaged, _canonical_crc, decode_manifest, encode_manifest
 from wire.sstable.run_reader import RowDamaged, check_file, iter_rows, merge_rows

@@ -14,8 +14,8 @@ from typing import Any
 
 from mqtt.codec import Limits, StreamDecoder
 from tests.clients.packets import ack, connect, publish
-from tests.edge.hot.conftest import load
-from tests.edge.hot.harness import Broker, Node
+from tests.edge.loop.conftest import load
+from tests.edge.loop.harness import Broker, Node
 from tests.mqtt.test_vectors import ALL
 from wire.messages.batches import PublishMessage, PublishRun, Push, encode_message, encode_push, encode_run
 
@@ -193,7 +193,7 @@ def _session(form: str, use: str) -> HotSession:
     if (form, use) not in _SESSIONS:
         modules = load(form)
         if form == "compiled" and not modules.compiled:
-            raise RuntimeError("edge.hot is not compiled: run `make setup`")
+            raise RuntimeError("edge.loop is not compiled: run `make setup`")
         _SESSIONS[form, use] = HotSession(modules)
     return _SESSIONS[form, use]
 

@@ -18,8 +18,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from tests.edge.hot.conftest import NAMES
-from tests.edge.hot.conftest import load as load_hot
+from tests.edge.loop.conftest import NAMES
+from tests.edge.loop.conftest import load as load_hot
 from tests.fuzz.targets import TARGETS, Target
 
 INPUT_BYTES_MAX = 4096

@@ -70,7 +70,7 @@ class Target:
 
     Attributes:
         weight: Share of the time.
-        guides: Packages whose lines guide atheris; of ``edge.hot`` the uncompiled form. None: only mutated.
+        guides: Packages whose lines guide atheris; of ``edge.loop`` the uncompiled form. None: only mutated.
         compiled: Runs in the tree with bounds checks and address sanitizer.
         corpus_of: Another target whose found inputs this one begins with.
         mutator: Makes an input of good ones.
@@ -244,7 +244,7 @@ TARGETS = (
         (*CLIENT_CORPUS, *(bytes((data[0] | 0x10,)) + data[1:] for data in LINK_CORPUS)),
         check_both,
         3.0,
-        ("edge.hot",),
+        ("edge.loop",),
         compiled=True,
     ),
     Target("decoder", tuple(b"\x02" + packet for packet in PACKETS), check_decoder, 2.0, ("mqtt",)),

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.edge.hot.conftest import load
+from tests.edge.loop.conftest import load
 from tests.fuzz import file_targets, sanitized
 from tests.fuzz.__main__ import Count, table
 from tests.fuzz.one_target import Box, run_target

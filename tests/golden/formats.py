@@ -32,7 +32,6 @@ from wire.messages import batches, connects
 from wire.messages.cluster_map import ClusterMap, MapDelta
 from wire.messages.control import Control, decode_control, encode_control, join_controls
 from wire.messages.frames import HEADER
-from wire.messages.hand_over import SocketHandoffRequest, decode_hand_over, encode_hand_over
 from wire.messages.hello import HelloReader, LinkHello, NodeIdentity, encode_hello
 from wire.messages.map_pages import MapReader, map_pages
 from wire.messages.nodes import MapStep
@@ -40,6 +39,7 @@ from wire.messages.redispatch import SharePick
 from wire.messages.replication import ReplicaMessage, decode_replica_message, encode_replica_message
 from wire.messages.routes import Destinations
 from wire.messages.sessions import CloseSession, OpenSession, SessionClosed, SessionOpened
+from wire.messages.socket_handoff import SocketHandoffRequest, decode_hand_over, encode_hand_over
 from wire.sstable.manifest import Manifest, decode_manifest, encode_manifest
 from wire.sstable.schema import digest_of, make_row, pack_owner_epoch
 

@@ -13,7 +13,7 @@ from access.identity.password_step import KnownLogins, PasswordStep
 from access.identity.principal import Failed, Pass
 from access.identity.revocation import RevocationSet
 from access.rules.rules import _CompiledTier
-from access.rules.who import Placeholder
+from access.rules.subject import Placeholder
 from tests.access.identity import (
     test_certificates,
     test_chain,
@@ -229,14 +229,14 @@ ACCESS_RULES = (
     ),
     SeededBug(
         "a_placeholder_is_any_level",
-        "access/rules/who.py Placeholder.is_level",
+        "access/rules/subject.py Placeholder.is_level",
         _replaced(Placeholder, "is_level", _always(True)),
         _cases("names"),
         "a topic without the client's name passes",
     ),
     SeededBug(
         "a_name_with_signs_is_a_level",
-        "access/rules/who.py Placeholder.value",
+        "access/rules/subject.py Placeholder.value",
         _replaced(Placeholder, "value", lambda _: lambda self, who, *_: self.text(who) or None),
         _cases("decisions"),
         "a hostile name escapes a deny",

@@ -8,8 +8,8 @@ from gateways.datagrams.deliveries import Deliveries, PendingDelivery
 from gateways.datagrams.device import Device
 from gateways.datagrams.jurisdiction import Child
 from gateways.datagrams.messages import Datagram, DatagramPublish, DatagramSubscribe
+from gateways.datagrams.node_context import NodeContext
 from gateways.datagrams.node_events import Arrived
-from gateways.datagrams.parts import NodeContext
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.subscribers import DatagramPeer
 from gateways.datagrams.subscribing import DatagramSubscriptions
@@ -61,7 +61,7 @@ DATAGRAMS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "the lease is not checked",
-        "gateways/datagrams/parts.py Parts.holds",
+        "gateways/datagrams/node_context.py Parts.holds",
         lambda patch: patch.setattr(NodeContext, "holds", lambda _self, _now: True),
         _T.test_a_child_that_is_cut_off_stops,
         "test_a_child_that_is_cut_off_stops",

@@ -6,8 +6,7 @@ from typing import Any
 from access.limits.bans import Ban
 from access.rules.rights import ConnectionRights
 from access.rules.rules import AccessRule
-from edge.away_filters import AwayFilters
-from edge.held_filters import SessionFilterReads
+from edge.disconnected_filters import AwayFilters
 from edge.login import logins
 from edge.publishing import publishing
 from edge.rights import sweep as sweeps
@@ -15,6 +14,7 @@ from edge.rights.absent import AbsentClientMessage, AbsentUserChecks
 from edge.rights.client_rights import ClientRights
 from edge.rights.sources import RuleBook
 from edge.rights.sweep import ReauthorizationPass
+from edge.session_filter_reads import SessionFilterReads
 from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
 from tests.edge import test_away_filters as _A
 from tests.edge.rights import test_absent as _W
@@ -74,21 +74,21 @@ EDGE_RIGHTS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "whoever leaves before its filters are judged is forgotten",
-        "edge/away_filters.py AwayFilters.left",
+        "edge/disconnected_filters.py AwayFilters.left",
         lambda patch: patch.setattr(AwayFilters, "left", lambda *_: None),
         partial(_A.test_who_leaves_before_its_filters_are_judged_is_looked_at, "told", 1),
         "test_who_leaves_before_its_filters_are_judged_is_looked_at",
     ),
     SeededBug(
         "an edge that ended has nobody look at what it left",
-        "edge/away_filters.py AwayFilters._follow_map",
+        "edge/disconnected_filters.py AwayFilters._follow_map",
         lambda patch: patch.setattr(AwayFilters, "_follow_map", _looks_at_its_new_ones),
         _A.test_who_becomes_a_partitions_edge_looks_at_all_of_it,
         "test_who_becomes_a_partitions_edge_looks_at_all_of_it",
     ),
     SeededBug(
         "a partition that hangs holds all places of large sessions",
-        "edge/held_filters.py HeldFilters._answers",
+        "edge/session_filter_reads.py HeldFilters._answers",
         lambda patch: patch.setattr(SessionFilterReads, "_answers", SessionFilterReads._has_primary),
         _H.test_a_partition_that_does_not_answer_holds_up_no_other_one,
         "test_a_partition_that_does_not_answer_holds_up_no_other_one",

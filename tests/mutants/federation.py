@@ -5,13 +5,13 @@ import pytest
 from gateways.federation import agent as agent_module
 from gateways.federation.agent import Agent
 from gateways.federation.capture import Capture
-from gateways.federation.courier import Forwarder
 from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.election import Election
 from gateways.federation.events import Captured, Event
+from gateways.federation.forwarder import Forwarder
 from gateways.federation.overlay import Overlay
-from gateways.federation.passing_on import TransitMonitor
 from gateways.federation.retained import Registers
+from gateways.federation.transit_monitor import TransitMonitor
 from gateways.spool_rows import Put
 from tests.gateways.federation import test_agents as _A
 from tests.gateways.federation import test_full_spools as _F
@@ -113,14 +113,14 @@ FEDERATION: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "what a neighbour is given for others is not compared with what comes",
-        "gateways/federation/passing_on.py PassingOn.handed",
+        "gateways/federation/transit_monitor.py PassingOn.handed",
         lambda patch: patch.setattr(TransitMonitor, "handed", lambda *_: None),
         _P.test_who_passes_nothing_on_is_named_and_passed_by,
         "test_who_passes_nothing_on_is_named_and_passed_by",
     ),
     SeededBug(
         "agents that are far away judge as soon as those that are near",
-        "gateways/federation/passing_on.py PassingOn.patience_s",
+        "gateways/federation/transit_monitor.py PassingOn.patience_s",
         lambda patch: patch.setattr(TransitMonitor, "patience_s", lambda _self, _destination: 35.0),
         _P.test_the_nearest_agent_judges_first,
         "test_the_nearest_agent_judges_first",
@@ -134,7 +134,7 @@ FEDERATION: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "rows of a neighbour that died take no other way",
-        "gateways/federation/courier.py Courier._reroute",
+        "gateways/federation/forwarder.py Courier._reroute",
         lambda patch: patch.setattr(Forwarder, "_reroute", lambda _self, _now: None),
         _S.test_seeds,
         "test_seeds",

@@ -5,8 +5,8 @@ from typing import Any
 
 import trio
 
-from admin.gather import ResultPage, ScatterGather
 from admin.http import app
+from admin.scatter_gather import ResultPage, ScatterGather
 from conf import drop_reasons
 from tests.admin import test_gather as _G
 from tests.admin.http import test_roles as _R
@@ -17,10 +17,10 @@ from tests.storage import test_look_columns as _P
 from tests.wire import test_journal as _J
 from tests.wire import test_looks as _L
 from tests.wire import test_traces as _W
-from wire.looks import desk, trace_desk
-from wire.looks.journal import Journal
-from wire.looks.source import RowScan
-from wire.looks.trace_desk import Tracer
+from wire.queries import query_server, tracer
+from wire.queries.journal import Journal
+from wire.queries.source import RowScan
+from wire.queries.tracer import Tracer
 
 __all__ = ["OPERATORS"]
 
@@ -54,8 +54,8 @@ OPERATORS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a trace asks for no role",
-        "wire/looks/trace_desk.py TraceDesk.asked",
-        lambda patch: patch.setattr(trace_desk, "lower_role", lambda *_: "operator"),
+        "wire/queries/tracer.py TraceDesk.asked",
+        lambda patch: patch.setattr(tracer, "lower_role", lambda *_: "operator"),
         _W.test_operators_may_and_viewers_may_not,
         "test_operators_may_and_viewers_may_not",
     ),
@@ -68,21 +68,21 @@ OPERATORS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "the certificate's role counts, whatever the question's is",
-        "wire/looks/desk.py LookDesk.ask",
-        lambda patch: patch.setattr(desk, "lower_role", lambda role, _: role),
+        "wire/queries/query_server.py LookDesk.ask",
+        lambda patch: patch.setattr(query_server, "lower_role", lambda role, _: role),
         _L.test_the_role_of_both_certificate_and_question_suffices,
         "test_the_role_of_both_certificate_and_question_suffices",
     ),
     SeededBug(
         "a payload is shown to whoever does not ask for it",
-        "wire/looks/desk.py _shown",
-        lambda patch: patch.setattr(desk, "_shown", lambda look, _, columns: tuple(look.columns or columns)),
+        "wire/queries/query_server.py _shown",
+        lambda patch: patch.setattr(query_server, "_shown", lambda look, _, columns: tuple(look.columns or columns)),
         partial(_P.test_a_payload_is_shown_to_operators_that_ask_for_it, "retained", {}, [], "viewer", None, ""),
         "test_a_payload_is_shown_to_operators_that_ask_for_it",
     ),
     SeededBug(
         "a payload asks for no role",
-        "wire/looks/source.py Ask.may_read_payloads",
+        "wire/queries/source.py Ask.may_read_payloads",
         lambda patch: patch.setattr(RowScan, "may_read_payloads", lambda _: True),
         partial(
             _P.test_a_payload_is_shown_to_operators_that_ask_for_it,
@@ -92,28 +92,28 @@ OPERATORS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a node that did not answer is not named",
-        "admin/gather.py Gather._made",
+        "admin/scatter_gather.py Gather._made",
         lambda patch: patch.setattr(ScatterGather, "_made", _name_nobody),
         _G.test_a_silent_node_is_named_after_a_second_and_the_others_are_shown,
         "test_a_silent_node_is_named_after_a_second_and_the_others_are_shown",
     ),
     SeededBug(
         "an entry of the journal is lost",
-        "wire/looks/journal.py Journal.note",
+        "wire/queries/journal.py Journal.note",
         lambda patch: patch.setattr(Journal, "note", _lose_the_oldest),
         _J.test_a_storm_leaves_what_came_before_it,
         "test_a_storm_leaves_what_came_before_it",
     ),
     SeededBug(
         "no route is marked",
-        "wire/looks/trace_desk.py TraceDesk.wants_topic",
+        "wire/queries/tracer.py TraceDesk.wants_topic",
         lambda patch: patch.setattr(Tracer, "wants_topic", lambda *_: False),
         _T.test_a_topic_is_marked_though_its_route_is_cached,
         "test_a_topic_is_marked_though_its_route_is_cached",
     ),
     SeededBug(
         "every route is marked",
-        "wire/looks/trace_desk.py TraceDesk.wants_topic",
+        "wire/queries/tracer.py TraceDesk.wants_topic",
         lambda patch: patch.setattr(Tracer, "wants_topic", lambda *_: True),
         _T.test_a_topic_is_marked_though_its_route_is_cached,
         "test_a_topic_is_marked_though_its_route_is_cached",

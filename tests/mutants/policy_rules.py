@@ -14,10 +14,10 @@ from access.policy.settling import PolicySettling
 from access.policy.tables import Table
 from edge.clients.connect import Connecting
 from edge.cluster_policy import ClusterPolicy
+from edge.login.credential_lookups import UserQuestions
 from edge.login.logins import ClientLogins
-from edge.login.user_questions import UserQuestions
-from router.policy.policy_desk import PolicyService
 from router.policy.policy_proposals import PolicyProposals
+from router.policy.policy_service import PolicyService
 from router.policy.pruning import Pruning
 from router.policy.verb_waits import VerbWaits
 from tests.access.policy import test_pages as _P
@@ -138,7 +138,7 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a login is answered by users of an older epoch",
-        "edge/login/user_questions.py UserQuestions.handle",
+        "edge/login/credential_lookups.py UserQuestions.handle",
         _wrapped(UserQuestions, "handle", _as_of_now),
         _E.test_a_router_that_answers_by_an_older_policy_tells_nothing,
         "test_a_router_that_answers_by_an_older_policy_tells_nothing",
@@ -176,7 +176,7 @@ POLICY_RULES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a repeated order does not wait again",
-        "router/policy/policy_desk.py PolicyDesk._answer",
+        "router/policy/policy_service.py PolicyDesk._answer",
         _wrapped(PolicyService, "_answer", _repeats_do_not_wait),
         _D.test_a_verb_names_whom_it_waits_for_and_can_be_asked_again,
         "test_a_verb_names_whom_it_waits_for_and_can_be_asked_again",

@@ -17,8 +17,8 @@ from edge.clients.fence import Fence
 from edge.cluster_policy import ClusterPolicy
 from edge.core import EdgeCore
 from edge.login.ban_view import BanView
+from edge.login.credential_lookups import UserQuestions
 from edge.login.logins import ClientLogins
-from edge.login.user_questions import UserQuestions
 from edge.rights.absent import AbsentUserChecks
 from edge.rights.client_rights import ClientRights
 from edge.rights.sweep import ReauthorizationPass
@@ -216,7 +216,7 @@ POLICY_SCHEDULES: tuple[SeededBug, ...] = (
     ),
     _bug(
         "D1: a whole view asks for no user",
-        "edge/login/user_questions.py UserQuestions.ask",
+        "edge/login/credential_lookups.py UserQuestions.ask",
         _wrapped(UserQuestions, "ask", _nobody_asks_for_the_user),
         _E.test_a_whole_view_judges_every_user_of_the_cluster_anew,
         "test_a_whole_view_judges_every_user_of_the_cluster_anew",

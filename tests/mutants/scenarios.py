@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from edge.routes.answers import RouteAnswer, RouteAnswers
-from edge.routes.audience import FanoutAccount
+from edge.routes.fanout_account import FanoutAccount
 from edge.routes.route_cache import RouteCache
 from edge.routes.shared_groups import SharedGroups
 from router.map.leases import LeaseTable

@@ -7,7 +7,7 @@ from storage.messages.outbound import InFlightEntries
 from storage.rights import owners
 from storage.rights.owners import Owner
 from storage.sessions import ownership, subscriptions
-from storage.sessions.away import DisconnectedSessions
+from storage.sessions.disconnected import DisconnectedSessions
 from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession
@@ -137,7 +137,7 @@ STORAGE_RIGHTS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a client that came since loses what it was granted",
-        "storage/sessions/away.py AwaySessions.revoke",
+        "storage/sessions/disconnected.py AwaySessions.revoke",
         lambda patch: patch.setattr(DisconnectedSessions, "revoke", _of_any_connection),
         _A.test_a_client_that_came_since_keeps_what_it_was_granted,
         "test_a_client_that_came_since_keeps_what_it_was_granted",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from access.operators.arguments import ListenerArguments, MsgSend, ReloadArguments, TraceStop
-from access.operators.verbs import Operator, OperatorRole
+from access.operators.commands import Operator, OperatorRole
 from router.core import RouterCore
 from router.operators.for_nodes import for_nodes
 from router.operators.node_orders import OPEN_MAX, ORDER_S, TRY_S, NodeOrders

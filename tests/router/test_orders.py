@@ -8,7 +8,7 @@ from router.map.commands import Bootstrap, Command, Delegate, ForgetNode, Order,
 from router.map.machine import MapMachine
 from router.map.orders import ORDERS_MAX
 from router.settings import RouterLimits
-from stratamq.cli.asking import leader_address
+from stratamq.cli.node_requests import leader_address
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind

@@ -18,7 +18,7 @@ from router.map.commands import (
 from router.map.leases import LeaseTable, live_incarnations
 from router.map.machine import MapMachine
 from router.map.rebalance_run import RebalanceRunner, reached
-from router.operators.ring_verbs import plan as plan_of
+from router.operators.ring_commands import plan as plan_of
 from router.placement.changes import placement_change
 from router.placement.plan import RebalancePlan, make_plan
 from wire.messages.cluster_map import NodeEntry

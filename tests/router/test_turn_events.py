@@ -3,16 +3,16 @@
 import pytest
 
 from bench.routes import EDGES, Router
+from router.event_queue import RouterEventQueue
 from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, SenderMessages
 from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, BatchValidator, ShardWork
-from router.turn_events import RouterEventQueue
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat
 from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve, RouteEntry
 from wire.node.events import FrameArrived
-from wire.node.lanes import LANE_BYTES_MAX
+from wire.node.fair_queue import LANE_BYTES_MAX
 
 FLOODING, HONEST = EDGES[0], EDGES[1]
 

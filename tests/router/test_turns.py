@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import pytest
 
 from bench.routes import EDGES, Router
+from router.event_queue import RouterEventQueue
 from router.events import Applied, Event, RoundEnded, RouterReady
 from router.map.commands import DeclareDead, RegisterNode, encode_command
 from router.routes.sender_routes import SenderRoutes
 from router.routes.shard_work import STEPS_PER_TURN, WAITING_MAX
-from router.turn_events import RouterEventQueue
 from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.control import Control, decode_control, encode_control

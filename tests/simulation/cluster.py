@@ -7,7 +7,7 @@ Everything follows from the seed and the knobs. Faults are methods here; which o
 import random
 from dataclasses import dataclass, field, replace
 
-from edge.hot.options import HotLimits
+from edge.loop.options import HotLimits
 from edge.node.limits import EdgeLimits
 from router.settings import RouterLimits
 from storage.state.settings import PartitionSettings

@@ -1,6 +1,6 @@
 """An edge process of the simulation: EdgeCore with its compiled loop's engine; sockets are simulated streams.
 
-What ``edge/hot/loop.py`` and ``edge/service.py`` do with epoll and trio: turns, what is read and when, dialling.
+What ``edge/loop/loop.py`` and ``edge/service.py`` do with epoll and trio: turns, what is read and when, dialling.
 """
 
 import random
@@ -8,11 +8,11 @@ from collections import deque
 
 from access.identity.chain import Ticket
 from edge.clients.client import Client
-from edge.cluster.dialling import DialTarget, LinkDialer
+from edge.cluster.link_dialer import DialTarget, LinkDialer
 from edge.core import EdgeCore
 from edge.drain import Drain
-from edge.hot.options import ConnOptions, HotLimits
-from edge.hot.state import CLIENT, LINK, LoopConnection
+from edge.loop.options import ConnOptions, HotLimits
+from edge.loop.state import CLIENT, LINK, LoopConnection
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.service import DIAL_TIMEOUT_S, NS
 from tests.simulation.link_process import CLUSTER

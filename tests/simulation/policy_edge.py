@@ -22,8 +22,8 @@ from access.identity.passwords import (
     encode_record,
 )
 from access.rules.role_table import make_role_table
+from edge.login.auth_jobs import AuthJobs
 from edge.login.chains import Chains
-from edge.login.job_desk import AuthJobs
 from edge.login.logins import ClientLogins
 from edge.node.limits import ListenerPolicy
 from edge.rights.sources import RuleBook, Sources

@@ -1,13 +1,13 @@
 """An operator of the simulation: one verb at a time to whichever router leads, repeated as the command line does.
 
-``stratamq/cli/asking.py`` and ``wire/links/request.py`` do this with trio: connect, HELLO, ask, read, close. A verb
-that is committed and not settled goes on with ``policy status``.
+``stratamq/cli/node_requests.py`` and ``wire/links/request.py`` do this with trio: connect, HELLO, ask, read, close. A
+verb that is committed and not settled goes on with ``policy status``.
 """
 
 import random
 from typing import Any
 
-from access.operators.verbs import tier_of
+from access.operators.commands import tier_of
 from tests.simulation.link_process import CLUSTER
 from tests.simulation.network import Endpoint
 from tests.simulation.process import Process, World

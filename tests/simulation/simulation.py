@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
-from edge.hot.options import HotLimits
+from edge.loop.options import HotLimits
 from edge.node.limits import EdgeLimits
 from storage.state.settings import PartitionSettings
 from stratamq.history.operations import Kind
@@ -26,8 +26,8 @@ from tests.simulation.faults import (
     heal,
     inflict,
 )
-from tests.simulation.look_work import QueryWork
 from tests.simulation.policy_work import PolicyWork
+from tests.simulation.query_work import QueryWork
 from tests.simulation.router_process import RaftKnobs, RouterProcess
 from tests.simulation.scheduler import REAL_TIME_MAX_S, Scheduler
 from tests.simulation.slow_work import SlowWork

@@ -5,13 +5,13 @@ import random
 from dataclasses import dataclass
 
 from storage.core import FrameArrived, LinkDown, LinkUp, StorageCore
-from storage.goes import take_goes
+from storage.event_queue import StorageEventQueue
+from storage.quantum import take_goes
 from storage.ready import BatchSynced, StorageReady
 from storage.state.settings import PartitionSettings
 from storage.store.errors import StoreDamaged, StoreIncomplete, SyncFailed
 from storage.store.group_commit import Committed, CommitWaited, GroupCommit, GroupCommitReady, LogSynced, Submitted
 from storage.store.settings import GroupCommitSettings, StoreSettings
-from storage.turn_events import StorageEventQueue
 from tests.simulation.link_process import CLUSTER, LinkProcess
 from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World

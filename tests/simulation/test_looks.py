@@ -5,15 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.simulation.looker import Pages, QueryOperator, whole
+from tests.simulation.query_operator import Pages, QueryOperator, whole
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.sim_client import ClientOptions
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
-from wire.messages.look_kinds import LOOK_KINDS, rows_of
-from wire.messages.looks import Query, QueryResult, StartTrace
 from wire.messages.nodes import Heartbeat, RegisterRequest
 from wire.messages.operators import Admin
+from wire.messages.queries import Query, QueryResult, StartTrace
+from wire.messages.query_kinds import LOOK_KINDS, rows_of
 from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve
 
 STORED = ClientOptions(clean_start=False, session_expiry_interval_s=3600)

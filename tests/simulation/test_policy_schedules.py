@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.away_filters import AwayFilters
+from edge.disconnected_filters import AwayFilters
 from edge.rights import sweep
 from edge.rights.sources import RuleBook, Sources
 from storage.rights import filters

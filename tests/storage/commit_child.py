@@ -14,12 +14,12 @@ import random
 import sys
 from pathlib import Path
 
-from storage.store import logged_store, lsm_file, page_sums, write_ahead
+from storage.store import lsm_file, page_sums, wal_store, write_ahead
 from storage.store.errors import StoreFatal
-from storage.store.logged_store import WalStore
 from storage.store.protocol import SyncTicket
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from storage.store.wal_store import WalStore
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
 WINDOW = 40  # commits whose rows live
@@ -76,7 +76,7 @@ def take_step(store: WalStore, step: SyncTicket | None, number: int) -> SyncTick
 def smaller_steps() -> None:
     """Flush, merge and checkpoint often, so that kills hit them."""
     lsm_file.OPTIONS.update(autoflush=256, autocheckpoint=512)
-    logged_store.GENERATION_BYTES = 100_000
+    wal_store.GENERATION_BYTES = 100_000
     write_ahead.REGION_BYTES = 400_000
     page_sums.JOURNAL_BYTES_MAX = -20_000  # rewritten every few checkpoints
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = (
     "wire.messages.octets",
     "storage.state.session_window",
-    "storage.messages.plain_messages",
-    "storage.messages.plain_acks",
+    "storage.messages.fast_path_publish",
+    "storage.messages.fast_path_acks",
 )
 FORMS = ("pure", "compiled")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from storage.store.group_committer import GroupCommitter
-from storage.store.logged_store import WalStore
+from storage.store.wal_store import WalStore
 from tests.storage.commit_child import SETTINGS, brief_rows_of, newest_row, rows_of, smaller_steps
 
 COMMITS = 400

@@ -4,9 +4,9 @@ import random
 from collections.abc import Iterable
 from typing import Protocol
 
+from storage.event_queue import COPIES_MAX
 from storage.ready import StorageReady
 from storage.state.settings import PartitionSettings
-from storage.turn_events import COPIES_MAX
 from tests.simulation.model_store import ModelSync
 from tests.simulation.process import World
 from tests.simulation.storage_process import DiskKnobs, StorageProcess

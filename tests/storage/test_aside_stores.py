@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from conf.errors import ExitCode, UserError
-from storage.store.aside_stores import QuarantinedStores
-from storage.store.put_aside import quarantine, store_files
+from storage.store.quarantine import quarantine, store_files
+from storage.store.quarantined_stores import QuarantinedStores
 
 
 def test_listed_and_removed_by_name(tmp_path: Path) -> None:

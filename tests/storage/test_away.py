@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.sessions import away
+from storage.sessions import disconnected
 from tests.storage.requests import message
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge
-from wire.messages.away import (
+from wire.messages.disconnected_sessions import (
     DisconnectedListed,
     DisconnectedRevoked,
     DisconnectedSession,
@@ -115,8 +115,8 @@ def test_a_client_that_came_since_keeps_what_it_was_granted() -> None:
 
 
 def test_pages_are_bounded_and_tell_each_filter_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(away, "PAGE_FILTERS", 4)
-    monkeypatch.setattr(away, "PAGE_SESSIONS", 3)
+    monkeypatch.setattr(disconnected, "PAGE_FILTERS", 4)
+    monkeypatch.setattr(disconnected, "PAGE_SESSIONS", 3)
     _, edge = with_edge(partitions=1)
     wanted: dict[str, list[str]] = {}
     for at, count in enumerate((1, 0, 0, 0, 0, 11, 4, 3, 3)):
@@ -135,7 +135,7 @@ def test_a_failover_in_the_middle_of_a_session_passes_no_filter_by(
     pages_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next primary has the filters in the order of their keys, and less of them: what was removed is gone."""
-    monkeypatch.setattr(away, "PAGE_FILTERS", 2)
+    monkeypatch.setattr(disconnected, "PAGE_FILTERS", 2)
     cluster, edge = with_edge(nodes=2, replicas=2, partitions=1)
     gone(edge, "a", *ORDERS)
     found: list[str] = []
@@ -154,7 +154,7 @@ def test_a_failover_in_the_middle_of_a_session_passes_no_filter_by(
 
 def test_what_a_client_drops_and_adds_between_two_pages_shifts_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was here for a moment, and its edge had no time to judge what it has."""
-    monkeypatch.setattr(away, "PAGE_FILTERS", 4)
+    monkeypatch.setattr(disconnected, "PAGE_FILTERS", 4)
     _, edge = with_edge(partitions=1)
     gone(edge, "a", *ORDERS)
     first = ask(edge)

@@ -14,14 +14,14 @@ import pytest
 import trio
 import trio.testing
 
-from storage.store import logged_store, lsm_file, write_ahead
+from storage.store import lsm_file, wal_store, write_ahead
 from storage.store.errors import SyncFailed
 from storage.store.group_committer import GroupCommitter
-from storage.store.logged_store import WalStore
 from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
 from storage.store.store_sync import StoreSync
+from storage.store.wal_store import WalStore
 from tests.patience import PATIENCE_S
 from tests.storage.sync_shim import compiled_shim
 
@@ -33,7 +33,7 @@ SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where a store of small regions lives, whose checkpoints are due soon."""
     monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autoflush": 64, "autocheckpoint": 128})
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
     return tmp_path / "store.lsm"
 
@@ -184,7 +184,7 @@ async def test_rows_that_a_commit_waits_for_are_moved_in_slices(path: Path, monk
     """The older generation is not gone when the newer one is crowded: the loop goes on between two slices."""
     monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autocheckpoint": 16_384})  # none
     for name, value in (("MOVED_MOST", 2), ("MOVED_LEAST", 1), ("MOVED_PER_ROW", 0)):
-        monkeypatch.setattr(logged_store, name, value)
+        monkeypatch.setattr(wal_store, name, value)
     store = WalStore.open(path, "c", "n", SETTINGS)
     committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(delay_s=0.0))
     sizes, held, batch, count = [0], 0, 0, 0

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from access.operators.verbs import Operator, OperatorRole
-from storage.export.export_desk import Exporter
+from access.operators.commands import Operator, OperatorRole
+from storage.export.exporter import Exporter
 from storage.state.rows import MetaRow
-from storage.store.aside_stores import QuarantinedStores
-from storage.store.logged_store import WalStore
-from storage.store.put_aside import quarantine
+from storage.store.quarantine import quarantine
+from storage.store.quarantined_stores import QuarantinedStores
+from storage.store.wal_store import WalStore
 from wire.messages.operators import Admin
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from storage.core import StorageCore
-from storage.hosting import figures, hosted_partition
+from storage.hosting import hosted_partition, storage_metrics
 from storage.ready import Event, StorageReady
 from storage.state.durable_sessions import DurableSession
 from tests.storage.requests import message
@@ -18,7 +18,7 @@ SESSIONS, SLICE = 60, 10
 def test_a_turn_counts_some_sessions_and_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions that were large kept the loop for as long as all their sessions took, whenever sizes were told."""
     monkeypatch.setattr(hosted_partition, "COUNTED_AT_ONCE", SLICE)
-    monkeypatch.setattr(figures, "COUNTED_PER_TURN", SLICE)
+    monkeypatch.setattr(storage_metrics, "COUNTED_PER_TURN", SLICE)
     cluster = Cluster(partitions=2)
     edge = cluster.edges["e1"]
     for number in range(SESSIONS):

@@ -1,7 +1,7 @@
 """The work of each turn that ends is carried out, also where more has come than the turn took."""
 
-from storage.goes import take_goes
-from storage.turn_events import COPIES_MAX, StorageEventQueue
+from storage.event_queue import COPIES_MAX, StorageEventQueue
+from storage.quantum import take_goes
 from tests.storage.storage_cluster import Cluster
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.frames import FrameKind

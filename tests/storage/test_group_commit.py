@@ -12,18 +12,18 @@ import pytest
 import trio
 import trio.testing
 
-from storage.store import log_syncs, logged_store, write_ahead
+from storage.store import log_syncs, wal_store, write_ahead
 from storage.store.errors import StoreFailed, StoreFatal, SyncFailed
 from storage.store.group_commit import Committed, CommitWaited, GroupCommit, GroupCommitReady, LogSynced, Submitted
 from storage.store.group_committer import GATHERED_MAX, GroupCommitter
-from storage.store.logged_store import WalStore
 from storage.store.protocol import Batch, SyncTicket
 from storage.store.settings import GroupCommitSettings, StoreSettings
 from storage.store.store import Store
 from storage.store.store_sync import StoreSync
+from storage.store.wal_store import WalStore
 from tests.patience import PATIENCE_S
 from tests.simulation.model_store import ModelDisk, ModelStore
-from wire.links.early_reads import early_reads
+from wire.links.reactor_hook import early_reads
 
 SETTINGS = GroupCommitSettings(delay_s=0.002, batch_ops=10, small_batch_ops=4, batch_ops_max=50, marker_idle_s=1.0)
 
@@ -328,8 +328,8 @@ async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     """Many small rows, then few large ones, faster than small ones are moved: a region of the log would be full."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
-    monkeypatch.setattr(logged_store, "MOVED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(wal_store, "MOVED_BYTES_MAX", 20_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 200_000)
     monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)  # each sync lasts as long as the loop is busy
     store = WalStore.open(tmp_path / "store", "c", "n", _NO_FLOOR)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from storage.state import keys
-from storage.store import logged_store, write_ahead
+from storage.store import wal_store, write_ahead
 from storage.store.errors import BatchUnknown, StoreDamaged, StoreIncomplete
-from storage.store.logged_store import WalStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from storage.store.wal_store import WalStore
 from tests.storage.faulty_library import FaultyLibrary
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
@@ -47,7 +47,7 @@ def _in_data_file(store: WalStore) -> list[bytes]:
 
 def test_messages_that_are_consumed_soon_never_reach_the_data_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a queue come and go in one generation: what is moved is what stands at its end, and the newest META."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(1, 2_000):
         consumed = [(keys.queue_key(1, 7, number - 3), None)] if number > 3 else []
@@ -67,7 +67,7 @@ def test_messages_that_are_consumed_in_the_next_generation_do_not_either(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was in flight when a generation ended is deleted in the next one, before it would be moved."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 50_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     seen: set[bytes] = set()
     for number in range(1, 2_000):
@@ -88,7 +88,7 @@ def test_a_deletion_that_is_not_durable_keeps_no_row_from_the_data_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a loss of power it would be gone, and with it the region that has the row."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 5_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 5_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(1, 60):
         store.write([(keys.queue_key(1, 7, number), b"x" * 100)])
@@ -119,7 +119,7 @@ def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
 
 def test_rows_are_not_moved_before_their_commits_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library may write its log to the disk at any time; after a power loss ours would be behind it."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 2_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 2_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(200):
         store.write([(b"\x00\x01s%05d" % number, b"v" * 50)])
@@ -182,7 +182,7 @@ def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path
 
 def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows stand behind both regions, until they are moved: the file is as long as a few of them."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 5_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 5_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     sizes = []
@@ -197,7 +197,7 @@ def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.Mo
 
 def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None in haste, and all are gone when the next generation is as large."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 200_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 200_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(b"a%04d" % number, b"x" * 100) for number in range(2_000)])
     _sync(store)
@@ -214,11 +214,11 @@ def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 8, 60, 400])
 def test_the_pace_of_moves_follows_the_size_of_commits(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """A generation is gone when the next one is as large: what a commit may not move goes in slices, none is held."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 100_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
-    monkeypatch.setattr(logged_store, "MOVED_LEAST", 2)
-    monkeypatch.setattr(logged_store, "MOVED_IN_TIME", 10)
-    monkeypatch.setattr(logged_store, "MOVED_MOST", 60)
+    monkeypatch.setattr(wal_store, "MOVED_LEAST", 2)
+    monkeypatch.setattr(wal_store, "MOVED_IN_TIME", 10)
+    monkeypatch.setattr(wal_store, "MOVED_MOST", 60)
     store = WalStore.open(path, "c", "n", SETTINGS)
     before = 0
     for number in range(6_000 // rows):
@@ -238,8 +238,8 @@ def test_the_pace_of_moves_follows_the_size_of_commits(path: Path, monkeypatch: 
 
 def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted by their mean length, and those of one commit may all be longer."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 100_000)
-    monkeypatch.setattr(logged_store, "MOVED_BYTES_MAX", 50_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 100_000)
+    monkeypatch.setattr(wal_store, "MOVED_BYTES_MAX", 50_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(b"a%04d" % number, b"x" * 20_000) for number in range(50)])
     store.write([(b"b%04d" % number, b"") for number in range(10_000)])
@@ -282,7 +282,7 @@ def test_an_exception_while_rows_are_moved_loses_nothing(
 ) -> None:
     """The data file is opened again and the rows are moved once more; the commit at hand is in the log."""
     library = FaultyLibrary(monkeypatch)
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 1_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 1_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(40):
         if number == 20:

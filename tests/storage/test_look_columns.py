@@ -6,13 +6,13 @@ import pytest
 
 from mqtt.properties import PropertyId, encode_properties
 from tests.storage.storage_cluster import Cluster, with_edge
-from wire.looks.desk import QueryServer
-from wire.looks.pace import QueryBounds
-from wire.looks.source import RowScan
 from wire.messages.batches import PublishMessage
-from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Query, QueryResult
+from wire.messages.queries import Query, QueryResult
+from wire.messages.query_kinds import rows_of
 from wire.messages.sessions import SessionSubscription
+from wire.queries.pace import QueryBounds
+from wire.queries.query_server import QueryServer
+from wire.queries.source import RowScan
 
 SHARE = b"g/a"
 UTC_MS = 1_000_000

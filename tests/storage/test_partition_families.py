@@ -6,9 +6,9 @@ import pytest
 
 from conf.metrics import Metrics
 from storage.core import StorageCore
-from storage.hosting import figures, hosted_partition
-from storage.looks.shown import QueryRows
+from storage.hosting import hosted_partition, storage_metrics
 from storage.partition_families import expose_partitions
+from storage.queries.query_rows import QueryRows
 from storage.state.keys import QUEUE
 from storage.state.rows import decode_entry, encode_entry
 from storage.store.record import decode_record, encode_record
@@ -99,7 +99,7 @@ def test_a_page_of_many_sessions_is_made_in_slices(monkeypatch: pytest.MonkeyPat
     cluster.settle()
     core: StorageCore = cluster.nodes["s1"].core
     counted = list(core.figures.count())
-    assert counted.count(4) == 5 and max(counted) == figures.PARTITION_WEIGHT
+    assert counted.count(4) == 5 and max(counted) == storage_metrics.PARTITION_WEIGHT
     assert list(core.figures.count()) == [], "nothing has changed since"
     steps = core.figures.count()
     core.partitions[0].changed = True
@@ -112,7 +112,7 @@ def test_a_page_of_many_sessions_is_made_in_slices(monkeypatch: pytest.MonkeyPat
 
 def test_a_look_counts_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first partitions were counted each time, and others never, where the first ones kept changing."""
-    monkeypatch.setattr(figures, "COUNTED_PER_LOOK", 1)
+    monkeypatch.setattr(storage_metrics, "COUNTED_PER_LOOK", 1)
     cluster, edge = with_edge(partitions=4)
     for number in range(40):
         edge.open(f"c{number}", settle=False)
@@ -185,7 +185,7 @@ def test_a_partition_that_changed_is_read_before_it_is_counted(monkeypatch: pyte
     cluster, edge = with_edge(partitions=3)
     page = Page(cluster)
     assert page()["retained_messages"] == page()["retained_messages"] == 0
-    monkeypatch.setattr(figures, "COUNTED_PER_LOOK", 0)
+    monkeypatch.setattr(storage_metrics, "COUNTED_PER_LOOK", 0)
     edge.publish(retained("kept/1", "12345"), cluster.map.partition_for("kept/1"))
     cluster.settle()
     assert page()["retained_messages"] == 1

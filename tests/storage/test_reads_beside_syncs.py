@@ -16,7 +16,7 @@ from wire.messages.batches import PublishMessage
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_OPERATOR, PeerKey
-from wire.messages.looks import Query, QueryResult
+from wire.messages.queries import Query, QueryResult
 from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage
 
 OPERATOR = PeerKey("operator", TIER_OPERATOR, 1)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreBusy, StoreClosed, StoreMismatch, ValueTooLarge
-from storage.store.logged_store import WalStore
 from storage.store.protocol import KeyValueStore
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from storage.store.wal_store import WalStore
 from tests.simulation.model_store import ModelDisk, ModelStore
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreIncomplete, StoreUnavailable, StoreUnverified
-from storage.store.put_aside import QUARANTINED_MAX, quarantine
+from storage.store.quarantine import QUARANTINED_MAX, quarantine
 from storage.store.scrub import Scrub
 from storage.store.store import Store
 from tests.patience import PATIENCE_S

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.store.errors import StoreDamaged, StoreIncomplete, StoreUnverified
-from storage.store.put_aside import store_files
+from storage.store.quarantine import store_files
 from storage.store.scrub import Scrub, verify
 from storage.store.settings import StoreSettings
 from storage.store.store import Store

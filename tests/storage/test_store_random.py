@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.store import logged_store, write_ahead
-from storage.store.logged_store import WalStore
+from storage.store import wal_store, write_ahead
 from storage.store.settings import StoreSettings
 from storage.store.store import Store
+from storage.store.wal_store import WalStore
 
 OPERATIONS = ("write", "compare", "work", "flush", "reopen", "sync", "kill")
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
@@ -75,7 +75,7 @@ def test_random_operations_match_a_dict(tmp_path: Path, seed: int) -> None:
 @pytest.fixture
 def small_generations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let generations and regions of the write-ahead log be so small that all of its ways are taken."""
-    monkeypatch.setattr(logged_store, "GENERATION_BYTES", 30_000)
+    monkeypatch.setattr(wal_store, "GENERATION_BYTES", 30_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 120_000)
 
 

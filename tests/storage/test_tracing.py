@@ -9,10 +9,10 @@ from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
 from tests.storage.plain_forms import FORMS, load
 from tests.storage.test_plain_messages import INCARNATION, PARTITION, SESSION, Scene
-from wire.looks.source import RowScan
 from wire.messages.batches import PublishMessage, PushAck, encode_message, encode_push_ack
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.orders import TraceOrder
+from wire.queries.source import RowScan
 
 
 class Traced(Scene):

@@ -2,14 +2,14 @@
 
 import random
 
-from storage.ready import BatchSynced, Event
-from storage.turn_events import (
+from storage.event_queue import (
     ACK_WEIGHT,
     MESSAGE_WEIGHT,
     REQUEST_WEIGHT,
     WEIGHT_MAX,
     StorageEventQueue,
 )
+from storage.ready import BatchSynced, Event
 from wire.decoding import Unreadable
 from wire.messages.batches import (
     PublishMessage,
@@ -25,7 +25,7 @@ from wire.messages.control import join_controls
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 from wire.node.events import FrameArrived, LinkDown, LinkUp
-from wire.node.lanes import LANE_BYTES_MAX, WAITING_BYTES_MAX
+from wire.node.fair_queue import LANE_BYTES_MAX, WAITING_BYTES_MAX
 
 EDGE, OTHER = PeerKey("e1", TIER_EDGE, 1), PeerKey("e2", TIER_EDGE, 1)
 ROUTER, BACKUP = PeerKey("r1", TIER_ROUTER, 1), PeerKey("s2", TIER_STORAGE, 1)

@@ -1,8 +1,8 @@
 """Requests that wait: bounded, in order, and readable as what they are."""
 
-from storage.hosting.early_requests import PendingUntilMap
 from storage.hosting.hosted_partition import PartitionPhase
-from storage.hosting.waiting import (
+from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_serving import (
     MESSAGES_BYTES_MAX,
     PendingUntilServing,
     WaitingAck,

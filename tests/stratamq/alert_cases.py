@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from admin.alarms import ALARMS, Alert
+from admin.alerts import ALARMS, Alert
 
 __all__ = ["CASES", "AlertCase", "cases_texts"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.alarms import ALARMS
+from admin.alerts import ALARMS
 from tests.stratamq.alert_cases import CASES, cases_texts
 
 ROOT = Path(__file__).parents[2]

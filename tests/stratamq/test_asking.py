@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from conf.errors import ExitCode, UserError
-from stratamq.cli import asking
+from stratamq.cli import node_requests
 from tests.wire.test_service import CONTROL, Node, certificates, start
 from wire.messages.control import decode_control, encode_control
 from wire.messages.hello import PeerKey
@@ -51,7 +51,7 @@ class Routers:
             (self.folder / "up.json").write_text(json.dumps(running))
             named = addresses[0] if by_name else ""
             try:
-                answer = await trio.to_thread.run_sync(asking.ask_links, "ring drain", {}, named, self.folder)
+                answer = await trio.to_thread.run_sync(node_requests.ask_links, "ring drain", {}, named, self.folder)
             except UserError as error:
                 answer = error
             nursery.cancel_scope.cancel()
@@ -77,7 +77,7 @@ async def test_a_command_waits_for_an_election(tmp_path: Path) -> None:
 
 async def test_a_command_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a majority it says what each router said."""
-    monkeypatch.setattr(asking, "ELECTION_S", 1.5)
+    monkeypatch.setattr(node_requests, "ELECTION_S", 1.5)
     routers = Routers(tmp_path, [follows(""), follows("")])
     error = await routers.ask()
     assert isinstance(error, UserError) and error.exit_code == ExitCode.NOT_READY

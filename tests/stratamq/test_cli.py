@@ -19,7 +19,7 @@ import pytest
 import trio
 import typer
 
-from access.operators.verbs import VERBS, OperatorRole
+from access.operators.commands import VERBS, OperatorRole
 from stratamq.cli.main import ROOMS, application
 from stratamq.cli.output import OutputFormat, render
 from tests.forked_commands import run_command
@@ -87,7 +87,7 @@ def test_a_tier_imports_no_other_tier_and_no_web_server(tier: str) -> None:
     others = [name for name in ("edge", "router", "storage") if name != tier]
     code = f"""
 import sys
-from stratamq.rooms import load_config, service_main
+from stratamq.packages import load_config, service_main
 load_config({tier!r}, None, [], {{}})
 service_main({tier!r})
 tops = {{name.split(".")[0] for name in sys.modules}}
@@ -194,7 +194,7 @@ def test_gossip_keys_are_made_and_named_and_never_shown(tmp_path: Path) -> None:
 def test_rooms_that_are_not_there_are_one_line() -> None:
     """A verb whose room cannot be imported says which."""
     from conf.errors import UserError
-    from stratamq.cli.mounted import _command
+    from stratamq.cli.external_commands import _command
 
     with pytest.raises(UserError, match="jobs is not available: no module nowhere"):
         _command("jobs", "nowhere.cli", ())(None)

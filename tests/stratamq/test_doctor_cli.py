@@ -12,7 +12,7 @@ import pytest
 from admin.doctor import examine
 from stratamq.cli.main import main
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.messages.look_rows_nodes import ConfigRow, JournalRow, LogLineRow, RaftRow, StatsRow
+from wire.messages.node_rows import ConfigRow, JournalRow, LogLineRow, RaftRow, StatsRow
 from wire.messages.operators import AdminReply
 
 PASSWORD = "swordfish-77"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from access.operators.verbs import VERBS
-from stratamq.cli import asking
+from access.operators.commands import VERBS
+from stratamq.cli import node_requests
 from stratamq.cli.main import main
 from wire.messages.operators import AdminReply
 
@@ -52,7 +52,7 @@ def test_what_is_lost_is_said_before_it_is_done(
         asked.append({"verb": verb, **arguments})
         return AdminReply(0, True, {"tried": "yes"})
 
-    monkeypatch.setattr(asking, "ask_links", take)
+    monkeypatch.setattr(node_requests, "ask_links", take)
     assert main([*verb.split(), ABOUT[verb]]) == 2
     said = capsys.readouterr()
     assert all(one["dry_run"] for one in asked) and LOSING[verb] in said.err and "--yes" in said.err
@@ -78,7 +78,7 @@ def test_a_dry_run_changes_nothing(
         asked.append({"verb": verb, **arguments})
         return AdminReply(0, True, {"dry_run": True})
 
-    monkeypatch.setattr(asking, "ask_links", take)
+    monkeypatch.setattr(node_requests, "ask_links", take)
     words = [*verb.split(), *([ABOUT[verb]] if ABOUT[verb] else [])]
     assert main([*words, "--dry-run"]) == 0
     assert all(one["dry_run"] for one in asked) and "dry_run" in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_a_dry_run_changes_nothing(
 
 def test_a_key_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """NIST: protect. Of what may be secret a trial shows nothing."""
-    monkeypatch.setattr(asking, "ask_links", None)
+    monkeypatch.setattr(node_requests, "ask_links", None)
     assert main(["membership", "keys", "generate", str(tmp_path / "key")]) == 0
     assert main(["membership", "keys", "install", str(tmp_path / "key"), "--dry-run", "-o", "json"]) == 0
     assert (tmp_path / "key").read_text().split()[0] not in capsys.readouterr().out
@@ -103,6 +103,6 @@ def test_a_trial_of_a_drain_says_which_copies_nobody_takes(
         nodes = {"nodes": [{"node": "storage-1", "tier": "storage"}]}
         return AdminReply(0, True, nodes if verb == "node list" else {"partitions_under_replicated": 256, "moves": []})
 
-    monkeypatch.setattr(asking, "ask_links", take)
+    monkeypatch.setattr(node_requests, "ask_links", take)
     assert main(["node", "drain", "storage-1", "--dry-run"]) == 0
     assert "no other node takes its copy of 256 partitions" in capsys.readouterr().err

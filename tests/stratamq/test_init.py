@@ -11,7 +11,7 @@ from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig, NodeConfig, RouterConfig
 from stratamq.init_folder import ClusterFolder
 from stratamq.init_plan import LayoutNode, lay_out, parse_node
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from stratamq.start_checks import check_authorities, check_files
 from wire.links.operator_access import find_access
 from wire.links.tls import (

@@ -19,7 +19,7 @@ from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig, RouterConfig
 from stratamq.cluster import _addresses, run_up
 from stratamq.local_plan import UpOptions, make_plan
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from stratamq.toml_text import toml_document
 
 NOW = datetime.datetime.now(datetime.UTC)

@@ -11,22 +11,22 @@ import typer
 import yaml
 
 from admin.queries import SLOW_BY
-from edge.looks.slow import MEASURES as EDGES
-from storage.looks.copies import MEASURES as STORAGES
-from stratamq.cli import asking, operation
+from edge.queries.slow import MEASURES as EDGES
+from storage.queries.copies import MEASURES as STORAGES
 from stratamq.cli import client as client_commands
+from stratamq.cli import node_requests, operation
 from stratamq.cli.cells import duration, plain_row, shown_cell
 from stratamq.cli.main import main
 from stratamq.cli.nouns import NOUNS
 from stratamq.cli.rates import DELIVERED, RECEIVED, rate_of
 from tests.admin.scripted_cluster import ScriptedCluster
+from wire.messages.client_rows import ClientRow, SessionSummaryRow
 from wire.messages.cluster_map import PartitionEntry
 from wire.messages.hello import TIER_EDGE, TIER_STORAGE
-from wire.messages.look_kinds import columns_of
-from wire.messages.look_rows_clients import ClientRow, SessionSummaryRow
-from wire.messages.look_rows_nodes import DropRow, SlowSubscriberRow, StatsRow
-from wire.messages.look_rows_topics import ShareRow
+from wire.messages.node_rows import DropRow, SlowSubscriberRow, StatsRow
 from wire.messages.operators import AdminReply
+from wire.messages.query_kinds import columns_of
+from wire.messages.topic_rows import ShareRow
 
 HOSTILE = '<img src=x onerror=alert(1)>\x1b[31m\u202e"\n'
 
@@ -397,7 +397,7 @@ def test_what_is_read_may_be_watched(words: tuple[str, ...], monkeypatch: pytest
             raise KeyboardInterrupt
         raise typer.Exit(3)
 
-    monkeypatch.setattr(asking, "ask_links", look)
+    monkeypatch.setattr(node_requests, "ask_links", look)
     for module in (client_commands, operation):
         monkeypatch.setattr(module, "with_cluster", look)
     assert main([*words, "--watch", "--every", "0.1"]) == 130

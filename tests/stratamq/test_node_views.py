@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from tests.admin.scripted_cluster import SHARDS, ScriptedCluster
-from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
-from wire.messages.look_kinds import columns_of
-from wire.messages.look_rows_clients import (
+from wire.messages.client_rows import (
     ClientDetail,
     InFlightRow,
     QueuedMessageRow,
@@ -17,9 +15,11 @@ from wire.messages.look_rows_clients import (
     SessionSummaryRow,
     SubscriptionListRow,
 )
-from wire.messages.look_rows_nodes import JournalRow
-from wire.messages.look_rows_topics import MatchRow, ResolvedRouteRow, RouteRow, ShareMemberRow, ShareRow
+from wire.messages.cluster_map import PartitionEntry, ShardEntry, partition_of
+from wire.messages.node_rows import JournalRow
 from wire.messages.operators import AdminReply
+from wire.messages.query_kinds import columns_of
+from wire.messages.topic_rows import MatchRow, ResolvedRouteRow, RouteRow, ShareMemberRow, ShareRow
 
 ORIGIN = "edge-1/5/77"
 TOPIC = "plant/1/temperature"

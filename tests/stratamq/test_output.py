@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from admin.moments import iso
+from admin.timestamps import iso
 from stratamq.cli.output import OutputFormat, cells_of, print_result, print_table, render
 from stratamq.cli.progress import progress_bar
 from tests.clients.terminal import at_terminal

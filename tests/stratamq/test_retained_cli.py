@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.messages.look_rows_topics import RetainedMessageRow
 from wire.messages.operators import AdminReply
+from wire.messages.topic_rows import RetainedMessageRow
 
 
 async def test_nothing_is_taken_away_while_a_node_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stratamq.cli.main import main
 from tests.admin.scripted_cluster import ScriptedCluster
-from wire.messages.look_rows_nodes import ReplicaRow
+from wire.messages.node_rows import ReplicaRow
 from wire.messages.operators import AdminReply
 
 LISTS = ("node list", "membership list", "operation list", "ring show")

@@ -9,7 +9,7 @@ from stratamq.cli import cells
 from stratamq.cli.listing import row_of
 from stratamq.cli.output import OutputFormat, render
 from stratamq.cli.row_lines import row_lines
-from wire.messages.look_kinds import LOOK_KINDS
+from wire.messages.query_kinds import LOOK_KINDS
 
 TEXTS = ("plain", "caf\u00e9", 'quoted "connected_at_ms": 1', "a\u202eb\n", "\x1b[31m", "", '"connected_at_ms":')
 

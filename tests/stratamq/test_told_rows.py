@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from litestar import Litestar, get
 
+from admin.api_rows import row_told, told, told_type
 from admin.http.description import complete
-from admin.moments import is_time, iso, ms_of
-from admin.told_rows import row_told, told, told_type
+from admin.timestamps import is_time, iso, ms_of
 from stratamq.cli import cells
 from tests.stratamq.test_row_lines import values
-from wire.messages.look_kinds import LOOK_KINDS
+from wire.messages.query_kinds import LOOK_KINDS
 
 
 @pytest.mark.parametrize("what", sorted(LOOK_KINDS))

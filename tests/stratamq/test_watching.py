@@ -11,19 +11,19 @@ import msgspec
 import pytest
 import typer
 
-from admin.gather import MissingRows
 from admin.queries import ListResult
+from admin.scatter_gather import MissingRows
 from conf.errors import ExitCode, NotFound, UserError
 from stratamq.cli import listing
-from stratamq.cli.cluster_questions import with_cluster
+from stratamq.cli.cluster_requests import with_cluster
 from stratamq.cli.main import main
 from stratamq.cli.options import Options
 from stratamq.cli.output import OutputFormat
 from stratamq.cli.watching import again_and_again
 from tests.admin.scripted_cluster import ScriptedCluster
 from tests.wire.test_service import certificates
-from wire.messages.look_rows_clients import ClientRow
-from wire.messages.look_rows_nodes import SlowSubscriberRow, StatsRow
+from wire.messages.client_rows import ClientRow
+from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 
 AWAY = UserError("no router leads\nask again", ExitCode.NOT_READY)
 END = KeyboardInterrupt()

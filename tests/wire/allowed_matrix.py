@@ -2,7 +2,7 @@
 
 A small simulated cluster stands, with a stored session, messages open towards its client and one that storage has not
 acknowledged. Nodes that live, under their own names, then say everything to a core of each tier. The loop of the edge
-is the uncompiled one, whose whole state can be looked at; the compiled one does the same (tests/edge/hot). Prints one
+is the uncompiled one, whose whole state can be looked at; the compiled one does the same (tests/edge/loop). Prints one
 line for each message that changed what it may not, and how many were tried.
 
 ``--without RULE`` takes one rule away first, to show that the matrix notices (tests/mutants/test_allowed_rules.py).
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.edge.hot.conftest import SourceOnly
+from tests.edge.loop.conftest import SourceOnly
 
 sys.meta_path.insert(0, SourceOnly())
 
@@ -98,7 +98,7 @@ class Matrix:
         }
         self.edge.peers.know(ClusterMap("sim", nodes=entries))
         hot = self.edge.hot
-        self.conn = hot.attach(-1, 1, sys.modules["edge.hot.options"].ConnOptions(), hot.now_ns)
+        self.conn = hot.attach(-1, 1, sys.modules["edge.loop.options"].ConnOptions(), hot.now_ns)
         self.last: dict[int, list[object]] = {id(self.edge): self._state(self.edge)}
         self._sayers: dict[str, Any] = {"router": self._to_router, "storage": self._to_storage, "edge": self._to_edge}
 
@@ -198,7 +198,7 @@ class Matrix:
             return
         peer = core.peers.get(key.node)
         link, peer.link, self.conn.peer = peer.link, _OneFrame(kind, payload), peer
-        sys.modules["edge.hot.forwarded"].receive_link(core.hot, self.conn, b"")
+        sys.modules["edge.loop.forwarded"].receive_link(core.hot, self.conn, b"")
         peer.link, self.conn.peer = link, None
 
     def unnoticed(self, message: str, payload: bytes, frame: int = FrameKind.CONTROL) -> list[str]:
@@ -250,7 +250,7 @@ def _nothing(*_: object, **__: object) -> None:
 def anybody_acknowledges() -> None:
     """PUBLISH_ACK from every tier, of every message."""
     allowed.FRAMES[FrameKind.PUBLISH_ACK] = frozenset((tier, "edge") for tier in TIERS)
-    sys.modules["edge.hot.forwarded"]._asked_before = lambda _hot, _peer, outbox, _tag, _code: outbox  # type: ignore[attr-defined]
+    sys.modules["edge.loop.forwarded"]._asked_before = lambda _hot, _peer, outbox, _tag, _code: outbox  # type: ignore[attr-defined]
 
 
 def anybody_registers() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conf.settings import EdgeConfig
-from stratamq.rooms import load_config
+from stratamq.packages import load_config
 from wire.links.authority import AUTHORITY_DAYS, LEAF_DAYS, DevelopmentAuthority
 from wire.node.certificate_ends import CertificateEnds
 

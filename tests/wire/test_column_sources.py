@@ -7,11 +7,11 @@ from router.settings import RouterLimits
 from tests.edge.edge_harness import Edge
 from tests.storage.storage_cluster import Cluster
 from wire.messages.cluster_map import NodeEntry
-from wire.messages.look_kinds import LOOK_KINDS, columns_of
-from wire.node.node_looks import stats_columns
+from wire.messages.query_kinds import LOOK_KINDS, columns_of
+from wire.node.node_queries import stats_columns
 
 OF_A_PROCESS = {"config", "listeners", "log", "raft", "stats"}  # a core alone does not show these
-LATER = {"matches": {"detail"}}  # written by whoever judges the size of a stored session's message: admin/stories.py
+LATER = {"matches": {"detail"}}  # set by the caller that authorizes the message: admin/explanations.py
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import trio.testing
 from tests.patience import PATIENCE_S
 from tests.wire.test_service import CONTROL, Node, certificates, linked, start
 from wire.links.connection import LinkConnection, watch
-from wire.links.early_reads import ReactorHook, early_reads
 from wire.links.link import LinkCore
+from wire.links.reactor_hook import ReactorHook, early_reads
 from wire.links.tls import LinkContexts
 from wire.messages.hello import PeerKey
 from wire.trio_epoll import ready_tasks

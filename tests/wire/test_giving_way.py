@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from tests.patience import PATIENCE_S
-from wire.giving_way import YieldBeforeSteps
+from wire.cpu_yield import YieldBeforeSteps
 
 ROUTER = """
 import os, signal, sys
@@ -21,7 +21,7 @@ def counted():
     ways += 1
     kernels()
 os.sched_yield = counted
-from stratamq.rooms import load_config, service_main
+from stratamq.packages import load_config, service_main
 config = load_config("router", None, sys.argv[1:], {})
 service_main("router")(config, lambda _: os.kill(os.getpid(), signal.SIGTERM))
 print("ways", "many" if ways > 100 else ways)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from wire.looks.desk import QueryServer
-from wire.looks.journal import ENTRIES, ENTRIES_PER_SECOND, Journal, journal_source
-from wire.looks.pace import QueryBounds
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Query, QueryResult
+from wire.messages.queries import Query, QueryResult
+from wire.messages.query_kinds import rows_of
+from wire.queries.journal import ENTRIES, ENTRIES_PER_SECOND, Journal, journal_source
+from wire.queries.pace import QueryBounds
+from wire.queries.query_server import QueryServer
 
 
 class Node:

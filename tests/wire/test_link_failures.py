@@ -16,7 +16,7 @@ from wire.links.connection import failure_text
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import LinkError, NodeIdentity, encode_hello
 from wire.node.lease_holder import LeaseHolder
-from wire.node.waiting import missing_from_routers
+from wire.node.startup_log import missing_from_routers
 
 
 def chained(cause: Exception) -> Exception:

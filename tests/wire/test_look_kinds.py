@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from wire.decoding import Unreadable
+from wire.messages.client_rows import ClientRow
 from wire.messages.control import decode_control, encode_control
-from wire.messages.look_kinds import LOOK_KINDS, columns_of, lower_role, may_look, rows_of
-from wire.messages.look_rows_clients import ClientRow
-from wire.messages.looks import LOOK_ROWS_MAX, Query, QueryResult
+from wire.messages.queries import LOOK_ROWS_MAX, Query, QueryResult
+from wire.messages.query_kinds import LOOK_KINDS, columns_of, lower_role, may_look, rows_of
 
 
 @pytest.mark.parametrize("what", sorted(LOOK_KINDS))

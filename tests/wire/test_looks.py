@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from wire.looks.desk import WAITING_MAX, QueryServer
-from wire.looks.ordered_keys import OrderedKeys
-from wire.looks.pace import Clocks, QueryBounds
-from wire.looks.source import Place, QueryRefused, RowScan, RowSource
-from wire.looks.wildcards import is_literal, matcher
-from wire.messages.look_kinds import rows_of
-from wire.messages.looks import Query, QueryResult
+from wire.messages.queries import Query, QueryResult
+from wire.messages.query_kinds import rows_of
+from wire.queries.ordered_keys import OrderedKeys
+from wire.queries.pace import Clocks, QueryBounds
+from wire.queries.query_server import WAITING_MAX, QueryServer
+from wire.queries.source import Place, QueryRefused, RowScan, RowSource
+from wire.queries.wildcards import is_literal, matcher
 
 
 class Clock:

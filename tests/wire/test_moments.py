@@ -1,6 +1,6 @@
 """Times of day of a node's own moments."""
 
-from wire.looks.moments import SLACK_MS, TimestampColumns
+from wire.queries.timestamp_columns import SLACK_MS, TimestampColumns
 
 
 def test_a_moment_asked_for_twice_has_one_time_of_day() -> None:

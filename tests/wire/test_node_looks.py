@@ -7,9 +7,9 @@ import mmap
 from conf.logs import configure_logs, kept_lines
 from conf.metrics import Metrics
 from conf.node_settings import LogSettings
-from wire.messages.look_rows_nodes import StatsRow
+from wire.messages.node_rows import StatsRow
 from wire.node.host_figures import resident_bytes
-from wire.node.node_looks import stats_columns
+from wire.node.node_queries import stats_columns
 
 SIZE = 64 * 1024 * 1024
 

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from conf.errors import ExitCode, NotFound, UserError
-from wire.links.plain_run import run_plainly
+from wire.links.fast_path_run import run_plainly
 
 
 async def raise_each(*errors: BaseException) -> None:

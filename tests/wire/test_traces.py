@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from wire.looks.source import QueryRefused, RowScan
-from wire.looks.trace_desk import TRACES_MAX, Trace, Tracer
-from wire.looks.traces import NO_ORIGIN, TraceRefused, judge_of
 from wire.messages.cluster_map import ClusterMap
-from wire.messages.looks import StartTrace, StopTrace
 from wire.messages.orders import OrderNode, TraceOrder
+from wire.messages.queries import StartTrace, StopTrace
 from wire.messages.running_traces import TOLD_ORIGINS_MAX, RunningTrace
+from wire.queries.source import QueryRefused, RowScan
+from wire.queries.tracer import TRACES_MAX, Trace, Tracer
+from wire.queries.traces import NO_ORIGIN, TraceRefused, judge_of
 
 TRIED = '{"trace":"one-more","kind":"topic","pattern":"a"}'
 ORIGIN = (1, (252 << 48) | 17, 9)

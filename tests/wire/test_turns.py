@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from tests.turn_time import TRIES
-from wire.node.turns import WINDOW_S, LoopLag, StepLag, WindowedMax
+from wire.node.loop_lag import WINDOW_S, LoopLag, StepLag, WindowedMax
 
 
 def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, Partitio
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import RequestRefused
 from wire.node.lease_holder import LeaseHolder
-from wire.node.waiting import MapGaps, WaitingLog, missing_from_map, missing_from_routers
+from wire.node.startup_log import MapGaps, WaitingLog, missing_from_map, missing_from_routers
 
 
 def node(name: str, tier: str, state: str = NodeState.ACTIVE) -> NodeEntry:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from wire.links.roster import Roster
 from wire.messages import (
-    away,
     control,
-    looks,
+    disconnected_sessions,
     nodes,
     operators,
     orders,
     policy,
+    queries,
     redispatch,
     retained,
     routes,
@@ -149,12 +149,12 @@ CELLS: dict[type, Cell] = {
     retained.RetainedNone: _cell("storage", "edge", SenderRule.ASKED),
     retained.DeliverRetained: _cell("edge", "storage", SenderRule.OWNER),
     retained.RetainedDelivered: _cell("storage", "edge", SenderRule.ASKED),
-    away.ListDisconnected: _cell("edge", "storage"),
-    away.DisconnectedListed: _cell("storage", "edge", SenderRule.ASKED),
-    away.RevokeDisconnected: _cell(
+    disconnected_sessions.ListDisconnected: _cell("edge", "storage"),
+    disconnected_sessions.DisconnectedListed: _cell("storage", "edge", SenderRule.ASKED),
+    disconnected_sessions.RevokeDisconnected: _cell(
         "edge", "storage"
     ),  # of a session that no edge has: it names the connection that ended
-    away.DisconnectedRevoked: _cell("storage", "edge", SenderRule.ASKED),
+    disconnected_sessions.DisconnectedRevoked: _cell("storage", "edge", SenderRule.ASKED),
     user_counts.UserCounts: _cell("storage", "storage"),
     running_traces.RunningTrace: _cell("edge", "edge storage"),
     sessions.PollClaims: _cell("storage", "edge", SenderRule.PRIMARY),
@@ -163,13 +163,13 @@ CELLS: dict[type, Cell] = {
     wills.WillFired: _cell("edge", "storage", SenderRule.ASKED),
     redispatch.RedispatchOrder: _cell("storage", "edge", SenderRule.PRIMARY),
     redispatch.RedispatchReply: _cell("edge", "storage", SenderRule.ASKED),
-    # A gateway has the role of a viewer (access/operators/verbs.py).
+    # A gateway has the role of a viewer (access/operators/commands.py).
     operators.Admin: Cell(_OF_OPERATORS | {(TIER_GATEWAY, TIER_ROUTER)}, SenderRule.TIERS, Sender.CERTIFIED),
     operators.AdminReply: Cell(_TO_OPERATORS | {(TIER_ROUTER, TIER_GATEWAY)}, SenderRule.TIERS, Sender.CERTIFIED),
-    looks.Query: Cell(_OF_OPERATORS, SenderRule.TIERS, Sender.CERTIFIED),
-    looks.QueryResult: Cell(_TO_OPERATORS, SenderRule.TIERS, Sender.CERTIFIED),
-    looks.StartTrace: _cell("operator", "edge storage"),
-    looks.StopTrace: _cell("operator", "edge storage"),
+    queries.Query: Cell(_OF_OPERATORS, SenderRule.TIERS, Sender.CERTIFIED),
+    queries.QueryResult: Cell(_TO_OPERATORS, SenderRule.TIERS, Sender.CERTIFIED),
+    queries.StartTrace: _cell("operator", "edge storage"),
+    queries.StopTrace: _cell("operator", "edge storage"),
     policy.FollowPolicy: _cell("edge", "router"),
     policy.PolicyPaged: _cell("router", "edge", SenderRule.ASKED),
     policy.PolicyStepped: _cell("router", "edge", SenderRule.ASKED),
@@ -213,8 +213,8 @@ ANSWERS: dict[type, tuple[type, ...]] = {
     sessions.ReleaseInbound: (sessions.InboundReleased,),
     retained.ReadRetained: (retained.RetainedPage,),
     retained.DeliverRetained: (retained.RetainedDelivered,),
-    away.ListDisconnected: (away.DisconnectedListed,),
-    away.RevokeDisconnected: (away.DisconnectedRevoked,),
+    disconnected_sessions.ListDisconnected: (disconnected_sessions.DisconnectedListed,),
+    disconnected_sessions.RevokeDisconnected: (disconnected_sessions.DisconnectedRevoked,),
 }
 
 RELAYED = (sessions.KickSession, sessions.SessionKicked)

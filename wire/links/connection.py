@@ -14,8 +14,8 @@ import trio
 from conf.errors import ExitCode, UserError
 from wire.clock import boot_time, next_moment
 from wire.decoding import plain_text
-from wire.links.early_reads import ReactorHook
 from wire.links.link import LinkCore
+from wire.links.reactor_hook import ReactorHook
 from wire.links.silence import SILENCE_S, SPEAK_S, Silence, SilenceCheck
 from wire.links.tls import peer_identity
 from wire.links.tls_stream import TlsStream

@@ -19,8 +19,8 @@ from conf.admitted import serve_admitted
 from conf.errors import UserError
 from conf.events import say
 from wire.clock import boot_time, tier_phase
+from wire.cpu_yield import GiveWay, stay
 from wire.decoding import plain_text
-from wire.giving_way import GiveWay, stay
 from wire.links.admission import HelloResume, check_certificate
 from wire.links.allowed import link_tiers
 from wire.links.connection import (
@@ -39,9 +39,9 @@ from wire.links.connection import (
     watch,
     wrap_tls,
 )
-from wire.links.early_reads import ReactorHook, early_reads
 from wire.links.link import RESEND_BYTES_MAX, LinkCore
 from wire.links.link_table import LinkTable
+from wire.links.reactor_hook import ReactorHook, early_reads
 from wire.links.redial import backoff_s
 from wire.links.roster import Roster
 from wire.links.silence import speak_s_of

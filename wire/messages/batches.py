@@ -1,6 +1,6 @@
 """Binary payloads of the per-message frames: what they hold, written and read here for the tiers that are plain Python.
 
-The edge's compiled loop writes and reads the same bytes with C integers (``edge/hot``); a golden test keeps the two
+The edge's compiled loop writes and reads the same bytes with C integers (``edge/loop``); a golden test keeps the two
 equal. Everything is big endian. A payload is a sequence of records of one kind, in order; nothing but the record's own
 fields separates them. Decision: docs/adr/0005-wire-format.md, origins: docs/protocol.md rule 4.7.
 
@@ -94,7 +94,7 @@ _PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
 _OWNER = struct.Struct(
     ">QQQ"
-)  # behind a user's name; passed over by edge/hot/records.py and storage/messages/plain_messages.py
+)  # behind a user's name; passed over by edge/loop/records.py and storage/messages/fast_path_publish.py
 _PUSH = struct.Struct(">QQIQHBIHII")
 _PUSH_ACK = struct.Struct(">QQIQBB")
 _PUBACK = b"\x04"

@@ -7,8 +7,12 @@ from typing import Annotated
 import msgspec
 
 from wire.decoding import Payload, strictly
-from wire.messages.away import DisconnectedListed, DisconnectedRevoked, ListDisconnected, RevokeDisconnected
-from wire.messages.looks import Query, QueryResult, StartTrace, StopTrace
+from wire.messages.disconnected_sessions import (
+    DisconnectedListed,
+    DisconnectedRevoked,
+    ListDisconnected,
+    RevokeDisconnected,
+)
 from wire.messages.nodes import (
     Changed,
     DrainNode,
@@ -36,6 +40,7 @@ from wire.messages.policy import (
     PolicyStepped,
     UserRecords,
 )
+from wire.messages.queries import Query, QueryResult, StartTrace, StopTrace
 from wire.messages.redispatch import RedispatchOrder, RedispatchReply
 from wire.messages.retained import (
     DeliverRetained,

@@ -49,7 +49,7 @@ __all__ = [
 RELAYED_BYTES_MAX = 256 * 1024  # of a message that a router hands on: one client identifier and a few numbers
 
 
-class RequestRefused(ControlMessage, tag="RequestRefused"):
+class RequestRefused(ControlMessage, tag="Refused"):
     """Why a request was not carried out, in one line; leader_hint where another router would do it."""
 
     request: U64
@@ -67,7 +67,7 @@ class Moved(ControlMessage, tag="Moved"):
     epoch: Epoch  # the answerer's shard_epoch or partition_epoch
 
 
-class RegisterRequest(ControlMessage, tag="RegisterRequest"):
+class RegisterRequest(ControlMessage, tag="Register"):
     """Any node to a router: let this incarnation in. A committed step; it ends the former incarnation."""
 
     request: U64
@@ -157,7 +157,7 @@ class Changed(ControlMessage, tag="Changed"):
     request: U64
 
 
-class DrainNode(ControlMessage, tag="DrainNode"):
+class DrainNode(ControlMessage, tag="Drain"):
     """Node to the leader: my incarnation stops, give its roles to others. It goes on meanwhile; the map answers."""
 
 

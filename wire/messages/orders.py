@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from wire.decoding import strictly
-from wire.messages.looks import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.message import ControlMessage
+from wire.messages.queries import TRACE_EVENTS_MAX, TRACE_PAYLOAD_MAX, TRACE_S_MAX, Pattern, TraceName
 from wire.messages.ranges import U64, Actor, Detail, UserText, Verb, Word
 
 __all__ = [

@@ -62,14 +62,14 @@ class AskCredentials(ControlMessage, tag="AskCredentials"):
     user: UserName
 
 
-class FetchUsers(ControlMessage, tag="FetchUsers"):
+class FetchUsers(ControlMessage, tag="AskUsers"):
     """Which users have these names? Any router answers at once, by what it has, without credentials."""
 
     request: U64
     names: UserNames
 
 
-class UserRecords(ControlMessage, tag="UserRecords"):
+class UserRecords(ControlMessage, tag="Users"):
     """Some of the users that were asked for, each name once; the others follow under the same number."""
 
     request: U64

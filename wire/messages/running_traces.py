@@ -7,9 +7,9 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from wire.messages.looks import TRACE_S_MAX
 from wire.messages.message import ControlMessage
 from wire.messages.orders import TraceOrder
+from wire.messages.queries import TRACE_S_MAX
 from wire.messages.ranges import U64, Actor, Counted
 
 __all__ = ["TOLD_ORIGINS_MAX", "RunningTrace"]

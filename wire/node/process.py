@@ -23,7 +23,7 @@ from conf.events import say
 from conf.metrics import Metrics, bind_health, bind_metrics, page_hosts, prepare_page, serve_metrics
 from conf.settings import NodeConfig
 from wire.clock import boot_time
-from wire.giving_way import GiveWay, YieldBeforeSteps, stay
+from wire.cpu_yield import GiveWay, YieldBeforeSteps, stay
 from wire.links.tls import CertificateFiles, LinkContexts, link_contexts
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import NodeIdentity
@@ -32,12 +32,12 @@ from wire.node.host_figures import register_host_figures
 from wire.node.known_cluster import KnownCluster
 from wire.node.lease_holder import LeaseHolder
 from wire.node.link_lists import LinkFiles, ReadLists, link_lists, register_link_lists
+from wire.node.loop_lag import LoopLag
 from wire.node.reload import NodeReload, Reloaded
 from wire.node.reload_parts import LinkCertificates, Logs
 from wire.node.reloading import Reloading, WatchedFiles
 from wire.node.scheduling import take_turns
 from wire.node.signals import obey_signals, state_lines
-from wire.node.turns import LoopLag
 
 __all__ = [
     "EXIT_DAMAGED",

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from access.operators.verbs import Refusal, arguments_of, tier_of
+from access.operators.commands import Refusal, arguments_of, tier_of
 from wire.messages.operators import Admin
 
 DEEP: object = 0

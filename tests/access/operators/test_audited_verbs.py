@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from access.operators.audit_chain import AuditRecord
-from access.operators.audited_verbs import OPEN_MAX, AuditedVerbs
+from access.operators.audited_commands import OPEN_MAX, AuditedVerbs
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply
 

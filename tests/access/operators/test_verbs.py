@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from access.operators.verbs import (
+from access.operators.commands import (
     SHOWN,
     VERBS,
     Operator,

@@ -8,7 +8,7 @@ from access.policy.records import RoleRecord, RuleRecord
 from access.policy.role_tiers import tiers_of
 from access.policy.view import PolicyView
 from access.rules.rules import Action, CompiledRules
-from access.rules.who import Subject
+from access.rules.subject import Subject
 
 ANN = Subject("c", "ann")
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from admin.http.command_paths import PATHS
 from admin.http.row_paths import LISTS
-from admin.http.verb_paths import PATHS
 from stratamq.cli.main import main
 from tests.admin.http.test_static import STATIC
 

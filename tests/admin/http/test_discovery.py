@@ -1,8 +1,8 @@
 """Pages that Prometheus is told of: those of all nodes of the map, also of one that is down."""
 
-from admin.http.watching import MetricsPage, pages_of
+from admin.http.overview_poller import MetricsPage, pages_of
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
-from wire.messages.look_rows_nodes import StatsRow
+from wire.messages.node_rows import StatsRow
 
 
 def entry(name: str, state: str = NodeState.ACTIVE) -> NodeEntry:

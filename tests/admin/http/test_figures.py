@@ -2,8 +2,16 @@
 
 import math
 
-from admin.http.figures import CERTIFICATES, POINTS_MAX, ClusterMetrics, MetricHistory, drops_of, figures_of, finite
-from wire.messages.look_rows_nodes import StatsRow
+from admin.http.cluster_metrics import (
+    CERTIFICATES,
+    POINTS_MAX,
+    ClusterMetrics,
+    MetricHistory,
+    drops_of,
+    figures_of,
+    finite,
+)
+from wire.messages.node_rows import StatsRow
 
 
 def edge(at_ms: int, received: float, incarnation: int = 1) -> StatsRow:

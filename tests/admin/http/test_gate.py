@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from admin.http import gate
-from admin.http.gate import ADMIT, SLASH, RequestAdmission, RequestSlot, path_of
-from admin.http.look_handlers import waits
+from admin.http import request_admission
 from admin.http.problems import Problem
+from admin.http.query_handlers import waits
+from admin.http.request_admission import ADMIT, SLASH, RequestAdmission, RequestSlot, path_of
 from conf.served_hosts import ServedHosts
 
 
@@ -56,8 +56,8 @@ class Asked:
 async def test_each_kind_keeps_out_its_own(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
     """Four places of each: a caller gets the half, the third of a kind gets 503, and places are free again behind."""
     del autojump_clock
-    monkeypatch.setattr(gate, "WAITS_MAX", 4)
-    monkeypatch.setattr(gate, "STREAMS_MAX", 4)
+    monkeypatch.setattr(request_admission, "WAITS_MAX", 4)
+    monkeypatch.setattr(request_admission, "STREAMS_MAX", 4)
     asked = Asked()
     for _ in range(2):
         async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
 from admin.http.callers import Callers, Request, is_foreign
 from admin.http.logins import CODE_S, BrowserSessions, is_genuine
 from admin.http.problems import Problem

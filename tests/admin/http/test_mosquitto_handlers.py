@@ -3,8 +3,8 @@
 import msgspec
 
 from admin.http.mosquitto_handlers import door_of, tree_of
-from wire.messages.look_rows_clients import ListenerRow
-from wire.messages.look_rows_nodes import SlowSubscriberRow, StatsRow
+from wire.messages.client_rows import ListenerRow
+from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 
 # What Mosquitto's own test of its HTTP API expects, without memory tracking.
 CLIENTS = {f"clients/{name}" for name in ("total", "maximum", "disconnected", "connected", "expired")}

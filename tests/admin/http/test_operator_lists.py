@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from access.operators.verbs import OperatorRole
+from access.operators.commands import OperatorRole
 from admin.http.callers import Caller
 from admin.http.certificates import caller_of
 from admin.http.operator_lists import OperatorLists, operator_files

@@ -2,8 +2,8 @@
 
 import pytest
 
+from admin.http.idempotency import KEPT_S, KEYS_CALLER_MAX, Replays, StoredResponse
 from admin.http.problems import Problem
-from admin.http.replays import KEPT_S, KEYS_CALLER_MAX, Replays, StoredResponse
 
 ANSWER = StoredResponse(200, b"{}")
 

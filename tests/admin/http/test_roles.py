@@ -11,17 +11,17 @@ import pytest
 from litestar import Response, Router
 
 from access.operators.audit_chain import AuditRecord
-from access.operators.verbs import ROLES, VERBS, OperatorRole
+from access.operators.commands import ROLES, VERBS, OperatorRole
 from admin.http.app import BASE, make_application
 from admin.http.callers import Callers
-from admin.http.gate import RequestAdmission
+from admin.http.command_handlers import OWN, verb_handlers
+from admin.http.command_paths import PATHS
 from admin.http.logins import BrowserSessions
 from admin.http.problems import Problem
+from admin.http.request_admission import RequestAdmission
 from admin.http.row_handlers import row_handlers
 from admin.http.row_paths import LISTS
-from admin.http.verb_handlers import OWN, verb_handlers
-from admin.http.verb_paths import PATHS
-from wire.messages.look_kinds import LOOK_KINDS
+from wire.messages.query_kinds import LOOK_KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Litestar's, of forms of parameters
 TOKENS = {hashlib.sha256(role.encode()).hexdigest(): role for role in ROLES}

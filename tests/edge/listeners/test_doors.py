@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from conf.settings import ListenerSettings
-from edge.hot.loop import Loop
-from edge.listeners.doors import ListenerEndpoints
+from edge.listeners.listener_endpoints import ListenerEndpoints
 from edge.listeners.listeners import EdgeListener
+from edge.loop.loop import Loop
 from tests.edge.edge_harness import Edge
-from wire.looks.source import RowScan
-from wire.messages.look_rows_clients import ListenerRow
+from wire.messages.client_rows import ListenerRow
 from wire.messages.orders import NodeOrdered, OrderNode
+from wire.queries.source import RowScan
 
 
 @dataclass

@@ -14,11 +14,11 @@ import pytest
 import trio
 import trio.testing
 
-from edge.listeners.hand_over import Offer, SocketHandoff
-from edge.listeners.hand_over_socket import HandoffSocket
+from edge.listeners.handoff_socket import HandoffSocket
+from edge.listeners.socket_handoff import Offer, SocketHandoff
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
-from wire.messages.hand_over import HAND_OVER, HandoffReply, decode_hand_over, encode_hand_over
+from wire.messages.socket_handoff import HAND_OVER, HandoffReply, decode_hand_over, encode_hand_over
 
 KNOWN = ("tls", "plain")
 TURNS = 10_000

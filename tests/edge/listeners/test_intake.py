@@ -11,10 +11,10 @@ import pytest
 
 from conf.settings import ListenerSettings
 from edge.clients.arrivals import Arrivals
-from edge.hot.options import FirstBytes
-from edge.hot.state import LoopConnection
-from edge.listeners.intake import AdmissionControl, ConnectionSlot
+from edge.listeners.admission_control import AdmissionControl, ConnectionSlot
 from edge.listeners.listeners import EdgeListener
+from edge.loop.options import FirstBytes
+from edge.loop.state import LoopConnection
 from tests.edge.edge_harness import Edge
 from tests.patience import PATIENCE_S
 

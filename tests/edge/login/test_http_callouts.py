@@ -24,10 +24,10 @@ from conf.errors import UserError
 from conf.logs import configure_logs
 from conf.node_settings import LogSettings
 from conf.settings import ListenerSettings
-from edge.login import asking_service
-from edge.login.asking_service import AT_ONCE
+from edge.login import callout_service
+from edge.login.auth_jobs import AuthJobs
+from edge.login.callout_service import AT_ONCE
 from edge.login.http_callouts import HttpCallouts
-from edge.login.job_desk import AuthJobs
 from edge.login.server_urls import ServerUrls
 from tests.patience import PATIENCE_S
 from wire.links.authority import DevelopmentAuthority
@@ -214,7 +214,7 @@ async def test_a_server_that_accepts_nobody() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(place.calls.asking.run)
             assert await place.asks() is None
-            assert place.outcomes() == {"connect": 1} and asking_service.CONNECT_S == 0.5
+            assert place.outcomes() == {"connect": 1} and callout_service.CONNECT_S == 0.5
             nursery.cancel_scope.cancel()
 
 
@@ -223,7 +223,7 @@ async def test_the_breaker_opens_and_a_probe_closes_it(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Five failures, then nobody waits; one line when it opens, one when the server is back."""
-    caplog.set_level(logging.INFO, "edge.login.asking_service")
+    caplog.set_level(logging.INFO, "edge.login.callout_service")
     shift = 0.0
     real = trio.current_time
     for module in ("asking_service", "http_callouts"):
@@ -256,8 +256,8 @@ async def test_answers_that_clients_provoke_do_not_open_it() -> None:
 
 
 async def test_questions_at_once_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking_service, "CONNECT_S", PATIENCE_S)
-    monkeypatch.setattr(asking_service, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(callout_service, "CONNECT_S", PATIENCE_S)
+    monkeypatch.setattr(callout_service, "ANSWER_S", PATIENCE_S)
     open_now = most = 0
 
     async def handler(stream: trio.SocketStream) -> None:

@@ -6,8 +6,8 @@ from access.identity.chain import Ticket
 from access.identity.passwords import HashJob, HashKind, PasswordRecord
 from access.identity.principal import Credentials
 from conf.edge_settings import EdgeSettings
+from edge.login.auth_jobs import AuthJobs
 from edge.login.chains import Chains
-from edge.login.job_desk import AuthJobs
 from edge.login.login_shells import LoginShells
 from tests.edge.edge_harness import Edge
 

@@ -10,7 +10,7 @@ from access.identity.key_set import FetchKeys, KeySource
 from access.identity.principal import Credentials
 from conf.settings import ListenerSettings
 from conf.url_settings import KeySetUrl
-from edge.login.job_desk import AuthJobs
+from edge.login.auth_jobs import AuthJobs
 from edge.login.key_refresh_service import KeyRefresh
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time

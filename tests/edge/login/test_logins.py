@@ -25,7 +25,7 @@ from access.identity.principal import (
 )
 from access.limits.bans import Ban
 from access.policy.view import PolicyView
-from edge.login.job_desk import AuthJobs
+from edge.login.auth_jobs import AuthJobs
 from edge.node.limits import ListenerPolicy
 from mqtt.packets import Connect, Will
 from mqtt.reasons import ReasonCode

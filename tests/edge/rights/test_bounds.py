@@ -8,8 +8,8 @@ import pytest
 from access.operators.arguments import RolePut, UserAdd
 from conf.limit_names import LIMIT_NAMES
 from conf.settings import ListenerSettings
-from edge.hot.state import InboundPublish
 from edge.listeners.listeners import EdgeListener
+from edge.loop.state import InboundPublish
 from edge.node.limits import EdgeLimits, ListenerPolicy
 from edge.publishing.sending import OutgoingMessage
 from edge.rights.bounds import bounds_of_listener, stricter

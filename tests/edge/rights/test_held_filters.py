@@ -1,6 +1,6 @@
 """A session whose filters were too many for the answer to its CONNECT has them read in pages, judged, and taken."""
 
-from edge.held_filters import ANSWER_S, READ_AT_ONCE, WAITING_MIN
+from edge.session_filter_reads import ANSWER_S, READ_AT_ONCE, WAITING_MIN
 from tests.edge.edge_harness import Edge, Session, cluster_map
 from tests.edge.rights.ruled import acl, book, come, principal, roles, ruled
 from tests.edge.rights.test_resumed_filters import DURABLE, taken

@@ -9,7 +9,7 @@ import pytest
 from gateways.balancer.directory import Directory, DirectoryRules, Forward, PlacementRequest
 from gateways.balancer.edge import Edge
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry
-from wire.messages.hand_over import HAND_OVER
+from wire.messages.socket_handoff import HAND_OVER
 
 TLS = PlacementRequest("tls")
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from conf.balance_settings import BalanceListener
 from conf.errors import UserError
-from gateways.balancer.doors import BalancerListener, activated_sockets
+from gateways.balancer.balancer_listener import BalancerListener, activated_sockets
 from tests.patience import PATIENCE_S
 
 

@@ -15,7 +15,7 @@ from conf.balance_settings import BalanceListener, BalanceSettings
 from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory, DirectoryRules, PlacementRequest
 from gateways.balancer.forwarding import Forwarding
-from gateways.balancer.no_room import is_no_room
+from gateways.balancer.server_busy import is_no_room
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState

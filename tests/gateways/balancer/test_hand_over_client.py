@@ -13,7 +13,7 @@ from gateways.balancer import hand_over
 from gateways.balancer.hand_over import EdgeSocket
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
-from wire.messages.hand_over import HandoffReply
+from wire.messages.socket_handoff import HandoffReply
 
 
 class Edge:

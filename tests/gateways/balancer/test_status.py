@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from edge.listeners.hand_over import SocketHandoff
-from edge.listeners.hand_over_socket import HandoffSocket
+from edge.listeners.handoff_socket import HandoffSocket
+from edge.listeners.socket_handoff import SocketHandoff
 from gateways.balancer.status import StatusSocket
 from gateways.bridges.report import Rates
 from gateways.bridges.service import STATUS_SOCKET, _serve_status
 from tests.patience import PATIENCE_S
-from wire.messages.hand_over import HandoffReply
+from wire.messages.socket_handoff import HandoffReply
 
 Serve = Callable[[], Awaitable[None]]
 

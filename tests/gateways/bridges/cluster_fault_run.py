@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from conf.errors import UserError
-from stratamq.cli.asking import ask_links
+from stratamq.cli.node_requests import ask_links
 from stratamq.history.check import judge
 from stratamq.history.client import Address, RecordingClient
 from stratamq.history.client_options import ClientOptions

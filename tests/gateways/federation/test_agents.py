@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.events import AgentSettings, DropNeighbour, NeighbourPolicy
-from gateways.federation.parts import AgentContext
 from tests.gateways.federation.federation_simulation import FederationSimulation
 from tests.gateways.federation.graphs import GRID, core_of, cores_of, grid, line, make, subscribe
 

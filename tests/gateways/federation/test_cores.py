@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.capture import Capture
 from gateways.federation.events import (
     AckHost,
@@ -22,7 +23,6 @@ from gateways.federation.events import (
 )
 from gateways.federation.filters import DisjointHulls, hull, overlaps
 from gateways.federation.messages import CustodyAck, Federate, Topic, TopicCores, TopicMessage, decode, encode
-from gateways.federation.parts import AgentContext
 from gateways.spool_rows import Put
 from mqtt.properties import PropertyId
 from mqtt.topics import matches

@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateways.federation.agent_context import AgentContext
 from gateways.federation.events import AgentSettings, FederationReady, NeighbourFrame
 from gateways.federation.messages import encode
-from gateways.federation.parts import AgentContext
 from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 from gateways.spool_rows import Put
 from tests.fuzz.federation_target import topic_message

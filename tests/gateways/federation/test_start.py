@@ -19,9 +19,9 @@ from conf.errors import UserError
 from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
 from conf.gateway_config import GatewayConfig, load_gateway
 from gateways.client import RefusedFilter
+from gateways.federation.broker_endpoint import lane_options
 from gateways.federation.events import CaptureFilter, Event, HostDown, HostUp, Recapture
 from gateways.federation.host import LocalBroker
-from gateways.federation.host_door import lane_options
 from gateways.federation.interest.interest import Interest
 from gateways.federation.interest.static import StaticFilters
 from gateways.federation.service import main

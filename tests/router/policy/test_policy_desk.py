@@ -11,7 +11,7 @@ from access.policy.records import User
 from bench.routes import EDGES, Router
 from router.events import Applied, ProposalFailed, RoleChanged, RoundEnded, RouterReady
 from router.map.commands import DeclareDead, RegisterNode, encode_command
-from router.policy.policy_verbs import CHANGING
+from router.policy.policy_commands import CHANGING
 from router.policy.verb_waits import RECEIVES_S, WAIT_S
 from tests.access.policy.test_machine import HASH
 from wire.messages.cluster_map import NodeEntry

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from access.operators.verbs import VERBS, Operator, OperatorRole, judge
+from access.operators.commands import VERBS, Operator, OperatorRole, judge
 from access.policy.machine import PolicyMachine
-from router.policy.policy_verbs import CHANGING
+from router.policy.policy_commands import CHANGING
 from wire.messages.operators import Admin
 
 NOW = 1_800_000_000.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.messages.given_up import ENTRIES_AT_ONCE
+from storage.messages.abandoned_copies import ENTRIES_AT_ONCE
 from tests.storage.rights.test_filters import subscribe
 from tests.storage.rights.test_socket_refusals import NOT_AUTHORIZED, NOT_WRITTEN, kept
 from tests.storage.scripted_edge import Connection, Edge

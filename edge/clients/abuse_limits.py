@@ -1,0 +1,216 @@
+"""Conduct of an edge's clients: who is refused for a while because of what it, or its address, did before.
+
+| what | bound | refused |
+|---|---|---|
+| wrong credentials | ``failed_logins_max`` a minute of one address | the address, for 5 minutes |
+| ends of connections | ``flapping_ends_max`` a minute of one client ID from one address | this pair, for 5 minutes |
+| takeovers | ``takeovers_max`` a minute of one client ID | a CONNECT of that client ID, for a delay that doubles |
+| clients of a user | limit ``connections_user_max`` | a further one, with 0x97 |
+| CONNECTs of a user | limit ``connect_rate_user_max`` a second | a further one, with 0x9F |
+| bytes sent | limit ``daily_bytes_max`` of its user | the user until midnight UTC, with 0x97; what came is dealt with |
+
+A CONNECT that is refused for its address or its client ID gets 0x9F before its credentials are looked at; behind TLS an
+address with failed logins is closed before its handshake, which costs more than all else. Never is a user, or a client
+ID, refused for what a stranger does at another address. These are no bans of the cluster: another edge knows nothing of
+them.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from access.limits.buckets import Buckets
+from access.limits.flapping import FailedLogins, Flapping
+from access.limits.quotas import DailyBytes
+from access.limits.takeovers import Takeovers
+from conf.addresses import TrustedNetworks
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.listeners.admission_control import AdmissionControl
+from edge.login.refusal_records import refusal_record
+from edge.loop.state import LoopConnection
+from edge.node.node import EdgeNode
+from mqtt.reasons import ReasonCode
+
+__all__ = ["AbuseLimits"]
+
+WILLS_BURST_S = 2.0  # a primary hands a will over again each second: its repeats find what a second brought
+
+
+class AbuseLimits:
+    """The conduct of one edge's clients.
+
+    Args:
+        node: This edge.
+        clients: Its connections.
+        utc: Seconds since the epoch, by this machine's clock.
+    """
+
+    def __init__(self, node: EdgeNode, clients: Clients, utc: Callable[[], float]) -> None:
+        self._node = node
+        self._clients = clients
+        self._utc = utc
+        self._daily = DailyBytes()
+        self._connects = Buckets(1.0, 1.0)  # of users with a limit, in seconds: a second's worth at once
+        self._of_users: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
+        self._failed_logins: FailedLogins | None = None
+        self._flapping: Flapping | None = None
+        self._takeovers: Takeovers | None = None
+        self._wills: Buckets | None = None
+        self.bound()
+
+    def bound(self) -> None:
+        """Go by the node's limits of now. Who is refused stays so for its time, unless there is no limit any more."""
+        limits, nobody = self._node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
+        failures, ends, free = limits.failed_logins_max, limits.flapping_ends_max, limits.takeovers_max
+        if not failures or self._failed_logins is None:
+            self._failed_logins = FailedLogins(nobody, failures) if failures else None
+        else:
+            self._failed_logins.strikes.limit = failures
+        if not ends or self._flapping is None:
+            self._flapping = Flapping(nobody, ends) if ends else None
+        else:
+            self._flapping.strikes.limit = ends
+        if not free or self._takeovers is None:
+            self._takeovers = Takeovers(free) if free else None
+        else:
+            self._takeovers.free = free
+        rate = limits.will_rate_max
+        self._wills = Buckets(rate, max(1.0, rate * WILLS_BURST_S)) if rate else None
+
+    # --- new connections
+
+    def refusal(self, intake: AdmissionControl, address: str, *, secure: bool) -> str:
+        """Return "", or the name of the counter that refuses a new connection before a byte is read.
+
+        Args:
+            intake: Of its listener.
+            address: Of the client, "" for one that is not known.
+            secure: Its handshake would come next.
+        """
+        now = self._node.now
+        asked = self._failed_logins if secure and intake.is_metered(address) else None
+        if asked is not None and asked.refused_s(address, now):
+            return "refused_failed_logins"
+        return intake.refusal(address, now)
+
+    def connect_refusal(self, client: Client, client_id: str) -> int:
+        """Return 0, or the reason code of a CONNECT whose address, or whose client ID there, is refused."""
+        seat, now = client.seat, self._node.now
+        if seat is None or not seat.metered:
+            return 0
+        if self._failed_logins is not None and self._failed_logins.refused_s(seat.address, now):
+            return self._refused("failed_logins", client)
+        if self._flapping is not None and client_id and self._flapping.refused_s(client_id, seat.address, now):
+            return self._refused("flapping", client)
+        return 0
+
+    def takeover_refusal(self, client: Client) -> int:
+        """Return 0, or the reason code of a client that was let in, while its client ID is taken over too often."""
+        if self._takeovers is not None and self._takeovers.refused_s(client.client_id, self._node.now):
+            return self._refused("takeovers", client)
+        return 0
+
+    def _refused(self, why: str, client: Client, code: ReasonCode = ReasonCode.CONNECTION_RATE_EXCEEDED) -> int:
+        self._node.count(f"refused_{why}")
+        self._node.audit(refusal_record(client, code, why.replace("_", " ")))
+        return code
+
+    # --- daily quotas
+
+    def is_metered(self, client: Client) -> bool:
+        """Return whether the bytes of a client that was let in count."""
+        return _quota(client) > 0
+
+    def quota_refusal(self, client: Client) -> int:
+        """Return 0, or the reason code of a client whose user has nothing left of today, or too many clients here."""
+        quota, most, rate = _quota(client), client.known_bounds.connections_user_max, _connect_rate(client)
+        if rate and not self._connects.take(client.owner, self._node.now, 1.0 / rate):
+            return self._refused("user_connects", client)
+        if quota and not self._daily.left(client.owner, quota, self._utc()):
+            return self._refused("daily_bytes", client, ReasonCode.QUOTA_EXCEEDED)
+        if not (most and client.owner):
+            return 0
+        held = self._of_users.get(client.owner, ())
+        if client.client_id not in held and len(held) >= most:  # one that takes its own over is no further one
+            return self._refused("user_connections", client, ReasonCode.QUOTA_EXCEEDED)
+        self.recount(client)
+        return 0
+
+    def recount(self, client: Client) -> None:
+        """Count a client among its user's if there is a limit of those now, be they more than it already."""
+        if client.known_bounds.connections_user_max and client.owner and not client.counted_as:
+            self._of_users.setdefault(client.owner, Counter())[client.client_id] += 1
+            client.counted_as = client.owner
+
+    def sent(self, conn: LoopConnection, octets: int) -> None:
+        """Count bytes that a metered client has sent; with more than was left it is ended."""
+        client = conn.context
+        if not isinstance(client, Client):
+            return
+        quota, now = _quota(client), self._utc()
+        if not quota or self._daily.spend(client.owner, octets, quota, now):
+            return
+        self._daily.spend(client.owner, self._daily.left(client.owner, quota, now), quota, now)
+        if not conn.closed:
+            self._refused("daily_bytes", client, ReasonCode.QUOTA_EXCEEDED)
+            self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
+
+    # --- events
+
+    def login_failed(self, client: Client) -> None:
+        """Note that credentials were wrong; an error of a backend is none."""
+        seat = client.seat
+        if self._failed_logins is None or seat is None or not seat.metered:
+            return
+        if self._failed_logins.failed(seat.address, self._node.now):  # behind TLS no CONNECT of it is read any more
+            record = refusal_record(client, ReasonCode.CONNECTION_RATE_EXCEEDED, "failed logins")
+            self._node.audit(record)
+
+    def taken_over(self, client_id: str) -> None:
+        """Note that another connection with a client ID ended one of this edge's."""
+        if self._takeovers is not None:
+            self._takeovers.taken(client_id, self._node.now)
+
+    def may_fire_will(self) -> bool:
+        """Take one of a second's wills; return False, and take none, where they are used up."""
+        return self._wills is None or self._wills.take("", self._node.now)
+
+    def will_at(self) -> float:
+        """Return when one more will may go out."""
+        now = self._node.now
+        return now if self._wills is None else now + self._wills.wait_s("", now)
+
+    # --- a part of edge/access.py
+
+    def closed(self, client: Client, why: int) -> None:
+        """Free the place of a connection that is gone, and count its end if it had a session."""
+        del why
+        if client.counted_as:
+            self._forget_of_user(client)
+        seat = client.seat
+        if seat is None and client.first_bytes is not None:
+            seat = client.first_bytes.seat  # it went before its CONNECT
+        if seat is None:
+            return
+        seat.leave()
+        if self._flapping is not None and seat.metered and client.owner_epoch:
+            self._flapping.ended(client.client_id, seat.address, self._node.now)
+
+    def _forget_of_user(self, client: Client) -> None:
+        user, client.counted_as = client.counted_as, ""
+        held = self._of_users[user]
+        held[client.client_id] -= 1
+        if not held[client.client_id]:
+            del held[client.client_id]
+        if not held:
+            del self._of_users[user]
+
+
+def _connect_rate(client: Client) -> int:
+    """Return how many CONNECTs a second its user may send, 0 for no limit and for an anonymous client."""
+    return client.known_bounds.connect_rate_user_max if client.owner else 0
+
+
+def _quota(client: Client) -> int:
+    """Return the bytes that its user may send in a day, 0 for no limit and for an anonymous client."""
+    return client.bounds.daily_bytes_max if client.bounds is not None and client.owner else 0

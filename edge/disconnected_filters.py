@@ -1,0 +1,222 @@
+"""Filters of stored sessions whose clients are away, and whose users may not have them any more.
+
+A step of the policy that takes rights from users has the edges look: each partition is one edge's, so what it holds is
+judged once. That edge reads its sessions in pages, judges each filter by the user as it is now, and has the refused
+ones removed, with their routes. When an edge has ended, or a partition becomes its own, it looks at all of it: the
+other one may have died over its work. Whoever leaves while this edge judges its filters is looked at by this one,
+wherever its partition belongs. A partition that does not answer holds up no other one. No verb waits for this: what
+waits in such a queue is judged when it is delivered.
+Decision: docs/adr/0131-filters-of-the-absent.md.
+"""
+
+import math
+from collections import deque
+from collections.abc import Collection
+from functools import partial
+
+from edge.clients.client import Client
+from edge.cluster.partition_requests import PartitionRequests
+from edge.node.node import EdgeNode
+from edge.rights.absent import AbsentUserChecks
+from wire.messages.cluster_map import NodeIncarnation
+from wire.messages.control import Control
+from wire.messages.disconnected_sessions import (
+    AWAY_USERS_MAX,
+    DisconnectedListed,
+    DisconnectedRevoked,
+    DisconnectedSession,
+    ListDisconnected,
+    RevokeDisconnected,
+)
+from wire.messages.hello import TIER_EDGE
+
+__all__ = ["AwayFilters"]
+
+JUDGED_OF_TURN = 200  # filters, some 5 us each
+REVOKED_AT_ONCE = 32  # filters of one request: a broad one is told to the owner of every shard
+AGAIN_S = 1.0  # where too many requests wait
+PAGE_S = 30.0  # for the users of a page; then it is read again
+ANSWER_S = 2.0  # for a partition; then others go on, and it is looked at behind them
+LEFT_S = 5.0  # in which those that left are gathered: a look passes all sessions of their partition
+
+
+class AwayFilters:
+    """The looks of one edge.
+
+    Args:
+        node: This edge.
+        requests: To partitions.
+        absent: Judges users who are not here.
+    """
+
+    def __init__(self, node: EdgeNode, requests: PartitionRequests, absent: AbsentUserChecks) -> None:
+        self._node = node
+        self._requests = requests
+        self._absent = absent
+        self._mine: frozenset[int] = frozenset()  # partitions, by the map of ``_map_epoch``
+        self._map_epoch = -1
+        self._edges: frozenset[NodeIncarnation] = frozenset()  # that live, by the same map
+        self._left_behind: dict[int, frozenset[str]] = {}  # partition -> users whose clients left unjudged
+        self._left_at = math.inf  # when those are looked at
+        self._due: dict[int, frozenset[str]] = {}  # partition -> users to look at, none: all
+        self._partition = -1  # that is looked at
+        self._users: frozenset[str] = frozenset()
+        self._was_mine = False  # when this look at it began
+        self._first, self._skip = 0, 0  # where the page at hand begins
+        self._page: DisconnectedListed | None = None
+        self._left: deque[DisconnectedSession] = deque()  # of the page, to be judged
+        self._judging = 0  # sessions whose users are asked for
+        self._revoking = 0  # requests that are not answered
+        self._undecided = False  # something of the page: it is read again
+        self._number = 0  # of the page: what is told of a former one is void
+        self._asked = 0  # the request for the page at hand
+        self._until = math.inf  # for the users of the page at hand
+        self._answer_until = math.inf  # for its partition
+        self._next_at = 0.0
+
+    def taken(self, users: Collection[str] = ()) -> None:
+        """Note that the policy took something from users; none: whoever it was, look at all."""
+        for number in self._mine if self._absent.judges_users else ():
+            _add(self._due, number, frozenset(users))
+        self._node.wake()
+
+    def left(self, client: Client) -> None:
+        """Note that a client left before its filters of now were judged, or those that it may not have were taken.
+
+        While it was here, whoever looked at its partition passed it by.
+        """
+        if client.session and client.owner_made and self._absent.judges_users:
+            if not self._left_behind:
+                self._left_at = self._node.now + LEFT_S
+            _add(self._left_behind, client.partition, frozenset((client.owner,)))
+            self._node.wake()
+
+    def _follow_map(self) -> None:
+        cluster_map = self._node.map
+        self._map_epoch = cluster_map.epoch
+        edges = cluster_map.live(TIER_EDGE)
+        names = [entry.node for entry in edges]
+        place = names.index(self._node.name) if self._node.name in names else -1
+        count = len(cluster_map.partitions)
+        mine = frozenset(range(place, count, len(names))) if place >= 0 else frozenset()
+        lives = frozenset((entry.node, entry.incarnation) for entry in edges)
+        for number in sorted(mine if self._edges - lives else mine - self._mine):
+            self._due[number] = frozenset()
+        for number in self._mine - mine:
+            self._due.pop(number, None)
+        self._mine, self._edges = mine, lives
+
+    # --- a part of edge/access.py
+
+    def step(self, now: float) -> None:
+        """Go on with the page at hand, or with the next one."""
+        if not self._absent.judges_users:
+            return
+        if self._map_epoch != self._node.map.epoch:
+            self._follow_map()
+        if not self._node.may_admit() or now < self._next_at:  # it decides, and by a policy that is not older than it
+            return
+        if self._left_at <= now:
+            for number, users in self._left_behind.items():
+                _add(self._due, number, users)
+            self._left_behind, self._left_at = {}, math.inf
+        if self._partition >= 0 and self._answer_until <= now and self._due:
+            self._set_aside()
+        if self._partition < 0 and self._due:
+            self._partition = next(iter(self._due))
+            self._users = self._due.pop(self._partition)
+            self._was_mine = self._partition in self._mine
+            self._first = self._skip = 0
+            self._ask(now)
+        elif self._page is not None:
+            self._judge_some()
+            self._turn_page(self._page, now)
+
+    def _ask(self, now: float) -> None:
+        self._page, self._judging, self._undecided = None, 0, False
+        self._number += 1
+        self._left.clear()
+        self._revoking, self._asked, self._answer_until = 0, self._requests.next_number(), now + ANSWER_S
+        request = ListDisconnected(self._asked, self._partition, 0, self._first, self._skip, sorted(self._users))
+        if not self._requests.ask(request, self._listed, now):
+            self._set_aside()
+            self._next_at = now + AGAIN_S
+
+    def _set_aside(self) -> None:
+        """Look at this partition behind the others: it has no primary, or one that does not answer."""
+        self._requests.cancel(self._asked)
+        _add(self._due, self._partition, self._users)
+        self._left.clear()
+        self._partition, self._page, self._number = -1, None, self._number + 1
+
+    def _listed(self, answer: Control) -> None:
+        if isinstance(answer, DisconnectedListed):
+            self._page, self._until, self._answer_until = answer, self._node.now + PAGE_S, math.inf
+            self._left.extend(answer.sessions)
+
+    def _judge_some(self) -> None:
+        judged = 0
+        while self._left and judged < JUDGED_OF_TURN:
+            one = self._left.popleft()
+            judged += 1 + len(one.filters)
+            self._judging += 1
+            if not self._absent.judge_filters(one, partial(self._judged, self._number, one)):
+                self._judging -= 1
+                self._undecided = True  # too many wait for users
+
+    def _judged(self, number: int, one: DisconnectedSession, refused: list[str] | None) -> None:
+        page = self._page
+        if number != self._number or page is None:
+            return
+        self._judging -= 1
+        if refused is None:
+            self._undecided = True
+            return
+        for at in range(0, len(refused), REVOKED_AT_ONCE):
+            head = self._requests.next_number(), self._partition, 0, one.session, one.owner_epoch
+            request = RevokeDisconnected(*head, refused[at : at + REVOKED_AT_ONCE])
+            if self._requests.ask(request, partial(self._revoked, number), self._node.now):
+                self._revoking += 1
+                self._answer_until = self._node.now + ANSWER_S
+            else:
+                self._undecided = True
+
+    def _revoked(self, number: int, answer: Control) -> None:
+        if number == self._number:
+            self._revoking -= 1
+            self._answer_until = self._node.now + ANSWER_S if self._revoking else math.inf
+        if isinstance(answer, DisconnectedRevoked):
+            self._node.count("revoked_filters_away", answer.removed)
+
+    def _turn_page(self, page: DisconnectedListed, now: float) -> None:
+        is_late = now >= self._until
+        if self._left or self._revoking or (self._judging and not is_late):
+            return
+        if self._undecided or self._judging:
+            self._node.count("away_filters_asked_again")
+            self._next_at = now + AGAIN_S
+            self._ask(now)
+            return
+        self._first, self._skip, self._page = page.next_first, page.next_skip, None
+        if page.next_first and (not self._was_mine or self._partition in self._mine):
+            self._ask(now)
+        else:
+            self._partition = -1
+
+    def next_deadline(self) -> float:
+        """Return when this goes on: at once while something can be judged."""
+        if not self._node.may_admit() or not self._absent.judges_users:
+            return math.inf
+        if self._left or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
+            return self._next_at
+        until = min(self._answer_until if self._due else math.inf, self._left_at)
+        if self._page is not None:
+            return min(until, self._until) if self._judging or self._revoking else self._next_at
+        return until if self._partition >= 0 else self._left_at
+
+
+def _add(looks: dict[int, frozenset[str]], number: int, users: frozenset[str]) -> None:
+    """Have some users of a partition looked at, none: all of it."""
+    if number in looks and users:
+        users = users | looks[number] if looks[number] else frozenset()
+    looks[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()

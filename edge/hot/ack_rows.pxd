@@ -1,7 +1,0 @@
-# C form of ack_rows.py.
-from edge.hot.buffers cimport Buffer, append_bytes, append_decimal, take_bytes
-from edge.hot.state cimport HotState, PendingAck, Route
-
-
-cdef object record_ack(HotState hot, PendingAck message)
-cdef object flush_rows(HotState hot)

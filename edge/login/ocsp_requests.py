@@ -1,0 +1,57 @@
+"""Questions of the step ``ocsp`` to the responder that a listener names; how it is asked is in ``asking_service.py``.
+
+The step keeps answers itself, until their next update. A reply of another status than 200 is as good as none.
+"""
+
+from collections.abc import Sequence
+
+from access.identity.chain import Ticket
+from access.identity.http_answer import HttpReply
+from access.identity.ocsp import OcspJob, OcspReply
+from conf.edge_settings import ListenerSettings
+from edge.login.auth_jobs import AuthJobs
+from edge.login.bounded_http import needs_httpx, server_url, tls_context
+from edge.login.callout_service import CalloutService, Server
+from edge.login.logins import Done
+
+__all__ = ["ocsp_questions"]
+
+OK = 200
+
+
+class _Question:
+    """The question about one certificate."""
+
+    kept: None = None
+
+    def __init__(self, job: OcspJob) -> None:
+        self.body = job.request
+
+    def read(self, reply: HttpReply | None) -> tuple[OcspReply, str]:
+        """Return what the responder said; what it is worth is the step's to say."""
+        if reply is None:
+            return OcspReply(b""), ""
+        return (OcspReply(reply.body), "answered") if reply.status == OK else (OcspReply(b""), "status")
+
+
+def ocsp_questions(listeners: Sequence[ListenerSettings], desk: AuthJobs, done: Done) -> CalloutService:
+    """Return the questions of an edge.
+
+    Args:
+        listeners: Those with a responder.
+        desk: Where logins wait for an answer.
+        done: Takes each login.
+    Raises:
+        UserError: The extra is not installed.
+    """
+    servers = {}
+    for one in listeners:
+        needs_httpx(f"listener {one.name}: ocsp_url")
+        servers[one.name] = Server(
+            one.name, "ocsp_url", server_url(one, "ocsp_url"), "application/ocsp-request", tls_context(None)
+        )
+
+    def question_of(ticket: Ticket) -> _Question | None:
+        return _Question(ticket.job) if isinstance(ticket.job, OcspJob) else None
+
+    return CalloutService(servers, question_of, desk, done)

@@ -1,0 +1,475 @@
+"""Connections as the edge core sees them: their bytes in and out, their bounds, their end.
+
+First chapter of ``Engine`` (``edge/loop/broker_loop.py``). Takes bytes and gives bytes; sockets are
+``edge/loop/loop.py``'s.
+
+States of a connection, what holds in each, and the ways out:
+
+attached: ``version`` 0, no ``peer``:
+    The first bytes (PROXY, TLS, WebSocket) are the shell's; ``silence_ns`` runs from accept, whatever comes; no
+    packet but CONNECT or HELLO is taken.
+    -> open; closed.
+open: ``version`` 3 to 5, or a ``peer``:
+    Its bounds are those of ``open_session``; what was read and not parsed stands in ``partial``, less than one
+    packet unless it is parked.
+    -> parked; closed.
+parked: a bit of ``parked`` is set:
+    Nothing is parsed; bytes that are read go to ``ahead``, and PINGREQ in them is answered. Each bit has one owner:
+    HANDLER the core's answer, SLOW the slowest subscriber's output, PEER room in the outboxes, QUOTA an
+    acknowledgement, RATE the clock, OUTPUT its own reading, PIPELINE the last retained message under way.
+    -> open, when the last bit goes; closed.
+deaf: ``hearing`` is false:
+    The socket gave its end while ``partial`` waits behind a parking: that is parsed first. Or while ``pipelining``.
+    -> closed.
+closed: ``closed`` is set:
+    No packet counts; no acknowledgement waits, no route, no alias is held; it stands in ``gone`` until
+    ``Handler.closed`` was called, at the end of a turn; what is written already is flushed where it has its lease.
+    -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0, with the last byte where it is -1.
+half closed: ``half_closed``:
+    Our side is shut; the client has LINGER_NS to close its own, so that it reads our last packet.
+    -> gone.
+gone: ``fd`` is -1:
+    The number is never given again; holders of the record see ``closed``.
+    -> none.
+"""
+
+import heapq
+
+import cython
+
+from edge.loop.options import ConnOptions, SessionOptions
+from edge.loop.shared_rate_limits import SharedRateLimit
+from edge.loop.state import HotState, LoopConnection
+from wire.links.link import LinkError
+
+if not cython.compiled:
+    from edge.loop.buffers import append_bytes, take_bytes
+    from edge.loop.deliver import drain_pending
+    from edge.loop.forwarded import receive_link
+    from edge.loop.layout import BY_PEER, BY_US, FAILED
+    from edge.loop.memory import count_held, forget_waiting, share_of
+    from edge.loop.output import (
+        drained,
+        mark_dirty,
+        output_of,
+        pending_output,
+        release_waiters,
+        take_dirty,
+        unlink_dirty,
+        unpark,
+    )
+    from edge.loop.parked_input import answer_pings, count_parsed, drop_pieces, keep_piece, may_read_ahead, next_piece
+    from edge.loop.parse import count_bytes, parse, pause
+    from edge.loop.shared_rate_limits import charge_asked
+    from edge.loop.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE
+
+__all__ = ["Connections"]
+
+LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
+NO_LIMIT = 1 << 40
+
+
+class Connections(HotState):
+    """Bytes, bounds and ends of connections."""
+
+    def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> LoopConnection:
+        """Take a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
+        self.numbers += 1
+        conn = LoopConnection(fd, kind, self.numbers)
+        conn.context = options.context
+        conn.heard_ns = now_ns
+        conn.silence_ns = options.connect_timeout_ns
+        if options.tls is None and options.first_bytes is None:
+            conn.connect_ns = options.first_packet_ns
+        conn.packet_bytes_max = options.packet_bytes_max
+        conn.client_packet_max = NO_LIMIT
+        conn.filter = options.filter
+        if options.tls is not None or options.first_bytes is not None:
+            conn.options = options
+        conn.slot = len(self.conns)
+        self.conns.append(conn)
+        if fd >= 0:
+            mark_dirty(self, conn)
+        return conn
+
+    def begin_mqtt(self, conn: LoopConnection) -> None:
+        """PROXY header and TLS are over: the time of the first packet begins."""
+        options = conn.options
+        conn.options = None
+        if options is not None and options.first_packet_ns > 0:
+            conn.connect_ns = self.now_ns - conn.heard_ns + options.first_packet_ns
+
+    def open_session(self, conn: LoopConnection, options: SessionOptions) -> None:
+        """CONNECT was accepted: from the next packet on, these bounds hold. Write CONNACK and resume separately.
+
+        A durable session is bound by it: pushes of (session, owner_epoch) are written here from now on.
+        """
+        conn.version = options.version
+        conn.session = options.session
+        conn.owner_epoch = options.owner_epoch
+        conn.window = min(options.receive_maximum, self.window_max)
+        conn.client_packet_max = options.maximum_packet_size or NO_LIMIT
+        conn.silence_ns = options.keep_alive_ns + options.keep_alive_ns // 2  # [MQTT-3.1.2-22]
+        conn.heard_ns = max(conn.heard_ns, self.now_ns)
+        conn.quota_max = options.announced_receive_maximum
+        conn.fresh = options.fresh
+        conn.resumed = options.resumed
+        conn.packet_bytes_max = options.announced_maximum_packet_size
+        conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
+        conn.aliases_told_max = options.topic_alias_maximum
+        conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
+        conn.retain_available = options.retain_available
+        conn.qos_max = options.maximum_qos
+        conn.origins = {} if options.tells_origins and options.version == 5 else None
+        self.limit(conn, options.publish_rate_max, options.byte_rate_max, options.metered)
+        if options.session:
+            self.sessions[options.session] = conn
+
+    def limit(self, conn: LoopConnection, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
+        """Read a client no faster than this from now on; 0: the loop's own rate of messages, no rate of bytes."""
+        conn.publish_gap_ns = int(1e9 / publish_rate_max) if publish_rate_max else self.publish_gap_ns
+        conn.byte_gap_ps = int(1e12 / byte_rate_max) if byte_rate_max else 0
+        conn.metered = metered
+
+    def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
+        """Have a client use up what its address may send in all; None: it may send as if it were alone."""
+        conn.purse = purse
+
+    def reads_ahead(self, conn: LoopConnection) -> bool:
+        """Whether a parked client may be fed."""
+        return bool(may_read_ahead(self, conn))
+
+    def feed(self, conn: LoopConnection, data: bytes) -> None:
+        """Take bytes that arrived; while ``conn.parked`` only what ``reads_ahead`` allows, after a close nothing."""
+        if conn.closed:
+            return
+        # Before CONNECT or HELLO the time runs from accept, whatever trickles in.
+        if conn.version != 0 or conn.peer is not None:
+            conn.heard_ns = self.now_ns
+        self.bytes_in += len(data)
+        if conn.filter is not None:
+            data = conn.filter.receive(data)
+            mark_dirty(self, conn)
+        if data:
+            if conn.is_link:
+                self.feed_link(conn, data)
+            else:
+                self.feed_client(conn, data)
+        if conn.filter is not None and conn.filter.ended and not conn.closed:
+            self.fail(conn, FAILED)
+
+    def feed_client(self, conn: LoopConnection, data: bytes) -> None:
+        """Parse what came, behind what was kept."""
+        kept: cython.Py_ssize_t = len(conn.partial)
+        consumed: cython.Py_ssize_t
+        if (conn.parked != 0 and conn.version != 0) or (conn.ahead is not None and conn.ahead.bytes > 0):
+            keep_piece(self, conn, data)
+            count_held(self, conn)
+            return
+        if kept > 0:
+            data = conn.partial + data
+            if conn.parked != 0 or len(data) < conn.needed:
+                conn.partial = data
+                count_held(self, conn)
+                return
+            conn.partial = b""
+        consumed = parse(self, conn, data, 0, len(data))
+        self.keep_rest(conn, data, consumed, kept == 0)
+
+    def feed_link(self, conn: LoopConnection, data: bytes) -> None:
+        """Bytes of another node; what cannot be read ends the connection."""
+        try:
+            receive_link(self, conn, data)
+        except (LinkError, ValueError) as error:
+            if conn.peer is not None and isinstance(error, ValueError):  # not the framing: what a frame holds
+                self.handler.broke(conn.peer, str(error))
+            self.fail(conn, FAILED)
+
+    def parse_kept(self, conn: LoopConnection) -> None:
+        """Parse on where a parked connection stopped."""
+        data: bytes = conn.partial
+        conn.partial = b""
+        if conn.is_link:
+            if data:
+                self.feed_link(conn, data)
+            return
+        consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
+        self.keep_rest(conn, data, consumed, False)
+
+    def keep_rest(self, conn: LoopConnection, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+        """Keep what was not parsed; ``begins``: nothing of it was kept before."""
+        if consumed < len(data) and not conn.closed:
+            conn.partial = data[consumed:] if consumed > 0 else data
+        self.parsed(conn, consumed, begins)
+        if conn.ahead is not None and conn.ahead.bytes > 0:
+            next_piece(self, conn)
+        if conn.parked != 0:
+            self.answer_parked_pings(conn)
+        count_held(self, conn)
+
+    def answer_parked_pings(self, conn: LoopConnection) -> None:
+        """Answer the PINGREQs behind the packet that parked a connection."""
+        if conn.partial and not conn.closed and conn.version != 0 and not conn.is_link:
+            answer_pings(self, conn)
+
+    def parsed(self, conn: LoopConnection, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+        """Charge what was parsed; a packet that begins behind it, or with the first bytes, has its time from now."""
+        if conn.byte_gap_ps > 0 or conn.purse is not None:
+            count_bytes(self, conn, consumed)
+        if consumed > 0 or begins:
+            conn.packet_begun_ns = self.now_ns
+        if conn.ahead is not None:
+            count_parsed(conn, consumed)
+        if conn.metered and consumed > 0:
+            self.handler.sent(conn, consumed)
+
+    def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
+        """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
+        if gap_ns > 0:
+            conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + filters * gap_ns
+            pause(self, conn, conn.asked_paid_ns)
+        if conn.purse is not None:
+            pause(self, conn, charge_asked(conn.purse, self.now_ns, filters))
+
+    def take_output(self, conn: LoopConnection, bytes_max: int = 1 << 30) -> bytes:
+        """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease.
+
+        A link gives its own bytes first, then whole frames: call it until it is empty.
+        """
+        data: bytes = b""
+        conn.written += conn.wrapped  # a filter is asked when all that it gave before has left
+        conn.wrapped = 0
+        if conn.has_acks and not self.leased and not conn.closed:
+            return b""  # set_lease lists it again
+        if conn.out is not None:
+            data = take_bytes(conn.out, bytes_max)
+            conn.wrapped = len(data)
+            if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
+                drain_pending(self, conn)
+            drained(self, conn)
+            count_held(self, conn)
+        if conn.is_link and conn.peer is not None and not data:
+            data = conn.peer.link.take_output()
+        if conn.filter is not None:
+            if data:
+                data = conn.filter.wrap(data)
+            data = conn.filter.take_output() + data
+        else:
+            conn.written += conn.wrapped
+            conn.wrapped = 0
+        self.bytes_out += len(data)
+        return data
+
+    def dirty_conns(self) -> list[LoopConnection]:
+        """Return the connections that have something to send or to change, and forget the list."""
+        conn: LoopConnection | None = take_dirty(self)
+        dirty: list[LoopConnection] = []
+        while conn is not None:
+            dirty.append(conn)
+            conn = unlink_dirty(conn)
+        return dirty
+
+    def output_mark(self, conn: LoopConnection) -> int:
+        """Return the end of the output of now: it is written when ``written_to`` has reached this."""
+        mark: int = conn.written + conn.wrapped + pending_output(conn)
+        return mark
+
+    def written_to(self, conn: LoopConnection) -> int:
+        """Return how much of its output has left."""
+        written: int = conn.written
+        return written
+
+    def write(self, conn: LoopConnection, data: bytes, needs_lease: bool = False) -> None:
+        """Append whole packets to the output.
+
+        needs_lease: held at the flush while the node is fenced (CONNACK, SUBACK, UNSUBACK).
+        """
+        if conn.closed:
+            return
+        if needs_lease:
+            conn.has_acks = True
+        append_bytes(output_of(self, conn), data)
+
+    def resume(self, conn: LoopConnection) -> None:
+        """End the parking by a Handler call. Parsing goes on after that call returns, or in the next turn."""
+        unpark(self, conn, PARK_HANDLER)
+
+    def begin_pipeline(self, conn: LoopConnection) -> None:
+        """Parse only retained messages of QoS 1 and 2, and what has no order with them, until ``end_pipeline``."""
+        conn.pipelining = not conn.closed
+
+    def end_pipeline(self, conn: LoopConnection) -> None:
+        """No retained message of the connection is under way: parse every packet again."""
+        if conn.pipelining:
+            conn.pipelining = False
+            unpark(self, conn, PARK_PIPELINE)
+
+    def end_of_file(self, conn: LoopConnection) -> None:
+        """The peer closed or reset its direction: the connection ends like by ``close``.
+
+        What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT)
+        are parsed first, and the connection ends after them; and after the retained messages that are under way.
+        """
+        conn.hearing = False
+        if conn.pipelining:
+            conn.parked |= PARK_PIPELINE
+        elif not conn.closed and (conn.is_link or not conn.partial or (conn.parked == 0 and not conn.ready)):
+            self.forget(conn, BY_PEER)
+        if conn.closed:
+            mark_dirty(self, conn)
+
+    def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
+        """Write ``last``, stop reading, flush, half-close; the socket ends when the peer closed, or after 2 s.
+
+        ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the turn.
+        linger False: end without waiting for the client (it is dead or hostile).
+        """
+        if conn.closed:
+            return
+        cut: cython.bint = conn.out is not None and conn.out.start > 0
+        self.forget(conn, BY_US)
+        if last and not (cut and conn.out is None):  # never behind half a packet
+            append_bytes(output_of(self, conn), last)
+        conn.close_at_ns = self.now_ns + LINGER_NS if linger else 0
+        mark_dirty(self, conn)
+
+    def leave(self, conn: LoopConnection) -> None:
+        """Close a client that said DISCONNECT: it reads no more, and says nothing that a reset could answer.
+
+        TLS and WebSocket have a word of their own behind it, so there the client's close is waited for.
+        """
+        waits: cython.bint = conn.closed or conn.tls is not None or conn.filter is not None
+        self.close(conn)
+        if not waits:
+            conn.close_at_ns = -1
+
+    def cut(self, conn: LoopConnection, last: bytes = b"") -> None:
+        """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""
+        if conn.closed:
+            return
+        # OpenSSL wants bytes that it refused once again: behind those nothing else can be said.
+        whole: cython.bint = conn.unsent is None and (conn.out is None or (conn.out.start == 0 and conn.tls is None))
+        self.forget(conn, BY_US)
+        conn.out = None
+        conn.unsent = None
+        forget_waiting(self, conn)
+        if last and whole:
+            append_bytes(output_of(self, conn), last)
+            conn.close_at_ns = self.now_ns + LINGER_NS
+        else:
+            conn.close_at_ns = 0
+        mark_dirty(self, conn)
+
+    def fail(self, conn: LoopConnection, why: cython.int) -> None:
+        """The transport is unusable: end it without lingering."""
+        self.forget(conn, why)
+        conn.close_at_ns = 0
+        mark_dirty(self, conn)
+
+    def forget(self, conn: LoopConnection, why: cython.int) -> None:
+        """No packet of this connection counts any more; the socket may still be flushed."""
+        conn.closed = True
+        conn.why = why
+        conn.partial = b""
+        if conn.ahead is not None:
+            drop_pieces(self, conn)
+        conn.ack_queue = None
+        conn.received = None
+        conn.origins = None
+        conn.refused = None
+        conn.last_route = None
+        conn.last_topic = b""
+        conn.last_version = -1
+        conn.aliases = None
+        conn.aliases_told = None
+        conn.permissions = None
+        conn.lagging = False
+        if conn.has_acks and not self.leased:
+            conn.out = None  # what a fenced node held back is never said [PROTOCOL 1.6]
+        release_waiters(self, conn)
+        if conn.session and self.sessions.get(conn.session) is conn:
+            del self.sessions[conn.session]
+        if conn.is_link:
+            self.gone.insert(0, conn)  # not behind the clients of a switch that died
+        else:
+            self.gone.append(conn)
+
+    def call_closed(self) -> None:
+        """Tell the core which connections ended, outside of any other call; no more in a turn than it has time for."""
+        conn: LoopConnection
+        while self.gone and self.closings > 0:
+            gone = self.gone[: self.closings]
+            self.gone = self.gone[self.closings :]
+            self.closings -= len(gone)
+            for conn in gone:
+                self.let_go(conn)
+                peer = conn.peer
+                if conn.is_link and peer is not None and peer.conn is conn:
+                    peer.conn = None
+                    if not peer.dead:
+                        peer.link.disconnected()
+                        self.handler.link_lost(peer)
+                self.handler.closed(conn, conn.why)
+                forget_waiting(self, conn)
+
+    def let_go(self, conn: LoopConnection) -> None:
+        """Fill its place among the connections with the last one."""
+        last: LoopConnection = self.conns.pop()
+        if last is not conn:
+            self.conns[conn.slot] = last
+            last.slot = conn.slot
+
+    def stop_reading(self) -> None:
+        """Read nothing more from clients, for ever: what was read is parsed on and answered."""
+        self.reading = False
+
+    def owes(self, conn: LoopConnection) -> bool:
+        """Whether something that was read from a client is not carried out or not answered yet."""
+        return bool(conn.ack_queue) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
+
+    def lingers(self) -> bool:
+        """Whether last bytes wait for their sockets, or closed sockets for their clients."""
+        return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
+
+    def bound_held_bytes(self, bytes_max: int) -> None:
+        """Call ``Handler.memory_exceeded`` in turns that end with more held for clients."""
+        self.held_bytes_max = bytes_max
+
+    def largest_holders(self, count: int) -> list[LoopConnection]:
+        """Return the clients for which most is held, the largest first."""
+        conn: LoopConnection
+        shares: list[tuple[int, int]] = []
+        least: cython.Py_ssize_t = max(4096, self.held_bytes // (2 * len(self.conns) + 1))
+        for conn in self.conns:
+            if not conn.is_link and not conn.closed and share_of(conn) > least:  # half of the mean, or more
+                shares.append((share_of(conn), conn.slot))
+        return [self.conns[slot] for _, slot in heapq.nlargest(count, shares)]
+
+    def join_class(self, conn: LoopConnection, number: int) -> None:
+        """Say in ``Handler.authorize`` which bit on Routes decisions of the connection's class have, -1 for none.
+
+        It holds until ``void_verdicts``. No two classes that are asked about have the same number in one epoch.
+        """
+        if not -1 <= number < 64:
+            raise ValueError(f"a Route has no bit {number}")
+        bit: cython.ulonglong = 1
+        conn.rights_bit = bit << number if number >= 0 else 0
+
+    def forget_verdicts(self, conn: LoopConnection) -> None:
+        """Ask ``Handler.authorize`` anew for each topic of a connection, whose client has other rights now."""
+        conn.rights_bit = 0
+        conn.permissions = None
+        self.numbers += 1
+        conn.asks_as = self.numbers
+        conn.last_version = -1
+
+    def judge_pushes_to(self, conn: LoopConnection) -> None:
+        """Ask ``Handler.may_receive`` about each message that a partition pushes to a connection, until it ends."""
+        conn.judge_pushes = True
+
+    def void_verdicts(self, rights_epoch: int) -> None:
+        """Take no decision of ``authorize`` that was made before; each epoch is higher than those before it."""
+        if rights_epoch <= self.rights_epoch:
+            raise ValueError(f"epoch {rights_epoch} does not follow {self.rights_epoch}")
+        self.rights_epoch = rights_epoch
+        self.routes_version += 1  # connections remember the Route, or the refusal, of their last topic

@@ -1,0 +1,396 @@
+"""One PUBLISH of a client that does not travel in a run: checked, routed, accepted or left for later.
+
+Decides what a PUBLISH of QoS 1 or 2, with a topic alias or RETAIN must satisfy before the broker answers for it.
+RETAIN, QoS 2 of a durable session, and topics that name their publisher go to the core, parsed. Packets are found
+and cut in ``edge/loop/parse.py``.
+Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
+"""
+
+import cython
+
+from edge.loop.buffers import Buffer
+from edge.loop.state import HotState, InboundPublish, LoopConnection, PendingAck, PublishView, Route
+
+if not cython.compiled:
+    from edge.loop.acks import answer, destination_done, new_message, reserve_ack
+    from edge.loop.buffers import get16, reserve, take_bytes
+    from edge.loop.deliver import park_if_slow
+    from edge.loop.encode import copy_plain, valid_topic, walk_properties
+    from edge.loop.excess import EXCEEDED, WAITS, hold_excess, judge_excess
+    from edge.loop.fanout import fan_out
+    from edge.loop.layout import (
+        FAILURE,
+        IMPLEMENTATION_SPECIFIC_ERROR,
+        MALFORMED_PACKET,
+        NO_EXPIRY,
+        NO_MATCHING_SUBSCRIBERS,
+        PROTOCOL_ERROR,
+        QOS_NOT_SUPPORTED,
+        QUOTA_EXCEEDED,
+        RECEIVE_MAXIMUM_EXCEEDED,
+        RETAIN_NOT_SUPPORTED,
+        TOPIC_ALIAS_INVALID,
+    )
+    from edge.loop.notes import note_denied
+    from edge.loop.outboxes import park_if_peers_full
+    from edge.loop.output import mark_dirty, pending_output
+    from edge.loop.refused_topics import ENDS, TAKES, judge_refused
+    from edge.loop.routes import known_route
+    from edge.loop.state import ANSWER_PENDING, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
+    from edge.loop.traces import note_event, trace_refused
+    from edge.loop.verdicts import allowed_route
+
+    INBOUND_BYTES = 64 * 1024  # of a turn's bound, for a message that the core takes
+    NEW_IDENTIFIER, REPEAT_ANSWERED, REPEAT_WAITS = 0, 1, 2  # of _answer_repeat; compiled: inbound.pxd
+
+__all__: list[str] = []
+
+
+def park_if_full(hot: HotState, conn: LoopConnection, route: Route) -> cython.bint:
+    """Park the publisher on a destination without room; return whether there was one."""
+    if hot.high and park_if_slow(hot, conn, route):
+        return True
+    if hot.full_peers > 0 or hot.outbox_bytes > hot.outbox_bytes_max:
+        return park_if_peers_full(hot, conn, route)
+    return False
+
+
+def fail(hot: HotState, conn: LoopConnection, reason_code: cython.int) -> None:
+    """The client broke the protocol: nothing of it is parsed any more."""
+    conn.parked |= PARK_HANDLER
+    hot.handler.error(conn, reason_code)
+    if not conn.closed:
+        conn.parked |= PARK_HANDLER
+    mark_dirty(hot, conn)
+
+
+# -- topics
+
+
+def find_route(
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
+) -> Route | None:
+    """Look up the topic in ``data``; None: parked for the answer, or failed."""
+    return _route_of(hot, conn, data[at : at + count], 0, False)
+
+
+def _route_of(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int, retain: cython.bint) -> Route | None:
+    route: Route | None
+    if conn.last_version == hot.routes_version and conn.last_topic == topic and not (retain and hot.authorizing):
+        return conn.last_route
+    route = known_route(hot, topic)
+    if route is None:
+        if not valid_topic(topic, 0, len(topic)):
+            fail(hot, conn, MALFORMED_PACKET)
+            return None
+        conn.parked |= PARK_HANDLER
+        hot.handler.miss(conn, topic)
+        if conn.parked != 0 or conn.closed:
+            hot.missed = True
+            mark_dirty(hot, conn)
+            return None
+        route = known_route(hot, topic)
+        if route is None:  # resumed without an answer: nothing may pass unrouted
+            fail(hot, conn, IMPLEMENTATION_SPECIFIC_ERROR)
+            return None
+    conn.last_version = hot.routes_version
+    if hot.authorizing and route.reason_code == 0 and not _is_allowed(hot, conn, route, retain):
+        route = allowed_route(hot, conn, route, topic, qos, retain)
+    conn.last_topic = topic
+    conn.last_route = route
+    if conn.refused is not None:
+        return _unless_refused(hot, conn, route, qos)
+    return route
+
+
+def _is_allowed(hot: HotState, conn: LoopConnection, route: Route, retain: cython.bint) -> cython.bint:
+    """Whether the Route says that the connection's class of rights may publish here: nearly every message asks it."""
+    if retain or not route.allowed & conn.rights_bit:
+        return False
+    return route.rights_epoch == hot.rights_epoch and conn.rights_epoch == hot.rights_epoch
+
+
+def _unless_refused(hot: HotState, conn: LoopConnection, route: Route, qos: cython.int) -> Route | None:
+    """Refuse QoS 1 behind a message that found no room; what the core takes is judged when it is sent."""
+    conn.last_version = -1  # the next message is judged as well
+    if qos != 1 or route.reason_code != 0:
+        return route
+    judged: cython.int = judge_refused(hot, conn, route.topic)
+    if judged == ENDS:
+        fail(hot, conn, QUOTA_EXCEEDED)
+        return None
+    if judged == TAKES:
+        return route
+    refusing: Route = Route(route.topic, reason_code=QUOTA_EXCEEDED)
+    refusing.traced = route.traced
+    return refusing
+
+
+# -- packets
+
+
+def single(
+    hot: HotState,
+    conn: LoopConnection,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> cython.bint:
+    """Handle a PUBLISH that cannot join a run; False leaves it to be parsed again, after a park."""
+    packet: PublishView = hot.packet
+    topic: bytes | None
+    route: Route | None
+    wrong: cython.int = _load(hot, conn, packet, data, at, body, stop)
+    if wrong != 0:
+        fail(hot, conn, wrong)
+        return True
+    if packet.qos > 0 and pending_output(conn) > hot.output_high:
+        conn.parked |= PARK_OUTPUT  # it does not read its acknowledgements
+        mark_dirty(hot, conn)
+        return False
+    if packet.qos > 0 and not hot.leased:
+        conn.parked |= PARK_HANDLER
+        hot.handler.fenced(conn)
+        if not hot.leased:
+            conn.parked |= PARK_HANDLER
+        mark_dirty(hot, conn)
+        return False
+    topic = _topic_of(hot, conn, packet, data[body + 2 : body + 2 + get16(data, body)])
+    if topic is None:
+        return True
+    if packet.qos == 2 and conn.received is not None:
+        wrong = _answer_repeat(hot, conn, packet.packet_identifier)
+        if wrong != NEW_IDENTIFIER:
+            return wrong == REPEAT_ANSWERED
+    if packet.qos > 0 and conn.quota >= conn.quota_max:
+        wrong = judge_excess(hot, conn)
+        if wrong == EXCEEDED:
+            fail(hot, conn, EXCEEDED)
+            return True
+        if wrong == WAITS:
+            conn.parked |= PARK_QUOTA
+            hot.parked_quota += 1
+            mark_dirty(hot, conn)
+            return False
+    if packet.qos == 2 and conn.version != 5 and conn.received is not None and len(conn.received) >= hot.received_max:
+        fail(hot, conn, RECEIVE_MAXIMUM_EXCEEDED)
+        return True
+    route = _route_of(hot, conn, topic, packet.qos, packet.retain)
+    if route is None or park_if_full(hot, conn, route):
+        return False
+    packet.topic = topic
+    packet.data = data  # a Handler call may have used the record
+    packet.traced = conn.traced or route.traced
+    hot.packets_in += 1
+    _accept(hot, conn, route, packet)
+    return True
+
+
+def _load(
+    hot: HotState,
+    conn: LoopConnection,
+    packet: PublishView,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> cython.int:
+    """Check and note everything but the topic; 0 or a reason code."""
+    first: cython.int = data[at]
+    position: cython.Py_ssize_t
+    packet.qos = (first >> 1) & 3
+    packet.dup = first & 8 != 0
+    if packet.dup:
+        conn.fresh = False
+    packet.retain = first & 1 != 0
+    if packet.qos == 3 or (packet.dup and packet.qos == 0):  # [MQTT-3.3.1-4] [MQTT-3.3.1-2]
+        return MALFORMED_PACKET
+    if stop - body < 2:
+        return MALFORMED_PACKET
+    position = body + 2 + get16(data, body)
+    packet.packet_identifier = 0
+    if packet.qos > 0:
+        if position + 2 > stop:
+            return MALFORMED_PACKET
+        packet.packet_identifier = get16(data, position)
+        position += 2
+    if position > stop:
+        return MALFORMED_PACKET
+    packet.data = data
+    packet.version = conn.version
+    packet.pending_key = -1
+    packet.origin_kind = 0
+    packet.origin_a = 0  # no number yet
+    packet.session = conn.session
+    packet.owner_epoch = conn.owner_epoch
+    if conn.version == 5:
+        wrong: cython.int = walk_properties(packet, data, position, stop, hot.user_bytes_max, hot.users_max)
+        if wrong != 0:
+            return wrong
+    else:
+        packet.alias_at = -1
+        packet.has_reserved = False
+        packet.expiry_at = -1
+        packet.expiry_s = NO_EXPIRY
+        packet.properties_at = position
+        packet.properties_bytes = 0
+        packet.plain_bytes = 0
+        packet.payload_at = position
+        packet.payload_bytes = stop - position
+    if packet.qos > 0 and packet.packet_identifier == 0:  # [MQTT-2.2.1-3]
+        return PROTOCOL_ERROR
+    if packet.qos > conn.qos_max:  # [MQTT-3.2.2-11]
+        return QOS_NOT_SUPPORTED
+    if packet.retain and not conn.retain_available:  # [MQTT-3.2.2-14]
+        return RETAIN_NOT_SUPPORTED
+    return 0
+
+
+def _answer_repeat(hot: HotState, conn: LoopConnection, packet_identifier: cython.int) -> cython.int:
+    """Answer a QoS 2 PUBLISH whose identifier is in use on this connection by PUBREC, however often [MQTT-4.3.3-10].
+
+    It waits, unparsed, while the first one has no PUBREC yet, or while PUBREL is being recorded. An identifier of an
+    earlier connection of a durable session is not known here: its partition finds that it is a repeat.
+    """
+    code = conn.received.get(packet_identifier)  # type: ignore[union-attr]  # the caller looked
+    if code is None:
+        return NEW_IDENTIFIER
+    if code < 0:
+        conn.parked |= PARK_QUOTA
+        hot.parked_quota += 1
+        mark_dirty(hot, conn)
+        return REPEAT_WAITS
+    hot.packets_in += 1
+    hot.dropped_repeated += 1
+    conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
+    answer(hot, conn, 2, packet_identifier, code)
+    return REPEAT_ANSWERED
+
+
+def _topic_of(hot: HotState, conn: LoopConnection, packet: PublishView, topic: bytes) -> bytes | None:
+    """Resolve the topic alias; None after an error [MQTT-3.3.2-7] to [MQTT-3.3.2-12]."""
+    known: bytes | None
+    if packet.alias_at < 0:
+        if not topic:
+            fail(hot, conn, PROTOCOL_ERROR if conn.version == 5 else MALFORMED_PACKET)
+            return None
+        return topic
+    if packet.alias == 0 or packet.alias > conn.alias_max:
+        fail(hot, conn, TOPIC_ALIAS_INVALID)
+        return None
+    if conn.aliases is None:
+        conn.aliases = [None] * (conn.alias_max + 1)
+    if topic:
+        if not valid_topic(topic, 0, len(topic)):
+            fail(hot, conn, MALFORMED_PACKET)
+            return None
+        conn.aliases[packet.alias] = topic
+        return topic
+    known = conn.aliases[packet.alias]
+    if known is None:
+        fail(hot, conn, PROTOCOL_ERROR)
+    return known
+
+
+def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
+    """The packet is the broker's now: send it everywhere, and acknowledge it when everyone has it."""
+    message: PendingAck | None = None
+    qos: cython.int = packet.qos
+    identifier: cython.int = packet.packet_identifier
+    told: cython.ulonglong = 0  # number by which a trace tells of a message that goes nowhere
+    hot.publish_bytes_in += packet.payload_bytes
+    if packet.traced and (route.reason_code != 0 or (route.empty and not _is_for_core(conn, route, packet))):
+        trace_refused(hot, conn, route, packet)
+        told = packet.origin_b
+        packet.traced = False
+    if qos == 0:
+        hot.publish_in_qos0 += 1
+        if route.reason_code != 0:
+            note_denied(hot, conn, route.reason_code, packet.topic)
+        elif _is_for_core(conn, route, packet):
+            _give_to_core(hot, conn, route, packet)
+        elif not route.empty:
+            fan_out(hot, conn, route, packet, None, -1)
+            hot.origin_tag = 0
+        return
+    conn.quota += 1
+    if qos == 1:
+        hot.publish_in_qos1 += 1
+    else:
+        hot.publish_in_qos2 += 1
+        if conn.received is None:
+            conn.received = {}
+        conn.received[identifier] = ANSWER_PENDING
+    if route.reason_code == 0 and _is_for_core(conn, route, packet):
+        _give_to_core(hot, conn, route, packet)
+        return
+    code: cython.int = 0
+    if route.reason_code != 0:
+        if route.reason_code != QUOTA_EXCEEDED:  # counted when it was judged
+            note_denied(hot, conn, route.reason_code, packet.topic)
+        code = route.reason_code if conn.version == 5 else 0
+    elif route.empty:
+        code = NO_MATCHING_SUBSCRIBERS
+    if route.remote or conn.ack_queue or hot.ledger is not None or conn.origins is not None:
+        message = new_message(hot, qos, conn, identifier)
+        message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
+        if conn.excess:
+            hold_excess(conn, message, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
+        reserve_ack(conn, message)
+        if code < FAILURE:
+            fan_out(hot, conn, route, packet, message, -1)
+        if told:
+            message.origin_b = told
+        destination_done(hot, message, code)
+        return
+    # The answer is written before the copies: who subscribes to its own topic reads PUBREC before PUBLISH.
+    answer(hot, conn, qos, identifier, code)
+    if code == 0:
+        fan_out(hot, conn, route, packet, None, -1)
+        if packet.traced:
+            hot.origin_tag = 0
+            note_event(hot, "acknowledged", conn, packet, identifier, qos, code)
+
+
+def _is_for_core(conn: LoopConnection, route: Route, packet: PublishView) -> cython.bint:
+    """Whether a packet that may be published is the core's to send."""
+    if packet.retain or (packet.qos == 2 and conn.session != 0):
+        return True
+    return (route.named or packet.has_reserved) and (packet.qos > 0 or not route.empty)
+
+
+def _give_to_core(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
+    """Give the packet to the core, parsed; its acknowledgement has its place in the order."""
+    inbound = InboundPublish(
+        packet.topic,
+        packet.data[packet.payload_at : packet.payload_at + packet.payload_bytes],
+        packet.qos,
+        packet.retain,
+        _plain_properties(packet),
+        packet.version,
+        packet.expiry_s,
+        packet.packet_identifier,
+        packet.dup,
+        conn,
+    )
+    inbound.traced = packet.traced
+    if packet.qos > 0:
+        inbound.reserved_ack = new_message(hot, packet.qos, conn, packet.packet_identifier)
+        inbound.reserved_ack.waiting = 1
+        if conn.excess:
+            hold_excess(conn, inbound.reserved_ack, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
+        reserve_ack(conn, inbound.reserved_ack)
+    conn.parked |= PARK_HANDLER
+    hot.turn_bytes += INBOUND_BYTES
+    hot.handler.inbound(conn, inbound, route)
+    mark_dirty(hot, conn)
+
+
+def _plain_properties(packet: PublishView) -> bytes:
+    """The publisher's properties without alias and expiry."""
+    plain: Buffer = Buffer(packet.plain_bytes + 1)
+    reserve(plain, packet.plain_bytes)
+    copy_plain(plain, 0, packet)
+    plain.end = packet.plain_bytes
+    return take_bytes(plain, packet.plain_bytes)

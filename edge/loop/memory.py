@@ -1,0 +1,68 @@
+"""Bytes that clients make this edge hold: half packets, unsent output, messages that wait for a window.
+
+One sum, kept where a connection's share of it changed: after a read that left half a packet, after a flush, and where a
+message begins or ends to wait. A message that waits for several clients counts once. What is done about it is the
+core's to decide (``edge/clients/memory_guard.py``). Decision: docs/adr/0023-work-in-slices.md.
+"""
+
+import cython
+
+from edge.loop.state import BackloggedMessage, HotState, LoopConnection
+
+__all__: list[str] = []
+
+if not cython.compiled:
+    KEPT_BYTES = 160  # of a message that waits, beside its packet
+
+
+def count_held(hot: HotState, conn: LoopConnection) -> cython.int:
+    """Bring a connection's share up to date."""
+    held: cython.Py_ssize_t = 0
+    if not conn.closed or conn.fd >= 0:
+        held = len(conn.partial)
+        if conn.ahead is not None:
+            held += conn.ahead.bytes
+        if conn.out is not None:
+            held += conn.out.capacity
+        if conn.unsent is not None:
+            held += len(conn.unsent)
+        if conn.outbound is not None:
+            held += conn.outbound.picks_bytes
+    hot.held_bytes += held - conn.held_bytes
+    conn.held_bytes = held
+    return 0
+
+
+def begin_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
+    """One more client waits for a message."""
+    if kept.holders == 0:
+        hot.held_bytes += kept.bytes + KEPT_BYTES
+    kept.holders += 1
+    return 0
+
+
+def end_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
+    """One client less."""
+    kept.holders -= 1
+    assert kept.holders >= 0
+    if kept.holders == 0:
+        hot.held_bytes -= kept.bytes + KEPT_BYTES
+    return 0
+
+
+def forget_waiting(hot: HotState, conn: LoopConnection) -> cython.int:
+    """A connection is gone: nothing waits for it any more."""
+    outbound = conn.outbound
+    if outbound is not None and outbound.pending:
+        for waiting in outbound.pending:
+            end_to_keep(hot, waiting[6])
+        outbound.pending.clear()
+        outbound.pending_bytes = 0
+    return count_held(hot, conn)
+
+
+def share_of(conn: LoopConnection) -> cython.Py_ssize_t:
+    """Bytes that would not be held without this connection, or not for it."""
+    if conn.outbound is None:
+        return conn.held_bytes
+    return conn.held_bytes + conn.outbound.pending_bytes

@@ -1,0 +1,125 @@
+"""Options that the edge core gives the loop for itself, a connection and a session; plain values, read once.
+
+Decides defaults only. Where a bound is enforced stands beside its field. Source: MQTT 5.0 sections 3.1.2.11, 3.2.2.3;
+docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+import ssl
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from conf.edge_settings import EdgeSettings
+from wire.messages.wills import WILL_WINDOW
+
+__all__ = ["ConnOptions", "FirstBytes", "HotLimits", "SessionOptions", "StreamFilter"]
+
+DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/edge_settings.py
+
+
+class FirstBytes(Protocol):
+    """Bytes on a socket before TLS that are no part of it: a PROXY header."""
+
+    MORE, DONE, ENDED, WAITS = 0, 1, 2, 3
+
+    def read(self, fd: int) -> int:
+        """Read from a descriptor that is readable, and not a byte too much.
+
+        Returns:
+            MORE: to be called again; DONE: what follows is the client's; ENDED: the connection has to be closed; WAITS:
+            to be called again after ``Loop.read_on``, or when the peer has hung up.
+        """
+
+
+class StreamFilter(Protocol):
+    """A byte protocol between TLS and MQTT: WebSocket. Sans-IO.
+
+    Attributes:
+        ended: The connection must close, behind the packets that came.
+    """
+
+    ended: bool
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the MQTT bytes that the peer's bytes completed."""
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return the bytes that carry MQTT bytes to the peer."""
+
+    def take_output(self) -> bytes:
+        """Return bytes that the filter itself wants to say (handshake, pong, close)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotLimits:
+    """Bounds of one loop; none is per message, all are in bytes, counts or nanoseconds."""
+
+    output_high_bytes: int = DEFAULT.output_buffer_bytes_max
+    output_low_bytes: int = DEFAULT.output_buffer_bytes_low  # below: waiters are released, lagging ends
+    lag_after_ns: int = DEFAULT.lagging_after_ms * 1_000_000  # that publishers wait for one slow subscriber
+    turn_bytes_max: int = 4 * 1024 * 1024  # appended per turn before it is cut and the outputs flushed
+    turn_ns_max: int = 2_000_000
+    routes_max: int = DEFAULT.routes_max  # cached topics; the oldest goes first
+    permissions_max: int = 1_024  # topics of one connection with decisions of its own; forgotten together when full
+    pending_messages_max: int = DEFAULT.pending_messages_max  # per ephemeral session, QoS 1/2 beyond its window
+    pending_bytes_max: int = DEFAULT.pending_bytes_max
+    outbound_window_max: int = DEFAULT.outbound_window_max  # min(client's Receive Maximum, this)
+    received_max: int = 1_024  # QoS 2 identifiers of one v3 client before PUBREL (v5: the next one bounds them)
+    receive_excess_messages_max: int = DEFAULT.receive_excess_messages_max  # v5, above Receive Maximum
+    receive_excess_bytes_max: int = DEFAULT.receive_excess_bytes_max  # of those that wait for us
+    receive_excess_wait_ns: int = int(DEFAULT.receive_excess_wait_s * 1e9)  # for the client's own PUBRELs: then 0x93
+    partitions: int = 256  # to begin with; ``set_partitions`` takes the map's. A Route that names another one raises
+    outbox_bytes_max: int = DEFAULT.outbox_bytes_max
+    peer_low_bytes: int = 2 * 1024 * 1024  # room of a link to an edge below which publishers wait
+    will_window: int = WILL_WINDOW  # numbers of wills that are told apart; nodes of one cluster must agree
+    will_partitions_max: int = 65_536  # whose wills are remembered
+    session_origins_max: int = 100_000  # durable publishers of QoS 2 whose latest messages are remembered
+    picked_origins_max: int = 16_384  # those whose messages a member of a shared group got here, for each group
+    accepts_per_turn: int = 64
+    handshakes_per_turn: int = 4
+    publish_rate_max: float = DEFAULT.publish_rate_max
+    packet_timeout_ns: int = int(DEFAULT.packet_timeout_s * 1e9)  # from a packet's first byte to its last; 0: none
+    user_property_bytes_max: int = DEFAULT.user_property_bytes_max  # of one PUBLISH; more is 0x97
+    user_properties_max: int = (
+        DEFAULT.user_properties_max
+    )  # of one PUBLISH; more is 0x97; 0: as many as those bytes are
+    read_ahead_bytes_max: int = DEFAULT.read_ahead_bytes_max  # of all clients that are parked
+    packet_rate_min: int = DEFAULT.packet_rate_min  # bytes a second of a packet that has begun
+    pacing_ns: int = DEFAULT.pacing_us_max * 1_000  # ceiling of the gap between turns; 0: off
+
+
+class ConnOptions(msgspec.Struct):  # one is made for each connection, and a dataclass takes several times as long
+    """How one socket is read before (and while) a session is open on it."""
+
+    packet_bytes_max: int = DEFAULT.unauthenticated_bytes_max  # before CONNECT was accepted
+    connect_timeout_ns: int = 10_000_000_000  # without open_session after this, sweep reports it; 0: never
+    first_packet_ns: int = 0  # from the end of the TLS handshake, or from here, to the first packet; 0: no other bound
+    tls: ssl.SSLContext | None = None
+    server_hostname: str | None = None  # client side of TLS (links that we opened)
+    filter: StreamFilter | None = None
+    first_bytes: FirstBytes | None = None
+    context: object = None  # the core's own record, Conn.context
+
+
+class SessionOptions(msgspec.Struct):  # likewise
+    """Bounds of a session that CONNECT and CONNACK agreed on. Intervals in nanoseconds, 0 for none."""
+
+    version: int  # 3 (MQTT 3.1), 4 (3.1.1) or 5
+    receive_maximum: int = 65_535  # the client's: bounds QoS 1/2 towards it [MQTT-3.3.4-9]
+    maximum_packet_size: int = 0  # the client's, 0 for none: larger is dropped and counted [MQTT-3.1.2-24]
+    topic_alias_maximum: int = 0  # aliases that we may use towards it [MQTT-3.1.2-26] [MQTT-3.1.2-27]
+    keep_alive_ns: int = 0  # effective (Server Keep Alive applied), not yet times 1.5
+    announced_receive_maximum: int = DEFAULT.receive_maximum  # beyond it: edge/loop/excess.py
+    announced_maximum_packet_size: int = DEFAULT.maximum_packet_size  # ours: beyond it is error 0x95
+    announced_topic_alias_maximum: int = DEFAULT.topic_alias_maximum  # beyond it, or 0: error 0x94 [MQTT-3.3.2-9]
+    fresh: bool = False  # Clean Start: the client has nothing to send again
+    session: int = 0  # durable session number; 0: ephemeral
+    resumed: bool = False  # the session has state of earlier connections
+    owner_epoch: int = 0
+    retain_available: bool = DEFAULT.retain_available
+    maximum_qos: int = DEFAULT.maximum_qos
+    publish_rate_max: float = 0.0  # messages a second, 0: that of the loop
+    byte_rate_max: float = 0.0  # bytes a second, of all packets; 0: no limit
+    metered: bool = False  # ``Handler.sent`` is told of its bytes
+    tells_origins: bool = False  # to a v5 client, in PUBACK and PUBREC: edge/loop/reported_origins.py

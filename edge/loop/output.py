@@ -1,0 +1,211 @@
+"""Output of a connection: how much of it may wait, and which publishers wait for it.
+
+Above ``output_high`` the publishers that feed a connection are parked on it until it is below ``output_low`` again, or
+for ``lag_after_ns``: then it is *lagging* and loses QoS 0 instead, so that one dead reader stops nobody for long.
+Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+from typing import TYPE_CHECKING
+
+import cython
+
+from edge.loop.buffers import Buffer
+from edge.loop.state import HotState, LoopConnection, OutboundWindow
+
+if not cython.compiled:
+    from edge.loop.buffers import give_buffer, reserve, take_buffer
+    from edge.loop.layout import FAILURE, PACKET_IDENTIFIER_NOT_FOUND
+    from edge.loop.state import PARK_OUTPUT, PARK_SLOW
+
+if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
+    from edge.loop.linux import MSG_DONTWAIT, MSG_NOSIGNAL, send
+
+__all__: list[str] = []
+
+
+def mark_dirty(hot: HotState, conn: LoopConnection) -> None:
+    """Have the connection looked at in the flush of this turn."""
+    if not conn.dirty:
+        conn.dirty = True
+        last: LoopConnection | None = hot.dirty_last
+        if last is None:
+            hot.dirty_first = conn
+        else:
+            last.next_dirty = conn
+        hot.dirty_last = conn
+
+
+def take_dirty(hot: HotState) -> LoopConnection | None:
+    """Return the first of the connections marked so far, the others linked behind it, and forget them."""
+    first: LoopConnection | None = hot.dirty_first
+    hot.dirty_first = None
+    hot.dirty_last = None
+    return first
+
+
+def unlink_dirty(conn: LoopConnection) -> LoopConnection | None:
+    """Take the first one off its chain and return the next; from here on it can be marked again."""
+    after: LoopConnection | None = conn.next_dirty
+    conn.next_dirty = None
+    conn.dirty = False
+    return after
+
+
+def output_of(hot: HotState, conn: LoopConnection) -> Buffer:
+    """Return the connection's output for appending; it will be flushed this turn."""
+    if conn.out is None:
+        conn.out = take_buffer(hot.pool)
+    if not conn.dirty:
+        mark_dirty(hot, conn)
+    return conn.out
+
+
+def pending_output(conn: LoopConnection) -> cython.Py_ssize_t:
+    """Bytes not yet taken by the socket."""
+    if conn.out is None:
+        return 0
+    return conn.out.end - conn.out.start
+
+
+def unpark(hot: HotState, conn: LoopConnection, bit: cython.int) -> None:
+    """Clear one reason; without any left parsing, or the end, goes on in the next turn or by the caller."""
+    conn.parked &= ~bit
+    if conn.parked == 0 and not conn.closed and not conn.parsing:
+        if (conn.partial or not conn.hearing) and not conn.ready:
+            conn.ready = True
+            hot.ready.append(conn)
+        mark_dirty(hot, conn)
+
+
+def note_high(hot: HotState, conn: LoopConnection) -> None:
+    """Keep account of a connection whose output went above the bound."""
+    if not conn.high:
+        conn.high = True
+        conn.high_since_ns = hot.now_ns
+        hot.high.append(conn)
+
+
+def wait_for(hot: HotState, publisher: LoopConnection, subscriber: LoopConnection) -> None:
+    """Park a publisher until the subscriber is below the bound or lagging."""
+    note_high(hot, subscriber)
+    if subscriber.waiters is None:
+        subscriber.waiters = []
+    subscriber.waiters.append(publisher)
+    publisher.waits += 1
+    if not publisher.parked & PARK_SLOW:
+        publisher.parked |= PARK_SLOW
+        hot.parked_slow += 1
+        mark_dirty(hot, publisher)
+
+
+def release_waiters(hot: HotState, conn: LoopConnection) -> None:
+    """Let go of the publishers parked on a connection."""
+    waiters = conn.waiters
+    if waiters is None:
+        return
+    conn.waiters = None
+    for publisher in waiters:
+        _release(hot, publisher)
+
+
+def _release(hot: HotState, publisher: LoopConnection) -> None:
+    publisher.waits -= 1
+    assert publisher.waits >= 0
+    if publisher.waits == 0:
+        unpark(hot, publisher, PARK_SLOW)
+
+
+def drained(hot: HotState, conn: LoopConnection) -> None:
+    """Bytes left the output: give the buffer back when it is empty, end the pause when it is low."""
+    if conn.out is not None and conn.out.start == conn.out.end:
+        conn.out.start = 0
+        conn.out.end = 0
+        give_buffer(hot.pool, conn.out)
+        conn.out = None
+        conn.has_acks = False
+    if pending_output(conn) <= hot.output_low:
+        conn.lagging = False
+        if conn.waiters is not None:
+            release_waiters(hot, conn)
+        if conn.parked & PARK_OUTPUT:
+            unpark(hot, conn, PARK_OUTPUT)
+        if conn.reports_room:
+            note_room(hot, conn)
+
+
+def note_room(hot: HotState, conn: LoopConnection) -> None:
+    """Have the core called if a connection has taken enough of what was sent: a source of it waits for that.
+
+    A quarter, and not the half that ``Publications.can_take`` fills: a source that is called goes on for a while.
+    """
+    outbound: OutboundWindow | None = conn.outbound
+    if pending_output(conn) > hot.output_low:
+        return
+    if (
+        outbound is not None
+        and outbound.pending
+        and (len(outbound.pending) > hot.pending_max // 4 or outbound.pending_bytes > hot.pending_bytes_max // 4)
+    ):
+        return
+    conn.reports_room = False
+    hot.roomy.append(conn)
+
+
+def end_lag(hot: HotState) -> None:
+    """Find connections that were above the bound for too long; once per turn, only while there are any."""
+    still: list[LoopConnection] = []
+    conn: LoopConnection
+    for conn in hot.high:
+        if conn.closed or pending_output(conn) <= hot.output_low:
+            conn.high = False
+            conn.lagging = False
+            release_waiters(hot, conn)
+            continue
+        still.append(conn)
+        if not conn.lagging and hot.now_ns - conn.high_since_ns >= hot.lag_after_ns:
+            conn.lagging = True
+            release_waiters(hot, conn)
+    hot.high = still
+
+
+def send_now(
+    conn: LoopConnection, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Send without a copy what needs no order behind anything; return how much the socket took, 0 for none."""
+    if cython.compiled:  # pragma: no cover
+        sent: cython.Py_ssize_t = send(conn.fd, data + start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
+        return sent if sent > 0 else 0
+    else:
+        return 0
+
+
+def write_short(
+    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+) -> cython.int:
+    """Append PUBACK, PUBREC, PUBREL or PUBCOMP; the reason code is left out when it is 0 or towards 3.1.1."""
+    out: Buffer = output_of(hot, conn)
+    at: cython.Py_ssize_t = reserve(out, 5)
+    data: cython.p_uchar = out.data
+    with_code: cython.bint = reason_code != 0 and conn.version == 5
+    data[at] = first
+    data[at + 1] = 3 if with_code else 2
+    data[at + 2] = (packet_identifier >> 8) & 0xFF
+    data[at + 3] = packet_identifier & 0xFF
+    if with_code:
+        data[at + 4] = reason_code & 0xFF
+        at += 1
+    out.end = at + 4
+    return 0
+
+
+def answer_unknown(
+    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+) -> cython.int:
+    """Answer PUBACK, PUBREC or PUBCOMP of nothing that is open: PUBREL lets the client of a PUBREC end its side.
+
+    Not after one with an error: that has ended it, and PUBREL follows only a reason code below 0x80 [MQTT-4.3.3-4].
+    """
+    hot.acks_unknown += 1
+    if first >> 4 == 5 and reason_code < FAILURE:
+        write_short(hot, conn, 0x62, packet_identifier, PACKET_IDENTIFIER_NOT_FOUND)
+    return 0

@@ -1,0 +1,344 @@
+"""From received bytes to complete packets, and which way each of them goes.
+
+Consecutive QoS 0 packets of one client to one topic form a *run* that is handed on as a whole. QoS 1 and 2 go one by
+one. Every other packet goes to the Handler, the client's connection being parked until it is answered. A packet that
+cannot go on now (no route yet, no lease, no room) stays unparsed, and with it everything behind it: that keeps order.
+Source: MQTT 5.0 sections 2.1.4, 3.3; docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+import cython
+
+from edge.loop.buffers import Buffer
+from edge.loop.state import HotState, LoopConnection, PublishView, Route
+
+if not cython.compiled:
+    from edge.loop.acks import ACK_WAITS, acknowledged
+    from edge.loop.buffers import get16, read_varint, reserve, same_bytes, varint_end
+    from edge.loop.encode import walk_properties
+    from edge.loop.fanout import fan_out_run
+    from edge.loop.inbound import fail, find_route, park_if_full, single
+    from edge.loop.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
+    from edge.loop.notes import note_denied
+    from edge.loop.output import mark_dirty, output_of, pending_output
+    from edge.loop.parked_input import prefetch
+    from edge.loop.shared_rate_limits import charge_purse
+    from edge.loop.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE
+
+    CORE_BYTES = 256 * 1024  # of a turn's bound, for a packet that the core takes: about as long as appending so much
+    PICK_COPIES = 200  # as many copies of a message take as long as choosing a shared group's member
+
+__all__: list[str] = []
+
+
+def park_unread(hot: HotState, conn: LoopConnection) -> cython.bint:
+    """Park a publisher without reading it, if what it fed last has no room; return whether it is parked."""
+    route: Route | None = conn.last_route
+    if route is None or (hot.full_peers == 0 and not hot.high and hot.outbox_bytes <= hot.outbox_bytes_max):
+        return False
+    return park_if_full(hot, conn, route)
+
+
+def parse(
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Handle the complete packets of ``data[at:end]``.
+
+    Returns:
+        The position of the first byte not consumed; from there the bytes are to be shown again, after a park first.
+    """
+    first: cython.int
+    body: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    length: cython.Py_ssize_t
+    topic_bytes: cython.Py_ssize_t
+    wrong: cython.int
+    begun: cython.int = -1  # first byte of a packet that has not come whole
+    run_at: cython.Py_ssize_t = -1  # of the run's first packet, -1: no run
+    run_bytes_max: cython.Py_ssize_t = 0
+    packet_max: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    payload: cython.Py_ssize_t = 0  # bytes of payload in the run
+    five: cython.bint = conn.version == 5
+    route: Route
+    run_route: Route | None = None
+    packet: PublishView = hot.packet
+    published: cython.longlong = hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2
+    conn.parsing = True
+    conn.needed = 0
+    while at < end and conn.parked == 0 and not conn.closed:
+        first = data[at]  # of the fixed header; a length of up to four bytes follows [MQTT 5.0 2.1.4]
+        if conn.pipelining and _waits_for_pipeline(hot, conn, first):
+            break
+        body = at + 1
+        if body >= end:
+            begun = first
+            break
+        length = data[body]
+        body += 1
+        if length > 127:
+            stop = varint_end(data, at + 1, end)
+            if stop == -1:
+                begun = first
+                break
+            if stop == -2 or (five and data[stop - 1] == 0):  # not the shortest form [MQTT-1.5.5-1]
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+                fail(hot, conn, MALFORMED_PACKET)
+                break
+            length = read_varint(data, at + 1, stop)
+            body = stop
+        stop = body + length
+        if stop - at > conn.packet_bytes_max:
+            run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+            fail(hot, conn, PACKET_TOO_LARGE)  # before any of it is buffered
+            break
+        if stop > end:
+            conn.needed = stop - at
+            begun = first
+            break
+        if first == 0x30 and conn.version != 0:
+            if length < 2 or 2 + get16(data, body) > length:
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+                fail(hot, conn, MALFORMED_PACKET)
+                break
+            topic_bytes = get16(data, body)
+            if (
+                topic_bytes != len(conn.last_topic)
+                or conn.last_version != hot.routes_version
+                or topic_bytes == 0
+                or not same_bytes(data, body + 2, conn.last_topic)
+            ):
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+                if hot.turn_bytes > hot.turn_bytes_max:
+                    _cut(hot, conn)
+                    break
+                if conn.parked != 0:
+                    break
+                if topic_bytes == 0:  # an alias, or an error
+                    at = stop if single(hot, conn, data, at, body, stop) else at
+                    continue
+                if find_route(hot, conn, data, body + 2, topic_bytes) is None:
+                    break
+            route = conn.last_route  # type: ignore[assignment]  # found above, now or for an earlier packet
+            payload_at: cython.Py_ssize_t = body + 2 + topic_bytes
+            if five:
+                if payload_at >= stop:
+                    wrong = MALFORMED_PACKET
+                elif data[payload_at] == 0:
+                    wrong = 0
+                    packet.alias_at, packet.has_reserved = -1, False
+                    payload_at += 1
+                else:
+                    wrong = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max, hot.users_max)
+                    payload_at = packet.payload_at
+                if wrong != 0 or packet.alias_at >= 0 or packet.has_reserved:
+                    run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+                    if wrong != 0:
+                        fail(hot, conn, wrong)
+                        break
+                    if conn.parked == 0 and single(hot, conn, data, at, body, stop):
+                        at = stop
+                    continue
+            if run_at < 0:
+                if conn.traced or route.traced or route.named:
+                    at = stop if single(hot, conn, data, at, body, stop) else at
+                    continue
+                if route.empty:
+                    _count(hot, 1, stop - payload_at)
+                    if route.reason_code != 0:
+                        note_denied(hot, conn, route.reason_code, route.topic)
+                    at = stop
+                    continue
+                if park_if_full(hot, conn, route):
+                    break
+                run_at, run_route = at, route
+                packet_max = count = payload = 0
+                run_bytes_max = hot.turn_bytes_max // (route.copies + PICK_COPIES * len(route.groups) + 1)
+            count += 1
+            payload += stop - payload_at
+            packet_max = max(packet_max, stop - at)
+            at = stop
+            if at - run_at >= run_bytes_max:
+                run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+                if hot.turn_bytes > hot.turn_bytes_max:
+                    _cut(hot, conn)
+                    break
+            continue
+        if run_at >= 0:
+            run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+            if conn.parked != 0 or conn.closed:
+                break
+        if _other(hot, conn, first, data, at, body, stop):
+            at = stop
+        five = conn.version == 5
+        if hot.turn_bytes > hot.turn_bytes_max:
+            _cut(hot, conn)
+            break
+    _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
+    if begun >= 0 and conn.version > 3 and not conn.closed and conn.parked == 0:
+        wrong = _wrong_start(begun)
+        if wrong != 0:
+            fail(hot, conn, wrong)  # told before the rest of the packet has come
+    conn.parsing = False
+    if conn.publish_gap_ns > 0 or conn.purse is not None:
+        _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
+    return _prefetch(hot, conn, data, at, end) if hot.missed else at
+
+
+def _prefetch(
+    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Prefetch Routes of the topics behind the one that was missed; return where parsing stopped."""
+    hot.missed = False
+    if not conn.closed:
+        prefetch(hot, conn, data, at, end)
+    return at
+
+
+def _count_rate(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
+    """Let the client's messages use up its rate; a second's worth may come at once, the rest waits unread."""
+    conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * conn.publish_gap_ns
+    pause(hot, conn, conn.paid_ns)
+    if conn.purse is not None:
+        pause(hot, conn, charge_purse(conn.purse, hot.now_ns, count, 0))
+
+
+def count_bytes(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
+    """Let the client's bytes use up their rate likewise, whatever packets they are."""
+    conn.bytes_paid_ns = max(conn.bytes_paid_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
+    pause(hot, conn, conn.bytes_paid_ns)
+    if conn.purse is not None:
+        pause(hot, conn, charge_purse(conn.purse, hot.now_ns, 0, count))
+
+
+def pause(hot: HotState, conn: LoopConnection, paid_ns: cython.longlong) -> None:
+    """Read nothing more of a client that has used up a rate; it may take a second's worth in advance."""
+    if paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
+        conn.parked |= PARK_RATE
+        hot.paced.append(conn)
+        mark_dirty(hot, conn)
+
+
+def _cut(hot: HotState, conn: LoopConnection) -> None:
+    """This turn has written enough: the rest of the connection's bytes is the next turn's."""
+    if not conn.ready:
+        conn.ready = True
+        hot.ready.append(conn)
+
+
+def _waits_for_pipeline(hot: HotState, conn: LoopConnection, first: cython.int) -> cython.bint:
+    """Park a connection whose packet waits for retained messages before it (docs/protocol.md rule 7.11).
+
+    None waits of: a retained PUBLISH of QoS 1 or 2, which the core orders; acknowledgements and PINGREQ, which have no
+    order with it.
+    """
+    kind: cython.int = first >> 4
+    if (kind == 3 and first & 1 != 0 and first & 6 != 0) or 4 <= kind <= 7 or kind == 12:
+        return False
+    conn.parked |= PARK_PIPELINE
+    mark_dirty(hot, conn)
+    return True
+
+
+def _wrong_start(first: cython.int) -> cython.int:
+    """Reason code of what the first byte shows of the kinds handled here, 0 [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
+    kind: cython.int = first >> 4
+    flags: cython.int = first & 0x0F
+    wrong: cython.bint
+    if kind == 0:
+        return PROTOCOL_ERROR  # forbidden (section 2.1.2)
+    if kind == 3:
+        wrong = flags & 6 == 6 or flags & 14 == 8
+    elif kind == 6:
+        wrong = flags != 2
+    else:
+        wrong = (4 <= kind <= 7 or kind == 12) and flags != 0
+    return MALFORMED_PACKET if wrong else 0
+
+
+def _end_run(
+    hot: HotState,
+    conn: LoopConnection,
+    route: Route | None,
+    data: cython.p_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    packet_max: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    payload: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Hand on the run, if there is one; always -1: there is none any more."""
+    if start >= 0 and end > start and route is not None:
+        _count(hot, count, payload)
+        hot.run_payload = payload
+        fan_out_run(hot, conn, route, conn.version, data, start, end, packet_max, count)
+    return -1
+
+
+def _count(hot: HotState, count: cython.Py_ssize_t, payload: cython.Py_ssize_t) -> None:
+    """Count messages of QoS 0, and the bytes of their payloads."""
+    hot.packets_in += count
+    hot.publish_in_qos0 += count
+    hot.publish_bytes_in += payload
+
+
+# -- single packets
+
+
+def _other(
+    hot: HotState,
+    conn: LoopConnection,
+    first: cython.int,
+    data: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    body: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+) -> cython.bint:
+    """Handle a packet that is not part of a run; False leaves it to be parsed again."""
+    kind: cython.int = first >> 4
+    wrong: cython.int
+    if conn.version != 0:
+        if kind == 3:
+            return single(hot, conn, data, at, body, stop)
+        if 4 <= kind <= 7:
+            if pending_output(conn) > hot.output_high and kind != 4:
+                conn.parked |= PARK_OUTPUT  # each asks for an answer, and none is read
+                mark_dirty(hot, conn)
+                return False
+            wrong = acknowledged(hot, conn, first, data, body, stop)
+            if wrong == ACK_WAITS:
+                return False
+            hot.packets_in += 1
+            if wrong != 0:
+                fail(hot, conn, wrong)
+            return True
+        if kind == 12:
+            return _ping(hot, conn, first, stop - body)
+    else:
+        conn.connect_ns = 0  # it came in time
+    hot.packets_in += 1
+    conn.parked |= PARK_HANDLER
+    hot.turn_bytes += CORE_BYTES
+    hot.handler.packet(conn, first, data[body:stop])
+    mark_dirty(hot, conn)
+    return True
+
+
+def _ping(hot: HotState, conn: LoopConnection, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
+    if conn.ahead is not None and conn.ahead.pings > 0 and first == 0xC0 and length == 0:
+        conn.ahead.pings -= 1  # answered while it waited
+        hot.packets_in += 1
+        return True
+    if pending_output(conn) > hot.output_high:
+        conn.parked |= PARK_OUTPUT
+        mark_dirty(hot, conn)
+        return False
+    hot.packets_in += 1
+    if first != 0xC0 or length != 0:
+        fail(hot, conn, MALFORMED_PACKET)
+        return True
+    out: Buffer = output_of(hot, conn)
+    at: cython.Py_ssize_t = reserve(out, 2)
+    out.data[at] = 0xD0
+    out.data[at + 1] = 0
+    out.end = at + 2
+    return True

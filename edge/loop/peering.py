@@ -1,0 +1,216 @@
+"""Other nodes as the edge core names them: links, primaries of partitions, where a session's acknowledgements go.
+
+Third chapter of ``Engine`` (``edge/loop/broker_loop.py``). Source: docs/protocol.md rules 4.3 to 4.6.
+"""
+
+from collections import deque
+
+import cython
+
+from edge.loop.publications import PublishMethods
+from edge.loop.state import LoopConnection, LoopPeer, PartitionOutbox, PendingAck
+from wire.links.link import OPERATOR_BYTES_MAX, RESEND_BYTES_MAX, LinkCore
+from wire.links.silence import SILENCE_S
+from wire.messages.hello import TIER_OPERATOR, TIER_STORAGE
+
+if not cython.compiled:
+    from edge.loop.acks import destination_done
+    from edge.loop.batches import flush_peer, release_peer
+    from edge.loop.fanout import refused
+    from edge.loop.layout import SERVER_UNAVAILABLE, SUPERSEDED
+    from edge.loop.outboxes import leave_outbox, note_former
+    from edge.loop.output import mark_dirty, unpark
+    from edge.loop.pushes import flush_push_acks
+    from edge.loop.refused_topics import end_behind_refused
+    from edge.loop.state import PARK_HANDLER
+
+__all__ = ["Peering"]
+
+# Not taken by a storage node: CONNECTs and acknowledgements of everybody here wait behind it, and a busy one takes a
+# few thousand messages a second. With less, publishers of long messages would wait for each round trip.
+UNTAKEN_BYTES = 256 * 1024
+LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
+
+
+class Peering(PublishMethods):
+    """Links, outboxes of partitions, primaries of sessions."""
+
+    def add_peer(self, node: int, tier: str, incarnation: int) -> LoopPeer:
+        """Make a peer with a fresh LinkCore; replaces nothing: retire the older incarnation first."""
+        room = OPERATOR_BYTES_MAX if tier == TIER_OPERATOR else RESEND_BYTES_MAX
+        low = room - UNTAKEN_BYTES if tier == TIER_STORAGE else self.peer_low_bytes
+        peer = LoopPeer(node, tier, incarnation, LinkCore(room), low)
+        self.peers.append(peer)
+        return peer
+
+    def unbind_link(self, peer: LoopPeer) -> None:
+        """A newer connection to the same incarnation is about to be bound: end the older one before TAKEN is told."""
+        older = peer.conn
+        if older is not None:
+            older.peer = None
+            peer.conn = None
+            peer.link.disconnected()
+            self.close(older, linger=False)
+
+    def bind_link(self, conn: LoopConnection, peer: LoopPeer, peer_taken: int) -> None:
+        """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
+
+        Raises:
+            LinkError: From ``LinkCore.connected``; retire the peer.
+        """
+        older = peer.conn
+        peer.link.connected(peer_taken)
+        peer.conn = conn
+        conn.peer = peer
+        conn.silence_ns = LINK_SILENCE_NS  # a peer without power closes nothing
+        if older is not None and not older.closed:
+            older.peer = None
+            self.close(older, linger=False)
+        unpark(self, conn, PARK_HANDLER)
+        mark_dirty(self, conn)
+
+    def control(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
+        """Send one numbered frame, behind what was published before it. Kept while the link is down.
+
+        Raises:
+            LinkFull: Nothing was sent.
+        """
+        flush_peer(self, peer) if self.leased else None
+        number = peer.link.send(kind, payload)
+        peer.room = peer.link.room()
+        if peer.conn is not None:
+            mark_dirty(self, peer.conn)
+        _ = number
+
+    def retire_peer(self, peer: LoopPeer) -> None:
+        """The map declared this incarnation dead: what waits for it as an edge is done, its link is closed.
+
+        Messages towards partitions stay in their outboxes until ``replay_partition``.
+        """
+        if peer.dead:
+            return
+        peer.dead = True
+        if peer in self.peers:
+            self.peers.remove(peer)
+        for partition, primary in enumerate(self.primaries):
+            if primary is peer:
+                self.set_primary(partition, None)
+        release_peer(self, peer)
+        batches = [messages for _, messages in peer.inflight]
+        batches += [messages for _, _, messages in peer.blocked if messages]
+        batches.append(peer.batch_messages)
+        peer.inflight.clear()
+        peer.blocked.clear()
+        peer.batch_messages = []
+        peer.batch = None
+        peer.publish_acks = None
+        peer.push_acks = None
+        message: PendingAck
+        for messages in batches:
+            for message in messages:
+                destination_done(self, message, 0)
+        picks = list(peer.picks.values())
+        peer.picks.clear()
+        for message in picks:
+            refused(self, message, SERVER_UNAVAILABLE)
+        if peer.conn is not None:
+            self.close(peer.conn, linger=False)
+
+    def set_partitions(self, count: int) -> None:
+        """Take the number of partitions of the map; it never becomes lower."""
+        missing = count - len(self.primaries)
+        if missing > 0:
+            self.primaries += [None] * missing
+            self.epochs += [0] * missing
+            self.outboxes += [None] * missing
+
+    def set_lease_length(self, lease_ns: int) -> None:
+        """Note how long a lease of the map lasts: rule 4.12 counts in leases."""
+        self.lease_ns = lease_ns
+
+    def set_epoch(self, partition: int, partition_epoch: int) -> None:
+        """Note the epoch that a partition is at: a primary refuses messages that were meant for an earlier time of its.
+
+        Before ``set_primary`` and ``replay_partition``, which send again what was sent under the former one.
+        """
+        self.epochs[partition] = partition_epoch
+
+    def set_primary(self, partition: int, peer: LoopPeer | None) -> None:
+        """The map names another primary, or none. The outbox is held until ``replay_partition``."""
+        outbox: PartitionOutbox | None = self.outboxes[partition]
+        former: LoopPeer | None = self.primaries[partition]
+        if former is peer:
+            return
+        self.primaries[partition] = peer
+        self.primaries_version += 1
+        if outbox is None:
+            outbox = PartitionOutbox()
+            self.outboxes[partition] = outbox
+        if former is not None:
+            note_former(self, outbox, former)
+        # Nothing may overtake what the former primary did not acknowledge; nothing to replay: nothing to hold.
+        if not outbox.messages and peer is not None:
+            outbox.held = False
+            outbox.unsent.clear()
+        elif not outbox.held:
+            outbox.held = True
+        outbox.target = None
+
+    def replay_partition(self, partition: int, peer: LoopPeer) -> int:
+        """Send every unacknowledged message of the partition to its new primary in order.
+
+        Later messages queue behind them. What a publisher with a stored session sends again on its next connection is
+        forgotten: the new primary may not have heard of that one, and take it behind newer messages.
+
+        Returns:
+            How many will be sent.
+        """
+        outbox: PartitionOutbox | None = self.outboxes[partition]
+        if outbox is None:
+            return 0
+        if self.primaries[partition] is not peer:
+            self.set_primary(partition, peer)
+        outbox.held = True
+        outbox.target = peer
+        message: PendingAck
+        for message in list(outbox.messages.values()):
+            end_behind_refused(self, message)
+        for message in list(outbox.messages.values()):
+            if _comes_again(message):
+                del outbox.messages[message.tag]
+                leave_outbox(self, message)
+                destination_done(self, message, SUPERSEDED)  # nobody is told
+        outbox.unsent = deque(outbox.messages.values())
+        self.pumping[partition] = True
+        return len(outbox.unsent)
+
+    def owes_partitions(self) -> bool:
+        """Whether messages to partitions are not acknowledged."""
+        return self.outbox_bytes > 0
+
+    def lowest_tag(self, partition: int) -> int:
+        """Every tag below it is finished at that partition: the watermark of this edge's origins."""
+        outbox: PartitionOutbox | None = self.outboxes[partition]
+        if outbox is None or not outbox.messages:
+            return self.tags + 1
+        return next(iter(outbox.messages))
+
+    def set_primary_of(self, conn: LoopConnection, peer: LoopPeer | None) -> None:
+        """Name the peer that gets this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
+        conn.peer = peer
+        flush_push_acks(self, conn)
+
+    def open_pushes(self, conn: LoopConnection) -> list[tuple[int, int, int]]:
+        """Return (session_seq, packet identifier, state) written here and not acknowledged: 1, 2 PUBLISH; 3 PUBREL."""
+        if conn.outbound is None or conn.outbound.pushes is None:
+            return []
+        return [
+            (session_seq, identifier, state) for identifier, (session_seq, _, state) in conn.outbound.pushes.items()
+        ]
+
+
+def _comes_again(message: PendingAck) -> bool:
+    """Whether the publisher's connection is over, and its session is stored: it sends what was not acknowledged."""
+    first: PendingAck = message if message.parent is None else message.parent
+    conn: LoopConnection | None = first.conn
+    return conn is not None and conn.closed and conn.session != 0

@@ -1,0 +1,79 @@
+"""Topics on which a message of a connection found no room: what follows it there is refused as well, for a while.
+
+A client may send the refused message again on its next connection, if this one ends before it has read the refusal.
+Whatever was taken behind it meanwhile would have overtaken it. The partition keeps this rule for what it refused, but
+forgets it with the primary; the connection ends with its edge. Sessions only: others send nothing again.
+A mark lasts four leases from the refusal at the partition, and ends in a pause of half a lease, so that the refusals
+that were written here are read as well. A client that makes no pause is disconnected, and begins anew in order.
+Nothing here is called for a message of a connection without marks. Source: docs/protocol.md rule 4.12.
+"""
+
+import cython
+
+from edge.loop.state import HotState, LoopConnection, PendingAck
+
+if not cython.compiled:
+    from edge.loop.layout import QUOTA_EXCEEDED
+    from edge.loop.records import topic_of
+
+    TAKES, REFUSES, ENDS = 0, 1, 2  # of judge_refused
+
+__all__: list[str] = []
+
+LEASES_REFUSED = 4  # as the partition has it: storage/messages/publishers.py
+TOPICS_MAX = 256  # of one connection; beyond it each topic counts as refused
+EVERY_TOPIC = b""  # no topic name is empty
+
+
+def note_refused(hot: HotState, message: PendingAck) -> None:
+    """A partition had no room for a message: mark its topic at its connection."""
+    conn: LoopConnection | None = message.conn
+    if conn is None or conn.closed or conn.session == 0:
+        return
+    marks = conn.refused
+    if marks is None:
+        marks = conn.refused = {}
+    topic: bytes = topic_of(message.record)
+    if len(marks) >= TOPICS_MAX and topic not in marks:
+        marks.clear()
+        topic = EVERY_TOPIC
+    marks[topic] = (hot.now_ns, hot.now_ns)
+    conn.last_version = -1  # its Route is looked up for each message, and the mark with it
+
+
+def judge_refused(hot: HotState, conn: LoopConnection, topic: bytes) -> cython.int:
+    """Judge a message of QoS 1 or 2 on a connection with marks."""
+    first_ns: cython.longlong
+    last_ns: cython.longlong
+    marks = conn.refused
+    if marks is None:
+        return TAKES
+    marked: bytes = topic if topic in marks else EVERY_TOPIC
+    times = marks.get(marked)
+    if times is None:
+        return TAKES
+    first_ns, last_ns = times
+    if hot.now_ns - first_ns < LEASES_REFUSED * hot.lease_ns:
+        marks[marked] = (first_ns, hot.now_ns)
+        hot.refused_behind += 1
+        return REFUSES
+    if hot.now_ns - last_ns < hot.lease_ns // 2:
+        return ENDS
+    del marks[marked]
+    if not marks:
+        conn.refused = None
+    return TAKES
+
+
+def end_behind_refused(hot: HotState, message: PendingAck) -> None:
+    """A message would be sent to another primary, which does not know of the refused one before it: end its connection.
+
+    It may have been taken by the former one, so that no refusal may be told.
+    """
+    first: PendingAck = message if message.parent is None else message.parent
+    conn: LoopConnection | None = first.conn
+    if conn is None or conn.closed or conn.refused is None:
+        return
+    if EVERY_TOPIC in conn.refused or topic_of(message.record) in conn.refused:
+        hot.acks_withheld += 1
+        hot.handler.error(conn, QUOTA_EXCEEDED)

@@ -1,0 +1,514 @@
+"""The records of the hot loop: connections, routes, messages, peers. Data only: the sibling files act.
+
+Each class is a C struct when compiled (``state.pxd`` has the C types) and an ordinary class otherwise. Attributes
+without a leading underscore are for the edge core to read; it changes them through ``Engine`` only, unless the
+attribute says otherwise. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import cython
+
+from edge.loop.buffers import Buffer, Pool
+from edge.loop.counters import Counters
+from edge.loop.durations import Durations
+from edge.loop.read_ahead import ReadAhead
+from edge.loop.round_trips import RoundTrips
+from edge.loop.shared_rate_limits import SharedRateLimit
+from wire.links.allowed import may_send
+from wire.links.link import LinkCore
+from wire.messages.batches import NO_EXPIRY
+from wire.messages.frames import FrameKind
+from wire.messages.hello import TIER_EDGE, first_number
+from wire.messages.origin_window import OriginWindow
+
+if TYPE_CHECKING:
+    from edge.loop.options import ConnOptions, HotLimits, StreamFilter
+
+__all__ = [
+    "CLIENT",
+    "LINK",
+    "LISTENER",
+    "InboundPublish",
+    "LoopConnection",
+    "LoopPeer",
+    "PendingAck",
+    "Remote",
+    "Route",
+    "ShareGroup",
+    "Sub",
+]
+
+CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
+
+if not cython.compiled:  # compiled, these are C constants: state.pxd
+    PARK_HANDLER = 1  # a Handler call has to answer
+    PARK_SLOW = 2  # subscribers are above the output bound
+    PARK_PEER = 4  # a link or the outboxes have no room
+    PARK_QUOTA = 8  # too many messages of the client are not finished
+    PARK_RATE = 32  # it published more than publish_rate_max allows
+    PARK_OUTPUT = 16  # it does not read what it asked for
+    PARK_PIPELINE = 64  # retained messages before it are not stored
+    UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
+    # Conn.received: no PUBREC was sent yet; PUBREL came and its partition has not recorded it. Else PUBREC's code.
+    ANSWER_PENDING, RELEASE_PENDING = -1, -2
+
+
+class LoopConnection:
+    """One socket: a client or a link. Never made by the core: ``Engine.attach``.
+
+    Attributes:
+        fd: Its descriptor, -1 in simulation and after the close.
+        number: Counts connections of this loop from 1, never reused: compare it after a wait (``closed`` does, too).
+        context: The core's own record; the core may set it at any time.
+        version: 3, 4 or 5 once a session is open, 0 before.
+        session: Number of the durable session, 0 for an ephemeral one; with owner_epoch.
+        closed: No packet is read and nothing is written any more.
+    """
+
+    def __init__(self, fd: cython.int, kind: cython.int, number: cython.longlong) -> None:
+        self.context: object = None
+        self.fd = fd
+        self.kind = kind
+        self.is_link = kind == LINK
+        self.version = 0
+        self.closed = False
+        self.parked = 0  # PARK_* bits: not parsed while any is set
+        self.number = self.asks_as = number  # the latter: whose verdicts of its own stand at Routes
+        self.slot = 0  # where it stands in HotState.conns
+        self.session = self.owner_epoch = 0
+        self.parsing = self.ready = self.dirty = False  # ready: in HotState.ready; dirty: in the chain of dirty_first
+        self.next_dirty: LoopConnection | None = None
+        self.hearing, self.pipelining = True, False  # false after end of file; retained messages are under way
+        self.half_closed = False
+        self.lingering = False  # stands in HotState.lingering
+        self.partial = b""  # bytes read and not parsed
+        self.needed = 0  # length of the packet that partial begins, 0 when unknown
+        self.ahead: ReadAhead | None = None  # what was read behind partial
+        self.packet_bytes_max = 0
+        self.last_topic = b""
+        self.last_route: Route | None = None
+        self.last_version = -1  # routes_version when last_route was looked up
+        self.permissions: dict[bytes, int] | None = None
+        self.rights_bit = 0  # of its class of rights, in Route.decided and Route.allowed; 0: it has none
+        self.rights_epoch = 0  # HotState.rights_epoch that its bit and verdicts are of
+        self.judge_pushes = False  # each PUSH is shown to the core before it is written
+        self.traced = False  # a trace names it; the core sets it, as of a Route
+        self.dropped = self.denied_ns = 0  # messages to it or of it; when one was told last that it may not publish
+        self.aliases: list[bytes | None] | None = None
+        self.alias_max = 0
+        self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
+        self.quota_max = 0
+        self.fresh = self.excess = False  # a new session that has sent nothing again; was above quota_max lately
+        self.excess_bytes = 0  # read above it and not answered by us
+        self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
+        self.received: dict[int, int] | None = None  # QoS 2 identifiers that came on this connection, before PUBCOMP
+        self.resumed = False  # a stored session: it may know identifiers that did not come on this connection
+        self.refused: dict[bytes, tuple[int, int]] | None = None  # topics without room: when first, when last
+        self.ack_queue: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
+        self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not asked for
+        self.retain_available, self.qos_max = True, 2
+        self.out: Buffer | None = None
+        # high: stands in HotState.high, its output is above the bound; reports_room: to ``Handler.has_room``, once
+        self.has_acks = self.lagging = self.high = self.reports_room = False
+        self.waits = 0  # subscribers that this publisher waits for
+        self.waiters: list[LoopConnection] | None = None
+        self.high_since_ns = 0
+        self.client_packet_max = 0
+        self.outbound: OutboundWindow | None = None
+        self.window = 0  # QoS 1/2 packets that may be unacknowledged at the client
+        self.aliases_told: dict[bytes, int] | None = None  # topic: alias that the client knows; None: it takes none
+        self.aliases_told_max = 0
+        self.heard_ns = 0
+        self.silence_ns = self.connect_ns = 0  # how long it may be silent, and without a first packet; 0 for ever
+        # Until when its messages, its bytes and what the core charges have used up its rates.
+        self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = self.metered = 0  # metered: the core counts its bytes
+        self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
+        self.purse: SharedRateLimit | None = None  # that it shares with others of its address
+        self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: when the packet that partial begins came
+        self.peer: LoopPeer | None = None  # of a link; of a durable session its primary
+        self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
+        self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
+        self.filter: StreamFilter | None = None
+        self.options: ConnOptions | None = None  # until the loop has read its first bytes and set up its TLS
+        self.armed = UNREGISTERED  # epoll events
+        self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake wants to read, 3 wants to write, 4 done
+        self.unsent: bytes | None = None
+        self.written = self.wrapped = 0  # bytes of its output: that left, and that a filter has and ``unsent`` carries
+        self.held_bytes = 0  # its part of HotState.held_bytes
+
+
+class Sub:
+    """One local ephemeral subscriber of a Route: one connection with its matching subscriptions [MQTT-3.3.4-2].
+
+    It gets one copy of a message, or those of ``copies``, where its subscriptions overlap.
+    """
+
+    def __init__(
+        self,
+        conn: LoopConnection,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        identifiers: bytes = b"",
+        held: bool = False,
+        own_only: bool = False,
+        copies: "tuple[Sub, ...]" = (),
+    ) -> None:
+        """Make a subscriber.
+
+        Args:
+            conn: Where to; skipped once closed.
+            qos: Highest granted QoS of the matching subscriptions.
+            no_local: Not to its own publisher [MQTT-3.8.3-3].
+            retain_as_published: Keep the RETAIN flag [MQTT-3.3.1-13].
+            identifiers: Encoded Subscription Identifier properties (0x0B, varint, ...), all of them [MQTT-3.3.4-4].
+            held: Its copies go to ``Handler.hold``, while retained messages are read for it.
+            own_only: Messages of its own connection alone: another copy, which is No Local, has the others.
+            copies: Several copies of each message, by the options of each of these.
+        """
+        self.conn = conn
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.identifiers = identifiers
+        self.held = held
+        self.own_only = own_only
+        self.copies = copies
+        self.conditional = no_local or held or own_only or bool(copies)  # not one copy straight to its connection
+
+
+class Remote:
+    """One destination elsewhere that ``Handler.pick`` chose: an edge, or a storage partition."""
+
+    def __init__(self, peer: "LoopPeer | None", partition: int, share: bytes, attempt: int = 0) -> None:
+        """``peer`` for an edge (partition -1), else None and the partition; share: b"share name/topic filter".
+
+        attempt: The core's, of a pick that is recorded.
+        """
+        self.peer = peer
+        self.partition = partition
+        self.share = share
+        self.attempt = attempt
+
+
+class ShareGroup:
+    """A shared group as a Route names it: ``Handler.pick`` chooses. The core subclasses it and sets ``share``."""
+
+    def __init__(self) -> None:
+        self.share = b""  # b"share name/topic filter"
+
+
+class Route:
+    """Where messages of one topic go. Immutable; the core replaces it when subscriptions or peers changed.
+
+    A topic closed to all has a ``reason_code``. What clients publish by a ``named`` one goes to the core.
+    """
+
+    def __init__(
+        self,
+        topic: bytes,
+        subs: "tuple[Sub, ...]" = (),
+        edges: "tuple[LoopPeer, ...]" = (),
+        partitions: tuple[int, ...] = (),
+        groups: tuple[ShareGroup, ...] = (),
+        reason_code: int = 0,
+        audience: object = None,
+    ) -> None:
+        """Make a route.
+
+        Args:
+            topic: The topic name, valid UTF-8.
+            subs: Local ephemeral subscribers, one per connection; neighbours share an encoding, so that a run is
+                converted once per class. Routes with equal subscribers share one tuple.
+            edges: Other edges with ephemeral subscribers; never this one.
+            partitions: Partitions with durable subscribers; their primaries are looked up when a message is sent.
+            groups: Shared groups, one pick each per message.
+            reason_code: 0x80 or more refuses messages: QoS 0 dropped, v5 acknowledged with it, v3 acknowledged.
+            audience: The core's record of ``subs``, which lives as long as a Route uses them.
+        """
+        self.topic = topic
+        self.subs = subs
+        self.edges = edges
+        self.partitions = partitions
+        self.groups = groups
+        self.reason_code = reason_code
+        self.remote = bool(edges or partitions or groups)
+        self.empty = not (subs or edges or partitions or groups)
+        self.copies = len(subs)  # of a message, for ``subs``; the core knows where it is more
+        self.audience = audience
+        self.named = False
+        self.traced = False  # a trace names the topic
+        self.generation = 0  # HotState.generation when it was known to be right; an older one: Handler.refresh
+        self.targets: list[tuple[LoopPeer, tuple[int, ...]]] = []  # partitions by primary
+        self.targets_version = -1  # HotState.primaries_version of targets
+        self.recorded = b""  # what rows of the ledger say of it, once one does
+        self.decided = 0  # a bit for each class of rights whose plain publishing here is decided
+        self.allowed = 0  # likewise: it may
+        self.asked_by = self.asked = 0  # Conn.asks_as, and verdicts, of the last client that was judged by itself
+        self.rights_epoch = self.uses = 0  # HotState.rights_epoch of all of them; uses by messages, up to 2
+
+
+class InboundPublish:
+    """A PUBLISH that the core publishes: handed to it by ``Handler.inbound``, or made by it (will, $SYS, HTTP)."""
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        version: int = 5,
+        expiry_s: int = NO_EXPIRY,
+        packet_identifier: int = 0,
+        dup: bool = False,
+        conn: LoopConnection | None = None,
+    ) -> None:
+        """properties: MQTT 5 block without length, Topic Alias and Message Expiry Interval; b"" of a v3 client."""
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.version = version
+        self.expiry_s = expiry_s
+        self.packet_identifier = packet_identifier
+        self.dup = dup
+        self.conn = conn
+        self.traced = False
+        self.reserved_ack: PendingAck | None = None
+
+
+class BackloggedMessage:
+    """A message that waits for the windows of some clients."""
+
+    def __init__(self, count: cython.Py_ssize_t) -> None:
+        self.bytes = count
+        self.holders = 0
+        self.origin: tuple[int, int, int] | None = None  # of a traced message
+
+
+# Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record;
+# for the count of what is held.
+Waiting = tuple[bytes, int, int, int, bytes, bytes, BackloggedMessage]
+
+
+class OutboundWindow:
+    """QoS 1/2 towards one client: made with its first message.
+
+    Ephemeral: ``states`` and ``identifiers`` are indexed by packet identifier & mask. Durable: ``pushes``.
+    """
+
+    def __init__(self, window: cython.int) -> None:
+        slots: cython.int = 1
+        while slots < 2 * window:
+            slots *= 2
+        self.window = window
+        self.mask = slots - 1
+        self.next_identifier, self.inflight = 1, 0
+        self.states = bytearray(slots)
+        self.identifiers = bytearray(2 * slots)  # u16 each
+        self.pending: deque[Waiting] | None = None
+        self.picks: dict[int, tuple[bytes, bytes, int]] | None = None  # identifier: share, record, when it came
+        self.pending_bytes = self.picks_bytes = 0  # second: of their records, those that wait in pending included
+        self.trips = RoundTrips()
+        self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state
+        self.answered: dict[int, int] | None = None  # session_seq: last packet type of the client
+        self.unsent_acks: deque[bytes] | None = None
+        self.traced: dict[int, Any] | None = None  # identifier: topic, origin, session_seq, marked, of what is told of
+
+
+class PendingAck:
+    """An accepted QoS 1/2 message while destinations have not acknowledged it.
+
+    Attributes:
+        tag: This edge's counter for it, from 1.
+        waiting: Destinations still to acknowledge.
+        reason_code: Worst of the answers so far; 0x10 when nobody subscribed.
+    """
+
+    def __init__(
+        self, tag: cython.ulonglong, qos: cython.int, conn: LoopConnection | None, packet_identifier: cython.int
+    ) -> None:
+        self.tag = tag
+        self.qos = qos
+        self.waiting = 0
+        self.reason_code = 0
+        self.conn = conn
+        self.packet_identifier = packet_identifier
+        self.done = False
+        self.counted = False  # in the publisher's quota
+        self.delivered = False  # somebody may have it: no answer may say that it was not accepted
+        self.traced = False
+        self.on_done: Callable[[int], object] | None = None
+        self.record: bytes = b""  # MSG without partitions and share, for outboxes
+        self.at_ns = 0
+        self.excess_bytes = 0  # counted in the publisher's
+        self.pick: Remote | None = None  # of a shared group's copy: where it went
+        self.parent: PendingAck | None = None  # the message that it is a copy of
+        self.group: ShareGroup | None = None
+        self.tried: list[Remote] | None = None  # destinations that refused it, for the core
+        self.route: Route | None = None  # with a ledger, once it is sent: this and all below
+        self.retained_partition = -1  # that retains the message, -1 for none
+        self.origin_kind = self.origin_a = self.origin_b = 0
+
+
+class PartitionOutbox:
+    """Unacknowledged messages towards one partition, by tag in the order sent."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, PendingAck] = {}
+        self.unsent: deque[PendingAck] = deque()
+        self.held = False  # new messages queue in unsent: no primary, or a replay is under way
+        self.target: LoopPeer | None = None
+        self.former: dict[LoopPeer, int] | None = (
+            None  # primaries before the present one: highest tag that they were sent
+        )
+
+
+class LoopPeer:
+    """Another node: its link, this turn's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
+
+    def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore, low_bytes: int) -> None:
+        """node: its number in the ClusterMap; low_bytes: room of the link below which publishers to it wait."""
+        self.node = node
+        self.tier = tier
+        self.incarnation = incarnation
+        self.link = link
+        self.conn: LoopConnection | None = None
+        self.dead = False
+        self.key: object = None
+        self.is_edge = tier == TIER_EDGE
+        self.may_publish = may_send(tier, TIER_EDGE, FrameKind.PUBLISH)
+        self.may_acknowledge = may_send(tier, TIER_EDGE, FrameKind.PUBLISH_ACK)
+        self.may_push = may_send(tier, TIER_EDGE, FrameKind.PUSH)
+        self.batch: Buffer | None = None
+        self.batch_messages: list[PendingAck] = []
+        self.inflight: deque[tuple[int, list[PendingAck]]] = deque()
+        self.picks: dict[int, PendingAck] = {}  # shared copies at this edge, by tag, until PUBLISH_ACK
+        self.publish_acks: Buffer | None = None
+        self.push_acks: Buffer | None = None
+        self.room = link.room()
+        self.low_bytes = low_bytes
+        self.untold = 0  # bytes received since it was last woken for a TAKEN
+        self.full = False
+        self.waiters: list[LoopConnection] = []
+        self.blocked: deque[tuple[int, bytes, list[PendingAck] | None]] = deque()
+        self.listed = False
+
+
+class PublishView:
+    """The PUBLISH at hand, as positions into ``data``: one that was parsed, forwarded, or made from an Inbound."""
+
+    def __init__(self) -> None:
+        if cython.compiled:  # pragma: no cover
+            self.data = cython.NULL
+        else:
+            self.data = b""
+        self.keep = b""  # owner of data where it is not the receive buffer
+        self.version, self.qos = 4, 0
+        self.retain = self.dup = self.traced = False
+        self.has_reserved = False  # it has a user property that only an edge may write
+        self.packet_identifier = 0
+        self.expiry_s = NO_EXPIRY
+        self.alias = 0
+        self.alias_at = -1  # position of the property, -1 for none
+        self.expiry_at = -1
+        self.properties_at = 0
+        self.properties_bytes = 0
+        self.plain_bytes = 0  # without alias and expiry
+        self.payload_at = self.payload_bytes = 0
+        self.topic = b""
+        self.origin_kind = 0
+        self.origin_a = self.origin_b = 0
+        self.session = self.owner_epoch = 0
+        self.pending: Waiting | None = None  # shared by the sessions of one encoding
+        self.pending_key = -1
+
+
+class HotState(Counters):
+    """State that all modules of the loop share; ``Engine`` adds the methods."""
+
+    def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
+        Counters.__init__(self)
+        self.handler: Any = handler
+        self.incarnation = incarnation
+        self.origin_prefix = b"edge/%d/" % incarnation  # of origins of this edge as texts
+        self.now_ns = self.turn_end_ns = 0
+        self.authorizing = False
+        self.ledger: Any = None
+        self.ledger_rows = Buffer(4096)
+        self.ledger_count = self.ledger_offset_ns = 0  # rows in it; UTC minus the loop's clock
+        self.delivered = Durations()  # turns, from first byte to last send, for each PUBLISH to a client
+        self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, of those that were not answered at once
+        self.journal: Any = None
+        self.trace: Any = None
+        self.noted_ns = self.notes = self.lease_until_ns = 0  # first two: turn of the last note, and how many it had
+        self.leased = False
+        self.fence_ns = 0  # when ``Handler.fence_over`` is called before anything else is done; 0: never
+        self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
+        self.reading = True  # from clients; false once this edge stops
+        self.pool = Pool()
+        self.packet, self.second = PublishView(), PublishView()  # the latter: sent again while another one is at hand
+        self.scratch, self.converted = Buffer(4096), Buffer(4096)
+        self.numbers = 0
+        self.conns: list[LoopConnection] = []  # each at its ``slot``: the last one takes the place of one that goes
+        self.dirty_first: LoopConnection | None = None  # linked in the order of marking: no list is made in every turn
+        self.dirty_last: LoopConnection | None = None
+        self.ready: list[LoopConnection] = []
+        self.roomy: list[LoopConnection] = []  # of which ``Handler.has_room`` is called in the next turn
+        self.gone: list[LoopConnection] = []
+        self.closings = 0  # of them, how many more the core is told of in this turn
+        self.high, self.lingering = list[LoopConnection](), list[LoopConnection]()
+        self.sessions: dict[int, LoopConnection] = {}
+        self.direct = False  # sockets: a long run may be sent from the receive buffer
+        self.routes: dict[bytes, Route] = {}
+        self.local_routes: dict[bytes, Route] = {}
+        self.routes_version, self.missed = 0, False  # first: connections look their Route up again
+        self.rights_epoch = 1  # of rules: verdicts of another one are void, and nothing has this one at first
+        self.generation = 0  # of what Routes are made from: older ones are refreshed when they are next used
+        self.routes_max = limits.routes_max
+        self.tags = first_number(incarnation)
+        self.origin_tag = 0  # the message at hand goes by this tag as its origin, 0: by its own
+        self.owner_block = b""  # of the message at hand: its user, for the partition that retains it; b"": nobody
+        self.peers: list[LoopPeer] = []
+        self.busy_peers: list[LoopPeer] = []  # with something to send this turn
+        self.full_peers = 0
+        self.primaries: list[LoopPeer | None] = [None] * limits.partitions
+        self.primaries_version = 0
+        self.epochs: list[int] = [0] * limits.partitions  # partition_epoch of each, as records name it
+        self.outboxes: list[PartitionOutbox | None] = [None] * limits.partitions
+        self.pumping: dict[int, bool] = {}  # partitions whose outbox is being replayed, in turn
+        self.outbox_bytes = 0
+        self.outbox_waiters: list[LoopConnection] = []
+        self.peer_low_bytes = limits.peer_low_bytes
+        self.will_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # partition: wills delivered here
+        self.session_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # publishing session: counters likewise
+        self.picked_origins: OrderedDict[tuple[bytes, int], OriginWindow] = OrderedDict()  # share, session: likewise
+        self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
+        self.held_bytes_max, self.read_ahead_bytes = 1 << 62, 0
+        self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
+        self.turn_bytes_max = limits.turn_bytes_max
+        self.permissions_max = limits.permissions_max
+        self.received_max = limits.received_max
+        self.bound_by(limits)
+        self.paced: list[LoopConnection] = []  # parked with PARK_RATE
+        self.paced_at_ns = 0  # when they were last looked at
+
+    def bound_by(self, limits: "HotLimits") -> None:
+        """Go by these limits, at first or from now on; a connection keeps what its session began with."""
+        self.limits = limits
+        self.outbox_bytes_max, self.window_max = limits.outbox_bytes_max, limits.outbound_window_max
+        self.output_high, self.output_low = limits.output_high_bytes, limits.output_low_bytes
+        self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high
+        self.lag_after_ns, self.excess_wait_ns = limits.lag_after_ns, limits.receive_excess_wait_ns
+        self.pending_max, self.pending_bytes_max = limits.pending_messages_max, limits.pending_bytes_max
+        self.excess_max, self.excess_bytes_max = limits.receive_excess_messages_max, limits.receive_excess_bytes_max
+        self.publish_gap_ns = int(1e9 / limits.publish_rate_max) if limits.publish_rate_max else 0
+        self.packet_timeout_ns, self.packet_rate_min = limits.packet_timeout_ns, limits.packet_rate_min
+        self.read_ahead_max = limits.read_ahead_bytes_max
+        self.user_bytes_max = limits.user_property_bytes_max
+        self.users_max = limits.user_properties_max or self.user_bytes_max  # none is shorter than four bytes

@@ -1,0 +1,19 @@
+# C form of verdicts.py.
+from edge.loop.layout cimport NOT_AUTHORIZED, TOPIC_NAME_INVALID
+from edge.loop.state cimport LoopConnection, HotState, Route
+
+
+cdef enum:
+    PLAIN = 0x07
+    RETAINED_SHIFT = 3
+    OF_CLASS = 0x40
+    TOO_DEEP = 0x80
+
+
+cdef Route allowed_route(HotState hot, LoopConnection conn, Route route, bytes topic, int qos, bint retain)
+
+
+# private
+cdef int _verdicts(HotState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
+cdef int _ask(HotState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
+cdef void _renew(HotState hot, Route route) noexcept

@@ -1,0 +1,135 @@
+"""Subscriptions of an edge's ephemeral sessions, and what is under way to and from one client."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from edge.clients.client import Client
+from edge.loop.state import PendingAck
+from edge.node.node import NS, EdgeNode
+from edge.queries.clients import ClientTable
+from edge.queries.windows import open_packets
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from mqtt.topics import parse_shared
+from wire.messages.sessions import SessionSubscription
+from wire.queries.source import Columns, Place, QueryRefused, RowScan, RowSource
+
+__all__ = ["subscription_sources"]
+
+
+def subscription_sources(node: EdgeNode, table: ClientTable, local: EphemeralSubscriptions) -> dict[str, RowSource]:
+    """Return the looks at subscriptions and at what is under way."""
+
+    def since_ms(pair: tuple[Client, SessionSubscription]) -> int | None:
+        since = local.since(pair[0], pair[1].topic_filter)
+        return table.utc_of(since) if since else None
+
+    columns = {**_subscription_columns(node.name), "since_ms": since_ms}
+    return {
+        "subscriptions": RowSource(lambda ask: _subscriptions(table, ask), columns),
+        "inflight": RowSource(lambda ask: _inflight(node, table, ask), _INFLIGHT),
+    }
+
+
+def _subscriptions(table: ClientTable, ask: RowScan) -> Iterator[tuple[Place, Any]]:
+    """Yield the subscriptions of each client behind a place: (connection, how many of its filters were shown)."""
+    number, passed = ask.numbers(2)
+    behind = RowScan(ask.where, str(number - 1) if number >= 0 else "", ask.wanted, ask.role, ask.limit, ask.now)
+    for found, client in table.walk(behind):
+        if client.session:
+            continue  # a storage node shows them; here stand filters of its groups alone
+        for count, subscription in enumerate(list(client.subscriptions.values()), 1):
+            if found != number or count > passed:
+                yield (found, count), (client, subscription)
+
+
+def _subscription_columns(name: str) -> Columns:
+    return {
+        "client_id": lambda pair: pair[0].client_id,
+        "filter": lambda pair: _filter_of(pair[1]),
+        "qos": lambda pair: pair[1].qos,
+        "share": lambda pair: _share_of(pair[1]),
+        "no_local": lambda pair: pair[1].no_local,
+        "retain_as_published": lambda pair: pair[1].retain_as_published,
+        "retain_handling": lambda pair: pair[1].retain_handling,
+        "identifier": lambda pair: pair[1].identifier,
+        "node": lambda _: name,
+        "durable": lambda _: False,
+        "partition": lambda pair: pair[0].partition,
+        "session": lambda _: 0,
+        "partial": lambda pair: pair[1].topic_filter in pair[0].partial,
+    }
+
+
+def _filter_of(subscription: SessionSubscription) -> str:
+    shared = parse_shared(subscription.topic_filter)
+    return shared[1] if shared is not None else subscription.topic_filter
+
+
+def _share_of(subscription: SessionSubscription) -> str:
+    shared = parse_shared(subscription.topic_filter)
+    return shared[0] if shared is not None else ""
+
+
+# --- under way
+
+
+class _Flight:
+    """One message under way, in either direction."""
+
+    __slots__ = ("client", "message", "now_ns", "packet", "seq", "state")
+
+    def __init__(self, client: Client, packet: int, state: str, seq: int | None, message: PendingAck | None) -> None:
+        self.client = client
+        self.packet = packet
+        self.state = state
+        self.seq = seq
+        self.message = message
+        self.now_ns = 0
+
+
+def _inflight(node: EdgeNode, table: ClientTable, ask: RowScan) -> Iterator[tuple[Place, Any]]:
+    """Yield what is under way to a client, oldest first, then what it published; places count the rows."""
+    clients = table.named(ask.where["client_id"])
+    if not clients:
+        raise QueryRefused(f"edge {node.name} has no connection of client {ask.where['client_id'][:64]!r}")
+    (after,) = ask.numbers(1)
+    at = 0
+    for client in clients:
+        for flight in _flights(client):
+            at += 1
+            flight.now_ns = int(ask.now * NS)
+            if at > after:
+                yield at, flight
+
+
+def _flights(client: Client) -> Iterator[_Flight]:
+    conn = client.conn
+    for packet, state, seq in open_packets(conn):
+        yield _Flight(client, packet, state, seq, None)
+    for message in list(conn.ack_queue or ()):
+        yield _Flight(client, message.packet_identifier, "unfinished", None, message)
+    for packet, code in list((conn.received or {}).items()):
+        if code != -1:  # without PUBREC it stands in ack_queue: ANSWER_PENDING of edge/loop/state.pxd
+            yield _Flight(client, packet, "unreleased", None, None)
+
+
+def _age_s(flight: _Flight) -> float | None:
+    if flight.message is None or not flight.message.at_ns:
+        return None
+    return max(0.0, (flight.now_ns - flight.message.at_ns) / NS)
+
+
+def _is_own(flight: _Flight) -> bool:
+    return flight.state.startswith("un")
+
+
+_INFLIGHT: Columns = {
+    "client_id": lambda flight: flight.client.client_id,
+    "direction": lambda flight: "from" if _is_own(flight) else "to",
+    "packet": lambda flight: flight.packet,
+    "qos": lambda flight: flight.message.qos if flight.message is not None else None,
+    "state": lambda flight: flight.state,
+    "seq": lambda flight: flight.seq,
+    "age_s": _age_s,
+    "waits_for": lambda flight: [f"{flight.message.waiting} destinations"] if flight.message is not None else None,
+}

@@ -1,0 +1,296 @@
+"""Live messages of a new subscription, held until its retained ones are sent (ephemeral sessions).
+
+While the retained messages are read, the loop gives copies for the subscription's topics here, as records, and delivers
+them when they are given back. All holds of a client have one order, and a topic's messages are held while any of its
+filters is, so that the end of one hold lets nothing overtake what waits for another. What the retained read found among
+them is sent once. What a read that lasts too long can hold no longer still goes this way, and its topics are noted: the
+read's copies of them are older. Bounded like any ephemeral session; a durable session's live messages wait in its queue
+instead. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4; docs/adr/0033-held-copies.md.
+"""
+
+from edge.clients.client import Client
+from edge.loop.layout import HELD, HELD_FULL, NOT_HELD
+from edge.loop.state import LoopConnection, Sub
+from edge.node.node import EdgeNode
+from edge.node.ports import RetainedCopySource
+from edge.rights.client_rights import ClientRights
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from edge.subscriptions.sys_scope import is_routed
+from mqtt.topic_trie import TopicTrie
+from wire.messages.batches import PublishMessage, decode_publish
+from wire.messages.overlapping import identifiers_of
+from wire.messages.retained import RetainedMessage
+from wire.messages.sessions import SessionSubscription
+
+__all__ = ["Hold", "LiveMessageHolds"]
+
+CLIENT_BYTES_MAX = 1024 * 1024  # held for one client; more end the holding
+EDGE_BYTES_MAX = 32 * 1024 * 1024  # for all of them; more end it for those that have more than their part of it
+COPY_OVERHEAD_BYTES = 1024  # what a copy takes besides its record, rounded up
+COPY_BYTES = 32  # of a written copy besides what is in its record, at most
+TOPICS_MAX = 10_000  # noted for one client; beyond it a late copy of any topic counts as older
+
+
+class Hold:
+    """One SUBSCRIBE's retained reads, and the filters that wait for them."""
+
+    __slots__ = ("client", "deadline", "late", "read", "topic_filters")
+
+    def __init__(self, client: Client, topic_filters: list[str], deadline: float) -> None:
+        self.client = client
+        self.topic_filters = set(topic_filters)  # without those that were unsubscribed meanwhile
+        self.deadline = deadline
+        self.late = False  # messages pass; the read is still under way
+        self.read = False  # the read has ended; what is held goes out as the client takes it
+
+    @property
+    def passes(self) -> bool:
+        """Return whether its messages go out."""
+        return self.late or self.read
+
+
+class HeldCopy:
+    """One copy of a message."""
+
+    __slots__ = ("record", "since", "sub", "topic")
+
+    def __init__(self, since: float, sub: Sub, topic: bytes, record: bytes) -> None:
+        self.since = since
+        self.sub = sub
+        self.topic = topic
+        self.record = record
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that it takes, about."""
+        return len(self.record) + COPY_OVERHEAD_BYTES
+
+    @property
+    def payload(self) -> bytes:
+        """Return what its message says."""
+        (message,) = decode_publish(self.record)
+        assert isinstance(message, PublishMessage)
+        return message.payload
+
+
+class HeldCopies:
+    """Copies held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
+
+    __slots__ = ("bytes", "client", "copies", "holds", "passed")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.holds: list[Hold] = []
+        self.copies: list[HeldCopy] = []
+        self.bytes = 0  # of them, about
+        # Topics of messages that went out before a late read ended, with the identifiers of their copies.
+        self.passed: dict[bytes, set[bytes]] = {}
+
+    @property
+    def passes(self) -> bool:
+        """Return whether copies of some hold go out."""
+        return any(hold.passes for hold in self.holds)
+
+    def wanted_filters(self) -> TopicTrie:
+        """Return the filters that still wait for their retained messages."""
+        filters = TopicTrie()
+        for hold in self.holds:
+            for name in hold.topic_filters if not hold.passes else ():
+                filters.add(name, 0, True)
+        return filters
+
+
+class LiveMessageHolds:
+    """The holds of one edge."""
+
+    def __init__(
+        self, node: EdgeNode, loop: RetainedCopySource, local: EphemeralSubscriptions, rights: ClientRights
+    ) -> None:
+        self._node = node
+        self._rights = rights
+        self._loop = loop
+        self._local = local
+        self._waiting: dict[int, HeldCopies] = {}  # by client
+        self._due: dict[int, HeldCopies] = {}  # of them those that let go something at the end of the turn
+        self._bytes = 0  # of all copies, about
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def count_for(self, number: int) -> int:
+        """Return how many copies wait for a connection."""
+        waiting = self._waiting.get(number)
+        return len(waiting.copies) if waiting is not None else 0
+
+    def left_s(self, number: int) -> float | None:
+        """Return how long copies for a connection wait at most, None where none wait."""
+        waiting = self._waiting.get(number)
+        holds = waiting.holds if waiting is not None else []
+        left = [hold.deadline - self._node.now for hold in holds if not hold.passes]
+        return max(0.0, *left) if left else None
+
+    def begin(self, client: Client, granted: list[SessionSubscription], existed: list[bool]) -> Hold | None:
+        """Hold the filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
+
+        A filter that is subscribed to again too: its retained messages are sent once more [MQTT-3.8.4-3].
+
+        No Local subscriptions are not held: from the copy alone nobody could tell whose message it was.
+        """
+        filters = [
+            subscription.topic_filter
+            for subscription, before in zip(granted, existed, strict=True)
+            if (subscription.retain_handling == 0 or (subscription.retain_handling == 1 and not before))
+            and not subscription.no_local
+            and not subscription.topic_filter.startswith("$share/")
+            and is_routed(subscription.topic_filter)
+        ]
+        if not filters:
+            return None
+        node = self._node
+        waiting = self._waiting.get(client.number)
+        if waiting is None:
+            waiting = self._waiting[client.number] = HeldCopies(client)
+        hold = Hold(client, filters, node.now + node.limits.retained_hold_s)
+        waiting.holds.append(hold)
+        client.holds.update(filters)
+        return hold
+
+    def take(self, sub: Sub, topic: bytes, record: bytes) -> int:
+        """Keep a copy that the loop has for a subscriber, and answer as ``Handler.hold`` does."""
+        client = sub.conn.context
+        waiting = self._waiting.get(client.number) if isinstance(client, Client) else None
+        if waiting is None:
+            return NOT_HELD  # by a Route that is older than the end of the hold
+        self._keep(waiting, HeldCopy(self._node.now, sub, topic, record))
+        full = waiting.bytes > CLIENT_BYTES_MAX or self._bytes > EDGE_BYTES_MAX
+        if full or waiting.passes:
+            self._due[waiting.client.number] = waiting
+            self._node.wake()
+        return HELD_FULL if full else HELD
+
+    def _keep(self, waiting: HeldCopies, copy: HeldCopy) -> None:
+        waiting.copies.append(copy)
+        waiting.bytes += copy.size
+        self._bytes += copy.size
+
+    def is_held(self, hold: Hold, subscription: SessionSubscription, message: RetainedMessage) -> bool:
+        """Whether a retained message is among the held ones, which are sent, or older than one that has passed.
+
+        What another subscription of the client gets as a copy of its own says nothing of this one.
+        """
+        waiting = self._waiting.get(hold.client.number)
+        if waiting is None:
+            return False
+        if len(waiting.passed) > TOPICS_MAX:
+            return True
+        topic, own = message.topic.encode(), identifiers_of([subscription])
+        if any(subscription.merged or identifiers == own for identifiers in waiting.passed.get(topic, ())):
+            return True
+        return any(
+            copy.topic == topic
+            and (subscription.merged or copy.sub.identifiers == own)
+            and copy.payload == message.payload
+            for copy in waiting.copies
+        )
+
+    def unsubscribed(self, client: Client, names: list[str]) -> None:
+        """Filters are gone while their retained messages were read: what was held for them goes out before UNSUBACK."""
+        waiting = self._waiting.get(client.number)
+        held = client.holds.intersection(names)
+        if waiting is None or not held:
+            return
+        client.holds -= held
+        for hold in waiting.holds:
+            hold.topic_filters -= held
+        self._release(waiting, at_once=True)
+
+    def end(self, hold: Hold) -> None:
+        """Deliver what was held and nothing else waits for; from now on the filters' copies go to the client."""
+        client = hold.client
+        waiting = self._waiting.get(client.number)
+        if waiting is None or hold not in waiting.holds:
+            return
+        hold.read = True
+        self._release(waiting)
+
+    def _release(self, waiting: HeldCopies, *, at_once: bool = False) -> None:
+        """Deliver what nothing waits for any more, as far as the client takes it, and end the holds that are empty.
+
+        ``at_once``: all of it, and what the client does not take is dropped like any live message.
+        """
+        client = waiting.client
+        copies, waiting.copies = waiting.copies, []
+        self._bytes -= waiting.bytes
+        waiting.bytes = 0
+        at_once = at_once or client.conn.closed
+        wanted = waiting.wanted_filters() if copies else None
+        stuck = False
+        for copy in copies if not client.conn.closed else ():
+            if stuck or (wanted is not None and wanted.match(copy.topic.decode())):
+                self._keep(waiting, copy)
+            elif at_once or self._takes(copy):
+                self._deliver(waiting, copy)
+            else:
+                stuck = True  # those behind it as well: each topic keeps its order
+                self._keep(waiting, copy)
+        if stuck:
+            self._loop.report_room(client.conn)
+            return
+        for hold in [hold for hold in waiting.holds if hold.read]:
+            waiting.holds.remove(hold)
+            client.holds -= hold.topic_filters
+            for name in sorted(hold.topic_filters) if not client.conn.closed else ():
+                self._local.released(client, name)
+        if not any(hold.topic_filters for hold in waiting.holds):
+            waiting.holds.clear()
+            del self._waiting[client.number]
+
+    def _takes(self, copy: HeldCopy) -> bool:
+        """Return whether a copy would not be dropped now."""
+        size = len(copy.record) + len(copy.sub.identifiers) + COPY_BYTES
+        return self._loop.can_take(copy.sub.conn, size, copy.sub.qos, True)
+
+    def _deliver(self, waiting: HeldCopies, copy: HeldCopy) -> None:
+        client = waiting.client
+        if waiting.holds and len(waiting.passed) <= TOPICS_MAX:
+            waiting.passed.setdefault(copy.topic, set()).add(copy.sub.identifiers)
+        if self._rights.may_receive(client, copy.topic.decode(), copy.sub.qos):
+            self._loop.deliver_held(copy.sub, copy.record, int(self._node.now - copy.since))
+        else:
+            self._node.count("dropped_held_rights")
+            self._node.journal.note("drop", "not_authorized", client.client_id, copy.topic.decode())
+
+    def has_room(self, conn: LoopConnection) -> None:
+        """A client can be sent more."""
+        waiting = self._waiting.get(conn.number)
+        if waiting is not None and waiting.copies and waiting.passes:
+            self._release(waiting)
+
+    def next_turn(self, now: float) -> None:
+        """Let go what became much in this turn, and what came for a read that lasts too long."""
+        if self._bytes > EDGE_BYTES_MAX:
+            self._let_go(list(self._waiting.values()), now)
+        elif self._due:
+            self._let_go(list(self._due.values()), now)
+        self._due.clear()
+
+    def tick(self, now: float) -> None:
+        """Let go what was held for long enough; a read that ends later brings nothing older."""
+        self._let_go(list(self._waiting.values()), now)
+
+    def _let_go(self, some: list[HeldCopies], now: float) -> None:
+        room = CLIENT_BYTES_MAX
+        if self._bytes > EDGE_BYTES_MAX:
+            room = min(room, EDGE_BYTES_MAX // len(self._waiting))
+        for waiting in some:
+            full = waiting.bytes > room
+            for hold in list(waiting.holds):
+                if hold.client.conn.closed:
+                    self.end(hold)
+                elif not hold.passes and (full or hold.deadline <= now):
+                    self._node.count("holds_cut_full" if full else "holds_cut_time")
+                    hold.late = True
+            if waiting.copies and waiting.passes:
+                self._release(waiting)
+                if waiting.bytes > room:
+                    self._release(waiting, at_once=True)

@@ -1,0 +1,128 @@
+"""$SYS by time: this edge's figures are published to the subscribers that are connected here when they changed.
+
+Routes have the ephemeral sessions. Filters of stored sessions stand in storage, which knows nothing of an edge's
+figures: those under $SYS are kept here too, for as long as their client is connected here. An absent client misses
+figures, as there is no edge whose they would be.
+"""
+
+from collections.abc import Sequence
+
+from conf.drop_reasons import REASON_OF
+from edge.clients.client import Client
+from edge.clients.clients import Clients
+from edge.loop.state import InboundPublish, Route, Sub
+from edge.node.node import EdgeNode
+from edge.node.ports import LoopCounters
+from edge.rights.client_rights import ClientRights
+from edge.subscriptions.ephemeral_sessions import EphemeralSubscriptions
+from edge.subscriptions.sys_scope import has_figures
+from edge.subscriptions.sys_topics import SysTopics
+from edge.subscriptions.topic_routes import TopicRoutes
+from wire.messages.sessions import SessionOpened, SessionSubscription
+
+__all__ = ["SysFigures"]
+
+
+class SysFigures:
+    """Publishes the figures of one edge every ``sys_interval_s``; 0: never.
+
+    Args:
+        node: This edge.
+        loop: Its counters, and where topics are published.
+        clients: The connections; it looks on when they open and end.
+        routes: Subscribers of ephemeral sessions.
+        sys: The figures.
+        rights: What each client may receive.
+    """
+
+    def __init__(
+        self,
+        node: EdgeNode,
+        loop: LoopCounters,
+        clients: Clients,
+        routes: TopicRoutes,
+        sys: SysTopics,
+        rights: ClientRights,
+    ) -> None:
+        self._rights = rights
+        self._stored = EphemeralSubscriptions(lambda _: None)  # of stored sessions connected here
+        self._names: dict[int, set[str]] = {}  # their filters, by connection
+        clients.lifecycle.watch(self)
+        self._node = node
+        self._loop = loop
+        self._clients = clients
+        self._routes = routes
+        self._sys = sys
+        self._started = 0.0
+        self._next = 0.0
+        self._last = 0.0
+
+    def begin(self, now: float) -> None:
+        """Count the time of service from the first call."""
+        if not self._started:
+            self._started = self._last = now
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` has something to do."""
+        return self._next if self._node.limits.sys_interval_s else float("inf")
+
+    def tick(self, now: float) -> None:
+        """Publish what changed, if it is time."""
+        if now < self.next_deadline():
+            return
+        self._next = now + self._node.limits.sys_interval_s
+        interval_s, self._last = now - self._last, now
+        figures = self._figures()
+        for topic, value in self._sys.update(now - self._started, interval_s, figures, self._node.map):
+            route = self._routes.of_local(topic.encode())
+            if route.subs:
+                self._loop.publish(route, InboundPublish(topic.encode(), value))
+            stored = tuple(sub for sub in self._stored.subscribers(topic).subs if self._may_receive(sub, topic))
+            if stored:
+                self._loop.publish(Route(topic.encode(), stored), InboundPublish(topic.encode(), value))
+
+    def _figures(self) -> dict[str, int]:
+        """Return the loop's counters, and what else $SYS shows."""
+        figures = self._loop.counters() | {
+            name: self._node.counts[name] for name in REASON_OF.keys() & self._node.counts
+        }
+        figures["clients"] = self._clients.doors.total()
+        figures["subscriptions"] = len(self._routes.local)
+        figures["shared"] = self._routes.local.shared
+        figures["sockets"] = self._clients.adopted
+        figures["connects"] = sum(count for name, count in self._node.counts.items() if name.startswith("connects_"))
+        return figures
+
+    def _may_receive(self, sub: Sub, topic: str) -> bool:
+        """Return whether a stored session may have a figure: other rules may have granted its filter."""
+        client = sub.conn.context
+        return isinstance(client, Client) and self._rights.may_receive(client, topic, 0)
+
+    # --- filters of stored sessions
+
+    def connected(self, client: Client, opened: SessionOpened) -> None:
+        """Take the filters that a session had before, as its partition names them."""
+        if opened.sys_filters:
+            self.subscribed(client, opened.sys_filters)
+
+    def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
+        """Take filters that reach figures; those of an ephemeral session stand in Routes."""
+        if not client.session:
+            return
+        for subscription in taken:
+            if has_figures(subscription.topic_filter):
+                self._names.setdefault(client.number, set()).add(subscription.topic_filter)
+                self._stored.add(client, subscription)
+
+    def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
+        """Forget filters."""
+        held = self._names.get(client.number)
+        for name in held.intersection(names) if held else ():
+            self._stored.remove(client, name)
+        if held:
+            held.difference_update(names)
+
+    def disconnected(self, client: Client) -> None:
+        """Forget the filters of a client that is gone."""
+        for name in self._names.pop(client.number, ()):
+            self._stored.remove(client, name)

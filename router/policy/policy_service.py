@@ -1,0 +1,255 @@
+"""All that a router does about the policy: its machine, those who follow it and ask it, and the verbs that wait.
+
+A command that takes rights is answered when nobody acts by the old ones any more; one that changes nothing waits as
+well, because the one that changed it may still be waited for. One that only gives is answered at its commit. Sans-IO.
+Rules: docs/adr/0034.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from access.operators.arguments import PolicyStatus, TokenCheck
+from access.policy.commands import PolicyCommand, PolicyOrder
+from access.policy.machine import PolicyMachine, PolicyOutcome
+from router.map.not_leading import does_not_lead
+from router.map.proposals import OpenProposal, ProposalOrigin
+from router.policy.policy_answers import READING, takes_of
+from router.policy.policy_commands import CHANGING
+from router.policy.policy_proposals import PolicyProposals
+from router.policy.policy_stream import PolicyStream
+from router.policy.pruning import Pruning
+from router.policy.user_answers import answers_to
+from router.policy.verb_waits import CompletedWait, VerbWaits, WaitEnd
+from wire.messages.cluster_map import ClusterMap, NodeIncarnation
+from wire.messages.control import Control
+from wire.messages.digests import DigestLog, Verdict
+from wire.messages.hello import PeerKey
+from wire.messages.nodes import Heartbeat
+from wire.messages.operators import Admin, AdminReply
+from wire.messages.policy import AskCredentials, FetchUsers, FollowPolicy
+
+__all__ = ["LeaderCheck", "PolicyQuestion", "PolicyService"]
+
+FAILED = 1
+PARTIAL = 3
+NOT_READY = 4
+
+PolicyQuestion = FollowPolicy | AskCredentials | FetchUsers
+
+
+class LeaderCheck(NamedTuple):
+    """This router's part, as it answers an operator."""
+
+    here: bool  # it leads
+    node: str
+    leader: str  # "" if none is known
+
+
+class PolicyService:
+    """The policy at one router.
+
+    Args:
+        tell: Sends a message to a node.
+        send: The same for one that is encoded already.
+        give: Gives encoded commands to Raft, with the node that waits for them.
+        count: Counts an event by name.
+        utc: Seconds since the epoch, by this machine's clock: bans end by it.
+        page_bytes: Of a whole view in one message.
+        pruning: Says when to remove what has ended.
+    Attributes:
+        digests: Of the newest epochs of the policy.
+        credentials_sent: Users whose password records were sent, by the edge that asked.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, Control], None],
+        send: Callable[[str, bytes], None],
+        give: Callable[[PolicyCommand, bytes, ProposalOrigin | None], None],
+        count: Callable[[str], None],
+        utc: Callable[[], float],
+        page_bytes: int,
+        pruning: Pruning,
+    ) -> None:
+        self.machine = PolicyMachine()
+        self.digests = DigestLog()
+        self.waits = VerbWaits()
+        self.credentials_sent: Counter[str] = Counter()
+        self.is_current = False  # it has applied all that was committed before it led
+        self._tell = tell
+        self._send = send
+        self._utc = utc
+        self._stream = PolicyStream(page_bytes)
+        self._proposals = PolicyProposals(self.machine, give, count)
+        self._pruning = pruning
+
+    @property
+    def epoch(self) -> int:
+        """Return the policy_epoch of this router."""
+        return self.machine.epoch
+
+    # --- the log
+
+    def applied(
+        self, now: float, command: PolicyCommand, proposed: OpenProposal | None, cluster_map: ClusterMap
+    ) -> None:
+        """Carry out a committed command, tell those who follow, and answer who asked for it here."""
+        outcome = self.machine.apply(command)
+        if outcome.step is not None:
+            self.digests.note(self.machine.epoch, self.machine.digest)
+            for node, data in self._stream.step(outcome.step):
+                self._send(node, data)
+            self.waits.committed(now, self.machine.epoch, cluster_map)
+        if proposed is not None:
+            self.is_current = True  # this one stands behind all that was committed before
+            if proposed.asker is not None:
+                self._answer(now, proposed.asker, outcome)
+
+    def elected(self, now: float, cluster_map: ClusterMap) -> None:
+        """This router leads from here; it may have yet to apply what its former leaders committed."""
+        self.waits.elected(now, cluster_map, self.epoch)
+        self.is_current = False
+
+    def replaced(self, now: float) -> None:
+        """Have those who follow read the whole policy: a snapshot took the place of the one before."""
+        self.digests.begin(self.machine.epoch, self.machine.digest)
+        for node, message in self._stream.replaced(now, self.machine):
+            self._say(node, message)
+
+    def propose(self, now: float, command: PolicyCommand, asker: ProposalOrigin | None = None) -> None:
+        """Propose a command; its asker is answered when it is refused, settled, or has waited for too long."""
+        outcome = self._proposals.propose(command, asker, is_current=self.is_current)
+        if outcome is not None and asker is not None:
+            self._answer(now, asker, outcome)
+
+    # --- messages
+
+    def handle(self, now: float, node: str, peer: PeerKey, message: PolicyQuestion) -> None:
+        """Take what an edge asks of the policy."""
+        if isinstance(message, FollowPolicy):
+            for answer in self._stream.follow(now, node, peer.incarnation, message, self.machine):
+                self._say(node, answer)
+        else:
+            if isinstance(message, AskCredentials):
+                self.credentials_sent[node] += 1
+            for users in answers_to(message, self.machine):
+                self._tell(node, users)
+
+    def heard(self, now: float, message: Heartbeat) -> None:
+        """Take what a heartbeat says of the policy, at the leader; nothing of another policy than this log's."""
+        if self.verdict(message).contradicts:
+            return
+        incarnation: NodeIncarnation = (message.node, message.incarnation)
+        self.waits.heard(now, incarnation, message.policy_received, message.policy_epoch, self.machine.epoch)
+
+    def verdict(self, message: Heartbeat) -> Verdict:
+        """Return whether what a heartbeat says of the policy is a state of this log."""
+        return self.digests.verdict(message.policy_received, message.policy_digest)
+
+    def link_down(self, peer: PeerKey) -> None:
+        """A link ended; who followed over it asks again."""
+        self._stream.link_down(peer)
+
+    def _say(self, node: str, message: Control | bytes) -> None:
+        if isinstance(message, bytes):
+            self._send(node, message)
+        else:
+            self._tell(node, message)
+
+    # --- operators
+
+    def ask(self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: LeaderCheck) -> None:
+        """Answer a verb about the policy, or propose what it asks for: the leader does that.
+
+        Args:
+            arguments: As ``access.operators.commands.judge`` returned them.
+            leads: Whether this router leads, and who does.
+        """
+        if question.verb in READING and not isinstance(arguments, TokenCheck):
+            self._tell(node, self._read(question, arguments))
+        elif not leads.here:
+            self._tell(node, does_not_lead(question, leads.node, leads.leader))
+        elif isinstance(arguments, PolicyStatus | TokenCheck) and not self.is_current:
+            self._tell(node, does_not_lead(question, leads.node, ""))  # it may not know of the epoch, or the token, yet
+        elif isinstance(arguments, TokenCheck):
+            self._tell(node, self._read(question, arguments))  # by the leader alone: a revoked token is void at once
+        elif isinstance(arguments, PolicyStatus):
+            epoch = arguments.epoch or self.machine.epoch
+            self.waits.wait(now, min(epoch, self.machine.epoch), ProposalOrigin(node, question.request, question))
+        else:
+            self._change(now, node, question, arguments)
+
+    def _read(self, question: Admin, arguments: msgspec.Struct) -> AdminReply:
+        try:
+            return AdminReply(question.request, True, READING[question.verb](arguments, self.machine))
+        except ValueError as error:
+            return AdminReply(question.request, False, None, str(error.args[0]), FAILED)
+
+    def _change(self, now: float, node: str, question: Admin, arguments: msgspec.Struct) -> None:
+        try:
+            command = CHANGING[question.verb](arguments, self._utc())
+        except ValueError as error:
+            self._tell(node, AdminReply(question.request, False, None, str(error.args[0]), FAILED))
+            return
+        if getattr(arguments, "dry_run", False):
+            self._tell(node, _supposed(question, self.machine.suppose(command), self.machine.epoch))
+            return
+        order = PolicyOrder(question.order, command) if question.order else command
+        self.propose(now, order, ProposalOrigin(node, question.request, question))
+
+    def step(self, now: float) -> None:
+        """Answer the verbs whose wait is over, and propose what the leader does by itself."""
+        for ended in self.waits.take_ended(now):
+            self._tell(ended.asker.node, _ended(ended))
+        if self.waits.leads and self.is_current and (prune := self._pruning.due(now, self.machine.tables)) is not None:
+            self.propose(now, prune)
+
+    def next_deadline(self) -> float:
+        """Return when ``step`` has something to do, at the leader."""
+        looks = self._pruning.next_deadline() if self.is_current else float("inf")
+        return min(self.waits.next_deadline(), looks)
+
+    def _answer(self, now: float, asker: ProposalOrigin, outcome: PolicyOutcome) -> None:
+        question = asker.question
+        assert question is not None, "nodes ask for no change of the policy"
+        first = outcome.order
+        refusal = first.refusal if first is not None else outcome.refusal
+        if refusal:
+            self._tell(asker.node, AdminReply(question.request, False, None, refusal, FAILED))
+            return
+        epoch = first.epoch if first is not None else self.machine.epoch
+        if outcome.step is not None and not outcome.step.takes:
+            self._tell(asker.node, AdminReply(question.request, True, _result(epoch, [], settled=True)))
+        else:
+            self.waits.wait(now, epoch, asker)
+
+
+def _result(epoch: int, awaited: list[str], *, settled: bool) -> dict[str, object]:
+    return {"policy_epoch": epoch, "settled": settled, "waits_for": awaited}
+
+
+def _ended(ended: CompletedWait) -> AdminReply:
+    """Return the reply to an operator for a wait that is over."""
+    request, epoch, awaited = ended.asker.request, ended.epoch, ended.awaited
+    if ended.end is WaitEnd.SETTLED:
+        return AdminReply(request, True, _result(epoch, [], settled=True))
+    result = _result(epoch, awaited, settled=False)
+    if ended.end is WaitEnd.LOST:
+        text = f"policy epoch {epoch} is committed, and another router leads: ask again to wait for it"
+        return AdminReply(request, False, result, text, NOT_READY)
+    text = f"policy epoch {epoch} is committed, but not yet in force everywhere: {'; '.join(awaited[:5])}"
+    text += f"; `stratamq policy status --epoch {epoch}` goes on waiting"
+    return AdminReply(request, False, result, text, PARTIAL)
+
+
+def _supposed(question: Admin, outcome: PolicyOutcome, epoch: int) -> AdminReply:
+    """Return what a command would change now."""
+    if outcome.refusal:
+        return AdminReply(question.request, False, None, outcome.refusal, FAILED)
+    changes: dict[str, object] = {"dry_run": True, "policy_epoch": epoch, "changes": outcome.step is not None}
+    if outcome.step is not None:
+        changes["takes_from"] = takes_of(outcome.step.takes)
+    return AdminReply(question.request, True, changes)

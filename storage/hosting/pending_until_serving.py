@@ -1,0 +1,203 @@
+"""Waiting requests of other nodes, as records: each names its sender, its request, and since when it waits.
+
+Two rooms keep them. ``EarlyRequests`` keeps a request until this node's map has moved; ``PendingUntilServing`` keeps
+one until its partition serves. Each room bounds how many it keeps, and refuses the next one. Records hold no code: the
+core takes each up by its type when the wait is over, so that what waits can be printed.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from wire.messages.batches import PublishMessage, PushAck
+from wire.messages.disconnected_sessions import ListDisconnected, RevokeDisconnected
+from wire.messages.hello import PeerKey
+from wire.messages.replication import Append, TransferSlice
+from wire.messages.retained import DeliverRetained, ReadRetained
+from wire.messages.sessions import (
+    CloseSession,
+    ListFilters,
+    OpenSession,
+    RecordInbound,
+    ReleaseInbound,
+    SubscribeSession,
+    UnsubscribeSession,
+)
+
+__all__ = [
+    "PartitionRequest",
+    "PendingUntilServing",
+    "Waiting",
+    "WaitingAck",
+    "WaitingBytes",
+    "WaitingCopy",
+    "WaitingMessage",
+    "WaitingRequest",
+    "WaitingScan",
+]
+
+PartitionRequest = (
+    OpenSession
+    | CloseSession
+    | SubscribeSession
+    | UnsubscribeSession
+    | RecordInbound
+    | ReleaseInbound
+    | ListFilters
+    | ReadRetained
+    | DeliverRetained
+    | ListDisconnected
+    | RevokeDisconnected
+)
+
+MESSAGES_BYTES_MAX = 64 * 1024 * 1024  # of messages that wait until their partitions serve, of all of a node
+MESSAGE_BYTES = 256  # of a waiting message beside topic and payload
+REQUEST_BYTES = 1024  # of a waiting request, roughly
+
+
+class WaitingMessage(NamedTuple):
+    """A message for one partition."""
+
+    since: float
+    peer: PeerKey
+    partition: int
+    epoch: int  # partition_epoch that its sender knew
+    record: PublishMessage
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly."""
+        return len(self.record.payload) + len(self.record.topic) + MESSAGE_BYTES
+
+
+class WaitingRequest(NamedTuple):
+    """A request of an edge to one partition."""
+
+    since: float
+    peer: PeerKey
+    request: PartitionRequest
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly."""
+        return REQUEST_BYTES
+
+
+class WaitingAck(NamedTuple):
+    """An edge's acknowledgement of pushed entries."""
+
+    since: float
+    peer: PeerKey
+    ack: PushAck
+
+
+class WaitingScan(NamedTuple):
+    """A partition's part of a look-up of retained topics in all partitions."""
+
+    since: float
+    peer: PeerKey
+    request: ReadRetained
+
+
+class WaitingCopy(NamedTuple):
+    """A primary's message to a backup, under an epoch that the backup's map does not have yet."""
+
+    since: float
+    peer: str
+    message: Append | TransferSlice
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows."""
+        if isinstance(self.message, Append):
+            return sum(map(len, self.message.rows))
+        return sum(len(key) + len(value) for key, value in self.message.rows)
+
+
+Waiting = WaitingMessage | WaitingRequest | WaitingAck | WaitingScan
+
+
+class WaitingBytes:
+    """Bytes of messages that wait until their partitions serve, of all partitions of a node."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+
+class PendingUntilServing:
+    """Requests to one partition that wait until it serves.
+
+    Messages that a former primary passed on come first: they are older than all that edges sent here.
+
+    Args:
+        most: Records of either kind that it keeps, the passed on and the others.
+        octets: Of the messages of all partitions of the node, ``MESSAGES_BYTES_MAX`` at most.
+    """
+
+    __slots__ = ("_came", "_most", "_octets", "_passed_on", "_waiting")
+
+    def __init__(self, most: int, octets: WaitingBytes) -> None:
+        self._most = most
+        self._octets = octets
+        self._passed_on: deque[WaitingMessage] = deque()
+        self._waiting: deque[Waiting] = deque()
+        self._came = 0  # of those, since ``take_came``
+
+    def __len__(self) -> int:
+        return len(self._passed_on) + len(self._waiting)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._passed_on)
+
+    def keep(self, waiting: Waiting) -> bool:
+        """Keep a request; False if too many wait already: refuse it."""
+        if len(self._waiting) >= self._most or not self._reserve(waiting):
+            return False
+        self._waiting.append(waiting)
+        self._came += 1
+        return True
+
+    def keep_passed_on(self, waiting: WaitingMessage) -> bool:
+        """Keep a message that the former primary passed on; False if too many wait already: drop it."""
+        if len(self._passed_on) >= self._most or not self._reserve(waiting):
+            return False
+        self._passed_on.append(waiting)
+        return True
+
+    def _reserve(self, waiting: Waiting) -> bool:
+        """Take the bytes of a message if they are left; requests are few and small."""
+        if isinstance(waiting, WaitingMessage):
+            if self._octets.used + waiting.size > MESSAGES_BYTES_MAX:
+                return False
+            self._octets.used += waiting.size
+        return True
+
+    def begin(self) -> None:
+        """Note that the partition serves from now on."""
+        self._came = 0
+
+    def take_came(self) -> int:
+        """Return how many came since this was asked last: so many and more have to be taken, or the room fills."""
+        came, self._came = self._came, 0
+        return came
+
+    def take(self) -> Waiting | None:
+        """Return the next request, None if no other waits."""
+        if not self:
+            return None
+        waiting = self._passed_on.popleft() if self._passed_on else self._waiting.popleft()
+        if isinstance(waiting, WaitingMessage):
+            self._octets.used -= waiting.size
+        return waiting
+
+    def leave(self, since: float) -> list[WaitingMessage]:
+        """Keep nothing, for this node is the primary no longer; return, in order, the messages that came since then."""
+        unserved = []
+        passed_on = len(self._passed_on)
+        while (waiting := self.take()) is not None:
+            if passed_on > 0:
+                passed_on -= 1
+            elif isinstance(waiting, WaitingMessage) and waiting.since >= since:
+                unserved.append(waiting)
+        return unserved

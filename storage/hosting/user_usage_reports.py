@@ -1,0 +1,66 @@
+"""Counts of users that storage nodes tell each other: when, to whom, how much at once.
+
+Decision: docs/adr/0135-users-over-all-partitions.md.
+"""
+
+from collections.abc import Callable
+
+from storage.hosting.iteration import Iteration
+from storage.state.user_sums import UserSums, UserUsage
+from wire.messages.cluster_map import ClusterMap
+from wire.messages.hello import TIER_STORAGE, PeerKey
+from wire.messages.user_counts import COUNTS_MAX, UserCount, UserCounts
+
+__all__ = ["UserUsageReports"]
+
+TELL_S = 0.1  # between two messages to the same node
+LOOK_S = 1.0  # between two looks at who was asked about for the last time a minute ago
+
+
+class UserUsageReports:
+    """The messages of one node about its users.
+
+    Args:
+        node: Its name.
+        sums: Of its users.
+        cluster_map: Returns the map: who else is a storage node.
+    """
+
+    def __init__(self, node: str, sums: UserSums, cluster_map: Callable[[], ClusterMap]) -> None:
+        self._node = node
+        self._sums = sums
+        self._map = cluster_map
+        self._tell_at = float("-inf")
+        self._look_at = float("-inf")
+
+    def turn(self, turn: Iteration) -> None:
+        """Tell what changed."""
+        if not self._sums.dirty or turn.now < self._tell_at:
+            return
+        self._tell_at = turn.now + TELL_S
+        if turn.now >= self._look_at:
+            self._look_at = turn.now + LOOK_S
+            self._sums.look(turn.now)
+        counts = [self._count(user, asked) for user, asked in self._sums.take_dirty(COUNTS_MAX, turn.now)]
+        for entry in self._map().live(TIER_STORAGE):
+            if entry.node != self._node:
+                turn.tell(entry.node, UserCounts(counts))
+
+    def _count(self, user: str, asked: bool) -> UserCount:
+        here = self._sums.here(user)
+        return UserCount(user, here.sessions, here.retained, asked, here.retained_bytes)
+
+    def take(self, peer: PeerKey, message: UserCounts, now: float) -> None:
+        """Take what another storage node told."""
+        for one in message.counts:
+            held = UserUsage(one.sessions, one.retained, one.retained_bytes)
+            self._sums.told(peer.node, one.user, held, asked=one.asked, now=now)
+
+    @property
+    def stale(self) -> bool:
+        """Whether something is to be told, now or soon."""
+        return bool(self._sums.dirty)
+
+    def next_deadline(self) -> float:
+        """Return when something is to be told."""
+        return self._tell_at if self._sums.dirty else float("inf")

@@ -1,0 +1,416 @@
+"""A store behind a write-ahead log of its own: commits are appended and synced there, rows go to the data file later.
+
+Two generations of rows are in memory, with the two regions of the log. The *newer* one takes what is written; the
+*older* one is moved to the data file some rows at a time, as new ones come. Rows that were deleted meanwhile, the most
+by far, are never moved, and one that was written again and again is moved once.
+
+| rows of a generation are moved | once all its commits are durable in the log |
+| one that the newer generation wrote again, or deleted, is not | while all commits of the newer one are durable |
+| its region is written again | once what was moved is durable in the data file |
+| the older generation is gone | before more than three quarters of the newer one's region are full |
+| a commit to a crowded region waits | for all commits before it, so that none has to be synced in its call |
+| a commit that finds no room in its region | has its rows behind both regions (``write_ahead.py``) |
+| one that finds the region full of commits | goes to the data file, and so do others until it is durable |
+| no row is moved | while a checkpoint of the data file is synced |
+| a commit to a crowded region waits as well | for the end of that, and until the older generation is moved, in slices |
+| rows that are overdue behind a large commit | are moved in slices as well, in later turns of the loop |
+
+So after a crash the data file holds all commits up to some number, with rows of later ones at most, and the log holds
+those (``Store.open`` replays them). Decision: docs/adr/0079-a-log-of-our-own.md.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from storage.state import keys
+from storage.state.row_lists import octets_of
+from storage.store.checkpoints import CheckpointSync
+from storage.store.errors import BatchUnknown, StoreClosed, StoreFailed, SyncFailed
+from storage.store.memtable import ABSENT, KeyUpperBounds, MemTable, encode_rows
+from storage.store.protocol import Batch, Row, SyncTicket
+from storage.store.record import RESERVED_PREFIX
+from storage.store.settings import StoreSettings
+from storage.store.store import Store
+from storage.store.store_sync import StoreSync
+from storage.store.write_ahead import WriteAheadLog, size_of
+from wire.messages.octets import Octets
+
+__all__ = ["WalStore"]
+
+ASCENDING = keys.QUEUE + keys.LOG + keys.INFLIGHT  # kinds of rows whose keys ascend within their head
+GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next generation begins
+SETTLED = 4  # part of a newer generation by whose end most messages of the older one are consumed: a quarter
+PIECE_BYTES = 256 * 1024  # of a commit that are written at a time
+PIECE_ROWS = 2_000
+MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
+MOVED_LEAST = 32
+MOVED_IN_TIME = 300  # with a small commit, while there is time: some milliseconds of processor on a slow machine
+MOVED_MOST = 2_000  # with one commit, or in a slice: some milliseconds, in which the loop waits
+MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
+MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
+
+
+class WalStore:
+    """One store and its log; see ``KeyValueStore``."""
+
+    def __init__(self, data: Store, ahead: WriteAheadLog) -> None:
+        self._data = data
+        self._ahead = ahead
+        self._number = data.transaction_no
+        self._durable = data.transaction_no  # commits up to this one are
+        self._below = KeyUpperBounds(ASCENDING, data.highest)
+        self._region = ahead.region(0)
+        self._newer = MemTable(self._below, self._number)
+        self._older: MemTable | None = None
+        self._older_bytes = 0  # of its commits in the log
+        self._older_all = 0  # rows that it had
+        self._older_rows = 0  # of it that are not moved yet, at least
+        self._slice_rows = 0  # of it that are about as long as may be moved with one commit
+        self._moved = False  # rows to the data file, that nobody has synced
+        self._behind = False  # commits that went to the data file are not synced
+        self._free_after = 0  # commit whose acknowledgement says that what was moved is durable; 0: none
+        self._direct_from = 0  # commits from this one on go to the data file; 0: they go to the log
+        self._may_be_due = False  # a checkpoint: the data file was written since that was asked
+        self._octets = Octets()
+
+    @classmethod
+    def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "WalStore":
+        """Open the store at path, or create it; raises what ``Store.open`` raises."""
+        data = Store.open(path, cluster_id, node_id, settings)
+        try:
+            return cls(data, data.begin_log())
+        except BaseException:
+            data.abandon()
+            raise
+
+    # --- writing
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the next commit is to wait until all before it are durable; see ``KeyValueStore.crowded``."""
+        return not self._direct_from and self._region.is_crowded
+
+    @property
+    def held(self) -> bool:
+        """Whether the next commit is to wait; see ``KeyValueStore.held``."""
+        if self._direct_from:
+            return self._data.checkpoints.under_way
+        return self._region.is_crowded and (self._older is not None or self._data.checkpoints.under_way)
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether rows wait to be moved in slices, and may be; see ``KeyValueStore.makes_room``."""
+        return (self._region.is_crowded or self._is_behind) and not self._direct_from and self._may_move
+
+    def make_room(self) -> None:
+        """Move a slice of the rows that a commit is held for; see ``KeyValueStore.make_room``."""
+        self._require_open()
+        if self.makes_room:
+            self._move_some(MOVED_MOST, 1.0)
+
+    @property
+    def _may_move(self) -> bool:
+        """Whether rows of the older generation may be moved."""
+        return self._older is not None and self._durable >= self._older.number and not self._data.checkpoints.under_way
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether more rows are overdue than one commit may move: the last ones were large."""
+        if self._older is None or (self._durable < self._number and self._region.used < GENERATION_BYTES):
+            return False
+        return self._older_rows > MOVED_MOST and self._rows_due() > MOVED_MOST
+
+    @property
+    def settings(self) -> StoreSettings:
+        """Limits of the store."""
+        return self._data.settings
+
+    @property
+    def path(self) -> Path:
+        """Path of the data file."""
+        return self._data.path
+
+    @property
+    def transaction_no(self) -> int:
+        """Number of the newest commit; durable or not."""
+        return self._number
+
+    @property
+    def acked_up_to(self) -> int:
+        """Commit up to which the marker says that others were told."""
+        return self._data.acked_up_to
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls would raise StoreClosed."""
+        return self._data.closed
+
+    @property
+    def unmoved_bytes(self) -> int:
+        """Bytes of commits in the log whose rows may not be in the data file yet."""
+        return self._region.used + (self._older_bytes if self._older is not None else 0)
+
+    def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
+        """Commit a batch; see ``KeyValueStore.write``."""
+        self._require_open()
+        settings = self._data.settings
+        size = size_of(batch)
+        pieces = [batch] if size <= PIECE_BYTES else _cut(batch)
+        longest, largest = settings.key_bytes_max, settings.value_bytes_max
+        encoded: Iterable[bytes] = (encode_rows(self._octets, rows, longest, largest) for rows in pieces)
+        if size <= PIECE_BYTES:
+            encoded = [*encoded]  # what cannot be written is refused before anything is done
+        self._data.require_room_for(size, reclaiming=reclaiming)
+        number = self._number + 1
+        if not self._direct_from:
+            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch), self._region.fills(size))
+        if self._direct_from or self._region.is_full:
+            return self._write_directly(batch, number)
+        try:
+            self._region.append(number, size, encoded)
+        except OSError as error:
+            raise BatchUnknown(number, f"write-ahead log: {error}") from error
+        self._newer.apply(batch)
+        self._newer.number = self._number = number
+        return number
+
+    def _write_directly(self, batch: Batch, number: int) -> int:
+        """Commit to the data file, behind all that is in memory."""
+        self._move_all()
+        self._data.move(batch, number)
+        self._below.forget()
+        self._number = number
+        self._direct_from = self._direct_from or number
+        self._behind = self._may_be_due = True
+        return number
+
+    # --- from the log to the data file
+
+    def _move_some(self, most: int, share: float) -> None:
+        """Move rows of the older generation, or begin a newer one; before the next commit is written.
+
+        Args:
+            most: Rows; before the newer one has what a generation has, no more of them than are due.
+            share: Of the rows that are left; more than ``most`` if that are more, up to a slice.
+        """
+        if self._older is None:
+            if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
+                self._older, self._newer = self._newer, MemTable(self._below, self._number)
+                self._older_bytes, self._older_all = self._region.used, len(self._older)
+                self._older_rows = self._older_all
+                self._slice_rows = MOVED_BYTES_MAX * self._older_rows // self._older_bytes
+                self._region = self._ahead.region(1 - self._region.index)
+            return
+        if not self._may_move:
+            return
+        over = self._newer if self._durable == self._number else None  # else its deletions may be lost with the power
+        waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
+        if waits:
+            return
+        if over is not None and self._region.used < GENERATION_BYTES:
+            most = min(max(MOVED_LEAST, self._rows_due()), max(MOVED_IN_TIME, most))
+        else:
+            most = max(most, int(share * self._older_rows) + 1)
+        most = min(most, MOVED_MOST, max(MOVED_LEAST, self._slice_rows))
+        self._older_rows -= min(most, self._older_rows)
+        if self._move_rows(self._older, most, over):
+            self._older = None
+
+    def _rows_due(self) -> int:
+        """Return how many rows of the older generation are to be moved by now: a little with each commit.
+
+        They are gone when the newer one has what a generation has. In haste they made some dozen commits long.
+        """
+        settled = GENERATION_BYTES // SETTLED
+        left = (GENERATION_BYTES - self._region.used) / (GENERATION_BYTES - settled)
+        return self._older_rows - int(self._older_all * left)
+
+    def _move_rows(self, table: MemTable, most: int, over: MemTable | None = None, *, at_once: bool = False) -> bool:
+        """Move some rows of a generation, without those that a later one has; return whether none is left."""
+        rows = table.some(most)
+        whole = len(rows) < most  # the partitions of a generation are not counted for each slice
+        if not at_once and octets_of(rows) > 2 * MOVED_BYTES_MAX:  # they are longer than the others of their generation
+            rows, whole = rows[: _count_within(rows, MOVED_BYTES_MAX)], False
+        number = table.number if whole else self._data.transaction_no
+        moved = rows if over is None else over.without(rows)
+        try:
+            self._data.move(moved, number)
+        except BatchUnknown:  # the file was opened again, and is whole; the rows may be in it, or not
+            try:
+                self._data.move(moved, number)
+            except BatchUnknown as error:
+                raise StoreFailed("rows could not be moved to the data file twice") from error
+        table.forget(rows, over)
+        self._moved = self._may_be_due = True
+        return whole
+
+    def _move_all(self) -> None:
+        """Move every row, here and now: what may reach the data file must be durable in the log before."""
+        tables = [table for table in (self._older, self._newer) if table is not None and len(table)]
+        if tables and self._durable < self._number:
+            try:
+                os.fdatasync(self._ahead.descriptor)
+            except OSError as error:
+                raise SyncFailed(f"write-ahead log: {error}") from error
+        for table in tables:
+            while not self._move_rows(table, MOVED_AT_ONCE, at_once=True):
+                pass
+        self._older = None
+        self._newer = MemTable(self._below, self._number)
+
+    # --- reading
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, None if absent."""
+        self._require_open()
+        value = self._newer.get(key)
+        if value is ABSENT and self._older is not None:
+            value = self._older.get(key)
+        return self._data.get(key) if value is ABSENT else value  # type: ignore[return-value]
+
+    def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
+        """Return up to limit rows with start <= key < stop, ascending; see ``KeyValueStore.scan``."""
+        stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
+        self._require_open()
+        memory: dict[bytes, bytes | None] = {}
+        if self._older is not None:
+            self._older.collect(start, stop, memory)
+        self._newer.collect(start, stop, memory)
+        if not memory:
+            return self._data.scan(start, stop, limit)
+        return self._merged(start, stop, limit, memory)
+
+    def _merged(self, start: bytes, stop: bytes, limit: int, memory: dict[bytes, bytes | None]) -> list[Row]:
+        """Return rows of the data file with those in memory over them."""
+        waiting = sorted(memory, reverse=True)
+        rows: list[Row] = []
+        while len(rows) < limit:
+            found = self._data.scan(start, stop, limit)
+            for key, value in found:
+                while waiting and waiting[-1] < key:
+                    _add(rows, waiting[-1], memory[waiting.pop()])
+                if waiting and waiting[-1] == key:
+                    _add(rows, key, memory[waiting.pop()])
+                else:
+                    rows.append((key, value))
+                if len(rows) >= limit:
+                    break
+            if len(found) < limit:
+                while waiting and len(rows) < limit:
+                    _add(rows, waiting[-1], memory[waiting.pop()])
+                break
+            start = found[-1][0] + b"\x00"
+        return rows[:limit]
+
+    def raw_scan(self, start: bytes, limit: int) -> list[Row]:
+        """Return stored records of the data file, unchecked and those of the store itself included: for the scrub."""
+        return self._data.raw_scan(start, limit)
+
+    # --- durability
+
+    def begin_sync(self, *, marker: bool = False) -> StoreSync:
+        """Prepare a sync that covers every commit so far, and the marker or what was moved, if it is time."""
+        self._require_open()
+        if self._behind or (self._moved and self._older is None and not marker):
+            self._moved = self._behind = False
+            self._free_after = self._number
+            return StoreSync(self._number, os.dup(self._data.sync_descriptor()), None, also=self._ahead.descriptor)
+        return self._data.ticket(self._ahead.descriptor, self._number, marker=marker)
+
+    def checkpoint(self, synced: SyncTicket | None = None) -> CheckpointSync | None:
+        """Return the next syncs of a checkpoint of the data file; see ``KeyValueStore.checkpoint``."""
+        if synced is None:
+            if not self._may_be_due:
+                return None
+            self._may_be_due = False
+        self._require_open()
+        return self._data.checkpoint(synced)
+
+    def acked(self, transaction_no: int) -> None:
+        """Note that commits up to this one are durable, before anybody is told."""
+        if transaction_no > self._number:
+            raise ValueError(f"commit {transaction_no} is not written, the newest is {self._number}")
+        self._require_open()
+        self._data.raise_marker(transaction_no)
+        self._durable = max(self._durable, transaction_no)
+        if self._free_after and transaction_no >= self._free_after:
+            self._free_after = 0
+        if self._direct_from and transaction_no >= self._direct_from:
+            self._direct_from = 0
+            self._region = self._ahead.region(0)
+
+    def require_room(self, *, reclaiming: bool = False) -> None:
+        """Raise StoreFull if free space is below the floor."""
+        self._data.require_room(reclaiming=reclaiming)
+
+    def free_space(self) -> tuple[int, int]:
+        """Return the free bytes of the file system and the floor that holds on it."""
+        return self._data.free_space()
+
+    def work(self) -> None:
+        """Merge a little, for idle moments."""
+        if not self._data.checkpoints.under_way:
+            self._data.work()
+            self._may_be_due = True
+
+    def flush(self) -> None:
+        """Move every row to the data file, and write its memory out."""
+        self._require_open()
+        self._move_all()
+        self._data.flush()
+
+    def identity(self) -> dict[str, str]:
+        """Return whose store this is."""
+        return self._data.identity()
+
+    def check_identity(self) -> None:
+        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
+        self._data.check_identity(self._number)
+
+    def _require_open(self) -> None:
+        if self._data.closed:
+            raise StoreClosed(f"store {self._data.path} is closed")
+
+    def close(self) -> None:
+        """Move every row to the data file, sync, close."""
+        if self.closed:
+            return
+        try:
+            self._move_all()
+            if self._data.transaction_no < self._number:
+                self._data.move([], self._number)
+        except BaseException:
+            self.abandon()
+            raise
+        self._ahead.close()
+        self._data.close()
+
+    def abandon(self) -> None:
+        """Release everything, whatever state it is in."""
+        self._ahead.close()
+        self._data.abandon()
+
+
+def _cut(batch: Batch) -> Iterator[Batch]:
+    """Yield a large batch in pieces of about PIECE_BYTES, one row at least."""
+    begin = 0
+    while begin < len(batch):
+        piece = batch[begin : begin + PIECE_ROWS]
+        piece = piece[: _count_within(piece, PIECE_BYTES)]
+        begin += len(piece)
+        yield piece
+
+
+def _count_within(rows: Batch, octets: int) -> int:
+    """Return how many of the first rows have about so many bytes, one at least."""
+    for count, (key, value) in enumerate(rows, 1):
+        octets -= len(key) + len(value or b"")
+        if octets <= 0:
+            return count
+    return len(rows)
+
+
+def _add(rows: list[Row], key: bytes, value: bytes | None) -> None:
+    if value is not None:
+        rows.append((key, value))

@@ -1,0 +1,73 @@
+"""What hostile packets cost the loop: time that grows with their bytes and no faster."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.clients.packets import publish, text
+from tests.edge.loop.harness import Broker
+from tests.turn_time import assert_within, timed
+
+PROPERTY = b"\x26" + text(b"key") + text(b"value")
+MANY = 80_000  # of them fill the largest packet
+
+
+def processing_s(broker: Broker, conn: Any, packet: bytes) -> float:
+    """Return the least time of a few that a packet takes."""
+    found = []
+    for _ in range(5):
+        began = time.thread_time()
+        broker.send(conn, packet)
+        found.append(time.thread_time() - began)
+        broker.raw(conn)
+    return min(found)
+
+
+@timed
+def test_thousands_of_user_properties(hot: Any) -> None:
+    """NIST: protect. Ten times as many take ten times as long, up to the largest packet (CVE-2021-41039)."""
+    broker = Broker(hot, user_property_bytes_max=1 << 30)
+    conn = broker.client(5)
+    few, many = (
+        processing_s(broker, conn, publish(b"t", b"", version=5, properties=PROPERTY * count))
+        for count in (MANY // 10, MANY)
+    )
+    assert not conn.closed
+    assert_within(f"{MANY} user properties beside a tenth of them", many * 1e3, max(25 * few * 1e3, 5.0))
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("more", [0, 1])
+def test_user_properties_of_a_publish_have_a_bound(hot: Any, qos: int, more: int) -> None:
+    """NIST: protect. Names and values with their lengths, as in other packets; beyond it 0x97, and nothing is sent."""
+    broker = Broker(hot, user_property_bytes_max=10 * (len(PROPERTY) - 1))
+    conn, reader = broker.client(5), broker.subscriber(b"t", version=5)
+    packet = publish(b"t", b"x", qos=qos, identifier=qos and 7, version=5, properties=PROPERTY * (10 + more))
+    broker.send(conn, publish(b"t", b"0", version=5) + packet)
+    assert [code for _, code in broker.handler.errors] == [0x97] * more
+    assert len(broker.take(reader)) == 2 - more
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("more", [0, 1])
+def test_user_properties_of_a_publish_have_a_number(hot: Any, qos: int, more: int) -> None:
+    """NIST: protect. 64 of them, wherever they stand; what another edge forwards was judged there."""
+    broker = Broker(hot, user_properties_max=64)
+    conn, reader = broker.client(5), broker.subscriber(b"t", version=5)
+    other = b"\x01\x01\x03" + text(b"type") + b"\x08" + text(b"answer") + b"\x09" + text(b"\xff\x00")
+    properties = PROPERTY * 60 + other + PROPERTY * (4 + more)
+    packet = publish(b"t", b"x", qos=qos, identifier=qos and 7, version=5, properties=properties)
+    broker.send(conn, publish(b"t", b"0", version=5) + packet)
+    assert [code for _, code in broker.handler.errors] == [0x97] * more
+    assert len(broker.take(reader)) == 2 - more
+
+
+def test_an_alias_hides_no_user_property(hot: Any) -> None:
+    broker = Broker(hot, user_property_bytes_max=len(PROPERTY) - 1)
+    conn = broker.client(5)
+    alias = b"\x23\x00\x01"
+    broker.send(conn, publish(b"t", b"", version=5, properties=alias + PROPERTY))
+    assert not broker.handler.errors
+    broker.send(conn, publish(b"", b"", version=5, properties=PROPERTY + alias + PROPERTY))
+    assert [code for _, code in broker.handler.errors] == [0x97]

@@ -1,0 +1,91 @@
+"""Control messages about filters of stored sessions whose clients are away: an edge reads, judges and removes them.
+
+A partition judges no right. Decision: docs/adr/0131-filters-of-the-absent.md.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from wire.messages.message import ControlMessage
+from wire.messages.ranges import (
+    ROUTES_MAX,
+    U32,
+    U64,
+    ClientId,
+    Counted,
+    Epoch,
+    PartitionNumber,
+    Qos,
+    TopicText,
+    UserText,
+)
+
+__all__ = [
+    "AWAY_USERS_MAX",
+    "DisconnectedListed",
+    "DisconnectedRevoked",
+    "DisconnectedSession",
+    "HeldFilter",
+    "ListDisconnected",
+    "RevokeDisconnected",
+]
+
+AWAY_USERS_MAX = 64  # named in one question; of more, all users are asked for
+
+
+class HeldFilter(msgspec.Struct, array_like=True):
+    """A filter that a session has; $share included."""
+
+    topic_filter: TopicText
+    qos: Qos = 0
+
+
+class DisconnectedSession(msgspec.Struct, array_like=True):
+    """A stored session without a connection, and some of its filters."""
+
+    session: U64
+    owner_epoch: U64  # the next CONNECT raises it, and judges its filters itself
+    client_id: ClientId
+    owner: UserText
+    owner_made: Counted
+    filters: Annotated[list[HeldFilter], Meta(max_length=ROUTES_MAX)] = []
+
+
+class ListDisconnected(ControlMessage, tag="ListAway"):
+    """Edge to a partition: which filters have sessions of the cluster's users whose clients are away?"""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    first: U64 = 0  # session; those of lower numbers were told
+    skip: U32 = 0  # of the filters which that one had at its first page
+    users: Annotated[list[UserText], Meta(max_length=AWAY_USERS_MAX)] = []  # only theirs; none: everybody's
+
+
+class DisconnectedListed(ControlMessage, tag="AwayListed"):
+    """A page, in the order of session numbers."""
+
+    request: U64
+    sessions: Annotated[list[DisconnectedSession], Meta(max_length=ROUTES_MAX)] = []
+    next_first: U64 = 0  # 0: these were the last
+    next_skip: U32 = 0
+
+
+class RevokeDisconnected(ControlMessage, tag="RevokeAway"):
+    """Edge to a partition: the owner of this session may not have these filters any more; void once it connects."""
+
+    request: U64
+    partition: PartitionNumber
+    partition_epoch: Epoch
+    away: U64  # session
+    owner_epoch: U64
+    topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
+
+
+class DisconnectedRevoked(ControlMessage, tag="AwayRevoked"):
+    """Committed."""
+
+    request: U64
+    removed: U32 = 0
