@@ -170,6 +170,20 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     assert [router for router, message in node.sent if isinstance(message, FollowMap)] == ["r1", "r2"]
 
 
+def test_the_map_is_requested_again_when_a_step_of_the_leader_is_lost() -> None:
+    """Only the next step showed that one was missing, and a map that changes seldom stayed behind until then."""
+    node = Node("r1")
+    node.answer(0.1, Registered(1, 2))
+    node.answer(0.1, node.map(node.entry(2)))
+    for tenth in range(2, 40):
+        node.holder.beat(tenth / 10)
+        node.answer(tenth / 10, HeartbeatReply(2, tenth / 10, 2.0, 4, "r1", map_epoch=5))
+    requests = [message for router, message in node.sent if isinstance(message, FollowMap)]
+    assert len(requests) == 2  # the second one waits for its page
+    node.answer(4.0, node.map(node.entry(2), epoch=5))
+    assert node.holder.map.epoch == 5
+
+
 def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
     """It leads under its name as before, and knows nothing of what its former incarnation was told."""
     node = Node("r1")

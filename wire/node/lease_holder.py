@@ -39,7 +39,7 @@ HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
 SEEKING_S = 0.1  # between heartbeats to every router while none grants
 LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
-PAGE_WAIT_S = 2.0  # for a page of the map that was asked for: a quarter of a megabyte, of a router that lives
+PAGE_WAIT_S = 2.0  # for a page of the map, or a step, of a router that lives: a quarter of a megabyte
 RETRY_S = 0.25  # of a registration or a map request that was not answered
 STRANDED_S = 10.0  # without a lease and a router of the map, while others answer at the seeds: several elections
 BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a lease and more
@@ -456,16 +456,18 @@ class LeaseHolder:
             self.lease_until = max(self.lease_until, reply.sent_at + reply.lease_s)
 
     def _compare(self, now: float, reply: HeartbeatReply) -> None:
-        """Ask the leader itself for the map when the router that tells it to us has stayed behind."""
+        """Ask the leader for the map when the router that sends it stays behind, or a step of the leader is lost."""
         if reply.map_epoch <= self.map.epoch:
             self._behind_since = float("inf")
             if reply.map_epoch:  # the leader's, as of a quorum round that began after our heartbeat
                 self.newest_at = max(self.newest_at, reply.sent_at)
         elif self._behind_since == float("inf"):
             self._behind_since = now
-        elif now - self._behind_since > LAG_S and self._follows and self.following != reply.leader:
-            self._behind_since = now
-            self.follow_again(now)
+        elif self._follows and now - self._behind_since > LAG_S:
+            lost = now - self._behind_since > PAGE_WAIT_S and self._page_by == float("inf")
+            if self.following != reply.leader or lost:
+                self._behind_since = now
+                self.follow_again(now)
 
     def take_own(self, now: float, cluster_map: ClusterMap) -> None:
         """A router's own state machine made a step."""
