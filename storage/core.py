@@ -259,6 +259,9 @@ class StorageCore:
         self.lease.unreachable = self._unreached.nodes(now, self.map)
         self.lease.sizes = self.placements.sizes()
         if not self._turn.fenced:
+            overdue = self._early.take_overdue(now)
+            self._publishing.refuse_overdue(overdue)
+            self._requests.refuse_overdue(overdue)
             self.placements.discard(now)
             for node in [node for node in self.frames_lost if self._unreached.is_linked(node)]:
                 self.frames_lost.discard(node)

@@ -2,7 +2,8 @@
 
 A message is for the time of one primary: that of its partition_epoch. For a later time it waits for the map; of an
 earlier one it is dropped, because another primary may have answered it. A full disk refuses new messages and
-acknowledges again those that stand already. A full waiting room cannot tell them apart, and says so.
+acknowledges again those that stand already. A full waiting room cannot tell them apart, and says so. So does this node
+about a message that waited too long for its map.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from mqtt.reasons import ReasonCode
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
-from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_map import Early, PendingUntilMap
 from storage.hosting.pending_until_serving import WaitingMessage
 from storage.incoming.dead_senders import DeadSenders
 from storage.messages.delivery import COPIES_ALL
@@ -177,12 +178,29 @@ class StoragePublishing:
         elif its_turn or hosted.takes:
             self._take(hosted, record, peer)
         elif not hosted.wait_to_serve(message):
-            # What an older connection of its publisher sent, and waits here, is not taken any more; what follows on
-            # this one neither, for the message may come again behind it.
-            hosted.publishers.hear(record.session, record.owner_epoch, self._turn.now, self._lease.map.lease_s)
-            if record.qos:
-                hosted.publishers.refused(record.session, record.owner_epoch, self._turn.now)
-            self._refuse(record, number, peer)
+            self._refuse_here(hosted, message)
+
+    def refuse_overdue(self, overdue: Iterable[Early]) -> None:
+        """Refuse the messages among what waited too long for this node's map: the edge ends their connections."""
+        for message in overdue:
+            if not isinstance(message, WaitingMessage) or self._dead.drops(message.peer):
+                continue
+            hosted = self._partitions.hosted.get(message.partition)
+            if hosted is not None:
+                self._refuse_here(hosted, message)
+            else:
+                self._refuse(message.record, message.partition, message.peer)
+
+    def _refuse_here(self, hosted: HostedPartition, message: WaitingMessage) -> None:
+        """Refuse a message, and so what an older connection of its publisher sent, and waits here.
+
+        What follows on this connection is refused as well, for the message may come again behind it.
+        """
+        record, now = message.record, self._turn.now
+        hosted.publishers.hear(record.session, record.owner_epoch, now, self._lease.map.lease_s)
+        if record.qos:
+            hosted.publishers.refused(record.session, record.owner_epoch, now)
+        self._refuse(record, message.partition, message.peer)
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
         """Hand a message to its partition, unless the disk is full; return how many copies it has there.

@@ -5,13 +5,15 @@ one, or of an edge that the map does not have, the answer is Moved, and the edge
 serve yet keeps the request.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from mqtt.topics import has_wildcard
 from storage.hosting.hosted_partition import HostedPartition
 from storage.hosting.iteration import Iteration
 from storage.hosting.partitions import Partitions
-from storage.hosting.pending_until_map import PendingUntilMap
+from storage.hosting.pending_until_map import Early, PendingUntilMap
 from storage.hosting.pending_until_serving import PartitionRequest, WaitingAck, WaitingRequest, WaitingScan
 from storage.hosting.retained_scans import RetainedScan, RetainedScans
 from storage.messages.fast_path_acks import AckHandler, FastPathAcks
@@ -73,14 +75,24 @@ class Requests:
         # An incarnation that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
         is_known = cluster_map.is_alive(peer.node, peer.incarnation)
         if hosted is None or request.partition_epoch != hosted.partition.epoch or not is_known:
-            epoch = hosted.partition.epoch if hosted is not None else 0
-            self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch))
+            self._moved(peer, request)
         elif hosted.takes:
             self.carry_out(hosted, request, peer)
         else:
             serves, kept = hosted.serving, hosted.wait_to_serve(WaitingRequest(now, peer, request))
             if kept and not serves and isinstance(request, CloseSession):
                 hosted.owners.will_close(request)
+
+    def refuse_overdue(self, overdue: Iterable[Early]) -> None:
+        """Answer the requests among what waited too long for this node's map: their edges ask again."""
+        for waiting in overdue:
+            if isinstance(waiting, WaitingRequest):
+                self._moved(waiting.peer, waiting.request)
+
+    def _moved(self, peer: PeerKey, request: PartitionRequest) -> None:
+        hosted = self._partitions.hosted.get(request.partition)
+        epoch = hosted.partition.epoch if hosted is not None else 0
+        self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch))
 
     def carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
         """Hand a request to the part that decides it. The partition serves."""

@@ -100,7 +100,8 @@ def _draw(rng: random.Random, kind: str, at: float, nodes: list[str], clients: l
 
 
 def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -> list[Fault]:
-    """Draw what else disks do, apart from the other faults so that those of a seed stay what they are.
+    """Draw what else disks do, and maps that do not arrive, apart from the other faults so that those of a seed stay
+    what they are.
 
     Bits of one node are flipped, once, and only where three hold a copy. Deaths of the others may leave it with the
     last one in sync: damage found then is no single fault, and no promise speaks of it (``holds_last_copy``).
@@ -113,6 +114,9 @@ def draw_hardware_faults(rng: random.Random, cluster: Cluster, seconds: float) -
     if cluster.knobs.replicas >= 3 and cluster.knobs.min_in_sync >= 2 and rng.random() < 0.7:
         at = rng.uniform(0.0, seconds)
         faults.append(Fault(at, at + rng.uniform(0.01, 2.0), "flip_bits", rng.choice(storages), "", rng.choice((1, 8))))
+    for _ in range(rng.randrange(3)):
+        at = rng.uniform(0.0, seconds)
+        faults.append(Fault(at, at + rng.choice((0.1, 1.0, 9.0)), "lose_map", rng.choice(storages)))
     return faults
 
 
@@ -206,7 +210,7 @@ def heal(cluster: Cluster) -> None:
         node.resume()
         if isinstance(node, StorageProcess):
             node.slow_s = 0.0
-            node.disk.full = False
+            node.disk.full = node.loses_map = False
         cluster.start_anew(name)
     cluster.network.heal()
 
@@ -262,6 +266,8 @@ def _begin(cluster: Cluster, fault: Fault) -> None:
         cluster.storage(target).disk.fail_sync = True
     elif kind == "full_disk":
         cluster.storage(target).disk.full = True
+    elif kind == "lose_map":
+        cluster.storage(target).loses_map = True
     elif kind == "drain":
         order_drain(cluster, target, "draining")
     elif kind == "flip_bits":
@@ -291,6 +297,8 @@ def _finish(cluster: Cluster, fault: Fault) -> None:
         cluster.storage(target).slow_s = 0.0
     elif kind == "full_disk":
         cluster.storage(target).disk.full = False
+    elif kind == "lose_map":
+        cluster.storage(target).loses_map = False
     elif kind == "drain":
         order_drain(cluster, target, "")
     cluster.mark(

@@ -17,7 +17,10 @@ from tests.simulation.model_store import ModelDisk, ModelStore, ModelSync
 from tests.simulation.process import World
 from wire.links.roster import Roster
 from wire.messages.cluster_map import NodeEntry
+from wire.messages.control import decode_control
+from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
+from wire.messages.nodes import MapPage, MapStep
 
 __all__ = ["DiskKnobs", "StorageProcess"]
 
@@ -43,6 +46,7 @@ class StorageProcess(LinkProcess):
     """
 
     copies: tuple[int, ...] = (1, 1, 2, 4)
+    loses_map = False  # steps and pages of the map do not arrive
 
     tier = TIER_STORAGE
 
@@ -137,6 +141,8 @@ class StorageProcess(LinkProcess):
     # -- links
 
     def on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
+        if self.loses_map and kind == FrameKind.CONTROL and isinstance(decode_control(payload), MapStep | MapPage):
+            return
         self._events.append(FrameArrived(peer, kind, payload))
 
     def on_up(self, peer: PeerKey) -> None:

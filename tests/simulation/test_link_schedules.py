@@ -1,8 +1,9 @@
-"""Schedules C1 to C6, D1 and D2 (C5 is a lease's): links that break, frames that are late, nodes out of reach."""
+"""Schedules C1 to C8, D1 and D2 (C5 is a lease's): links that break, frames that are late, nodes out of reach."""
 
 import pytest
 
-from router.map.commands import PlacePartitions
+from router.map.commands import PlacePartitions, SetAdminState
+from storage.hosting.early_requests import EARLY_S
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.schedule_options import PATIENT
 from wire.messages.cluster_map import PartitionEntry
@@ -114,6 +115,63 @@ def test_c6_a_planned_move_keeps_qos_0() -> None:
     expected = ["warm", *(f"{which}-map-{number}" for which in ("old", "new") for number in range(5))]
     assert subscriber.received == expected
     scene.judge()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_c7_a_primary_skips_epochs_and_reads_the_whole_map(lost: int) -> None:
+    """What an edge sent for the epochs between is dropped, and sent again for the last one."""
+    scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
+    placement = scene.map.partitions[0]
+    publisher = scene.client("publisher", "e1")
+    subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.publish(publisher, "t/x", "warm")
+    primary = scene.cluster.storage(placement.primary)
+    primary.loses_map = True
+    for number in range(lost):
+        keep_primary(scene)
+        scene.run(0.02)
+        publisher.publish("t/x", f"between-{number}", 1)
+        scene.run(0.02)
+    primary.loses_map = False
+    keep_primary(scene)
+    scene.until(lambda: not publisher.publishing)
+    assert primary.core.counts["map_reads_whole"] == 1
+    assert primary.core.counts["publishes_of_former_times"] >= lost
+    scene.until(lambda: len(subscriber.received) == 1 + lost)
+    scene.judge()
+
+
+@pytest.mark.parametrize("silent_s", [3.0, 9.0])
+def test_c8_a_primary_gets_no_map_for_long(silent_s: float) -> None:
+    """What waited for it was dropped after 8 s, and its repeat was acknowledged behind later messages of the edge."""
+    scene = Scene(edges=2, storages=2, replicas=2, min_in_sync=1, partitions=1)
+    publisher, other = scene.client("publisher", "e1"), scene.client("other", "e1")
+    subscriber = scene.client("subscriber", "e2", None, "t/x")
+    scene.publish(publisher, "t/x", "warm")
+    primary = scene.cluster.storage(scene.map.partitions[0].primary)
+    primary.loses_map = True
+    keep_primary(scene)
+    scene.run(0.02)
+    publisher.publish("t/x", "waits", 1)
+    scene.run(silent_s)
+    other.publish("t/x", "later", 1)
+    scene.run(0.2)
+    primary.loses_map = False
+    scene.decide(SetAdminState("e2", "draining"))  # a step that leaves the partition alone, and shows that one is lost
+    scene.decide(SetAdminState("e2", ""))
+    scene.until(lambda: "later" in subscriber.received)
+    keep_primary(scene)
+    scene.run(1.0)
+    assert ("waits" in subscriber.received) == (silent_s < EARLY_S) == publisher.connected
+    scene.connect(publisher, "e1")
+    scene.until(lambda: not publisher.publishing and "waits" in subscriber.received)
+    scene.judge()
+
+
+def keep_primary(scene: Scene) -> None:
+    """Raise the epoch of partition 0, whose primary stays."""
+    now = scene.map.partitions[0]
+    scene.decide(PlacePartitions({0: PartitionEntry(now.epoch + 1, now.primary, now.in_sync)}))
 
 
 def test_d1_an_edge_that_the_shard_owner_cannot_reach() -> None:

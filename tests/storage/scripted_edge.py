@@ -147,7 +147,7 @@ class Edge:
         self._send(push.session >> 48, FrameKind.PUSH_ACK, encode_push_ack(ack))
 
     def map_moved(self) -> None:
-        """Send again, in order, what a partition of another epoch has not answered; messages to a new primary only."""
+        """Send again, in order, what a partition of another epoch has not answered."""
         for number, placement in enumerate(self.cluster.map.partitions):
             node = self.cluster.map.nodes.get(placement.primary)
             now = (placement.epoch, placement.primary, node.incarnation if node is not None else 0)
@@ -160,11 +160,10 @@ class Edge:
                     message.partition_epoch = placement.epoch
                     self.asked[request] = (partition, message)
                     self._send(number, *encoded(message))
-            if now[1:] != before[1:]:
-                for partition, publish in list(self.unfinished.values()):
-                    if partition == number:
-                        publish.epochs = (placement.epoch,)
-                        self._send(number, FrameKind.PUBLISH, encode_message(publish))
+            for partition, publish in list(self.unfinished.values()):
+                if partition == number:
+                    publish.epochs = (placement.epoch,)
+                    self._send(number, FrameKind.PUBLISH, encode_message(publish))
 
     # --- taking
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from mqtt.reasons import ReasonCode
 from router.map.commands import PlacePartitions
+from storage.hosting.early_requests import EARLY_S
 from tests.storage.requests import message, read, retained
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
@@ -13,7 +15,8 @@ from wire.messages.batches import encode_message
 from wire.messages.control import decode_control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import TIER_ROUTER, PeerKey
-from wire.messages.nodes import HeartbeatReply
+from wire.messages.nodes import HeartbeatReply, MapPage, MapStep, Moved
+from wire.messages.retained import ReadRetained
 
 
 def _no_replies_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:
@@ -219,6 +222,52 @@ def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() ->
     assert cluster.primary(0).key.node == backup
     assert publisher.acked == {tag: 0}
     assert [push.payload for push in alice.received] == [b"kept"]
+
+
+def test_what_waits_too_long_for_the_map_is_refused_and_not_lost() -> None:
+    """It was dropped without an answer; its repeat behind a later message was acknowledged, and reached nobody."""
+    cluster, publisher, alice, (primary, _) = pair()
+    cluster.filter = _no_maps_to(primary)
+    place(cluster, primary)
+    waiting = publisher.publish(message("waits", session=77, owner_epoch=1), 0)
+    asked = publisher.ask(ReadRetained(*publisher.head(0), "t"))
+    cluster.run(EARLY_S + 1.0)
+    assert publisher.acked == {waiting: ReasonCode.SERVER_UNAVAILABLE}
+    assert [message.request for message in publisher.controls if isinstance(message, Moved)] == [asked]
+    behind = publisher.publish(message("behind", session=77, owner_epoch=1), 0)
+    other = publisher.publish(message("other", session=78, owner_epoch=1), 0)
+    cluster.filter = lambda *_: True
+    cluster.run(3.0)  # the node requests the map again
+    again = publisher.publish(message("waits", session=77, owner_epoch=2), 0)
+    cluster.settle()
+    assert publisher.acked[behind] >= 0x80 and publisher.acked[other] == publisher.acked[again] == 0
+    assert [push.payload for push in alice.received] == [b"other", b"waits"]
+
+
+def test_a_message_between_the_epochs_that_a_node_skips_is_taken_when_it_is_repeated() -> None:
+    """The node missed a step and reads the whole map; the edge repeats under each epoch that it learns of."""
+    cluster, publisher, alice, (primary, _) = pair()
+    cluster.filter = _no_maps_to(primary)
+    place(cluster, primary)
+    between = publisher.publish(message("between"), 0)
+    cluster.run(0.1)
+    cluster.filter = lambda *_: True
+    place(cluster, primary)
+    cluster.settle()
+    assert cluster.nodes[primary].core.counts["map_reads_whole"] == 1
+    assert cluster.nodes[primary].core.counts["publishes_of_former_times"] == 1
+    assert publisher.acked == {between: 0}
+    assert [push.payload for push in alice.received] == [b"between"]
+
+
+def _no_maps_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:
+    """Lose the steps and the pages of the map for a node."""
+
+    def passes(source: PeerKey, target: str, _: int, payload: bytes) -> bool:
+        told = source.tier == TIER_ROUTER and target == node
+        return not told or not isinstance(decode_control(payload), MapStep | MapPage)
+
+    return passes
 
 
 def place(cluster: Cluster, node: str) -> None:

@@ -72,22 +72,16 @@ def test_a_waiting_request_can_be_printed() -> None:
     assert "since=3.0" in text and "node='e1'" in text and "ReadRetained(request=1" in text
 
 
-def test_early_requests_of_one_moment_look_once_at_what_is_too_old() -> None:
-    """A frame of thousands for as many partitions looked at all that waited for each of them."""
+def test_what_waits_too_long_for_the_map_is_returned_with_what_follows_it() -> None:
+    """It was dropped without an answer, and its edge does not repeat it."""
     early = PendingUntilMap()
-    early.keep(0, waiting_message(1.0))
-    looks = 0
-    forget = early.forget_before
-
-    def counted(until: float) -> None:
-        nonlocal looks
-        looks += 1
-        forget(until)
-
-    early.forget_before = counted  # type: ignore[method-assign]
-    for number in range(100):
-        early.keep(number, waiting_message(20.0))
-    assert (looks, len(early)) == (1, 100)
+    old, follows = waiting_message(1.0), WaitingRequest(7.0, EDGE, ReadRetained(1, 3, 7, "#"))
+    for waiting in (old, follows):
+        early.keep(3, waiting)
+    early.keep(4, waiting_message(2.0))
+    assert early.take_overdue(9.0) == []
+    assert early.take_overdue(9.5) == [old, follows]
+    assert (len(early), early.partitions()) == (1, [4])
 
 
 def test_early_requests_account_for_their_bytes() -> None:
