@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve
+from wire.messages.routes import AddRoutes, Invalidated, RemoveRoutes, ReportRoutes, Resolve
 
-__all__ = ["SenderMessages"]
+__all__ = ["SenderMessages", "octets_of"]
 
 HELD_MAX = 10_000  # messages
 HELD_BYTES_MAX = 4 * 1024 * 1024  # of their names
@@ -39,7 +39,7 @@ class SenderMessages(Generic[M]):
 
     def append(self, peer: str, message: M) -> None:
         """Hold one more."""
-        octets = _octets(message)
+        octets = octets_of(message)
         self._items.append((peer, message, octets))
         self._octets += octets
         while len(self._items) > HELD_MAX or (self._octets > HELD_BYTES_MAX and len(self._items) > 1):
@@ -58,6 +58,14 @@ class SenderMessages(Generic[M]):
         self._octets = sum(octets for _, _, octets in self._items)
 
 
-def _octets(message: Resolve | AddRoutes | RemoveRoutes) -> int:
-    names = message.topics if isinstance(message, Resolve) else [route.topic_filter for route in message.routes]
+def octets_of(message: Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated) -> int:
+    """Return the bytes of memory of a message to a shard, roughly."""
+    if isinstance(message, Invalidated):
+        return NAME_BYTES
+    if isinstance(message, Resolve):
+        names = message.topics
+    elif isinstance(message, ReportRoutes):
+        names = [route.topic_filter for report in message.reports for route in report.routes]
+    else:
+        names = [route.topic_filter for route in message.routes]
     return NAME_BYTES * (1 + len(names)) + sum(map(len, names))

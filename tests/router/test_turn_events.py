@@ -4,13 +4,13 @@ import pytest
 
 from bench.routes import EDGES, Router
 from router.event_queue import RouterEventQueue
-from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, SenderMessages
-from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, BatchValidator, ShardWork
+from router.routes.held_messages import HELD_BYTES_MAX, HELD_MAX, SenderMessages, octets_of
+from router.routes.shard_work import BEHIND_AT, STEPS_PER_TURN, WAITING_BYTES_MAX, BatchValidator, ShardWork
 from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.messages.hello import PeerKey
 from wire.messages.nodes import Heartbeat
-from wire.messages.routes import AddRoutes, RemoveRoutes, Resolve, RouteEntry
+from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes, Resolve, RouteEntry, SenderReport
 from wire.node.events import FrameArrived
 from wire.node.fair_queue import LANE_BYTES_MAX
 
@@ -87,6 +87,19 @@ def test_a_peer_is_behind_while_its_messages_wait() -> None:
     assert len(work) == BEHIND_AT and not work.is_behind(HONEST.node)
     work.turn(judge, {})
     assert len(work) == BEHIND_AT - STEPS_PER_TURN and not work.is_behind(FLOODING.node)
+
+
+def test_what_waits_for_a_turn_has_a_bound_in_bytes() -> None:
+    """Ten thousand long questions were gigabytes. What no sender repeats is taken."""
+    work = ShardWork(lambda *_: 1)
+    judge = BatchValidator(1.0, Router().core.machine.map, True)
+    question = Resolve(1, 0, 1, ["t" * 60_000] * 100)
+    taken = sum(work.add(FLOODING, question) for _ in range(1_000))
+    assert taken == len(work) == WAITING_BYTES_MAX // octets_of(question)
+    assert work.is_behind(FLOODING.node) and not work.is_behind(HONEST.node)
+    assert work.add(HONEST, ReportRoutes(0, 1, [SenderReport(-1, 1, 1, [RouteEntry("t" * 60_000)] * 100)]))
+    work.turn(judge, {})
+    assert not work and not work.is_behind(FLOODING.node) and work.add(FLOODING, question)
 
 
 def test_what_waits_for_reports_has_a_bound_in_bytes() -> None:
