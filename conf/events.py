@@ -142,6 +142,7 @@ EVENTS: dict[str, LogEvent] = {
     "map.read_again": LogEvent(WARNING, "the map is read again from its first page: {why}"),
     "map.read_anew": LogEvent(WARNING, "the map is read anew: {why}"),
     "message.refused": LogEvent(WARNING, "refused {what} of {tier} {peer}: {reason}{more}"),
+    "message.refused_early": LogEvent(DEBUG, "refused {what} of {tier} {peer}, which has not registered yet: {reason}"),
     "node.handed_over": LogEvent(INFO, "stopped: {outcome}"),
     "node.hands_nothing_over": LogEvent(INFO, "no other {tier} stays: nothing is handed over"),
     "node.incarnation_ended": LogEvent(WARNING, "the map ended this incarnation; starting anew"),

@@ -103,9 +103,9 @@ class EdgeLinks:
         say(logger, "link.broke_protocol", tier=key.tier, peer=key.node, why=why)
         self._peers.condemn(peer, why)
 
-    def violated(self, peer: LoopPeer, what: str, reason: str) -> None:
+    def violated(self, peer: LoopPeer, what: str, reason: str, *, early: bool = False) -> None:
         """Note what a node may not say; one that no honest node says closes its link until it starts again."""
-        self._refusals.refuse(self._node.now, self._peers.key(peer), what, reason)
+        self._refusals.refuse(self._node.now, self._peers.key(peer), what, reason, early=early)
         if reason in (TIER, IDENTITY):
             self._peers.condemn(peer, f"it may not send {what} ({reason})")
             if peer.conn is not None:

@@ -23,7 +23,17 @@ from edge.publishing.redispatch import Redispatching
 from edge.queries.operators import EdgeOperators
 from edge.subscriptions.retained_reads import RetainedReads
 from edge.subscriptions.topic_routes import TopicRoutes
-from wire.links.allowed import CELLS, TIER, PrimaryStatus, SenderRule, fault_of, kinds_from, role_fault_of, standing
+from wire.links.allowed import (
+    CELLS,
+    TIER,
+    PrimaryStatus,
+    SenderRule,
+    fault_of,
+    is_early_stream,
+    kinds_from,
+    role_fault_of,
+    standing,
+)
 from wire.links.roster import Roster, is_shard_owner
 from wire.messages.connects import ConnectAnswer, decode_answers
 from wire.messages.control import Control, decode_control, decode_controls, encode_control
@@ -133,7 +143,8 @@ class NodeMessages:
                 self._links.violated(peer, name_of(message), fault)
                 return
             if role_fault := role_fault_of(key, message, self._roster):
-                self._links.violated(peer, name_of(message), role_fault)
+                early = is_early_stream(key, message, self._roster)
+                self._links.violated(peer, name_of(message), role_fault, early=early)
                 continue
             if key.tier == TIER_ROUTER:
                 self.from_router(key.node, message)

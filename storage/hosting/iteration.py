@@ -47,9 +47,9 @@ class Iteration:
         self.sends.append((node, FrameKind.CONTROL, encode_control(message)))
         return True
 
-    def refuse(self, peer: PeerKey, what: str, fault: str) -> None:
+    def refuse(self, peer: PeerKey, what: str, fault: str, *, early: bool = False) -> None:
         """Refuse a message, count it and log it now and then; its link stays."""
-        self._refusals.refuse(self.now, peer, what, fault)
+        self._refusals.refuse(self.now, peer, what, fault, early=early)
 
     def condemn(self, peer: PeerKey, what: str, fault: str) -> None:
         """Refuse a message that no honest node sends, and close its link."""

@@ -12,7 +12,7 @@ from storage.hosting.route_reports import RouteReports
 from storage.incoming.requests import Requests
 from storage.incoming.session_orders import SESSION_VERBS, carry_out
 from storage.queries.operators import StorageOperators
-from wire.links.allowed import RELAYED, TIER, fault_of, role_fault_of
+from wire.links.allowed import RELAYED, TIER, fault_of, is_early_stream, role_fault_of
 from wire.links.roster import Roster, is_shard_owner
 from wire.messages.control import Control, decode_control
 from wire.messages.hello import TIER_ROUTER, TIER_STORAGE, PeerKey
@@ -71,7 +71,8 @@ class ControlMessages:
         if fault:
             self._turn.condemn(peer, name_of(message), fault)
         elif role_fault := role_fault_of(peer, message, self._roster):
-            self._turn.refuse(peer, name_of(message), role_fault)
+            early = is_early_stream(peer, message, self._roster)
+            self._turn.refuse(peer, name_of(message), role_fault, early=early)
         elif peer.tier == TIER_ROUTER and self._lease.handle(self._turn.now, peer.node, message):
             self._early.forget_before(self._lease.newest_at)
         elif isinstance(message, PartitionRequest):

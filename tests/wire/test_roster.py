@@ -1,13 +1,16 @@
 """Whose word as a router, and whose as a registered node, counts at a node: by its map, and by the Raft group."""
 
+import logging
+
 import pytest
 
-from wire.links.allowed import ROLE, role_fault_of
+from wire.links.allowed import ROLE, is_early_stream, role_fault_of
+from wire.links.refusals import Refusals
 from wire.links.roster import Roster, is_router
-from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
+from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
 from wire.messages.control import Control
 from wire.messages.hello import PeerKey
-from wire.messages.nodes import HeartbeatReply, Moved, RegisterRequest
+from wire.messages.nodes import HeartbeatReply, MapStep, Moved, RegisterRequest
 from wire.messages.orders import OrderNode
 
 R1, R9 = PeerKey("r1", "router", 5), PeerKey("r9", "router", 5)
@@ -47,6 +50,25 @@ def test_a_router_believes_members_of_its_raft_group(group: tuple[str, ...], bel
     """Its own log says who they are, its map only who has registered; one that joins believes nobody yet."""
     roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, r9=NodeState.ACTIVE), lambda: group)
     assert roster.is_router(R9) is believed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said", "level"),
+    [
+        ({"r1": NodeState.ACTIVE}, MapStep(MapDelta(2)), logging.DEBUG),  # r9 was followed, and registers next
+        ({"r1": NodeState.ACTIVE, "r9": NodeState.DEAD}, MapStep(MapDelta(2)), logging.WARNING),
+        ({"r1": NodeState.ACTIVE}, Moved(0, "shard", 0, 0), logging.WARNING),
+    ],
+)
+def test_a_router_that_registers_next_is_refused_without_a_warning(
+    nodes: dict[str, str], said: Control, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start of three routers logged `refused MapStep of router`, and nothing was wrong."""
+    caplog.set_level(logging.DEBUG)
+    roster, counts = Roster(lambda: a_map(**nodes)), list[str]()
+    assert role_fault_of(R9, said, roster) == ROLE
+    Refusals(counts.append).refuse(1.0, R9, "x", ROLE, early=is_early_stream(R9, said, roster))
+    assert (counts, [record.levelno for record in caplog.records]) == (["refused_role"], [level])
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ __all__ = [
     "Sender",
     "SenderRule",
     "fault_of",
+    "is_early_stream",
     "kinds_from",
     "link_tiers",
     "may_send",
@@ -257,6 +258,18 @@ def role_fault_of(peer: PeerKey, message: control.Control, roster: Roster) -> st
     if CELLS[type(message)].sender is Sender.CERTIFIED or peer.tier in (TIER_OPERATOR, TIER_GATEWAY):
         return ""
     return "" if roster.is_member(peer) else ROLE
+
+
+STREAMED = (nodes.MapPage, nodes.MapStep, policy.PolicyPaged, policy.PolicyStepped)
+
+
+def is_early_stream(peer: PeerKey, message: control.Control, roster: Roster) -> bool:
+    """Return whether a message is map or policy of a router that has not registered, as while a cluster starts.
+
+    A node that has no map follows any router that it dials. That router sends steps until its registration is in the
+    map, also when the map has another router already. They are refused all the same.
+    """
+    return peer.tier == TIER_ROUTER and isinstance(message, STREAMED) and roster.is_unknown(peer)
 
 
 def _is_own_kind(peer: PeerKey, message: nodes.Moved) -> bool:

@@ -29,7 +29,7 @@ class Refusals:
         self._log_at = float("-inf")
         self._unsaid = 0
 
-    def refuse(self, now: float, peer: PeerKey, what: str, reason: str) -> None:
+    def refuse(self, now: float, peer: PeerKey, what: str, reason: str, *, early: bool = False) -> None:
         """Note that a message was refused.
 
         Args:
@@ -37,8 +37,12 @@ class Refusals:
             peer: The sender.
             what: Its type.
             reason: "tier", "identity", "role", "placement" or "owner".
+            early: It is normal while a cluster starts (``is_early_stream``).
         """
         self._count(f"refused_{reason}")
+        if early:
+            say(logger, "message.refused_early", what=what, tier=peer.tier, peer=ascii(peer.node), reason=reason)
+            return
         if now < self._log_at:
             self._unsaid += 1
             return

@@ -53,6 +53,10 @@ class Roster:
             return False
         return entry.incarnation > peer.incarnation or (entry.incarnation == peer.incarnation and not entry.alive)
 
+    def is_unknown(self, peer: PeerKey) -> bool:
+        """Return whether the map has no node of this name, in whatever state."""
+        return peer.node not in self._map().nodes
+
     def is_router(self, peer: PeerKey) -> bool:
         """Return whether this incarnation speaks as a router of the cluster."""
         if self._group is None:
