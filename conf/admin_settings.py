@@ -5,11 +5,10 @@ The defaults are those of one machine: on loopback, without TLS. Another address
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from conf.served_hosts import HOST_NAME
+from conf.served_hosts import HostText
 from conf.url_settings import HttpUrl
 
 __all__ = ["AdminSettings"]
@@ -22,7 +21,7 @@ class AdminSettings(BaseModel, frozen=True, extra="forbid"):
 
     bind: str = Field(default="127.0.0.1", description="address; another than loopback needs certificate and key")
     port: int = Field(default=18_083, ge=0, le=65_535, description="TCP port; 0: chosen by the system and printed")
-    hosts: tuple[Annotated[str, Field(pattern=HOST_NAME, max_length=253)], ...] = Field(
+    hosts: tuple[HostText, ...] = Field(
         default=(),
         max_length=64,
         description="names, without ports, by which browsers and programs reach this service beside loopback, its "

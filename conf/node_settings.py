@@ -4,21 +4,35 @@ One frozen model per room; each field says its unit, and what moves when it is r
 ``conf/sources.py``; the table in docs/settings.md is generated from here.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator
 
 from conf.audit_settings import NodeAudit
 from conf.crl_settings import NodeRevocation
 from conf.scheduling_settings import NodeScheduling
-from conf.served_hosts import HOST_NAME
+from conf.served_hosts import HostText
 
 __all__ = ["HostName", "LogSettings", "MetricsSettings", "NodeSettings", "named_tables", "split_list"]
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-HostName = Annotated[str, Field(pattern=r"^(\*|[^\s/@*]+)$", max_length=300)]  # with or without a port; * is any
+REFERENCE_FORM = re.compile(r"\*|[^\s/@*]+")
+REFERENCE_CHARS_MAX = 300
+
+
+def _validate_reference(text: str) -> str:
+    if len(text) > REFERENCE_CHARS_MAX or not REFERENCE_FORM.fullmatch(text):
+        raise ValueError(
+            "must be a host or host:port without scheme and user, such as broker.example:8883, or *, "
+            f"of at most {REFERENCE_CHARS_MAX} characters"
+        )
+    return text
+
+
+HostName = Annotated[str, AfterValidator(_validate_reference)]  # with or without a port; * is any
 
 
 def split_list(value: object) -> object:
@@ -112,7 +126,7 @@ class MetricsSettings(BaseModel, frozen=True, extra="forbid"):
     enabled: bool = Field(default=True, description="serve the page; counters are kept in any case")
     bind: str = Field(default="127.0.0.1", description="address; the page has no secrets and no authentication")
     port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: chosen by the system and printed")
-    hosts: tuple[Annotated[str, Field(pattern=HOST_NAME, max_length=253)], ...] = Field(
+    hosts: tuple[HostText, ...] = Field(
         default=(),
         max_length=64,
         description="names, without ports, by which scrapers reach the page beside loopback, its address, that of "

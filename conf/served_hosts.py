@@ -8,19 +8,34 @@ name that can be pointed elsewhere: the address that the connection came to is s
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator
 
 from conf.addresses import parse_address
 
-__all__ = ["ANY_HOST", "HOST_NAME", "Host", "ServedHosts", "host_text", "is_for", "parse_host", "same_origin"]
+__all__ = ["ANY_HOST", "Host", "HostText", "ServedHosts", "host_text", "is_for", "parse_host", "same_origin"]
 
 ANY_HOST = "*"
-HOST_NAME = r"^(\*|(\*\.)?[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)$"  # in a list of settings: without a port
+HOST_FORM = re.compile(r"\*|(\*\.)?[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # in a list of settings
+HOST_CHARS_MAX = 253
 FORM = re.compile(r"(?:\[([0-9a-f:.]+)(?:%[^\]]*)?\]|([^\s:/@\[\]?#]+))(?::([0-9]{1,5}))?")
 PORTS = {"http": 80, "https": 443}
 TEXT_MAX = 200  # characters of a stranger's Host in a log line
 LOOPBACK_4 = 127
 LOOPBACK_6 = 1
+
+
+def _validate_host(text: str) -> str:
+    if len(text) > HOST_CHARS_MAX or not HOST_FORM.fullmatch(text):
+        raise ValueError(
+            "must be a host name or an address without scheme and port, such as broker.example or 2001:db8::1, "
+            f"*.parent, or *, of at most {HOST_CHARS_MAX} characters"
+        )
+    return text
+
+
+HostText = Annotated[str, AfterValidator(_validate_host)]  # of a list of settings: without a port
 
 
 class Host(NamedTuple):

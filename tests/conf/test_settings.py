@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from conf.admin_settings import AdminSettings
 from conf.errors import ExitCode, UserError
 from conf.settings import EdgeConfig, RouterConfig, StorageConfig, load
 
@@ -26,6 +27,18 @@ def mistakes(
         edge(tmp_path, toml, environment, flags)
     assert caught.value.exit_code == ExitCode.USAGE
     return caught.value.message.replace(str(tmp_path / "edge.toml"), "FILE").split("\n")
+
+
+def test_a_wrong_host_is_named_with_what_is_allowed(tmp_path: Path) -> None:
+    """The pattern of the check was the whole message."""
+    (line,) = mistakes(tmp_path, '[metrics]\nhosts = ["scrape.example", "http://a.example:80"]\n')
+    assert line == (
+        "FILE:2: metrics.hosts.1 = 'http://a.example:80': must be a host name or an address without scheme and port, "
+        "such as broker.example or 2001:db8::1, *.parent, or *, of at most 253 characters"
+    )
+    with pytest.raises(ValidationError, match="must be a host name or an address"):
+        AdminSettings(hosts=("a b",))
+    assert AdminSettings(hosts=("*", "*.a.example", "::1", "10.0.0.1")).hosts[1] == "*.a.example"
 
 
 def test_each_source_overrides_the_one_before(tmp_path: Path) -> None:
