@@ -3,7 +3,7 @@
 import pytest
 
 from router.map.commands import PlacePartitions, SetAdminState
-from storage.hosting.early_requests import EARLY_S
+from storage.hosting.pending_until_map import EARLY_S
 from tests.simulation.scene import EPHEMERAL, Scene
 from tests.simulation.schedule_options import PATIENT
 from wire.messages.cluster_map import PartitionEntry

@@ -7,7 +7,7 @@ import pytest
 
 from mqtt.reasons import ReasonCode
 from router.map.commands import PlacePartitions
-from storage.hosting.early_requests import EARLY_S
+from storage.hosting.pending_until_map import EARLY_S
 from tests.storage.requests import message, read, retained
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import ROUTER, Cluster, with_settings
