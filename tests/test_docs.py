@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import ROOMS
+from tests.packages import PACKAGES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "adr"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DECISIONS.glob("*.md"))]
-SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+SOURCES = sorted(path for room in PACKAGES for path in (ROOT / room).rglob("*.py"))
 TESTED_PAGES = (
     "guarantees.md",
     "protocol.md",

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.golden.formats import FORMATS
-from tests.rooms import ROOMS
+from tests.packages import PACKAGES
 from wire.messages import batches
 from wire.messages.hello import LinkHello
 
@@ -180,7 +180,7 @@ def unread_fields() -> list[str]:
     product = Product(
         {
             path.relative_to(ROOT).as_posix(): path.read_text()
-            for room in ROOMS
+            for room in PACKAGES
             for path in sorted((ROOT / room).rglob("*.py"))
         }
     )

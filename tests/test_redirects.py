@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.rooms import ROOMS
+from tests.packages import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 FOLLOWS = re.compile(r"follow_redirects=(?!False)|urllib\.request|import requests|max_redirects")
@@ -13,7 +13,7 @@ def test_no_http_client_follows_redirects() -> None:
     """httpx and http.client follow none by themselves; libraries that do are not used."""
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
-        for room in ROOMS
+        for room in PACKAGES
         for path in (ROOT / room).rglob("*.py")
         for match in FOLLOWS.finditer(path.read_text())
     ]

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.rooms import ROOMS
+from tests.packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 WORD = re.compile(r"[A-Za-z_]\w*")
@@ -42,7 +42,7 @@ def test_public_names_have_readers() -> None:
     """
     read = set(WORD.findall((ROOT / "pyproject.toml").read_text()))
     defined: set[str] = set()
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+    for path in (path for room in PACKAGES for path in (ROOT / room).rglob("*.py")):
         tree = ast.parse(path.read_text())
         tree.body = [node for node in tree.body if not _is_all(node)]
         for node in ast.walk(tree):

@@ -12,7 +12,7 @@ def test_a_file_stays_whole_and_spark_starts_once() -> None:
     assert group_of("tests/jobs/test_audit.py::test_any") == group_of("tests/jobs/test_prune.py::test_any") == "jobs"
     assert list((ROOT / JOBS).glob("test_*.py"))
     assert group_of("tests/wire/test_a.py::test_any[x::y]") == "tests/wire/test_a.py"
-    assert group_of("tests/test_rooms.py::test_any") == "tests/test_rooms.py"
+    assert group_of("tests/test_structure.py::test_any") == "tests/test_structure.py"
 
 
 def test_two_clusters_stand_beside_each_other_and_never_three() -> None:

@@ -9,7 +9,7 @@ import pytest
 from conf.events import say
 from conf.logs import BURST, OWN_LOGGERS, RepeatFilter, configure_logs
 from conf.node_settings import LogSettings
-from tests.rooms import ROOMS
+from tests.packages import PACKAGES
 
 
 def test_json_lines_have_the_documented_fields() -> None:
@@ -51,17 +51,17 @@ def test_a_library_logs_warnings_and_errors_alone(level: str) -> None:
         logging.getLogger(name).debug("DEBUG of a library")
         logging.getLogger(name).info("HTTP Request: POST http://h/in?token=secret")
         logging.getLogger(name).warning("WARNING of a library")
-    for name in ROOMS:
+    for name in PACKAGES:
         logging.getLogger(f"{name}.x").debug("ours")
         logging.getLogger(f"{name}.x").info("ours")
     found = [json.loads(line) for line in stream.getvalue().splitlines()]
     ours = sum(line["message"] == "ours" for line in found)
     assert len(found) - ours == (0 if level == "error" else 5)
-    assert ours == len(ROOMS) * {"debug": 2, "info": 1}.get(level, 0)
+    assert ours == len(PACKAGES) * {"debug": 2, "info": 1}.get(level, 0)
 
 
 def test_every_package_is_one_of_ours() -> None:
-    assert set(OWN_LOGGERS) == {*ROOMS, "bench"}
+    assert set(OWN_LOGGERS) == {*PACKAGES, "bench"}
 
 
 def test_what_a_library_logs_is_one_event() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import ROOMS
+from tests.packages import PACKAGES
 from tests.stratamq.readme_lines import CANNOT, lines_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,7 +20,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy.mkdir()
     for name in ("Makefile", "README.md", "constraints.txt", "pyproject.toml", "setup.py"):
         shutil.copy2(ROOT / name, copy / name)
-    for room in (*ROOMS, "locks"):
+    for room in (*PACKAGES, "locks"):
         shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__", "*.c.tmp"))
     shutil.copytree(ROOT / ".venv" / ".stamps", copy / ".venv" / ".stamps", copy_function=shutil.copyfile)  # as new
     for entry in (ROOT / ".venv").iterdir():

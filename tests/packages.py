@@ -1,8 +1,8 @@
-"""The rooms of the house, each a folder at the top, for the tests that read all of its sources."""
+"""The top-level packages of the product, for the tests that read all sources."""
 
-__all__ = ["ROOMS"]
+__all__ = ["PACKAGES"]
 
-ROOMS = (
+PACKAGES = (
     "edge",
     "router",
     "storage",

@@ -1,4 +1,4 @@
-"""The rooms and their arrows, read from the import statements of every module (docs/architecture.md)."""
+"""Layers of the packages, read from the import statements of every module (docs/architecture.md)."""
 
 import ast
 import re
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Which rooms a room may import from; a tier never another tier, ``jobs`` of ``wire`` only the SSTable modules.
-ARROWS: dict[str, set[str]] = {
+# The packages that a package may import. No tier imports another tier. Of ``wire``, ``jobs`` imports JOBS_OF_WIRE only.
+ALLOWED_IMPORTS: dict[str, set[str]] = {
     "stratamq": {
         "edge",
         "router",
@@ -45,9 +45,9 @@ JOBS_OF_WIRE = {
     "wire.sstable.ledger",
 }
 
-# Which sub-rooms of its room a sub-room may import from; files beside the sub-rooms join them, and none imports those
-# but the floors.
-SUB_ROOMS: dict[str, dict[str, set[str]]] = {
+# The subpackages that a subpackage may import. Modules beside the subpackages connect them; only SHARED_MODULES of
+# those are imported by a subpackage.
+SUBPACKAGES: dict[str, dict[str, set[str]]] = {
     "access": {
         "rules": set(),
         "identity": {"rules"},
@@ -103,7 +103,7 @@ SUB_ROOMS: dict[str, dict[str, set[str]]] = {
         "node": {"messages", "links", "queries"},
     },
 }
-FLOORS = {
+SHARED_MODULES = {
     "access.files",
     "gateways.addresses",
     "gateways.client",
@@ -118,10 +118,9 @@ FLOORS = {
     "wire.decoding",
     "wire.cpu_yield",
     "wire.trio_epoll",
-}  # files beside sub-rooms that these may import
-PARAGRAPHS = ("Owns: ", "Doors: ", "Always holds: ", "May import: ")  # of a package's docstring, after its first line
+}
 
-# Thin shells: everything else is a core, or plain code, and neither waits nor owns sockets.
+# Modules that wait or own sockets. All others are cores or pure code.
 SHELLS = {
     "admin.http.changes",
     "admin.http.request_admission",
@@ -215,9 +214,9 @@ SHELLS = {
     "wire.trio_epoll",
 }
 SHELL_PATTERN = r"^stratamq\.|\.service$|\.cli$|\.cli\."
-NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
+UNSPECIFIC_NAMES = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"}
 
-MODULES = sorted(path for room in ARROWS for path in (ROOT / room).rglob("*.py"))
+MODULES = sorted(path for package in ALLOWED_IMPORTS for path in (ROOT / package).rglob("*.py"))
 
 
 def module_name(path: Path) -> str:
@@ -234,7 +233,7 @@ class Function(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What the checks want of one file: (line, full module name) of every import, functions, the first docstring."""
+    """The parts of one file that the checks read: imports as (line, module name), functions, docstring."""
 
     imports: list[tuple[int, str]]
     functions: list[Function]
@@ -243,12 +242,12 @@ class Source(NamedTuple):
 
 @cache
 def source(path: Path) -> Source:
-    """Parse a file, once for all checks; a tree itself would be held in memory for the rest of the run."""
+    """Parse a file once for all checks. The syntax tree is not kept: it would stay in memory for the whole run."""
     return parsed(path.read_text(encoding="utf-8"), path)
 
 
 def parsed(text: str, path: Path) -> Source:
-    """Imports inside functions and TYPE_CHECKING are included."""
+    """Return the parts of a source text. Imports inside functions and TYPE_CHECKING are included."""
     tree = ast.parse(text)
     found = Source([], [], ast.get_docstring(tree) or "")
     for node in ast.walk(tree):
@@ -266,7 +265,7 @@ def parsed(text: str, path: Path) -> Source:
 
 
 def named_in(annotation: ast.expr | None) -> set[str]:
-    """Return the names that a type names, in a string as well."""
+    """Return the names in a type annotation, quoted ones included."""
     if annotation is None:
         return set()
     nodes = list(ast.walk(annotation))
@@ -276,22 +275,21 @@ def named_in(annotation: ast.expr | None) -> set[str]:
     }
 
 
-def test_imports_run_downward_only() -> None:
-    """No arrow points up or sideways."""
+def test_packages_import_only_lower_packages() -> None:
     wrong = []
     for path in MODULES:
-        room = module_name(path).split(".")[0]
+        package = module_name(path).split(".")[0]
         for line, name in source(path).imports:
             target = name.split(".")[0]
-            if target in ARROWS and target != room and target not in ARROWS[room]:
+            if target in ALLOWED_IMPORTS and target != package and target not in ALLOWED_IMPORTS[package]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
             if target == "tests":
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports tests")
     assert not wrong, "\n".join(wrong)
 
 
-def test_jobs_read_the_exported_format_and_nothing_else_of_wire() -> None:
-    """They run on a Spark cluster that has no broker."""
+def test_jobs_import_only_sstable_modules_of_wire() -> None:
+    """Jobs run on a Spark cluster without a broker."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in (ROOT / "jobs").rglob("*.py")
@@ -305,8 +303,8 @@ def is_shell(module: str) -> bool:
     return module in SHELLS or re.search(SHELL_PATTERN, module) is not None
 
 
-def test_cores_do_not_wait() -> None:
-    """Trio is the shells' business; a core that imports it could not run in the simulation."""
+def test_cores_import_no_event_loop() -> None:
+    """A core that imports Trio could not run in the simulation."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}: a core, or a shell missing from SHELLS?"
         for path in MODULES
@@ -317,37 +315,29 @@ def test_cores_do_not_wait() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_files_are_named_for_what_they_define() -> None:
-    """utils, helpers, manager and base name nothing."""
+def test_module_names_are_specific() -> None:
     wrong = [
         str(path.relative_to(ROOT))
         for path in MODULES
-        if NAMES_THAT_SAY_NOTHING & set(path.stem.split("_")) or path.parent.name in NAMES_THAT_SAY_NOTHING
+        if UNSPECIFIC_NAMES & set(path.stem.split("_")) or path.parent.name in UNSPECIFIC_NAMES
     ]
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_every_file_opens_with_what_it_decides(path: Path) -> None:
-    """A docstring first; an empty __init__ says nothing because it holds nothing."""
-    silent = not source(path).docstring and path.read_text(encoding="utf-8").strip()
-    assert not silent, f"{path.relative_to(ROOT)} has no docstring"
-
-
-def test_the_check_sees_what_it_should() -> None:
-    """An arrow that points sideways, up, or from a function body is found."""
+def test_parser_finds_imports_in_function_bodies() -> None:
     example = ROOT / "edge" / "example.py"
     text = "def f():\n    from router.placement.ring import Ring\nimport stratamq.cluster\n"
     found = {name for _, name in parsed(text, example).imports}
     assert {"router.placement.ring", "stratamq.cluster"} <= found
-    assert "router" not in ARROWS[module_name(example).split(".")[0]]
+    assert "router" not in ALLOWED_IMPORTS[module_name(example).split(".")[0]]
 
 
-# --- circles, cores and lengths
+# --- cycles, cores and lengths
 
 CORES = {"EdgeCore", "RouterCore", "StorageCore"}
 FUNCTION_LINES_MAX = 80
 LONG_FUNCTIONS: dict[str, int] = {
+    "edge.core.__init__": 85,
     "edge.loop.encode.walk_properties": 87,
     "edge.loop.parse.parse": 144,
 }
@@ -363,7 +353,7 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    """Return the modules that a module imports, directly or not; itself only if it is in a circle."""
+    """Return the modules that a module imports, directly or not; itself only if it is in a cycle."""
     found: set[str] = set()
     ahead = [start]
     while ahead:
@@ -373,65 +363,53 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def circles(graph: dict[str, set[str]]) -> set[str]:
+def cycles(graph: dict[str, set[str]]) -> set[str]:
     """Return the modules that import themselves through others."""
     return {module for module in graph if module in reachable(graph, module)}
 
 
-def test_no_circle_of_files() -> None:
-    """Two files that import each other are one file; an import for types alone makes a circle for a reader as well."""
-    assert circles(import_graph()) == set()
+def test_modules_have_no_import_cycle() -> None:
+    """Imports for type annotations count: they make a cycle for a reader as well."""
+    assert cycles(import_graph()) == set()
 
 
-def sub_room(module: str) -> str:
-    """Return the sub-room of a module, "" for a file beside the sub-rooms."""
+def subpackage(module: str) -> str:
+    """Return the subpackage of a module, "" for a module beside the subpackages."""
     parts = module.split(".")
-    return parts[1] if len(parts) > 2 or (len(parts) == 2 and parts[1] in SUB_ROOMS.get(parts[0], {})) else ""
+    return parts[1] if len(parts) > 2 or (len(parts) == 2 and parts[1] in SUBPACKAGES.get(parts[0], {})) else ""
 
 
-def test_arrows_between_sub_rooms_run_one_way() -> None:
-    """A room reads from below to above: what its table does not name is not imported, and the table has no circle."""
+def test_subpackages_import_only_lower_subpackages() -> None:
     wrong = []
     for module, imported in import_graph().items():
-        room, _, _ = module.partition(".")
-        if room not in SUB_ROOMS or not sub_room(module):
+        package, _, _ = module.partition(".")
+        if package not in SUBPACKAGES or not subpackage(module):
             continue
-        allowed = SUB_ROOMS[room][sub_room(module)] | {sub_room(module)}
+        allowed = SUBPACKAGES[package][subpackage(module)] | {subpackage(module)}
         wrong += [
             f"{module} imports {name}"
             for name in sorted(imported)
-            if name.startswith(f"{room}.") and name not in FLOORS and sub_room(name) not in allowed
+            if name.startswith(f"{package}.") and name not in SHARED_MODULES and subpackage(name) not in allowed
         ]
     assert not wrong, "\n".join(wrong)
-    for table in SUB_ROOMS.values():
-        assert circles(table) == set()
+    for table in SUBPACKAGES.values():
+        assert cycles(table) == set()
 
 
-@pytest.mark.parametrize("room", SUB_ROOMS)
-def test_the_page_names_each_sub_room_above_what_it_imports(room: str) -> None:
-    (row,) = re.findall(rf"^\| `{room}/` \| (`.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
+@pytest.mark.parametrize("package", SUBPACKAGES)
+def test_architecture_page_lists_subpackages_in_import_order(package: str) -> None:
+    (row,) = re.findall(rf"^\| `{package}/` \| (`.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
     names = re.findall(r"`(\w+)`", row)
-    assert sorted(names) == sorted(SUB_ROOMS[room])
-    assert all(SUB_ROOMS[room][name] <= set(names[:place]) for place, name in enumerate(names))
+    assert sorted(names) == sorted(SUBPACKAGES[package])
+    assert all(SUBPACKAGES[package][name] <= set(names[:place]) for place, name in enumerate(names))
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
-def test_every_package_says_what_it_is(folder: Path) -> None:
-    """Its docstring names what it owns, its doors, what always holds, and what it may import."""
-    text = source(folder / "__init__.py").docstring
-    assert text, f"{folder.relative_to(ROOT)} is silent"
-    room = folder.relative_to(ROOT).parts[0]
-    if room in SUB_ROOMS or room in ("membership", "jobs", "conf"):
-        assert [found for found in PARAGRAPHS if f"\n\n{found}" in text] == list(PARAGRAPHS)
+def test_cycles_of_three_modules_is_found() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == {"a", "b", "c"}
 
 
-def test_a_circle_is_found() -> None:
-    """Also one of three files; a file beside it is not in it."""
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == {"a", "b", "c"}
-
-
-def test_nobody_takes_a_whole_core() -> None:
-    """A part names what it uses: a view, a Protocol, a function. Only a service makes a core and keeps it."""
+def test_functions_take_no_whole_core() -> None:
+    """A component takes a view, a Protocol or a function. Only a service creates and owns a core."""
     takers = {module_name(path) for path in MODULES for function in source(path).functions if CORES & function.takes}
     assert takers == set()
 
@@ -447,3 +425,38 @@ def test_functions_are_short() -> None:
     grown = {name: count for name, count in found.items() if count > LONG_FUNCTIONS.get(name, 0)}
     assert not grown, f"longer than LONG_FUNCTIONS allows: {grown}"
     assert found.keys() >= LONG_FUNCTIONS.keys(), f"short now: {sorted(LONG_FUNCTIONS.keys() - found.keys())}"
+
+
+# --- predicates
+
+PREDICATES = ("is_", "has_", "may_")
+MUTATING_CALLS = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft",
+    "remove", "setdefault", "update",
+}  # fmt: skip
+
+
+def changes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return True if a function assigns to an attribute or an item, or mutates a collection in an attribute."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            return True
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr in MUTATING_CALLS and isinstance(node.func.value, ast.Attribute):
+            return True
+    return False
+
+
+def test_predicates_have_no_side_effect() -> None:
+    """A function named ``is_``, ``has_`` or ``may_`` only returns a bool."""
+    found = {
+        (path.relative_to(ROOT).as_posix(), node.name)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.lstrip("_").startswith(PREDICATES)
+        and changes(node)
+    }
+    wrong = sorted(f"{file}: {name}" for file, name in found)
+    assert not wrong, "predicates with a side effect:\n" + "\n".join(wrong)
