@@ -153,7 +153,8 @@ def _flags(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def _drawn_flags(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Return the flags that traces draw from the seed."""
-    return {"stops": arguments.stops or seed % 4 == 3, "heedless": arguments.heedless or seed % 8 == 5}
+    drawn = {"stops": arguments.stops or seed % 4 == 3, "heedless": arguments.heedless or seed % 8 == 5}
+    return drawn | ({"heedless": False} if arguments.slow else {})
 
 
 def _hardware(wanted: bool | None, seed: int) -> bool:
