@@ -22,7 +22,7 @@ LOCKED = $(BIN)/python -m pip install -q --disable-pip-version-check --require-h
 LOCK = $(VENV)/lock/bin/uv pip compile -q -c constraints.txt --generate-hashes --universal --python-version 3.11 \
 	--no-annotate --no-header --no-emit-index-url --upgrade
 
-.PHONY: setup setup-dev setup-jobs run test lint sim soak chaos bench mutants fuzz cases locks audit-packages clean
+.PHONY: setup setup-dev setup-jobs run test lint types sim soak chaos bench mutants fuzz cases locks audit-packages clean
 
 setup: $(STAMPS)/installed $(STAMPS)/compiled
 
@@ -67,6 +67,9 @@ run: setup
 lint: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MYPY)
+
+types: setup-dev
 	$(MYPY)
 
 # Half of the tests wait for clusters and the other half for a processor: three workers keep two cores busy; 0 is none.

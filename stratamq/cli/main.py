@@ -46,7 +46,7 @@ ROOMS = {  # module -> the words that it has, a group's without its plural; in t
     "trace": "trace",
     "retained": "retained",
     "share": "share",
-    "worst": "slow drops journal log",
+    "top_lists": "slow drops journal log",
     "listener": "listener",
     "top": "top",
     "doctor": "doctor",
@@ -58,7 +58,7 @@ ROOMS = {  # module -> the words that it has, a group's without its plural; in t
     "federate": "federate",
     "gateway": "gateway",
     "config": "config",
-    "mounted": "store jobs check record",
+    "external_commands": "store jobs check record",
 }
 
 

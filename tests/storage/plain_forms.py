@@ -47,5 +47,5 @@ def load(form: str) -> SimpleNamespace:
         for name in NAMES:
             sys.modules.pop(name, None)
         sys.modules.update(before)
-    compiled = not str(found["plain_messages"].__file__).endswith(".py")
+    compiled = not str(found["fast_path_publish"].__file__).endswith(".py")
     return SimpleNamespace(compiled=compiled, **found)

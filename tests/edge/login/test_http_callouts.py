@@ -226,7 +226,7 @@ async def test_the_breaker_opens_and_a_probe_closes_it(
     caplog.set_level(logging.INFO, "edge.login.callout_service")
     shift = 0.0
     real = trio.current_time
-    for module in ("asking_service", "http_callouts"):
+    for module in ("callout_service", "http_callouts"):
         monkeypatch.setattr(f"edge.login.{module}.boot_time", lambda: real() + shift)
     pieces = [] if kind == "nobody" else list(WRONG[kind][0])
     asked: list[bytes] = []

@@ -10,7 +10,7 @@ from tests.edge.loop.harness import Broker, Node
 from wire.messages.batches import PublishRun, encode_run
 from wire.messages.frames import FrameKind
 
-SOURCE = Path(__file__).resolve().parents[3] / "edge" / "hot" / "counters.py"
+SOURCE = Path(__file__).resolve().parents[3] / "edge" / "loop" / "counters.py"
 
 
 def test_table_and_fields_are_the_same() -> None:
