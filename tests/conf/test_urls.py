@@ -23,7 +23,7 @@ from conf.federate_settings import FederateSettings
 from conf.logs import configure_logs, kept_lines
 from conf.node_settings import LogSettings
 from conf.secret_names import setting_text, shown_value
-from conf.settings import PACKAGES, load
+from conf.settings import ROOMS, load
 from conf.sources import load_rooms
 from conf.udp_settings import UdpSettings
 from conf.url_settings import HttpUrl, KeySetUrl, ProtectedUrl, Url
@@ -35,7 +35,7 @@ from wire.node.reload import changed_settings
 
 ROOT = Path(__file__).parents[2]
 MODELS: list[type[BaseModel]] = [
-    *(PACKAGES[name] for name in PACKAGES),
+    *(ROOMS[name] for name in ROOMS),
     *BRIDGE_KINDS.values(),
     FederateSettings,
     UdpSettings,
@@ -72,13 +72,13 @@ def fields(model: type[BaseModel], name: str) -> Iterator[tuple[str, Any]]:
         inner = [one for one in (field.annotation, *get_args(field.annotation)) if isinstance(one, type)]
         tables = [one for one in inner if issubclass(one, BaseModel)]
         for table in tables:
-            yield from fields(table, f"{name}.{key}" if name in PACKAGES else key)
+            yield from fields(table, f"{name}.{key}" if name in ROOMS else key)
         if not tables:
             yield f"{name}.{key}", field
 
 
 def all_fields() -> dict[str, Any]:
-    names = {id(PACKAGES[name]): name for name in PACKAGES}
+    names = {id(ROOMS[name]): name for name in ROOMS}
     return {key: field for model in MODELS for key, field in fields(model, names.get(id(model), model.__name__))}
 
 

@@ -53,9 +53,9 @@ class Scene:
         self.runs = self.ones = 0  # runs, and messages that were taken one by one
         self.form = form
         if form is not None:
-            self.lane = form.plain_messages.PlainLane(self.partition, self.delivery.origins, self.publishers)
+            self.lane = form.fast_path_publish.FastPathPublish(self.partition, self.delivery.origins, self.publishers)
             self.delivery.targets.forget_routes = self.lane.forget_routes
-            self.ack_lane = form.plain_acks.AckLane(self.partition, self.delivery.consumed, self.delivery.outbound)
+            self.ack_lane = form.fast_path_acks.FastPathAcks(self.partition, self.delivery.consumed, self.delivery.outbound)
         lanes = form or load("pure")
         self.taker = lanes.plain_messages.PublishTaker(self._lane, self._one, self._run)
         self.acks = lanes.plain_acks.AckTaker(self._ack_lane, self.delivery.outbound.acknowledged)

@@ -40,6 +40,6 @@ def test_the_description_says_that_it_is_a_moment() -> None:
         return []
 
     schemas: Any = complete(Litestar([rows]).openapi_schema.to_schema())["components"]["schemas"]
-    (of,) = (one for name, one in schemas.items() if name.endswith("SeenClient"))
+    (of,) = (one for name, one in schemas.items() if name.endswith("ClientRow"))
     assert of["properties"]["connected_at"]["format"] == "date-time"
     assert "format" not in of["properties"]["client_id"]

@@ -100,8 +100,8 @@ def test_an_operator_asks_and_changes_by_verbs_and_says_nothing_else(receiver: s
     said = {message.__name__ for message, tiers in messages.items() if ("operator", receiver) in tiers}
     told = {message.__name__ for message, tiers in messages.items() if (receiver, "operator") in tiers}
     of_tier = {"FollowMap"} if receiver == "router" else {"StartTrace", "StopTrace"}
-    assert said == {"Look", "Admin"} | of_tier
-    assert told == {"Seen", "AdminReply"} | ({"MapPage", "MapStep"} if receiver == "router" else set())
+    assert said == {"Query", "Admin"} | of_tier
+    assert told == {"QueryResult", "AdminReply"} | ({"MapPage", "MapStep"} if receiver == "router" else set())
     assert [kind for kind in FRAMES if may_send("operator", receiver, kind)] == [FrameKind.CONTROL]
 
 
