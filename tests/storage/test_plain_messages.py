@@ -57,8 +57,8 @@ class Scene:
             self.delivery.targets.forget_routes = self.lane.forget_routes
             self.ack_lane = form.fast_path_acks.FastPathAcks(self.partition, self.delivery.consumed, self.delivery.outbound)
         lanes = form or load("pure")
-        self.taker = lanes.plain_messages.PublishTaker(self._lane, self._one, self._run)
-        self.acks = lanes.plain_acks.AckTaker(self._ack_lane, self.delivery.outbound.acknowledged)
+        self.taker = lanes.fast_path_publish.PublishHandler(self._lane, self._one, self._run)
+        self.acks = lanes.fast_path_acks.AckHandler(self._ack_lane, self.delivery.outbound.acknowledged)
         for number, (topic_filter, qos, window, edge) in enumerate(
             [("a", 1, 3, EDGE), ("b/#", 2, 64, EDGE), ("b/c", 1, 64, "e2"), ("d", 0, 64, EDGE), ("e", 1, 64, "")]
         ):
