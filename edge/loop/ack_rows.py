@@ -1,8 +1,8 @@
-"""Rows of the acknowledgement ledger: one per PUBACK or PUBREC without error, gathered in a turn and taken at its end.
+"""Rows of the acknowledgement ledger: one per successful PUBACK or PUBREC, buffered per iteration.
 
-A row is ``[origin kind, origin a, origin b, QoS, UTC ms of arrival, topic hash, partition, ...]``, JSON, with a comma
-behind it. It is written here, in the compiled loop, because a call into Python per message costs more than the rest of
-an acknowledgement. Lines and files are made by ``wire/sstable/ledger.py``; format: docs/jobs.md.
+A row is ``[origin kind, origin a, origin b, QoS, UTC ms of arrival, topic hash, partition, ...]``, JSON, with a
+trailing comma. The compiled loop writes it, because a Python call per message costs more than the rest of an
+acknowledgement. ``wire/sstable/ledger.py`` makes lines and files; format: docs/jobs.md.
 """
 
 import cython
@@ -19,11 +19,11 @@ WHOLE = 1 << 30
 
 
 def record_ack(hot: HotState, message: PendingAck) -> None:
-    """Add the row of a message whose acknowledgement was written."""
+    """Add the row of an acknowledged message."""
     rows = hot.ledger_rows
     route: Route | None = message.route
     if route is None:
-        return  # refused before it was sent anywhere, and acknowledged all the same: nobody was promised anything
+        return  # refused before any fan-out but acknowledged: no delivery was promised
     if not route.recorded:
         route.recorded = hot.ledger.route_text(route)
     append_bytes(rows, b"[")
@@ -50,7 +50,7 @@ def record_ack(hot: HotState, message: PendingAck) -> None:
 
 
 def flush_rows(hot: HotState) -> None:
-    """Hand over the rows so far."""
+    """Pass the buffered rows to the ledger."""
     count = hot.ledger_count
     hot.ledger_count = 0
     hot.ledger.take_rows(take_bytes(hot.ledger_rows, WHOLE), count)

@@ -1,8 +1,8 @@
-"""Acknowledgements: when a publisher gets its own, and what a subscriber's mean.
+"""Acknowledgements of publishers, and handling of subscribers' acknowledgements.
 
-A message waits for the destinations that were named when it was sent; then PUBACK or PUBREC is written, in the order in
-which the PUBLISH packets came [MQTT-4.6.0-2] [MQTT-4.6.0-3]. Ephemeral sessions end here; a durable session's
-acknowledgements go to its primary (``edge/loop/pushes.py``).
+A message waits for all destinations of its fan-out. Then PUBACK or PUBREC is written, in the order of the PUBLISH
+packets [MQTT-4.6.0-2] [MQTT-4.6.0-3]. Ephemeral sessions end here; a durable session's acknowledgements are sent to its
+primary (``edge/loop/pushes.py``).
 Source: MQTT 5.0 sections 3.4 to 3.7, 4.3, 4.6, 4.9; docs/protocol.md rules 2.7, 4.1.
 """
 
@@ -42,18 +42,18 @@ if not cython.compiled:
     from edge.loop.state import ANSWER_PENDING, PARK_QUOTA, RELEASE_PENDING
     from edge.loop.traces import trace_acked, trace_answered
 
-    ACK_WAITS = 0x100  # of acknowledged, beside reason codes
+    ACK_WAITS = 0x100  # result of ``acknowledged``, outside the range of reason codes
 
 __all__: list[str] = []
 
 
-# -- towards the publisher
+# -- to the publisher
 
 
 def new_message(
     hot: HotState, qos: cython.int, conn: LoopConnection | None, packet_identifier: cython.int
 ) -> PendingAck:
-    """Number a message."""
+    """Return a numbered in-flight message."""
     hot.tags += 1
     message = PendingAck(hot.tags, qos, conn, packet_identifier)
     message.at_ns = hot.now_ns
@@ -61,7 +61,7 @@ def new_message(
 
 
 def reserve_ack(conn: LoopConnection, message: PendingAck) -> None:
-    """Take the message's place in the order of the connection's acknowledgements."""
+    """Append the message to the connection's acknowledgement order."""
     if conn.ack_queue is None:
         conn.ack_queue = deque()
     conn.ack_queue.append(message)
@@ -81,7 +81,7 @@ def answer(
         hot.acknowledged += 1
         return
     if reason_code == NO_MATCHING_SUBSCRIBERS:
-        reason_code = 0  # allowed, but a flow of two steps is not done when PUBREC leaves: clients expect plain success
+        reason_code = 0  # allowed, but clients expect plain success in the first half of the QoS 2 flow
     if conn.origins is None:
         write_short(hot, conn, 0x50, packet_identifier, reason_code)
     else:
@@ -92,16 +92,16 @@ def answer(
         if reason_code < FAILURE:
             conn.received[packet_identifier] = reason_code
             if conn.parked & PARK_QUOTA:
-                unpark(hot, conn, PARK_QUOTA)  # on a repeat, perhaps
+                unpark(hot, conn, PARK_QUOTA)  # perhaps parked on a repeat
         else:
             del conn.received[packet_identifier]  # the flow ends here [MQTT-4.3.3-9]
     if conn.version != 5 or reason_code >= FAILURE:
-        # A v3 client cannot be told a Receive Maximum; its PUBREL stands behind what we would stop reading.
+        # A v3 client has no Receive Maximum: its PUBREL may be behind packets that a quota would leave unread.
         count_back(hot, conn)
 
 
 def count_back(hot: HotState, conn: LoopConnection) -> None:
-    """One PUBLISH of the client is finished: its quota grows."""
+    """Return one PUBLISH to the client's quota."""
     if conn.quota > 0:
         conn.quota -= 1
     conn.owes_since_ns = 0
@@ -110,7 +110,7 @@ def count_back(hot: HotState, conn: LoopConnection) -> None:
 
 
 def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int) -> None:
-    """One destination finished the message."""
+    """Count one finished destination of the message."""
     if reason_code > message.reason_code:
         message.reason_code = reason_code
     message.waiting -= 1
@@ -120,7 +120,7 @@ def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int
 
 
 def finish(hot: HotState, message: PendingAck) -> None:
-    """All destinations have acknowledged: tell whoever waits, in order."""
+    """Acknowledge a message after all destinations did, in the publisher's order."""
     conn: LoopConnection | None = message.conn
     message.done = True
     if message.parent is not None:
@@ -131,7 +131,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
     if message.on_done is not None:
         on_done = message.on_done
         message.on_done = None
-        if on_done(message.reason_code):  # not to be told yet: ``HotState.acknowledge`` goes on from here
+        if on_done(message.reason_code):  # deferred: ``Publications.acknowledge`` continues from here
             message.done = False
             message.waiting = 1
             return
@@ -152,7 +152,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
                 return
             continue
         if message.reason_code == SERVER_BUSY:
-            message.reason_code = QUOTA_EXCEEDED  # no reason code of PUBACK and PUBREC
+            message.reason_code = QUOTA_EXCEEDED  # PUBACK and PUBREC have no such reason code
         if conn.origins is not None:
             note_origin(hot, conn, message)
         answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
@@ -162,11 +162,11 @@ def finish(hot: HotState, message: PendingAck) -> None:
 
 
 def _withhold(hot: HotState, conn: LoopConnection, message: PendingAck) -> cython.bint:
-    """No acknowledgement means "not kept for everyone", the client may retry; True if its connection ends with that.
+    """Withhold an acknowledgement, so that the client may retry; True if the edge disconnects the client.
 
-    A 3.1.1 client cannot be told of a refusal. To others a failure would say that nobody gets the message, and some
-    destinations have taken it: they are disconnected, so that they do not wait for an answer. So is a 3.1.1 client
-    whose message found no room on a disk: sent again on the next connection it keeps its place.
+    A 3.1.1 client receives no failure. To others a failure would deny deliveries that some destinations have made, so
+    the edge disconnects them. It also disconnects a 3.1.1 client whose message met a full disk: repeated on the next
+    connection, the message keeps its order.
     """
     hot.acks_withheld += 1
     if conn.version == 5 or message.reason_code == SERVER_BUSY:
@@ -179,7 +179,7 @@ def _withhold(hot: HotState, conn: LoopConnection, message: PendingAck) -> cytho
 
 
 def taken(hot: HotState, peer: LoopPeer, number: cython.ulonglong) -> None:
-    """The peer has taken our frames up to a number: an edge is done with the messages in them."""
+    """Finish the messages in a peer edge's frames up to an acknowledged number."""
     message: PendingAck
     while peer.inflight and peer.inflight[0][0] <= number:
         for message in peer.inflight.popleft()[1]:
@@ -200,7 +200,7 @@ def acknowledged(
     """Handle PUBACK, PUBREC, PUBREL or PUBCOMP, ``data[at:end]`` behind the fixed header.
 
     Returns:
-        0, the reason code of what is wrong with the packet, or ACK_WAITS: the connection is parked before it.
+        0, the reason code of an error, or ACK_WAITS: the connection is parked before the packet.
     """
     reason_code: cython.int = 0
     identifier: cython.int
@@ -232,8 +232,8 @@ def acknowledged(
 def _ephemeral(
     hot: HotState, conn: LoopConnection, first: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """Take the acknowledgement of a message that was sent (state 1: QoS 1, 2: QoS 2, 3: released), or an error."""
-    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller answers where there is none
+    """Handle the acknowledgement of a sent message (state 1: QoS 1, 2: QoS 2, 3: released)."""
+    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller checked
     state: cython.int = state_of(outbound, identifier)
     if not is_of_flow(state, first >> 4):
         return PROTOCOL_ERROR
@@ -255,10 +255,10 @@ def _ephemeral(
 
 
 def _released(hot: HotState, conn: LoopConnection, identifier: cython.int, reason_code: cython.int) -> cython.int:
-    """PUBREL: forget the identifier, answer PUBCOMP [MQTT-4.3.3-11].
+    """Handle PUBREL: delete the identifier and answer PUBCOMP [MQTT-4.3.3-11].
 
-    It waits until the message has its PUBREC. 0x92 says that nothing is released; a stored session that was resumed may
-    have released it on an earlier connection (MQTT 5.0 section 3.7.2.1: no error during recovery).
+    PUBREL waits until the message has its PUBREC. The answer to an unknown identifier is 0x92. A resumed durable
+    session may have released it on an earlier connection, which is no error (MQTT 5.0 section 3.7.2.1).
     """
     code = conn.received.get(identifier) if conn.received is not None else None
     if code == ANSWER_PENDING:
@@ -270,10 +270,10 @@ def _released(hot: HotState, conn: LoopConnection, identifier: cython.int, reaso
         return write_short(hot, conn, 0x70, identifier, PACKET_IDENTIFIER_NOT_FOUND)
     if conn.session != 0:
         if code is not None:
-            conn.received[identifier] = RELEASE_PENDING  # type: ignore[index]  # it has this identifier
+            conn.received[identifier] = RELEASE_PENDING  # type: ignore[index]  # not None: the identifier is known
         hot.handler.pubrel(conn, identifier, reason_code)
         return 0
-    del conn.received[identifier]  # type: ignore[union-attr]  # likewise
+    del conn.received[identifier]  # type: ignore[union-attr]  # not None: the identifier is known
     if conn.origins is not None:
         forget_origin(conn, identifier)
     write_short(hot, conn, 0x70, identifier, 0)
@@ -283,7 +283,7 @@ def _released(hot: HotState, conn: LoopConnection, identifier: cython.int, reaso
 
 
 def _valid_code(first: cython.int, code: cython.int) -> cython.bint:
-    """Reason codes that the packet allows (MQTT 5.0 tables 3-4 to 3-7) [MQTT-3.4.2-1]."""
+    """Return whether the packet allows the reason code (MQTT 5.0 tables 3-4 to 3-7) [MQTT-3.4.2-1]."""
     if code == 0:
         return True
     if first == 0x62 or first == 0x70:
@@ -301,15 +301,15 @@ def _valid_code(first: cython.int, code: cython.int) -> cython.bint:
 
 
 def _ack_properties(data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """Check the properties of an acknowledgement: one Reason String, any number of User Properties."""
+    """Validate the properties of an acknowledgement: one Reason String, any number of User Properties."""
     at: cython.Py_ssize_t
     what: cython.int
     count: cython.Py_ssize_t
     reason: cython.bint = False
     if begin == end:
-        return 0  # the length may be left out when it is the last byte
+        return 0  # the length may be omitted if it is the last byte
     at = varint_end(data, begin, end)
-    if at < 0 or (at - begin > 1 and data[at - 1] == 0):  # the latter is not the shortest form [MQTT-1.5.5-1]
+    if at < 0 or (at - begin > 1 and data[at - 1] == 0):  # a longer form than necessary [MQTT-1.5.5-1]
         return MALFORMED_PACKET
     if at + read_varint(data, begin, at) != end:
         return MALFORMED_PACKET

@@ -1,7 +1,7 @@
-"""One PUBLISH batch, and the acknowledgements, per peer and turn: records are appended, frames are made at its end.
+"""One PUBLISH batch, and the acknowledgements, per peer and iteration: frames are made of them at its end.
 
-A link is never dropped from: when one has no room, its frames wait here in order, and its publishers are parked before
-they are read (``edge/loop/outboxes.py``). Without a lease batches wait: a fenced node sends nothing.
+The edge never drops frames of a link. When the link is full, frames are queued here in order, and their publishers are
+parked before they are read (``edge/loop/outboxes.py``). Without a lease batches are held: a fenced node sends nothing.
 Source: docs/protocol.md rules 4.5, 4.6; docs/adr/0005-wire-format.md.
 """
 
@@ -42,7 +42,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, this is a C constant: batches.pxd
-    BATCH_BYTES = 1024 * 1024  # a batch beyond it becomes a frame at once, if there is a lease
+    BATCH_BYTES = 1024 * 1024  # a larger batch becomes a frame at once, if there is a lease
 
 Partitions = tuple[int, ...]  # named, because Cython reads the spelled-out form as a C tuple
 Messages: TypeAlias = "list[PendingAck] | None"
@@ -74,7 +74,7 @@ def append_run(
 
 
 def append_record(hot: HotState, peer: LoopPeer, record: bytes, partitions: Partitions, share: bytes) -> None:
-    """Append a MSG record, with the partitions it is for, as of which partition_epoch, and the shared pick it is."""
+    """Append a MSG record with its partitions, their epochs, and the share of a shared pick."""
     batch: Buffer = _batch_of(hot, peer)
     count: cython.Py_ssize_t = len(partitions)
     size: cython.Py_ssize_t = len(record) + PLACE_BYTES * count
@@ -103,7 +103,7 @@ def append_record(hot: HotState, peer: LoopPeer, record: bytes, partitions: Part
 
 
 def list_peer(hot: HotState, peer: LoopPeer) -> None:
-    """Have the peer's batches flushed this turn."""
+    """Schedule the peer's batches for the flush of this iteration."""
     if not peer.listed:
         peer.listed = True
         hot.busy_peers.append(peer)
@@ -117,7 +117,7 @@ def _batch_of(hot: HotState, peer: LoopPeer) -> Buffer:
 
 
 def publish_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
-    """Return the peer's PUBLISH_ACK payload of this turn, for appending."""
+    """Return the peer's PUBLISH_ACK payload of this iteration, for appending."""
     if peer.publish_acks is None:
         peer.publish_acks = take_buffer(hot.pool)
     list_peer(hot, peer)
@@ -125,7 +125,7 @@ def publish_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
 
 
 def push_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
-    """Return the peer's PUSH_ACK payload of this turn, for appending."""
+    """Return the peer's PUSH_ACK payload of this iteration, for appending."""
     if peer.push_acks is None:
         peer.push_acks = take_buffer(hot.pool)
     list_peer(hot, peer)
@@ -143,20 +143,21 @@ def _appended(hot: HotState, peer: LoopPeer, count: cython.Py_ssize_t) -> None:
 
 
 def _cut_batch(hot: HotState, peer: LoopPeer, batch: Buffer, count: cython.Py_ssize_t) -> None:
-    """Make frames of a long batch; where its last record, of ``count`` bytes, fits no more, that begins the next one.
+    """Make frames of a large batch; a last record of ``count`` bytes that does not fit begins the next one.
 
-    Without a lease the frames wait, of what the core publishes itself: a message per client at most.
+    Without a lease frames of the core's own messages are held: at most one message per client.
     """
     earlier: cython.Py_ssize_t = batch.end - batch.start - count
     if earlier + count > FRAME_BYTES and earlier > 0:
-        # Its messages are done with the frame behind it: a later one is never taken before it.
+        # Its messages complete with the frame behind it: the peer never acknowledges a later frame before an earlier
+        # one.
         send_frame(hot, peer, PUBLISH, take_bytes(batch, earlier), None)
     if hot.leased:
         _flush_publish(hot, peer)
 
 
 def flush_batches(hot: HotState) -> None:
-    """Make frames of this turn's batches; without a lease they wait, a fenced node sends nothing."""
+    """Make frames of this iteration's batches; without a lease they are held, a fenced node sends nothing."""
     if not hot.leased:
         return
     peer: LoopPeer
@@ -169,7 +170,7 @@ def flush_batches(hot: HotState) -> None:
 
 
 def flush_peer(hot: HotState, peer: LoopPeer) -> None:
-    """Make frames of what waits for one peer."""
+    """Make frames of one peer's batches."""
     _flush_publish(hot, peer)
     if peer.publish_acks is not None:
         _send_acks(hot, peer, PUBLISH_ACK, PUBLISH_ACK_BYTES, _payload(hot, peer.publish_acks))
@@ -183,7 +184,7 @@ def flush_peer(hot: HotState, peer: LoopPeer) -> None:
 def _send_acks(
     hot: HotState, peer: LoopPeer, kind: cython.int, record_bytes: cython.Py_ssize_t, payload: bytes
 ) -> None:
-    """Send acknowledgements in frames of whole records; only without a lease they gather to more than one."""
+    """Send acknowledgements in frames of whole records; more than one frame accumulates only without a lease."""
     most: cython.Py_ssize_t = BATCH_BYTES // record_bytes * record_bytes
     at: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(payload)
@@ -208,7 +209,7 @@ def _flush_publish(hot: HotState, peer: LoopPeer) -> None:
 
 
 def send_frame(hot: HotState, peer: LoopPeer, kind: cython.int, payload: bytes, messages: Messages) -> None:
-    """Give a frame to the link; one that it has no room for waits here, in order, and so does any without a lease."""
+    """Send a frame on the link; queue it in order if the link is full or there is no lease."""
     if peer.blocked or not hot.leased:
         peer.blocked.append((kind, payload, messages))
         return
@@ -224,9 +225,9 @@ def send_frame(hot: HotState, peer: LoopPeer, kind: cython.int, payload: bytes, 
 
 
 def note_room(hot: HotState, peer: LoopPeer) -> None:
-    """Look at the link's room again: send what was blocked, release the publishers when there is enough."""
+    """Read the link's free capacity: send blocked frames, release the publishers when it is large enough."""
     if peer.blocked and not hot.leased:
-        list_peer(hot, peer)  # looked at again with the first batches under a lease
+        list_peer(hot, peer)  # checked again with the first batches under a lease
     elif peer.blocked:
         waiting = peer.blocked
         peer.blocked = deque()
@@ -249,7 +250,7 @@ def note_room(hot: HotState, peer: LoopPeer) -> None:
 
 
 def release_peer(hot: HotState, peer: LoopPeer) -> None:
-    """The peer has room, or is dead: its waiters go on."""
+    """Resume the publishers of a peer with free capacity, or of a dead peer."""
     if peer.full:
         peer.full = False
         hot.full_peers -= 1

@@ -1,8 +1,9 @@
-"""``BrokerLoop``: the sans-IO engine of the loop, and everything the edge core may ask of it.
+"""``BrokerLoop``: the sans-IO core of the loop, and the interface of the edge core to it.
 
-Takes bytes and the time, gives bytes. ``edge/loop/loop.py`` puts sockets around it; tests and the simulation call
-``begin_turn``, ``feed``, ``end_turn`` and ``take_output`` themselves. Nothing here reads a clock or rolls dice.
-Its methods stand in chapters, each on the one before: connections, publications, peering, and here the turns.
+It takes bytes and the time, and returns bytes. ``edge/loop/loop.py`` adds sockets; tests and the simulation call
+``begin_turn``, ``feed``, ``end_turn`` and ``take_output`` themselves. It reads no clock and no random numbers.
+Its methods are divided into base classes, each built on the one before: connections, publications, peering. This class
+adds the iterations.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -29,27 +30,27 @@ if TYPE_CHECKING:
 __all__ = ["BrokerLoop"]
 
 PACED_EVERY_NS = 10_000_000
-PACED_BURST_NS = 500_000_000  # half a second's worth is free again: not woken for every message
-PACKET_GRACE_NS = 10_000_000_000  # a network may lose what is sent, and send it again, for so long
-CLOSINGS_MAX = 50  # ended connections that the core is told of in a turn: a few milliseconds
+PACED_BURST_NS = 500_000_000  # resumed when half a second's worth is available again, not for every message
+PACKET_GRACE_NS = 10_000_000_000  # a network may lose and retransmit packets for so long
+CLOSINGS_MAX = 50  # closed connections reported to the core per iteration: a few milliseconds
 
 
 class BrokerLoop(Peering):
     """All connections, routes and peers of one edge process.
 
     Attributes:
-        now_ns: Time of the current turn, CLOCK_BOOTTIME; what ``set_lease`` is compared with.
-        turn_end_ns: When ``Handler.turn_end`` wants to be called again, 0 (at first): at the end of every turn.
-        authorizing: Ask ``Handler.authorize`` on a connection's first use of a topic; off by default.
+        now_ns: Time of the current iteration, CLOCK_BOOTTIME; compared with ``set_lease``.
+        turn_end_ns: Time of the next ``Handler.turn_end`` call, 0 (at first): at the end of every iteration.
+        authorizing: Call ``Handler.authorize`` on a connection's first use of a topic; off by default.
         ledger: AckSink or None; ledger_offset_ns: UTC minus the loop's clock, for its records.
     """
 
     def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
         HotState.__init__(self, handler, incarnation, limits)
-        self.sweep_left = 0  # connections that the sweep under way has not looked at
+        self.sweep_left = 0  # connections that the running sweep has not checked
 
     def begin_turn(self, now_ns: cython.longlong) -> None:
-        """Set the time, and parse on where resumed or released connections stopped."""
+        """Set the time, and continue parsing resumed or released connections."""
         conn: LoopConnection
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
@@ -81,12 +82,12 @@ class BrokerLoop(Peering):
                     if at_end and (conn.parked == 0 or not conn.partial) and not conn.pipelining:
                         self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
-            # Half of a turn is for what comes now: else each takes one event, and others wait for seconds behind
-            # clients whose every message has thousands of copies.
+            # Half of the byte budget is for new input. Otherwise each connection handles one event, and others wait
+            # seconds behind clients whose messages have thousands of copies.
             self.turn_bytes = min(self.turn_bytes, self.turn_bytes_max // 2)
 
     def read_paced(self) -> None:
-        """Go on with the clients whose publish rate has recovered."""
+        """Resume clients whose publish rate has recovered."""
         conn: LoopConnection
         used_ns: cython.longlong
         still: list[LoopConnection] = []
@@ -102,7 +103,7 @@ class BrokerLoop(Peering):
         self.paced = still
 
     def end_turn(self, now_ns: cython.longlong) -> None:
-        """Batches become frames, ``Handler.turn_end`` is called; afterwards ``take_output`` of ``dirty_conns``."""
+        """Make frames of batches and call ``Handler.turn_end``; then call ``take_output`` for ``dirty_conns``."""
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
         self.closings = CLOSINGS_MAX
@@ -119,27 +120,27 @@ class BrokerLoop(Peering):
         if self.busy_peers:
             flush_batches(self)
         if self.ledger_count:
-            flush_rows(self)  # last: before what it records leaves
+            flush_rows(self)  # last: before any of the recorded acknowledgements is sent
 
     def wants_turn(self) -> bool:
-        """Whether ``begin_turn`` would find something to do without new bytes."""
+        """Return whether ``begin_turn`` has work without new bytes."""
         return bool(self.ready or self.gone or self.roomy)
 
     def sweep(self, now_ns: int) -> None:
-        """Look at every connection now, whatever it takes; see ``sweep_some``."""
+        """Check every connection now, regardless of the cost; see ``sweep_some``."""
         self.begin_sweep()
         self.sweep_some(now_ns, len(self.conns))
 
     def begin_sweep(self) -> None:
-        """Have ``sweep_some`` look at every connection that there is; once a second or so."""
+        """Start a sweep over all current connections; once per second or so."""
         self.sweep_left = len(self.conns)
 
     def sweep_some(self, now_ns: cython.longlong, count: cython.Py_ssize_t) -> None:
-        """Look at some connections that the sweep has not seen yet, ``sweep_left`` of them in all.
+        """Check the next connections of a sweep; ``sweep_left`` remain in all.
 
-        Reports silent clients and slow packets (``Handler.error`` 0x8D), no CONNECT (0x80), owed PUBRELs (0x93). It
-        goes from the last one to the first, and the last one takes the place of one that goes: so one that moves was
-        seen, and none is left out.
+        Reports silent clients and slow packets (``Handler.error`` 0x8D), a missing CONNECT (0x80), overdue PUBRELs
+        (0x93). The sweep runs from the last slot to the first. A removed connection is replaced by the last one, which
+        was already checked: so none is missed.
         """
         conn: LoopConnection
         conns: list[LoopConnection] = self.conns
@@ -154,7 +155,7 @@ class BrokerLoop(Peering):
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, RECEIVE_MAXIMUM_EXCEEDED)
             elif conn.parked != 0 and conn.version != 0:
-                conn.heard_ns = conn.packet_begun_ns = now_ns  # it is we who do not listen
+                conn.heard_ns = conn.packet_begun_ns = now_ns  # reading is paused by the broker; not client silence
             elif conn.partial and conn.version != 0 and not conn.closed and self.is_too_slow(conn, now_ns):
                 self.slow_packets += 1
                 conn.parked |= PARK_HANDLER
@@ -169,14 +170,14 @@ class BrokerLoop(Peering):
                 self.handler.error(conn, KEEP_ALIVE_TIMEOUT if conn.version else UNSPECIFIED_ERROR)
 
     def is_too_slow(self, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
-        """Whether the packet that a client has begun should have come whole by now, or more of it."""
+        """Return whether a client's incomplete packet arrives too slowly."""
         age_ns: cython.longlong = now_ns - conn.packet_begun_ns
         if self.packet_timeout_ns == 0 or age_ns < PACKET_GRACE_NS or conn.ready or not self.reading:
             return False
         return age_ns > self.packet_timeout_ns or len(conn.partial) < self.packet_rate_min * (age_ns // 1_000_000_000)
 
     def set_lease(self, until_ns: int) -> None:
-        """The lease runs out at ``until_ns`` on CLOCK_BOOTTIME; 0: none. Renewing it ends the holding of acks."""
+        """Set the end of the lease on CLOCK_BOOTTIME; 0: none. A renewal sends the held acknowledgements."""
         conn: LoopConnection
         was: cython.bint = self.leased
         self.lease_until_ns = until_ns
@@ -187,11 +188,11 @@ class BrokerLoop(Peering):
                     mark_dirty(self, conn)
 
     def set_fence(self, at_ns: int) -> None:
-        """From that time on clients are neither read nor written before ``Handler.fence_over`` was called; 0: never."""
+        """Stop reading and writing clients at that time, until ``Handler.fence_over`` was called; 0: never."""
         self.fence_ns = at_ns
 
     def end_fence(self, now_ns: cython.longlong) -> None:
-        """Have the core look at its lease, outside of any other call, before bytes of clients count."""
+        """Let the core check its lease, outside of any other call, before it handles bytes of clients."""
         self.fence_ns = 0
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns

@@ -1,9 +1,9 @@
 # cython: cdivision=True
-"""Bytes on their way out, and the few operations that touch memory by pointer.
+"""Output buffers, and the few operations that access memory by pointer.
 
-Compiled, a ``Buffer`` owns C memory and positions are offsets into it; uncompiled it owns a ``bytearray``. Every
-function with two branches of the hot loop's arithmetic is here, so that the other modules read the same in both forms.
-Nothing here knows MQTT. C names (memcpy ...) come from ``buffers.pxd``.
+Compiled, a ``Buffer`` owns C memory and positions are offsets into it; uncompiled it owns a ``bytearray``. All
+functions with separate compiled and uncompiled branches of pointer arithmetic are here, so other modules read the same
+in both forms. The module does not know MQTT. C names (memcpy ...) come from ``buffers.pxd``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ DIGITS_MAX = 20  # of a u64
 
 
 class Buffer:
-    """Growable bytes: ``start`` is the first one not yet taken, ``end`` is behind the last one."""
+    """Growable bytes: ``start`` is the first byte not yet taken, ``end`` is behind the last one."""
 
     def __init__(self, capacity: cython.Py_ssize_t) -> None:
         self.start = 0
@@ -43,10 +43,10 @@ class Buffer:
 
 
 class Pool:
-    """Idle buffers of the common size: a connection has one only while it has something to say."""
+    """Idle buffers of the common size: a connection has one only while it has output."""
 
     def __init__(self) -> None:
-        self.first: Buffer | None = None  # linked: a list that empties and fills again is allocated every time
+        self.first: Buffer | None = None  # linked: a Python list is reallocated each time it empties and fills
         self.count = 0
         self.count_max = POOL_BUFFERS_MAX
 
@@ -63,7 +63,7 @@ def take_buffer(pool: Pool) -> Buffer:
 
 
 def give_buffer(pool: Pool, buffer: Buffer) -> None:
-    """Take a buffer back whose bytes nobody needs."""
+    """Return a buffer to the pool; its bytes are discarded."""
     if buffer.capacity == BUFFER_BYTES and pool.count < pool.count_max:
         buffer.start = 0
         buffer.end = 0
@@ -73,9 +73,9 @@ def give_buffer(pool: Pool, buffer: Buffer) -> None:
 
 
 def reserve(buffer: Buffer, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Make room for ``count`` bytes behind ``end`` and return ``end``; bytes move to the front if that is enough.
+    """Reserve ``count`` bytes behind ``end`` and return ``end``; bytes move to the front if that is enough.
 
-    Positions taken before are void afterwards.
+    Earlier positions are invalid afterwards.
     """
     used: cython.Py_ssize_t = buffer.end - buffer.start
     capacity: cython.Py_ssize_t
@@ -158,7 +158,7 @@ def take_bytes(buffer: Buffer, count: cython.Py_ssize_t) -> bytes:
 
 
 def same_bytes(data: cython.p_uchar, start: cython.Py_ssize_t, other: bytes) -> cython.bint:
-    """Whether ``data`` holds ``other`` at ``start``; the caller knows that there are that many bytes."""
+    """Return whether ``data`` holds ``other`` at ``start``; the caller guarantees enough bytes."""
     if cython.compiled:  # pragma: no cover
         return memcmp(data + start, cython.cast(cython.p_uchar, other), len(other)) == 0
     else:

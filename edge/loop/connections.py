@@ -1,35 +1,36 @@
-"""Connections as the edge core sees them: their bytes in and out, their bounds, their end.
+"""Connections of the edge core: their input and output bytes, their limits, their close.
 
-First chapter of ``Engine`` (``edge/loop/broker_loop.py``). Takes bytes and gives bytes; sockets are
-``edge/loop/loop.py``'s.
+First base class of ``BrokerLoop`` (``edge/loop/broker_loop.py``). It takes and returns bytes; ``edge/loop/loop.py``
+owns the sockets.
 
-States of a connection, what holds in each, and the ways out:
+States of a connection, their conditions, and the transitions:
 
 attached: ``version`` 0, no ``peer``:
-    The first bytes (PROXY, TLS, WebSocket) are the shell's; ``silence_ns`` runs from accept, whatever comes; no
-    packet but CONNECT or HELLO is taken.
+    The shell handles the first bytes (PROXY, TLS, WebSocket). ``silence_ns`` runs from accept, whatever
+    arrives. Only CONNECT or HELLO is accepted.
     -> open; closed.
 open: ``version`` 3 to 5, or a ``peer``:
-    Its bounds are those of ``open_session``; what was read and not parsed stands in ``partial``, less than one
+    ``open_session`` sets its limits. ``partial`` holds bytes that were read and not parsed, less than one
     packet unless it is parked.
     -> parked; closed.
 parked: a bit of ``parked`` is set:
-    Nothing is parsed; bytes that are read go to ``ahead``, and PINGREQ in them is answered. Each bit has one owner:
-    HANDLER the core's answer, SLOW the slowest subscriber's output, PEER room in the outboxes, QUOTA an
-    acknowledgement, RATE the clock, OUTPUT its own reading, PIPELINE the last retained message under way.
-    -> open, when the last bit goes; closed.
+    Nothing is parsed; bytes that are read are appended to ``ahead``, and PINGREQ in them is answered.
+    Each bit has one condition: HANDLER the core's answer, SLOW the slowest subscriber's output, PEER
+    capacity of the outboxes, QUOTA an acknowledgement, RATE the clock, OUTPUT the client's reading,
+    PIPELINE the last retained message in flight.
+    -> open, when the last bit is cleared; closed.
 deaf: ``hearing`` is false:
-    The socket gave its end while ``partial`` waits behind a parking: that is parsed first. Or while ``pipelining``.
+    The socket is at end of file while ``partial`` is parked, and is parsed first; or while ``pipelining``.
     -> closed.
 closed: ``closed`` is set:
-    No packet counts; no acknowledgement waits, no route, no alias is held; it stands in ``gone`` until
-    ``Handler.closed`` was called, at the end of a turn; what is written already is flushed where it has its lease.
+    No packet counts; it holds no acknowledgement, route or alias. It is in ``gone`` until
+    ``Handler.closed`` was called at the end of an iteration. Written output is flushed under a lease.
     -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0, with the last byte where it is -1.
 half closed: ``half_closed``:
-    Our side is shut; the client has LINGER_NS to close its own, so that it reads our last packet.
+    Our direction is shut down; the client has LINGER_NS to close its own, so that it reads our last packet.
     -> gone.
 gone: ``fd`` is -1:
-    The number is never given again; holders of the record see ``closed``.
+    The number is never reused; holders of the record see ``closed``.
     -> none.
 """
 
@@ -65,15 +66,15 @@ if not cython.compiled:
 
 __all__ = ["Connections"]
 
-LINGER_NS = 2_000_000_000  # how long a closed socket waits for its client to close
+LINGER_NS = 2_000_000_000  # a closed socket waits so long for its client to close
 NO_LIMIT = 1 << 40
 
 
 class Connections(HotState):
-    """Bytes, bounds and ends of connections."""
+    """Bytes, limits and ends of connections."""
 
     def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> LoopConnection:
-        """Take a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
+        """Add a connected non-blocking socket (-1: none, simulation) as CLIENT or LINK."""
         self.numbers += 1
         conn = LoopConnection(fd, kind, self.numbers)
         conn.context = options.context
@@ -93,16 +94,16 @@ class Connections(HotState):
         return conn
 
     def begin_mqtt(self, conn: LoopConnection) -> None:
-        """PROXY header and TLS are over: the time of the first packet begins."""
+        """Start the timeout of the first packet after PROXY header and TLS handshake."""
         options = conn.options
         conn.options = None
         if options is not None and options.first_packet_ns > 0:
             conn.connect_ns = self.now_ns - conn.heard_ns + options.first_packet_ns
 
     def open_session(self, conn: LoopConnection, options: SessionOptions) -> None:
-        """CONNECT was accepted: from the next packet on, these bounds hold. Write CONNACK and resume separately.
+        """Set the limits of an accepted CONNECT from the next packet on. Write CONNACK and resume separately.
 
-        A durable session is bound by it: pushes of (session, owner_epoch) are written here from now on.
+        A durable session is bound to the connection: pushes of (session, owner_epoch) are written to it.
         """
         conn.version = options.version
         conn.session = options.session
@@ -126,24 +127,24 @@ class Connections(HotState):
             self.sessions[options.session] = conn
 
     def limit(self, conn: LoopConnection, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
-        """Read a client no faster than this from now on; 0: the loop's own rate of messages, no rate of bytes."""
+        """Limit a client's rates from now on; 0: the loop's own message rate, no byte rate."""
         conn.publish_gap_ns = int(1e9 / publish_rate_max) if publish_rate_max else self.publish_gap_ns
         conn.byte_gap_ps = int(1e12 / byte_rate_max) if byte_rate_max else 0
         conn.metered = metered
 
     def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
-        """Have a client use up what its address may send in all; None: it may send as if it were alone."""
+        """Let a client consume its address's shared rate limit; None: no shared limit."""
         conn.purse = purse
 
     def reads_ahead(self, conn: LoopConnection) -> bool:
-        """Whether a parked client may be fed."""
+        """Return whether a parked client may be fed."""
         return bool(may_read_ahead(self, conn))
 
     def feed(self, conn: LoopConnection, data: bytes) -> None:
-        """Take bytes that arrived; while ``conn.parked`` only what ``reads_ahead`` allows, after a close nothing."""
+        """Process received bytes; while ``conn.parked`` only within ``reads_ahead``, after a close none."""
         if conn.closed:
             return
-        # Before CONNECT or HELLO the time runs from accept, whatever trickles in.
+        # Before CONNECT or HELLO the timeout runs from accept, whatever arrives.
         if conn.version != 0 or conn.peer is not None:
             conn.heard_ns = self.now_ns
         self.bytes_in += len(data)
@@ -159,7 +160,7 @@ class Connections(HotState):
             self.fail(conn, FAILED)
 
     def feed_client(self, conn: LoopConnection, data: bytes) -> None:
-        """Parse what came, behind what was kept."""
+        """Parse received bytes behind the buffered ones."""
         kept: cython.Py_ssize_t = len(conn.partial)
         consumed: cython.Py_ssize_t
         if (conn.parked != 0 and conn.version != 0) or (conn.ahead is not None and conn.ahead.bytes > 0):
@@ -177,16 +178,16 @@ class Connections(HotState):
         self.keep_rest(conn, data, consumed, kept == 0)
 
     def feed_link(self, conn: LoopConnection, data: bytes) -> None:
-        """Bytes of another node; what cannot be read ends the connection."""
+        """Process bytes of another node; invalid ones close the connection."""
         try:
             receive_link(self, conn, data)
         except (LinkError, ValueError) as error:
-            if conn.peer is not None and isinstance(error, ValueError):  # not the framing: what a frame holds
+            if conn.peer is not None and isinstance(error, ValueError):  # content of a frame, not the framing
                 self.handler.broke(conn.peer, str(error))
             self.fail(conn, FAILED)
 
     def parse_kept(self, conn: LoopConnection) -> None:
-        """Parse on where a parked connection stopped."""
+        """Continue parsing a parked connection."""
         data: bytes = conn.partial
         conn.partial = b""
         if conn.is_link:
@@ -197,7 +198,7 @@ class Connections(HotState):
         self.keep_rest(conn, data, consumed, False)
 
     def keep_rest(self, conn: LoopConnection, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
-        """Keep what was not parsed; ``begins``: nothing of it was kept before."""
+        """Buffer the unparsed bytes; ``begins``: none of them were buffered before."""
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
         self.parsed(conn, consumed, begins)
@@ -213,7 +214,7 @@ class Connections(HotState):
             answer_pings(self, conn)
 
     def parsed(self, conn: LoopConnection, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
-        """Charge what was parsed; a packet that begins behind it, or with the first bytes, has its time from now."""
+        """Charge the parsed bytes; restart the timer of a packet that begins behind them, or with the first bytes."""
         if conn.byte_gap_ps > 0 or conn.purse is not None:
             count_bytes(self, conn, consumed)
         if consumed > 0 or begins:
@@ -224,7 +225,7 @@ class Connections(HotState):
             self.handler.sent(conn, consumed)
 
     def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
-        """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
+        """Charge filters to the rates of a client and its address: with more than a second's worth it is not read."""
         if gap_ns > 0:
             conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + filters * gap_ns
             pause(self, conn, conn.asked_paid_ns)
@@ -232,15 +233,15 @@ class Connections(HotState):
             pause(self, conn, charge_asked(conn.purse, self.now_ns, filters))
 
     def take_output(self, conn: LoopConnection, bytes_max: int = 1 << 30) -> bytes:
-        """Return and remove what is to be sent; b"" while acknowledgements in it are held for want of a lease.
+        """Return and remove output; b"" while acknowledgements in it are held without a lease.
 
-        A link gives its own bytes first, then whole frames: call it until it is empty.
+        A link returns its own bytes first, then whole frames: call it until it is empty.
         """
         data: bytes = b""
-        conn.written += conn.wrapped  # a filter is asked when all that it gave before has left
+        conn.written += conn.wrapped  # a filter is called only when all its former output was sent
         conn.wrapped = 0
         if conn.has_acks and not self.leased and not conn.closed:
-            return b""  # set_lease lists it again
+            return b""  # set_lease marks it again
         if conn.out is not None:
             data = take_bytes(conn.out, bytes_max)
             conn.wrapped = len(data)
@@ -261,7 +262,7 @@ class Connections(HotState):
         return data
 
     def dirty_conns(self) -> list[LoopConnection]:
-        """Return the connections that have something to send or to change, and forget the list."""
+        """Return and clear the list of connections with output or changes."""
         conn: LoopConnection | None = take_dirty(self)
         dirty: list[LoopConnection] = []
         while conn is not None:
@@ -270,12 +271,12 @@ class Connections(HotState):
         return dirty
 
     def output_mark(self, conn: LoopConnection) -> int:
-        """Return the end of the output of now: it is written when ``written_to`` has reached this."""
+        """Return the current end of the output: it is sent when ``written_to`` has reached this."""
         mark: int = conn.written + conn.wrapped + pending_output(conn)
         return mark
 
     def written_to(self, conn: LoopConnection) -> int:
-        """Return how much of its output has left."""
+        """Return the number of output bytes that were sent."""
         written: int = conn.written
         return written
 
@@ -291,24 +292,24 @@ class Connections(HotState):
         append_bytes(output_of(self, conn), data)
 
     def resume(self, conn: LoopConnection) -> None:
-        """End the parking by a Handler call. Parsing goes on after that call returns, or in the next turn."""
+        """Clear the parking by a Handler call. Parsing continues after that call returns, or in the next iteration."""
         unpark(self, conn, PARK_HANDLER)
 
     def begin_pipeline(self, conn: LoopConnection) -> None:
-        """Parse only retained messages of QoS 1 and 2, and what has no order with them, until ``end_pipeline``."""
+        """Parse only retained messages of QoS 1 and 2, and packets without order, until ``end_pipeline``."""
         conn.pipelining = not conn.closed
 
     def end_pipeline(self, conn: LoopConnection) -> None:
-        """No retained message of the connection is under way: parse every packet again."""
+        """Parse every packet again: no retained message of the connection is in flight."""
         if conn.pipelining:
             conn.pipelining = False
             unpark(self, conn, PARK_PIPELINE)
 
     def end_of_file(self, conn: LoopConnection) -> None:
-        """The peer closed or reset its direction: the connection ends like by ``close``.
+        """Handle end of file or a reset from the peer: the connection ends like by ``close``.
 
-        What it said before still counts: bytes that wait behind a parking (a PUBLISH for its route, then DISCONNECT)
-        are parsed first, and the connection ends after them; and after the retained messages that are under way.
+        Buffered bytes still count (a parked PUBLISH, then DISCONNECT). They are parsed first, and the connection ends
+        after them and after the retained messages in flight.
         """
         conn.hearing = False
         if conn.pipelining:
@@ -319,9 +320,9 @@ class Connections(HotState):
             mark_dirty(self, conn)
 
     def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
-        """Write ``last``, stop reading, flush, half-close; the socket ends when the peer closed, or after 2 s.
+        """Write ``last``, stop reading, flush, half-close; the socket closes with the peer's, or after 2 s.
 
-        ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the turn.
+        ``conn.closed`` is set at once, ``Handler.closed`` is called at the end of the iteration.
         linger False: end without waiting for the client (it is dead or hostile).
         """
         if conn.closed:
@@ -334,9 +335,9 @@ class Connections(HotState):
         mark_dirty(self, conn)
 
     def leave(self, conn: LoopConnection) -> None:
-        """Close a client that said DISCONNECT: it reads no more, and says nothing that a reset could answer.
+        """Close a client after its DISCONNECT: it reads no more, and sends no data that a reset could answer.
 
-        TLS and WebSocket have a word of their own behind it, so there the client's close is waited for.
+        TLS and WebSocket have their own close message behind it, so there the edge waits for the client's close.
         """
         waits: cython.bint = conn.closed or conn.tls is not None or conn.filter is not None
         self.close(conn)
@@ -344,10 +345,10 @@ class Connections(HotState):
             conn.close_at_ns = -1
 
     def cut(self, conn: LoopConnection, last: bytes = b"") -> None:
-        """Close a client that makes us hold too much, and hold nothing of it; ``last`` is said where that can be."""
+        """Close a client whose buffers are too large, and free them; ``last`` is sent where possible."""
         if conn.closed:
             return
-        # OpenSSL wants bytes that it refused once again: behind those nothing else can be said.
+        # OpenSSL must repeat bytes that the socket refused, so no other packet can follow them.
         whole: cython.bint = conn.unsent is None and (conn.out is None or (conn.out.start == 0 and conn.tls is None))
         self.forget(conn, BY_US)
         conn.out = None
@@ -361,13 +362,13 @@ class Connections(HotState):
         mark_dirty(self, conn)
 
     def fail(self, conn: LoopConnection, why: cython.int) -> None:
-        """The transport is unusable: end it without lingering."""
+        """Close a connection with an unusable transport, without lingering."""
         self.forget(conn, why)
         conn.close_at_ns = 0
         mark_dirty(self, conn)
 
     def forget(self, conn: LoopConnection, why: cython.int) -> None:
-        """No packet of this connection counts any more; the socket may still be flushed."""
+        """Mark a connection closed: its later packets are ignored; its socket may still be flushed."""
         conn.closed = True
         conn.why = why
         conn.partial = b""
@@ -385,17 +386,17 @@ class Connections(HotState):
         conn.permissions = None
         conn.lagging = False
         if conn.has_acks and not self.leased:
-            conn.out = None  # what a fenced node held back is never said [PROTOCOL 1.6]
+            conn.out = None  # output that a fenced node held back is never sent [PROTOCOL 1.6]
         release_waiters(self, conn)
         if conn.session and self.sessions.get(conn.session) is conn:
             del self.sessions[conn.session]
         if conn.is_link:
-            self.gone.insert(0, conn)  # not behind the clients of a switch that died
+            self.gone.insert(0, conn)  # not behind the clients of a failed switch
         else:
             self.gone.append(conn)
 
     def call_closed(self) -> None:
-        """Tell the core which connections ended, outside of any other call; no more in a turn than it has time for."""
+        """Report closed connections to the core, outside of any other call; bounded per iteration."""
         conn: LoopConnection
         while self.gone and self.closings > 0:
             gone = self.gone[: self.closings]
@@ -413,42 +414,42 @@ class Connections(HotState):
                 forget_waiting(self, conn)
 
     def let_go(self, conn: LoopConnection) -> None:
-        """Fill its place among the connections with the last one."""
+        """Remove a connection; the last one takes its slot."""
         last: LoopConnection = self.conns.pop()
         if last is not conn:
             self.conns[conn.slot] = last
             last.slot = conn.slot
 
     def stop_reading(self) -> None:
-        """Read nothing more from clients, for ever: what was read is parsed on and answered."""
+        """Stop reading clients permanently; buffered input is parsed and answered."""
         self.reading = False
 
     def owes(self, conn: LoopConnection) -> bool:
-        """Whether something that was read from a client is not carried out or not answered yet."""
+        """Return whether a client's input is not completely processed or answered."""
         return bool(conn.ack_queue) or conn.ready or (conn.parked & ~PARK_OUTPUT) != 0
 
     def lingers(self) -> bool:
-        """Whether last bytes wait for their sockets, or closed sockets for their clients."""
+        """Return whether output waits for sockets, or closed sockets for their clients."""
         return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
 
     def bound_held_bytes(self, bytes_max: int) -> None:
-        """Call ``Handler.memory_exceeded`` in turns that end with more held for clients."""
+        """Call ``Handler.memory_exceeded`` in iterations that end with more bytes held for clients."""
         self.held_bytes_max = bytes_max
 
     def largest_holders(self, count: int) -> list[LoopConnection]:
-        """Return the clients for which most is held, the largest first."""
+        """Return the clients with the most held bytes, the largest first."""
         conn: LoopConnection
         shares: list[tuple[int, int]] = []
         least: cython.Py_ssize_t = max(4096, self.held_bytes // (2 * len(self.conns) + 1))
         for conn in self.conns:
-            if not conn.is_link and not conn.closed and share_of(conn) > least:  # half of the mean, or more
+            if not conn.is_link and not conn.closed and share_of(conn) > least:  # at least half of the mean
                 shares.append((share_of(conn), conn.slot))
         return [self.conns[slot] for _, slot in heapq.nlargest(count, shares)]
 
     def join_class(self, conn: LoopConnection, number: int) -> None:
-        """Say in ``Handler.authorize`` which bit on Routes decisions of the connection's class have, -1 for none.
+        """Set the bit on Routes for decisions of the connection's class, -1 for none; called by ``Handler.authorize``.
 
-        It holds until ``void_verdicts``. No two classes that are asked about have the same number in one epoch.
+        It is valid until ``void_verdicts``. Two classes in use never have the same number in one epoch.
         """
         if not -1 <= number < 64:
             raise ValueError(f"a Route has no bit {number}")
@@ -456,7 +457,7 @@ class Connections(HotState):
         conn.rights_bit = bit << number if number >= 0 else 0
 
     def forget_verdicts(self, conn: LoopConnection) -> None:
-        """Ask ``Handler.authorize`` anew for each topic of a connection, whose client has other rights now."""
+        """Call ``Handler.authorize`` again for each topic of a connection whose permissions changed."""
         conn.rights_bit = 0
         conn.permissions = None
         self.numbers += 1
@@ -464,12 +465,12 @@ class Connections(HotState):
         conn.last_version = -1
 
     def judge_pushes_to(self, conn: LoopConnection) -> None:
-        """Ask ``Handler.may_receive`` about each message that a partition pushes to a connection, until it ends."""
+        """Call ``Handler.may_receive`` for each message that a partition pushes to a connection, until it ends."""
         conn.judge_pushes = True
 
     def void_verdicts(self, rights_epoch: int) -> None:
-        """Take no decision of ``authorize`` that was made before; each epoch is higher than those before it."""
+        """Invalidate all earlier decisions of ``authorize``; epochs increase."""
         if rights_epoch <= self.rights_epoch:
             raise ValueError(f"epoch {rights_epoch} does not follow {self.rights_epoch}")
         self.rights_epoch = rights_epoch
-        self.routes_version += 1  # connections remember the Route, or the refusal, of their last topic
+        self.routes_version += 1  # connections cache the Route, or the refusal, of their last topic

@@ -1,7 +1,7 @@
-"""Counters of the loop: plain C integers, raised where a thing happens and read once a second or on demand.
+"""Counters of the loop: plain C integers, read once a second or on demand.
 
-``COUNTERS`` names each of them in the order in which operators read them; the fields below are the same, for C and for
-types. A test compares the table, the fields and ``counters.pxd``. Gauges are added by ``Engine.counters``.
+``COUNTERS`` names them in the order of operators' output; the fields below are the same, for C and for types. A test
+compares the table, the fields and ``counters.pxd``. ``BrokerLoop.counters`` adds gauges.
 """
 
 __all__ = ["COUNTERS", "Counters"]
@@ -55,7 +55,7 @@ COUNTERS = (
 
 
 class Counters:
-    """Counters of one loop, all from 0 and never falling."""
+    """Counters of one loop: they start at 0 and never decrease."""
 
     def __init__(self) -> None:
         self.bytes_in = 0

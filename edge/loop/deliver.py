@@ -1,8 +1,8 @@
 """Delivery to this edge's own ephemeral sessions: runs of QoS 0 packets, and single messages of any QoS.
 
-A run is appended to a subscriber as it stands; subscribers of another version or with subscription identifiers share
-one conversion per class. QoS 1 and 2 take a packet identifier within the client's window, or wait (bounded).
-Who else gets a message (peers, shared groups) is decided by the callers.
+A run is appended to a subscriber unchanged; subscribers of another version or with subscription identifiers share one
+conversion per class. QoS 1 and 2 take a packet identifier within the client's window, or wait (bounded). The callers
+handle other destinations (peers, shared groups).
 """
 
 from collections import deque
@@ -40,11 +40,11 @@ __all__: list[str] = []
 if not cython.compiled:  # compiled, C constants: deliver.pxd
     SECOND_NS = 1_000_000_000
     ALIASED_BYTES_MIN = 5  # of a topic: for a shorter one the alias saves nothing
-    ALIAS_BYTES = 6  # the property, and lengths that grow by it
+    ALIAS_BYTES = 6  # the property, and the growth of length fields
 
 
 def park_if_slow(hot: HotState, publisher: LoopConnection, route: Route) -> cython.bint:
-    """Park the publisher if a subscriber of the route is above the bound; called before it is read or parsed.
+    """Park the publisher if a subscriber of the route is above the output limit, before it is read or parsed.
 
     Returns:
         Whether it is parked.
@@ -75,13 +75,13 @@ def deliver_run(
 
     Args:
         hot: The loop.
-        publisher: Who wrote them, None for another edge; parked when a subscriber is above the bound.
-        route: Where to.
-        version: 5 or less: how the packets are encoded.
+        publisher: None for another edge; parked when a subscriber is above the limit.
+        route: The destinations.
+        version: 5 or less: encoding of the packets.
         data: Holds them.
         start: First byte of the first packet; ``end``: behind the last one.
         packet_max: Length of the longest one.
-        count: How many.
+        count: Number of packets.
     """
     sub: Sub
     conn: LoopConnection
@@ -116,7 +116,7 @@ def deliver_run(
             hot.publish_bytes_out += hot.run_payload
             _append_run(hot, conn, data, start, end - start)
         else:
-            if conn.client_packet_max < packet_max + len(sub.identifiers) + 8:  # what a conversion may add
+            if conn.client_packet_max < packet_max + len(sub.identifiers) + 8:  # maximum growth by a conversion
                 copies = convert_run(
                     hot, five, route.topic, data, start, end, conn.version == 5, sub.identifiers, conn.client_packet_max
                 )
@@ -143,7 +143,7 @@ def deliver_run(
 
 
 def is_excepted(sub: Sub, publisher: LoopConnection | None) -> cython.bint:
-    """Whether a subscriber gets no copy because of who publishes: No Local, or the rest of it [MQTT-3.8.3-3]."""
+    """Return whether the publisher excludes a subscriber: No Local, or its counterpart [MQTT-3.8.3-3]."""
     if sub.conn is publisher:
         return sub.no_local
     return sub.own_only
@@ -152,7 +152,7 @@ def is_excepted(sub: Sub, publisher: LoopConnection | None) -> cython.bint:
 def _hold_each(
     hot: HotState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
 ) -> cython.bint:
-    """Give the several copies of each message to the core, as ``hold_copies`` does; False: nothing is read any more."""
+    """Pass the several copies of each message to the core, like ``hold_copies``; False: the hold has ended."""
     copy: Sub
     for record in records:
         for copy in sub.copies:
@@ -171,7 +171,7 @@ def _deliver_copies_of_run(
     start: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> None:
-    """Deliver a run message by message: all copies of one go before the next one [MQTT-4.6.0-6]."""
+    """Deliver a run message by message: all copies of one before the next one [MQTT-4.6.0-6]."""
     packet: PublishView = hot.second
     if sub.held and _hold_each(hot, publisher, sub, topic, records_of_run(hot, topic, five, data, start, end)):
         return
@@ -209,7 +209,7 @@ def _deliver_aliased(
     end: cython.Py_ssize_t,
     identifiers: bytes,
 ) -> None:
-    """Deliver a run packet by packet: its copies differ from client to client, or are told of."""
+    """Deliver a run packet by packet: its copies have aliases, or are traced."""
     packet: PublishView = hot.second
     while start < end:
         start = load_plain(packet, data, start, five)
@@ -227,7 +227,7 @@ def write_copy(
     packet_identifier: cython.int,
     identifiers: bytes,
 ) -> None:
-    """Write one copy; the first topics of a client that takes aliases get one each [MQTT-3.1.2-26]."""
+    """Write one copy; the first topics of a client that accepts aliases get one each [MQTT-3.1.2-26]."""
     topic: bytes = packet.topic
     five: cython.bint = conn.version == 5
     alias: cython.int
@@ -255,7 +255,7 @@ def _append_run(
     sent: cython.Py_ssize_t
     hot.turn_bytes += count
     if count >= 16_384 and conn.out is None and hot.direct and conn.tls is None and conn.filter is None:
-        # From the receive buffer straight to the socket: one copy less where it is large enough to matter.
+        # From the receive buffer straight to the socket: saves a copy where it is large enough to matter.
         sent = send_now(conn, data, start, count)
         hot.bytes_out += sent
         start += sent
@@ -275,7 +275,7 @@ def convert_run(
     identifiers: bytes,
     size_max: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Fill ``hot.converted`` with the run as another class of subscriber reads it; return how many packets fit."""
+    """Convert the run to another class of subscriber in ``hot.converted``; return the number of packets that fit."""
     packet: PublishView = hot.second
     count: cython.Py_ssize_t = 0
     hot.converted.end = 0
@@ -327,7 +327,7 @@ def deliver_local(hot: HotState, publisher: LoopConnection | None, route: Route,
 def deliver_to(
     hot: HotState, conn: LoopConnection, packet: PublishView, qos: cython.int, retain: cython.bint, identifiers: bytes
 ) -> cython.bint:
-    """Deliver one message to one session; False if it was dropped, which was counted."""
+    """Deliver one message to one session; False if it was dropped and counted."""
     five: cython.bint = conn.version == 5
     outbound: OutboundWindow
     size: cython.Py_ssize_t = publish_bytes(packet, five, qos, identifiers)
@@ -379,7 +379,7 @@ def _pend(
     identifiers: bytes,
     size: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Keep a message beyond the window; False when a bound is reached: the newest one goes."""
+    """Queue a message beyond the window; False at a limit: the newest message is dropped."""
     key: cython.int = (qos << 2) | (2 if five else 0) | (1 if retain else 0)
     if outbound.pending is None:
         outbound.pending = deque()
@@ -401,7 +401,7 @@ def _pend(
 
 
 def _pending_entry(hot: HotState, packet: PublishView, five: cython.bint, size: cython.Py_ssize_t) -> Waiting:
-    """Return the encoded message as ``OutboundWindow.pending`` holds it."""
+    """Return the encoded message as an entry of ``OutboundWindow.pending``."""
     encoded: bytes
     if cython.compiled:  # pragma: no cover
         encoded = hot.scratch.data[0:size]
@@ -415,9 +415,9 @@ def _pending_entry(hot: HotState, packet: PublishView, five: cython.bint, size: 
 
 
 def drain_pending(hot: HotState, conn: LoopConnection) -> None:
-    """Send what waited for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
+    """Send messages queued for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
     outbound: OutboundWindow | None = conn.outbound
-    assert outbound is not None  # its callers saw something that waits
+    assert outbound is not None  # the callers checked that a message is pending
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
         entry: Waiting = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
@@ -441,7 +441,7 @@ def drain_pending(hot: HotState, conn: LoopConnection) -> None:
 
 
 def _is_refused(hot: HotState, conn: LoopConnection, entry: Waiting) -> bool:
-    """Whether a client may not receive a message that waits for it."""
+    """Return whether a client may not receive a pending message."""
     encoded: bytes = entry[0]
     topic: bytes = encoded[varint_end(encoded, 1, len(encoded)) + 2 : entry[1]]
     return not hot.handler.may_receive(conn, topic, (encoded[0] >> 1) & 3)
@@ -487,7 +487,7 @@ def _send_pending(
 
 
 def _payload_at(encoded: bytes, at: cython.Py_ssize_t, five: cython.bint) -> cython.Py_ssize_t:
-    """Return where the payload of an encoded message begins, whose properties stand at ``at``."""
+    """Return the start of an encoded message's payload; its properties begin at ``at``."""
     if not five:
         return at
     stop: cython.Py_ssize_t = varint_end(encoded, at, len(encoded))

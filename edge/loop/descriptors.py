@@ -1,7 +1,7 @@
 # ruff: noqa: F821
-"""Calls of the loop into the kernel besides reading and writing, each once in C and once in Python.
+"""System calls of the loop besides reading and writing, each once in C and once in Python.
 
-Decides nothing: the clock of leases, accepting, half-closing, how much waits, how many descriptors there may be.
+Covers the clock of leases, accept, half-close, the receive buffer and the limit of descriptors. It decides nothing.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ __all__ = ["boot_ns", "connections_allowed"]
 if not cython.compiled:  # compiled, this is a C constant: descriptors.pxd
     NONE_WAITS = -2  # of accept_one
 
-RESERVED_FILES = 320  # links, those that are pending (conf/admission.py), logs, listeners, trio
+RESERVED_FILES = 320  # links, pending ones (conf/admission.py), logs, listeners, trio
 
 
 def boot_ns() -> cython.longlong:
-    """CLOCK_BOOTTIME: what leases are measured on."""
+    """Return CLOCK_BOOTTIME, the clock of leases."""
     if cython.compiled:  # pragma: no cover
         now: timespec
         clock_gettime(CLOCK_BOOTTIME, cython.address(now))
@@ -52,7 +52,7 @@ def boot_ns() -> cython.longlong:
 
 
 def connections_allowed() -> tuple[int, int]:
-    """Raise the soft limit of open files to the hard one; return it and the connections that it leaves room for."""
+    """Raise the soft limit of open files to the hard one; return it and the connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):
@@ -62,7 +62,7 @@ def connections_allowed() -> tuple[int, int]:
 
 
 def bytes_waiting(fd: cython.int) -> cython.Py_ssize_t:
-    """Bytes in the kernel's receive buffer."""
+    """Return the number of bytes in the kernel's receive buffer."""
     if cython.compiled:  # pragma: no cover
         count: cython.int = 0
         ioctl(fd, FIONREAD, cython.address(count))
@@ -75,8 +75,8 @@ def accept_one(fd: cython.int, listener: socket.socket) -> tuple[int, str, int]:
     """Accept one connection.
 
     Returns:
-        A descriptor that does not block, and address and port at its other end, "" if that is no IP address. In place
-        of the descriptor ``NONE_WAITS`` without one to take, -1 where none can be had.
+        A non-blocking descriptor, and address and port of its peer, "" if that is no IP address. The descriptor is
+    ``NONE_WAITS`` without a pending connection, -1 if accept failed.
     """
     if cython.compiled:  # pragma: no cover
         text: cython.char[64]  # INET6_ADDRSTRLEN is 46

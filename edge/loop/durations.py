@@ -1,4 +1,4 @@
-"""Durations as a histogram of the loop: the buckets of ``conf.metrics.PowersOfTwo``, counted as C integers."""
+"""A histogram of durations for the loop: the buckets of ``conf.metrics.PowersOfTwo``, counted as C integers."""
 
 import cython
 
@@ -24,7 +24,7 @@ class Durations:
 
 
 def count_durations(durations: Durations, ns: cython.longlong, number: cython.ulonglong) -> None:
-    """Count several of one length."""
+    """Count several equal durations."""
     bucket: cython.int = 0
     left: cython.longlong = (ns // 1000 - 1) >> 6 if ns >= 1000 else 0
     while left > 0 and bucket < LAST:
@@ -35,7 +35,7 @@ def count_durations(durations: Durations, ns: cython.longlong, number: cython.ul
 
 
 def count_duration(durations: Durations, ns: cython.longlong) -> None:
-    """Count one; the microsecond below decides at a bound."""
+    """Count one duration; it is compared with bounds in whole microseconds."""
     bucket: cython.int = 0
     left: cython.longlong = (ns // 1000 - 1) >> 6 if ns >= 1000 else 0
     while left > 0 and bucket < LAST:

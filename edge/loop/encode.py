@@ -1,8 +1,8 @@
 # cython: cdivision=True
-"""One PUBLISH between its positions in received bytes and its encoding for one class of receiver.
+"""Validation and encoding of one PUBLISH, between received bytes and one class of receiver.
 
-Decides which properties are valid (MQTT 5.0 section 3.3.2.3) and how a packet reads for a version, QoS, RETAIN flag
-and list of subscription identifiers. Knows no connections.
+Decides which properties are valid (MQTT 5.0 section 3.3.2.3), and encodes a packet for a version, QoS, RETAIN flag and
+list of subscription identifiers. Knows no connections.
 """
 
 import cython
@@ -27,7 +27,7 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-RESERVED = b"\0\x12stratamq-"  # begin of a name of mqtt/publisher_properties.py, which have 18 bytes
+RESERVED = b"\0\x12stratamq-"  # prefix of the names in mqtt/publisher_properties.py, which have 18 bytes
 RESERVED_BYTES = 20  # of such a name, with its length
 
 
@@ -86,10 +86,10 @@ def write_publish(
     packet_identifier: cython.int,
     identifiers: bytes,
 ) -> cython.int:
-    """Append the packet for a receiver that speaks version 5 or not.
+    """Append the packet for a receiver of version 5 or 3.1.1.
 
-    Properties: Message Expiry Interval, those of the publisher in their order [MQTT-3.3.2-17] [MQTT-3.3.2-18], then
-    the receiver's subscription identifiers. Topic aliases are never forwarded.
+    Properties: Message Expiry Interval, those of the publisher in their order [MQTT-3.3.2-17] [MQTT-3.3.2-18], then the
+    receiver's subscription identifiers. Topic aliases are never forwarded.
     """
     body: cython.Py_ssize_t = _body_bytes(packet, five, qos, identifiers)
     topic: bytes = packet.topic
@@ -151,15 +151,15 @@ def walk_properties(
     user_max: cython.Py_ssize_t,
     users_max: cython.Py_ssize_t,
 ) -> cython.int:
-    """Read the properties of a client's PUBLISH, their length included, and note what the loop needs.
+    """Parse and validate the properties of a client's PUBLISH, including their length.
 
     Args:
-        packet: Gets the positions; alias and expiry are reset first.
+        packet: Receives the positions; alias and expiry are reset first.
         data: Holds the packet.
-        begin: Where the property length stands.
+        begin: Position of the property length.
         end: Behind the packet; ``user_max``: bytes of all user properties together; ``users_max``: their number.
     Returns:
-        0, or the reason code of what is wrong with them.
+        0, or the reason code of an error.
     """
     length: cython.Py_ssize_t
     at: cython.Py_ssize_t
@@ -170,7 +170,7 @@ def walk_properties(
     packet.expiry_at = -1
     packet.expiry_s = NO_EXPIRY
     at = varint_end(data, begin, end)
-    if at < 0 or (at - begin > 1 and data[at - 1] == 0):  # the latter is not the shortest form [MQTT-1.5.5-1]
+    if at < 0 or (at - begin > 1 and data[at - 1] == 0):  # a longer form than necessary [MQTT-1.5.5-1]
         return MALFORMED_PACKET
     length = read_varint(data, begin, at)
     if at + length > end:
@@ -240,7 +240,7 @@ def _wrong_property(what: cython.int) -> cython.int:
 def _field_bytes(
     data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, what: cython.int
 ) -> cython.Py_ssize_t:
-    """Length of Content Type, Response Topic or Correlation Data; -1 if it is none, -2 if it is no topic name."""
+    """Return the length of Content Type, Response Topic or Correlation Data; -1: malformed, -2: no topic name."""
     count: cython.Py_ssize_t = _text_bytes(data, at, end)
     if count < 0 or what == 0x09:
         return count
@@ -252,7 +252,7 @@ def _field_bytes(
 def _pair_bytes(
     data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Length of a User Property, which is a pair of texts; -1 if it is none, -2 if it is longer than may come."""
+    """Return the length of a User Property, a pair of texts; -1 if malformed, -2 if above the limit."""
     count: cython.Py_ssize_t = _text_bytes(data, at, end)
     more: cython.Py_ssize_t
     if count < 0 or not valid_text(data, at + 2, count - 2):
@@ -264,7 +264,7 @@ def _pair_bytes(
 
 
 def _text_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Length of a string or binary field with its prefix, -1 if it does not fit."""
+    """Return the length of a string or binary field with its prefix, -1 if it does not fit."""
     if at + 2 > end:
         return -1
     count: cython.Py_ssize_t = 2 + get16(data, at)
@@ -272,7 +272,7 @@ def _text_bytes(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssiz
 
 
 def valid_text(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes are UTF-8 without U+0000 and surrogates [MQTT-1.5.4-1] [MQTT-1.5.4-2].
+    """Return whether the bytes are UTF-8 without U+0000 and surrogates [MQTT-1.5.4-1] [MQTT-1.5.4-2].
 
     Control characters and non-characters are refused too, as section 1.5.4 allows and ``mqtt/data_types.py`` does.
     """
@@ -320,7 +320,7 @@ def valid_text(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssi
 
 
 def valid_topic(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes are a topic name: not empty, valid text, no wildcard [MQTT-3.3.2-2] [MQTT-4.7.3-1]."""
+    """Return whether the bytes are a topic name: not empty, valid text, no wildcard [MQTT-3.3.2-2] [MQTT-4.7.3-1]."""
     i: cython.Py_ssize_t
     if count == 0:
         return False
@@ -333,7 +333,7 @@ def valid_topic(data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ss
 def load_plain(
     packet: PublishView, data: cython.p_uchar, at: cython.Py_ssize_t, five: cython.bint
 ) -> cython.Py_ssize_t:
-    """Load a QoS 0 packet that was checked before (of a run), without its topic; return the position behind it."""
+    """Load a validated QoS 0 packet of a run, without its topic; return the position behind it."""
     body: cython.Py_ssize_t = varint_end(data, at + 1, at + 5)
     end: cython.Py_ssize_t = body + read_varint(data, at + 1, body)
     at = body + 2 + get16(data, body)

@@ -1,8 +1,8 @@
-"""Messages above Receive Maximum: clients that send again all they have, at once, whatever CONNACK says.
+"""Messages above Receive Maximum, from clients that resend all in-flight messages at once despite CONNACK.
 
-What lies above it is taken up to a second bound, in messages and in bytes; then the client is not read until some of it
-is finished. A client ends with 0x93 when its excess waited too long for nothing but its own PUBRELs, or when it has
-nothing to send again and goes beyond with QoS 2 all the same.
+The edge accepts such messages up to a second limit, in messages and in bytes. Then it stops reading the client until
+some are finished. It disconnects a client with 0x93 if only the client's own PUBRELs have been missing for too long. It
+does so as well if a client with nothing to resend exceeds the limit with QoS 2.
 Source: MQTT 5.0 sections 3.1.2.4, 3.3.4, 4.9; docs/adr/0021-above-receive-maximum.md.
 """
 
@@ -21,11 +21,11 @@ __all__: list[str] = []
 
 
 def judge_excess(hot: HotState, conn: LoopConnection) -> cython.int:
-    """Judge a PUBLISH that comes while as many are open as the client was told; asked for none below that."""
+    """Decide on a PUBLISH that reaches Receive Maximum; not called below it."""
     if conn.version != 5:
-        return WAITS  # it was told nothing
+        return WAITS  # it has no Receive Maximum
     if conn.fresh and conn.received is not None and len(conn.received) >= conn.quota_max:
-        return EXCEEDED  # a new session, no DUP so far, and all that is open waits for its PUBRELs [MQTT-3.3.4-7]
+        return EXCEEDED  # a new session, no DUP so far, and all open messages wait for its PUBRELs [MQTT-3.3.4-7]
     if conn.quota - conn.quota_max >= hot.excess_max or conn.excess_bytes >= hot.excess_bytes_max:
         return WAITS
     if not conn.excess:
@@ -36,13 +36,13 @@ def judge_excess(hot: HotState, conn: LoopConnection) -> cython.int:
 
 
 def hold_excess(conn: LoopConnection, message: PendingAck, count: cython.Py_ssize_t) -> None:
-    """Count the bytes of a message that waits for us while its client is above Receive Maximum."""
+    """Count the bytes of an unacknowledged message while its client is above Receive Maximum."""
     message.excess_bytes = count
     conn.excess_bytes += count
 
 
 def end_excess(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
-    """The message is about to be answered."""
+    """Subtract the message's bytes before its acknowledgement."""
     conn.excess_bytes -= message.excess_bytes
     assert conn.excess_bytes >= 0
     message.excess_bytes = 0
@@ -51,9 +51,9 @@ def end_excess(hot: HotState, conn: LoopConnection, message: PendingAck) -> None
 
 
 def owes_too_long(hot: HotState, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
-    """Whether nothing but the client's own PUBRELs has kept its excess waiting, for longer than it may since the last.
+    """Return whether only the client's own missing PUBRELs have kept its excess open for too long.
 
-    While a message waits for us, or we do not read, or hold back what we wrote, it is not the client.
+    While a message waits for the broker, or reading or output is paused, the client is not at fault.
     """
     if conn.quota <= conn.quota_max:
         conn.excess = False

@@ -1,12 +1,12 @@
-"""Messages that need a decision: unknown topics, retained messages, QoS 2 of durable sessions, wills, other members.
+"""Publishing beyond the fast path: route misses, retained messages, QoS 2 of durable sessions, wills, redispatch.
 
-Owns: The steps between a PUBLISH and its fan-out where the loop alone may not decide, and messages of shared groups
-that want another member.
+Owns: The steps between a PUBLISH and its fan-out that the compiled loop cannot decide alone, and the redispatch of
+shared messages.
 
-Doors: ``publishing`` takes them from the loop; ``redispatch`` finds another member.
+Entry points: ``publishing`` receives messages from the loop; ``redispatch`` selects another member.
 
-Always holds: QoS 2 of a durable session is recorded at its partition before any fan-out. A member is recorded before a
-message is sent to it.
+Invariants: The partition records QoS 2 of a durable session before any fan-out. The pick of a member is recorded before
+a message is sent to it.
 
 May import: edge.loop, edge.node, edge.routes, edge.clients, edge.cluster and edge.subscriptions.
 """

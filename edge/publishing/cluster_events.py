@@ -1,8 +1,9 @@
-"""Events of clients, sessions and nodes, published under $SYS/cluster/events/ like messages of QoS 0.
+"""Events of clients, sessions and nodes, published under $SYS/cluster/events/ as QoS 0 messages.
 
-Off unless ``edge.events`` says otherwise. An edge tells what its own clients do, and what partitions tell it of
-sessions that expired. Of nodes the first of the edges tells that were active before and behind a change of the map. At
-most ``events_rate_max`` in a second; more are dropped, counted. Decision: docs/adr/0056-sys-topics-and-events.md.
+``edge.events`` enables them. An edge publishes the events of its own clients, and expired sessions that partitions
+report. After a change of the map, one edge publishes the node events: the first by name that was active before and
+after. At most ``events_rate_max`` per second; the edge drops and counts the rest. Decision:
+docs/adr/0056-sys-topics-and-events.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +24,11 @@ from wire.messages.sessions import SessionExpired, SessionOpened, SessionSubscri
 
 __all__ = ["ClientEventPublisher"]
 
-WAITING_MAX = 1_000  # events whose topic's Route is asked for
+WAITING_MAX = 1_000  # events whose Route is requested
 
 
 class _ClientEvent(msgspec.Struct):
-    """An event of a client; what does not apply is null."""
+    """An event of a client; fields that do not apply are null."""
 
     client: str
     user: str
@@ -47,7 +48,7 @@ class _NodeEvent(msgspec.Struct):
     tier: str
     event: str  # joined, left, died or promoted
     incarnation: int
-    partitions: int | None  # promoted: that it leads now, and did not before
+    partitions: int | None  # promoted: partitions that the node leads since this map
     map_epoch: int
     at_ms: int
 
@@ -57,9 +58,9 @@ class ClientEventPublisher:
 
     Args:
         node: This edge.
-        loop: Where messages are published.
-        clients: The connections; it looks on when they open and end.
-        routes: Where topics go.
+        loop: Publishes messages.
+        clients: The connections; calls this publisher when one opens or closes.
+        routes: Finds the Route of a topic.
         peer_of: Returns the peer's address of a socket.
         utc: Seconds since the epoch.
     """
@@ -90,29 +91,29 @@ class ClientEventPublisher:
     # --- clients
 
     def connected(self, client: Client, opened: SessionOpened) -> None:
-        """Say that a client is connected."""
+        """Publish that a client connected."""
         del opened
         address = client.seat.address if client.seat is not None else ""
         self._addresses[client.number] = address or self._peer_of(client.conn.fd)
         self._say(client, "connected", reason_code=0)
 
     def disconnected(self, client: Client) -> None:
-        """Say that a connection ended: by which code, null where its socket closed without one."""
+        """Publish that a connection closed, with its reason code; null if the socket closed without one."""
         self._say(client, "disconnected", reason_code=client.end_code if client.end_code >= 0 else None)
         self._addresses.pop(client.number, None)
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
-        """Say which filters a client has now."""
+        """Publish the filters that a client subscribed to."""
         for subscription in taken:
             self._say(client, "subscribed", filter=subscription.topic_filter, qos=subscription.qos)
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
-        """Say which filters a client has no more."""
+        """Publish the filters that a client unsubscribed from."""
         for name in names:
             self._say(client, "unsubscribed", filter=name)
 
     def session_expired(self, node: str, expired: SessionExpired) -> None:
-        """Say that a stored session expired; its partition's primary tells so."""
+        """Publish that a stored session expired, as reported by its partition's primary."""
         del node
         if self._on and self._may():
             self._publish("session_expired", _ClientEvent(expired.client_id, expired.owner, at_ms=self._at_ms()))
@@ -123,7 +124,7 @@ class ClientEventPublisher:
         what: str,
         *,
         reason_code: int | None = None,
-        filter: str | None = None,  # the event's own word
+        filter: str | None = None,  # the name of the event's field
         qos: int | None = None,
     ) -> None:
         if not self._may():
@@ -138,7 +139,7 @@ class ClientEventPublisher:
     # --- nodes
 
     def map_moved(self, cluster_map: ClusterMap) -> None:
-        """Say which nodes came, left, died, or lead partitions that they did not lead before."""
+        """Publish the nodes that joined, left, died, or became primary of more partitions."""
         former, self._map = self._map, cluster_map
         if not self._on or former is None or self._speaker(former, cluster_map) != self._node.name:
             return
@@ -154,7 +155,7 @@ class ClientEventPublisher:
                 self._say_node(entry, "promoted", gained[name])
 
     def _speaker(self, former: ClusterMap, cluster_map: ClusterMap) -> str:
-        """Return the edge that tells of a change: the first that was active before and is active behind it."""
+        """Return the edge that publishes the node events of a map change."""
         names = [
             name
             for name, entry in cluster_map.nodes.items()
@@ -197,7 +198,7 @@ class ClientEventPublisher:
 
 
 def _changes(before: NodeEntry | None, after: NodeEntry | None) -> list[str]:
-    """Return what happened to a node between two maps."""
+    """Return the events of one node between two maps."""
     was, is_ = before is not None and before.alive, after is not None and after.alive
     anew = before is not None and after is not None and before.incarnation != after.incarnation
     said = []

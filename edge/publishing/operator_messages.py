@@ -1,12 +1,13 @@
-"""Messages that an operator has this edge publish: one message, or empty retained ones that clear topics.
+"""Messages that an operator orders: one message, or empty retained messages that clear topics.
 
-They go the way of a client's: a retained one to its partition first, QoS 1 and 2 until every destination has them, and
-then the router is told. Nobody's rules are asked: the router has judged the operator. An order that is repeated is
-published again.
+They are sent like a client's: a retained message to its partition first, QoS 1 and 2 until every destination has
+acknowledged. Then the edge replies to the router. No access rules apply here, because the router authorized the
+operator. A repeated order publishes again.
 
-| an order | holds | way out |
+| an order | state | ends when |
 |---|---|---|
-| taken | the topics whose outcome is not known | all known: answered; ``OPEN_S`` over, and another wants its place |
+| accepted | topics without an outcome | all outcomes are known: replied; older than ``OPEN_S`` while another order
+needs its slot |
 """
 
 from collections.abc import Callable
@@ -28,8 +29,8 @@ __all__ = ["SEND_VERBS", "OperatorMessages"]
 
 RETAINED_CLEAR = "retained clear"
 SEND_VERBS = ("msg send", RETAINED_CLEAR)
-OPEN_MAX = 32  # orders whose outcome is not known
-OPEN_S = 60.0  # much longer than a router waits: a partition without primary must not keep all places
+OPEN_MAX = 32  # orders without a complete outcome
+OPEN_S = 60.0  # much longer than a router's timeout; a partition without primary must not occupy all slots
 WRONG_NAMED = 8
 
 
@@ -53,27 +54,27 @@ class _Sent(OutgoingMessage):
 
     @property
     def owner(self) -> bytes:
-        """Nobody of the rules: what an operator left retained stays, whatever the rules become."""
+        """The operator's owner record: access rules never delete such a retained message."""
         return encode_owner(OPERATOR_OWNER, OPERATOR_MADE)
 
     @property
     def on_done(self) -> Callable[[int], object]:
-        """Return the taker of the outcome, for QoS 0 too."""
+        """Return the completion callback, for QoS 0 too."""
         return self.sent
 
     def finished(self, reason_code: int) -> bool:
-        """Note the outcome."""
+        """Record the outcome."""
         self.messages.done(self.order, self.name, reason_code)
         return False
 
 
 class OperatorMessages:
-    """Takes the orders of one edge.
+    """Executes operators' publish orders on one edge.
 
     Args:
         node: This edge.
-        routes: Where topics go.
-        sending: Sends a message everywhere.
+        routes: Finds the Route of a topic.
+        sending: Sends a message to all destinations.
     """
 
     def __init__(self, node: EdgeNode, routes: TopicRoutes, sending: MessageSender) -> None:
@@ -83,7 +84,7 @@ class OperatorMessages:
         self._open: list[_Open] = []
 
     def take(self, router: str, order: OrderNode) -> None:
-        """Publish what an order says, and answer it when the outcome is known."""
+        """Publish the messages of an order, and reply when all outcomes are known."""
         try:
             sent = read_sent(order.subject.encode())
         except Unreadable as error:
@@ -112,7 +113,7 @@ class OperatorMessages:
                 self._routes.with_route(publish.topic, item.routed)
 
     def done(self, order: _Open, topic: str, reason_code: int) -> None:
-        """Take the outcome of one message."""
+        """Record the outcome of one message."""
         if topic not in order.left:
             return
         if reason_code >= FAILURE:
@@ -122,7 +123,7 @@ class OperatorMessages:
         self._known(order, topic)
 
     def _would(self, order: _Open, topic: str, route: Route) -> None:
-        """Say where a message would go: to subscribers here, other edges, partitions, and groups."""
+        """Count the destinations of a message in a dry run: local subscribers, other edges, partitions, groups."""
         counts = (len(route.subs or ()), len(route.edges), len(route.partitions), len(route.groups))
         named = zip(("subscribers here", "other edges", "partitions", "groups"), counts, strict=True)
         order.lines.append(f"{topic[:200]}: " + ", ".join(f"{count} {name}" for name, count in named))
@@ -137,7 +138,7 @@ class OperatorMessages:
         self._node.tell(order.router, NodeOrdered(order.request, order.sent, order.lines, error))
 
     def _wrong(self, verb: str, sent: SendOrder) -> str:
-        """Return why nothing of an order is published, "" if all is."""
+        """Return the reason to reject the whole order, "" if it is valid."""
         limits = self._node.limits
         for topic in sent.topics:
             try:
@@ -148,6 +149,6 @@ class OperatorMessages:
                 return f"topic {topic[:100]!r}: what begins with $ is the nodes'"
         if sent.retain and not limits.retain_available:
             return "this cluster keeps no retained messages: edge.retain_available"
-        if verb != RETAINED_CLEAR and sent.retain and not sent.payload:  # it wants another role
+        if verb != RETAINED_CLEAR and sent.retain and not sent.payload:  # clearing requires another role
             return "an empty retained message takes one away: `retained clear`, which wants the role admin"
         return ""

@@ -1,4 +1,4 @@
-"""Answers to orders of partitions: sent when there is room, for a partition orders nothing again that is in flight."""
+"""Replies to partitions' orders, retried until the link accepts them: a partition never repeats an in-flight order."""
 
 import math
 
@@ -12,7 +12,7 @@ AGAIN_S = 0.1
 
 
 class OrderAnswers:
-    """Answers of one edge. A partition bounds its orders in flight, and so those that wait here."""
+    """Replies of one edge. A partition bounds its orders in flight, and so the unsent replies here."""
 
     def __init__(self, node: EdgeNode) -> None:
         self._node = node
@@ -20,14 +20,14 @@ class OrderAnswers:
         self._next_at = math.inf
 
     def send(self, node: str, answer: RedispatchReply | WillFired) -> None:
-        """Send an answer to a primary, or keep it until its link has room."""
+        """Send a reply to a primary, or queue it until its link has capacity."""
         if not self._node.tell(node, answer):
             self._unsent.append((node, answer))
             self._next_at = min(self._next_at, self._node.now + AGAIN_S)
             self._node.wake()
 
     def step(self, now: float) -> None:
-        """Send what found no room; a node that is no primary any more is answered nothing."""
+        """Retry unsent replies; drop those to nodes that are no longer primary."""
         if now < self._next_at:
             return
         unsent, self._unsent, self._next_at = self._unsent, [], math.inf
@@ -37,5 +37,5 @@ class OrderAnswers:
                 self.send(node, answer)
 
     def next_deadline(self) -> float:
-        """Return when answers are sent again."""
+        """Return the time of the next retry."""
         return self._next_at

@@ -1,7 +1,7 @@
-"""Where a shared group's copy goes: to which destination of the group, and to which member here.
+"""Selection of a shared group's destination for a copy, and of the member at this edge.
 
-A Route names a ``SharedGroup``, whose destinations take turns, or, for one message, a ``RecordedPick``. The groups
-themselves are in ``edge/routes/shared_groups.py``. Source: MQTT 5.0 section 4.8.2.
+A Route names a ``SharedGroup``, which selects its destinations in rotation, or a ``RecordedPick`` for one message.
+``edge/routes/shared_groups.py`` defines both. Source: MQTT 5.0 section 4.8.2.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ __all__ = ["Picking", "topic_of"]
 
 
 def topic_of(copy: PendingAck) -> bytes:
-    """Return the topic of a group's copy that is on its way."""
+    """Return the topic of an in-flight copy of a group."""
     (message,) = decode_publish(copy.record)
     return message.topic
 
 
 class Picking:
-    """Chooses for all groups of one edge.
+    """Selects destinations for all groups of one edge.
 
     Args:
-        local: The members here.
-        sticky: A member is chosen by topic, not in turn.
-        count: Counts copies that members here may not receive, where nobody else takes them.
+        local: The members at this edge.
+        sticky: Select a member by topic instead of in rotation.
+        count: Counts copies that no member may receive.
     """
 
     def __init__(self, local: EphemeralSubscriptions, sticky: bool, count: Callable[[str], None]) -> None:
@@ -35,7 +35,7 @@ class Picking:
         self._count = count
 
     def pick(self, group: ShareGroup, topic: bytes) -> Sub | Remote | None:
-        """Choose for a message that a Route names the group for; None: nobody takes it."""
+        """Select for a message whose Route names the group; None: no member can receive it."""
         choice: Remote | int | None
         if isinstance(group, SharedGroup):
             choice = group.next(topic)
@@ -53,7 +53,7 @@ class Picking:
         return chosen
 
     def picked(self, share: bytes, topic: bytes) -> Sub | None:
-        """Choose the member here for a message that another edge picked this one for."""
+        """Select the local member for a message that another edge sent to this one."""
         chosen = self._local.pick(share, topic, sticky=self._sticky)
         if chosen is None:
             self._note_refused(share, topic)
@@ -68,7 +68,7 @@ class Picking:
         return self._local.refuses(share, topic)
 
     def pick_other(self, group: SharedGroup, copy: PendingAck) -> Sub | Remote | None:
-        """Choose a destination for a copy after those that refused it; None: none is left."""
+        """Select another destination for a rejected copy; None: none is left."""
         topic = topic_of(copy)
         choice = self.choose(group, topic, copy.tried or ())
         if isinstance(choice, Remote):
@@ -76,7 +76,7 @@ class Picking:
         return self._local.pick(group.share, topic) if choice == HERE else None
 
     def choose(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int] = ()) -> Remote | int | None:
-        """Return the next destination of a group that can take a message; None if there is none."""
+        """Return the next destination of a group that can receive a message; None if there is none."""
         first = None if refused else group.next(topic)
         if first is not None and self._takes(group, first, topic):
             return first

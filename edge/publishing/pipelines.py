@@ -1,7 +1,7 @@
-"""Retained messages that wait for their retained partitions: which are written at once, and in which order they go on.
+"""Pipelines of retained messages whose write to the retained partition is in flight.
 
-One pipeline for each connection that has any under way. Messages leave it in the order in which they joined it: each
-when it and all before it have an outcome. Pure. Source: MQTT 5.0 section 4.6; docs/protocol.md rule 7.11.
+Each connection with such messages has one pipeline. Messages leave it in the order in which they joined it: each when
+it and all earlier ones have an outcome. Pure. Source: MQTT 5.0 section 4.6; docs/protocol.md rule 7.11.
 """
 
 from collections import deque
@@ -9,17 +9,17 @@ from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Pipeline", "Pipelines"]
 
-MESSAGES_MAX = 128  # of a connection
-CONNECTION_BYTES_MAX = 64 * 1024  # likewise: a slow subscriber gets so much more before its publisher is parked
-COPIES_MAX = 2_000  # likewise, for subscribers at this edge: a turn may write all of them
-BYTES_MAX = 16 * 1024 * 1024  # of all connections, above which each has one message under way
+MESSAGES_MAX = 128  # per connection
+CONNECTION_BYTES_MAX = 64 * 1024  # per connection: a slow subscriber gets this much more before its publisher is parked
+COPIES_MAX = 2_000  # per connection, for subscribers at this edge: one iteration may write all of them
+BYTES_MAX = 16 * 1024 * 1024  # of all connections; above it each connection has one write in flight
 
 
 class _Message(Protocol):
     """A retained message.
 
     Attributes:
-        outcome: Of its write; -1 until its partition has answered, and again once it was taken.
+        outcome: Reason code of its write; -1 before the partition replies and after ``take_outcome``.
     """
 
     outcome: int
@@ -34,18 +34,18 @@ class _Message(Protocol):
 
     @property
     def copies(self) -> int:
-        """How many this edge delivers of it."""
+        """Number of copies for subscribers at this edge."""
 
 
 M = TypeVar("M", bound=_Message)
 
 
 class Pipeline(Generic[M]):
-    """Those of one connection.
+    """The in-flight retained messages of one connection.
 
     Attributes:
-        waiting: The message behind them that has to wait until there are none; its connection is parked with it.
-        is_draining: Messages are being taken from it, further up in the call.
+        waiting: The next message, which must wait until the pipeline is empty; its connection is parked.
+        is_draining: A caller further up is already taking messages from it.
     """
 
     def __init__(self) -> None:
@@ -56,24 +56,24 @@ class Pipeline(Generic[M]):
         self._topics: set[str] = set()
 
     def __len__(self) -> int:
-        """Return how many are under way."""
+        """Return the number of in-flight messages."""
         return len(self._messages)
 
     def has_room(self, message: M) -> bool:
-        """Whether a message may join others."""
+        """Return whether a message may be added to the others."""
         if message.name in self._topics or len(self._messages) >= MESSAGES_MAX:
             return False
         return self._bytes + message.size <= CONNECTION_BYTES_MAX and self._copies + message.copies <= COPIES_MAX
 
     def join(self, message: M) -> None:
-        """Add a message that is about to be written."""
+        """Add a message before its write."""
         self._messages.append(message)
         self._bytes += message.size
         self._copies += message.copies
         self._topics.add(message.name)
 
     def leave(self, message: M) -> None:
-        """Remove the first message, which has gone everywhere or was refused."""
+        """Remove the first message after its fan-out or rejection."""
         assert self._messages[0] is message, "a retained message overtook another one of its connection"
         self._messages.popleft()
         self._bytes -= message.size
@@ -81,7 +81,7 @@ class Pipeline(Generic[M]):
         self._topics.remove(message.name)
 
     def take_outcome(self) -> tuple[M, int] | None:
-        """Return the first message and the outcome of its write, once, when that is known."""
+        """Return the first message and the outcome of its write, once, as soon as it is known."""
         if not self._messages or self._messages[0].outcome < 0:
             return None
         first = self._messages[0]
@@ -90,7 +90,7 @@ class Pipeline(Generic[M]):
 
 
 class Pipelines(Generic[M]):
-    """Those of all connections, by number.
+    """The pipelines of all connections, by connection number.
 
     Attributes:
         bytes: Held for all messages in them.
@@ -101,11 +101,11 @@ class Pipelines(Generic[M]):
         self._pipelines: dict[int, Pipeline[M]] = {}
 
     def of(self, number: int) -> Pipeline[M] | None:
-        """Return a connection's; None: it has no message under way."""
+        """Return a connection's pipeline; None: it has no message in flight."""
         return self._pipelines.get(number)
 
     def may_join(self, pipeline: Pipeline[M], message: M) -> bool:
-        """Whether a message may be written before those in front of it are."""
+        """Return whether a message may be written before earlier writes have completed."""
         return self.bytes + message.size <= BYTES_MAX and pipeline.has_room(message)
 
     def join(self, number: int, message: M) -> None:
@@ -114,7 +114,7 @@ class Pipelines(Generic[M]):
         self.bytes += message.size
 
     def leave(self, number: int, message: M) -> Pipeline[M]:
-        """Remove a connection's first message, and its pipeline with the last one; return that."""
+        """Remove a connection's first message and return its pipeline; an empty pipeline is deleted."""
         pipeline = self._pipelines[number]
         pipeline.leave(message)
         self.bytes -= message.size

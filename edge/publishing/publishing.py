@@ -1,7 +1,7 @@
-"""PUBLISH that needs a decision: route misses, retained messages, QoS 2 of durable publishers, wills.
+"""PUBLISH packets that the loop cannot handle alone: route misses, retained messages, QoS 2 of durable publishers,
+wills.
 
-What is recorded first is in ``edge/publishing/recording.py``; how a message goes everywhere, in
-``edge/publishing/sending.py``.
+``edge/publishing/recording.py`` records a message; ``edge/publishing/sending.py`` sends it to all destinations.
 Source: MQTT 5.0 sections 3.3, 4.3, 4.8.2; docs/protocol.md sections 4, 5, 7.
 """
 
@@ -31,14 +31,14 @@ from wire.messages.wills import WILL_SHARES_MAX, FireWill, WillFired
 
 __all__ = ["EdgePublishing"]
 
-WILLS_MAX = 65_536  # ordered and not answered; beyond, and beyond these bytes of payloads, one is refused for a while
+WILLS_MAX = 65_536  # in flight; above this number, or these bytes of payloads, an edge refuses a will temporarily
 WILLS_BYTES_MAX = 64 * 1024 * 1024
-JUDGED_S = 5.0  # that a router has to say who the user of a will is
+JUDGED_S = 5.0  # timeout of a router's reply about the user of a will
 
 
 @dataclass(slots=True, frozen=True)
 class _Missed:
-    """A publisher that waits for a topic's Route."""
+    """A parked publisher that needs a topic's Route."""
 
     loop: CorePublisher
     conn: LoopConnection
@@ -54,8 +54,8 @@ class _Will(OutgoingMessage):
 
     Attributes:
         node: The primary that ordered it last.
-        judged: Its user may leave it there.
-        shares: Groups whose copies the partition gives to members; an edge that repeats a will may pick another one.
+        judged: Its user may publish it.
+        shares: Groups for which the partition delivers the copies; another edge may select other members.
     """
 
     publishing: "EdgePublishing"
@@ -65,12 +65,12 @@ class _Will(OutgoingMessage):
     shares: list[bytes] = field(default_factory=list)
 
     def routed(self, route: Route) -> None:
-        """Send it to everybody but shared groups."""
+        """Send it to all destinations except shared groups."""
         self.publish.traced = self.publish.traced or route.traced
         self.sending.send(self, self._without_groups(route))
 
     def routed_again(self, route: Route) -> None:
-        """Likewise, to everybody beside its retained partition."""
+        """Send it to all destinations except shared groups and its retained partition."""
         self.sending.send_to_others(self, self._without_groups(route))
 
     def _without_groups(self, route: Route) -> Route:
@@ -81,24 +81,24 @@ class _Will(OutgoingMessage):
 
     @property
     def owner(self) -> bytes:
-        """Whose will it was."""
+        """The user of the will, as a record encodes it."""
         order, will = self.order, self.order.will
         return encode_owner(order.owner.encode(), order.owner_made, will.retained_max, will.retained_bytes_max)
 
     @property
     def on_done(self) -> Callable[[int], object]:
-        """Return the taker of the outcome, for QoS 0 too."""
+        """Return the completion callback, for QoS 0 too."""
         return self.sent
 
     def finished(self, reason_code: int) -> bool:
-        """Report it to its partition."""
+        """Report the outcome to its partition."""
         self.publishing.will_sent(self, reason_code)
         return False
 
 
 @dataclass(slots=True, frozen=True)
 class _Redispatched:
-    """A group's copy whose member ended before it acknowledged."""
+    """A group's copy whose member disconnected before it acknowledged."""
 
     publishing: "EdgePublishing"
     share: bytes
@@ -110,18 +110,18 @@ class _Redispatched:
 
 
 class EdgePublishing:
-    """Publishes what the loop hands over.
+    """Publishes messages that the loop delegates.
 
     Args:
         node: This edge.
-        loop: Where messages are published.
+        loop: Publishes messages.
         clients: The connections.
-        routes: Where topics go.
-        sending: Sends a message everywhere.
-        recording: Records QoS 2 of durable publishers before.
-        conduct: Says how many wills may go out in a second.
-        absent: Judges the users of wills.
-        answers: Takes answers to partitions.
+        routes: Finds the Route of a topic.
+        sending: Sends a message to all destinations.
+        recording: Records QoS 2 of durable publishers first.
+        conduct: Limits the rate of wills.
+        absent: Authorizes the users of wills.
+        answers: Sends replies to partitions.
     """
 
     def __init__(
@@ -145,16 +145,16 @@ class EdgePublishing:
         self._conduct = conduct
         self._absent = absent
         self._answers = answers
-        self._given_up: list[tuple[bytes, bytes, int]] = []  # group, record, since when
-        self._wills: dict[tuple[int, int], _Will] = {}  # ordered and not answered: by partition and number
+        self._given_up: list[tuple[bytes, bytes, int]] = []  # group, record, timestamp
+        self._wills: dict[tuple[int, int], _Will] = {}  # in flight, by partition and number
         self._will_bytes = 0
-        self._deferred: deque[_Will] = deque()  # of those, above the rate
-        self._judging: deque[tuple[float, _Will]] = deque()  # of those, until when a router is waited for
+        self._deferred: deque[_Will] = deque()  # those above the rate
+        self._judging: deque[tuple[float, _Will]] = deque()  # those awaiting a router, with the deadline
 
     # --- misses
 
     def miss(self, conn: LoopConnection, topic: bytes) -> None:
-        """Judge the name of a topic without a Route, ask for its destinations, resume the publisher."""
+        """Validate the name of a topic without a Route, request its destinations, then resume the publisher."""
         name = topic.decode()
         limits = self._node.limits
         try:
@@ -162,7 +162,7 @@ class EdgePublishing:
         except MqttError as error:
             self._clients.error(conn, error.reason_code)
             return
-        if is_reserved(name):  # a client is told so where it can be
+        if is_reserved(name):  # a v5 client receives the reason code
             self._loop.install_route(topic, Route(topic, reason_code=ReasonCode.NOT_AUTHORIZED))
             self._loop.resume(conn)
             return
@@ -171,7 +171,7 @@ class EdgePublishing:
             self._node.wake_lightly()
 
     def prefetch(self, conn: LoopConnection, topics: list[bytes]) -> int:
-        """Request Routes of topics behind one that is missed, up to the first invalid one; return how many."""
+        """Request Routes of topics behind a missed one, up to the first invalid topic; return their number."""
         del conn
         limits, cache = self._node.limits, self._routes.cache
         for taken, topic in enumerate(topics):
@@ -184,10 +184,10 @@ class EdgePublishing:
                 return taken
         return len(topics)
 
-    # --- handed over
+    # --- delegated by the loop
 
     def inbound(self, conn: LoopConnection, publish: InboundPublish, route: Route) -> None:
-        """Take a retained PUBLISH, or QoS 2 of a durable session; ``miss`` has judged the topic of its Route."""
+        """Handle a retained PUBLISH, or QoS 2 of a durable session; ``miss`` has validated the topic."""
         client = conn.context
         assert isinstance(client, Client)
         if route.named:
@@ -202,24 +202,24 @@ class EdgePublishing:
     # --- shared groups
 
     def redispatch(self, share: bytes, publish: InboundPublish) -> None:
-        """Send a group's copy whose member ended before it acknowledged to another member, wherever that is.
+        """Send a group's copy to another member, at any node, after its member disconnected without an acknowledgement.
 
-        Its publisher has its acknowledgement: as the edge's own message, it has an origin of its own.
+        Its publisher already has its acknowledgement. So the copy gets its own origin, like a message of the edge.
         """
         self._routes.local.note_redispatched(share)
         self._routes.with_route(publish.topic, _Redispatched(self, share, publish).routed)
 
     def given_up(self, share: bytes, record: bytes, since_ns: int) -> None:
-        """Take a copy that waited for a member which may not receive it any more; of ``Handler``."""
+        """Queue a copy for redispatch: its member may no longer receive it. Called by ``Handler``."""
         self._given_up.append((share, record, since_ns))
         self._node.wake()
 
     def step(self, now: float) -> None:
-        """Send copies that were given up to other members, and wills that were deferred."""
+        """Redispatch queued copies, and send deferred wills."""
         self._answers.step(now)
         while self._judging and (self._judging[0][0] <= now or self._judging[0][1].judged):
             _, will = self._judging.popleft()
-            if not will.judged and self._is_current(will):  # no router said who its user is
+            if not will.judged and self._is_current(will):  # no router reported its user in time
                 self._end_will(will, again=True)
         while self._deferred and self._conduct.may_fire_will():
             self._judge_will(self._deferred.popleft())
@@ -232,14 +232,14 @@ class EdgePublishing:
                 self.redispatch(share, publish)
 
     def next_deadline(self) -> float:
-        """Return when ``step`` has something to do; 0 while copies are to be sent to other members."""
+        """Return when ``step`` must run; 0 while copies await redispatch."""
         if self._given_up:
             return 0.0
         due = min(self._answers.next_deadline(), self._judging[0][0] if self._judging else math.inf)
         return min(due, self._conduct.will_at()) if self._deferred else due
 
     def redispatch_routed(self, share: bytes, publish: InboundPublish, route: Route) -> None:
-        """Send it to the group alone, if there still is one."""
+        """Send a message to the group alone, if it still exists."""
         groups = tuple(group for group in route.groups if group.share == share)
         if not groups:
             self._node.count("shares_ended")
@@ -250,9 +250,9 @@ class EdgePublishing:
     # --- wills
 
     def fire_will(self, node: str, order: FireWill) -> None:
-        """Fan a will out, in its turn where wills have a rate; its origin makes repeats harmless at all destinations.
+        """Publish a will, or defer it above the rate; destinations detect repeats by its origin.
 
-        One that is in flight here already is answered to the primary that ordered it last.
+        If the will is already in flight, the reply goes to the primary that ordered it last.
         """
         key = (order.partition, order.number)
         known = self._wills.get(key)
@@ -307,14 +307,14 @@ class EdgePublishing:
         self._routes.need(will.topic, ordered.routed)
 
     def will_sent(self, ordered: _Will, reason_code: int) -> None:
-        """Answer an order whose will went out, or was refused by a destination whose disk is full."""
+        """Reply to an order after the will was sent, or after a destination with a full disk refused it."""
         is_refused = reason_code == ReasonCode.SERVER_BUSY
         if is_refused:
             self._node.count("wills_refused")
         self._end_will(ordered, again=is_refused)
 
     def _end_will(self, ordered: _Will, *, again: bool = False) -> None:
-        """Answer an order; with ``again``, its partition orders it again later."""
+        """Reply to an order; with ``again``, its partition repeats it later."""
         order = ordered.order
         del self._wills[order.partition, order.number]
         self._will_bytes -= len(order.will.payload)

@@ -1,7 +1,7 @@
-"""QoS 2 of durable publishers: packet identifiers and picks are recorded at the session's partition before any fan-out.
+"""QoS 2 of durable publishers: the partition records packet identifiers and picks before any fan-out.
 
-The origin that the partition gave travels with the message, so that a repeat through any edge is known. Where its
-copies for shared groups go is recorded with it, and sent to again instead of picking anew.
+The origin from the partition travels with the message, so every edge detects a repeat. The record includes the
+destinations of shared copies; a repeat uses them again instead of a new pick.
 Source: MQTT 5.0 section 4.3.3; docs/protocol.md sections 4, 5.
 """
 
@@ -35,21 +35,21 @@ class _Inbound:
     recording: "Recording"
     client: Client
     publish: InboundPublish
-    counter: int = -1  # that the partition gave; -1: none yet
-    known: dict[bytes, SharePick] = field(default_factory=dict)  # picks that are recorded, by share
+    counter: int = -1  # assigned by the partition; -1: none yet
+    known: dict[bytes, SharePick] = field(default_factory=dict)  # recorded picks by share
 
     def routed(self, route: Route) -> None:
-        """Record what is missing, or send the message."""
+        """Record the missing picks, or send the message."""
         self.recording.record(self, route)
 
     def recorded(self, answer: Control) -> None:
-        """Go on once the partition has recorded."""
+        """Continue after the partition's reply."""
         self.recording.recorded(self, answer)
 
 
 @dataclass(slots=True)
 class _NewPick:
-    """A pick that replaces one that refused a recorded message, until it is recorded."""
+    """A replacement for a pick that refused a recorded message, until it is recorded."""
 
     recording: "Recording"
     copy: PendingAck
@@ -58,40 +58,40 @@ class _NewPick:
     pick: SharePick
 
     def recorded(self, answer: Control) -> None:
-        """Send the copy there."""
+        """Send the copy to the new pick."""
         self.recording.pick_recorded(self, answer)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Recorded(OutgoingMessage):
-    """A QoS 2 PUBLISH of a durable session, whose identifier is recorded."""
+    """A QoS 2 PUBLISH of a durable session whose identifier is recorded."""
 
     recording: "Recording"
 
     def finished(self, reason_code: int) -> bool:
-        """Release the identifier of a message that was refused, before the client gets to know."""
+        """Release the identifier of a refused message before the client receives the failure."""
         publish = self.publish
         conn = publish.conn
         assert conn is not None
         if reason_code < FAILURE or conn.closed:
             return False
         if publish.reserved_ack is not None and publish.reserved_ack.delivered:
-            return False  # no answer either: the message comes again, and is the same one where it was taken
-        # A failing PUBREC frees the identifier at the client, who never speaks of it again: its record goes first.
+            return False  # no answer either: the client repeats the message, and its destinations detect that
+        # A failing PUBREC frees the identifier at the client without a PUBREL, so the edge releases the record first.
         self.recording.refused(conn, publish, reason_code)
         return True
 
 
 @dataclass(slots=True, frozen=True)
 class _Failed:
-    """A refused message, until its identifier is released."""
+    """A refused message until its identifier is released."""
 
     loop: CorePublisher
     publish: InboundPublish
     reason_code: int
 
     def released(self, answer: Control) -> None:
-        """Answer the client."""
+        """Send the failing PUBREC."""
         if isinstance(answer, InboundReleased):
             self.loop.acknowledge(self.publish, self.reason_code)
 
@@ -107,22 +107,22 @@ class _Pubrel:
     def released(self, answer: Control) -> None:
         """Write PUBCOMP."""
         if isinstance(answer, InboundReleased) and not self.conn.closed:
-            # Unknown is no error: a client that missed our PUBCOMP repeats its PUBREL (section 3.7.2.1).
+            # An unknown identifier is no error: a client that missed our PUBCOMP repeats its PUBREL (section 3.7.2.1).
             self.loop.released(self.conn, self.packet_identifier, 0)
 
 
 class Recording:
-    """Records what durable publishers send with QoS 2.
+    """Records QoS 2 messages of durable publishers.
 
     Args:
         node: This edge.
-        loop: Where answers are written.
+        loop: Writes acknowledgements.
         clients: The connections.
         requests: Requests to the publishers' partitions.
-        routes: Where topics go.
-        picking: Chooses destinations of groups.
-        sending: Sends a message that is recorded.
-        rights: What each client may publish.
+        routes: Finds the Route of a topic.
+        picking: Selects destinations of groups.
+        sending: Sends a recorded message.
+        rights: Publish permissions of each client.
     """
 
     def __init__(
@@ -150,12 +150,13 @@ class Recording:
         self.record(_Inbound(self, client, publish), route)
 
     def record(self, item: _Inbound, route: Route) -> None:
-        """Record the identifier, and a pick for every group of the route that has none; then send the message."""
+        """Record the identifier, and a pick for every group of the route without one; then send the message."""
         client, publish = item.client, item.publish
         if client.conn.closed:
             return
         if item.counter >= 0 and not self._rights.may_publish(client, publish.topic.decode(), 2, publish.retain):
-            # The rules changed while it was recorded; its record goes, or the next message passes for a repeat.
+            # The rules changed meanwhile. Without its release the next message with this identifier would count as a
+            # repeat.
             self._node.count("refused_publish_rights")
             self._rights.refused(client, "publish", publish.topic.decode())
             self._node.journal.note(
@@ -185,7 +186,7 @@ class Recording:
         self._sending.send(_Recorded(self._sending, publish, origin, destinations, recording=self), route)
 
     def recorded(self, item: _Inbound, answer: Control) -> None:
-        """Look the Route up again: its groups may want picks that are not recorded yet."""
+        """Find the Route again: its groups may need picks that are not recorded yet."""
         client = item.client
         if client.conn.closed or not isinstance(answer, InboundRecorded):
             return
@@ -197,7 +198,7 @@ class Recording:
         self._routes.with_route(item.publish.topic, item.routed)
 
     def _destination(self, client: Client, group: SharedGroup, pick: SharePick, item: _Inbound) -> Remote | int | None:
-        """Return where a recorded pick can still go, None if it has to be replaced."""
+        """Return the destination of a recorded pick, None if it must be replaced."""
         choice = group.read(pick, self._node.incarnation, self._node.peer_of(pick.edge))
         if choice == HERE and not self._picking.has_member(group.share, item.publish.topic):
             return HERE if self._loop.knows_pick(group.share, client.session, item.counter) else None
@@ -211,7 +212,7 @@ class Recording:
             self._clients.error(client.conn, ReasonCode.SERVER_BUSY)
 
     def redispatch(self, copy: PendingAck, group: SharedGroup) -> None:
-        """Record another pick for a copy whose recorded one refused it, or was an edge that died; then send there."""
+        """Record another pick for a copy whose pick refused it or died; then send the copy."""
         assert copy.pick is not None
         self._redispatch(copy, group, copy.pick.attempt + 1)
 
@@ -221,13 +222,13 @@ class Recording:
         client = whole.conn.context
         choice = self._picking.choose(group, topic_of(copy), copy.tried or [])
         if not isinstance(client, Client) or whole.conn.closed or choice is None:
-            self._loop.send_pick(copy, None)  # the publisher repeats it elsewhere, or there is nobody
+            self._loop.send_pick(copy, None)  # the publisher repeats it elsewhere, or no member is left
             return
         item = _NewPick(self, copy, group, choice, group.written(choice, self._node.incarnation, attempt))
         self._ask_to_record(client, whole.packet_identifier, [item.pick], item.recorded)
 
     def pick_recorded(self, item: _NewPick, answer: Control) -> None:
-        """Send a copy to its new pick; one that died meanwhile is replaced too."""
+        """Send a copy to its new pick; replace a pick that died meanwhile."""
         copy, group = item.copy, item.group
         whole = copy.parent
         if whole is None or whole.conn is None or whole.conn.closed:
@@ -249,19 +250,19 @@ class Recording:
     # --- release
 
     def refused(self, conn: LoopConnection, publish: InboundPublish, reason_code: int) -> None:
-        """Release the identifier of a message that was refused, then answer the client."""
+        """Release the identifier of a refused message, then send the failing PUBREC."""
         client = conn.context
         assert isinstance(client, Client)
         self._release(client, publish.packet_identifier, _Failed(self._loop, publish, reason_code).released)
 
     def pubrel(self, conn: LoopConnection, packet_identifier: int) -> None:
-        """Answer PUBREL of a durable session when the record is durably gone; unknown ones too [MQTT-4.3.3-11]."""
+        """Answer PUBREL of a durable session when its record is durably deleted; unknown ones too [MQTT-4.3.3-11]."""
         client = conn.context
         assert isinstance(client, Client)
         self._release(client, packet_identifier, _Pubrel(self._loop, conn, packet_identifier).released)
 
     def _release(self, client: Client, packet_identifier: int, then: Callable[[Control], None]) -> None:
-        """Have a partition forget a packet identifier."""
+        """Delete a packet identifier at its partition."""
         request = self._requests.of(client).release_inbound(packet_identifier)
         if not self._requests.ask(request, then, self._node.now):
             self._clients.error(client.conn, ReasonCode.SERVER_BUSY)

@@ -1,8 +1,8 @@
-"""Copies that a durable member of a shared group left unacknowledged: find another member, and send them there.
+"""Redispatch of copies that a durable member of a shared group left unacknowledged.
 
-A partition hands the message over. Where it goes is said to the partition first, which records it; the answer names the
-recorded pick, and only then anything is sent. A pick that refuses, or was an edge that died, is replaced by one with a
-higher ``attempt``, recorded again. While nobody has room the partition keeps the message and orders it again later.
+A partition orders it. The edge proposes a destination, the partition records it, and only then the edge sends. A pick
+that refuses or died is replaced by one with a higher ``attempt``, which is recorded first. While no member has
+capacity, the partition keeps the message and repeats the order later.
 Source: MQTT 5.0 section 4.8.2; docs/adr/0016.
 """
 
@@ -19,12 +19,12 @@ from wire.messages.redispatch import RedispatchOrder, RedispatchReply, handed_se
 
 __all__ = ["Redispatch", "Redispatching"]
 
-ATTEMPTS_MAX = 64  # at destinations that have members, none of which took it: they may not receive it
-IN_FLIGHT_MAX = 8_192  # one more is refused; its partition orders it again later
+ATTEMPTS_MAX = 64  # after so many refusals by destinations with members: they may not receive it
+IN_FLIGHT_MAX = 8_192  # above it the edge refuses; the partition repeats the order later
 
 
 class _Copy:
-    """One message under way."""
+    """One message in redispatch."""
 
     __slots__ = ("asked", "node", "order", "redispatching", "refused", "tried")
 
@@ -32,17 +32,17 @@ class _Copy:
         self.redispatching = redispatching
         self.node = node
         self.order = order
-        self.asked = False  # the partition was told where it would go, and has not said that it is recorded
-        self.refused = False  # by the destination that it was sent to last
+        self.asked = False  # the partition has not yet confirmed the proposed pick
+        self.refused = False  # by the destination of the latest attempt
         self.tried: list[Remote | int] = []  # destinations that refused it
 
     def routed(self, route: Route) -> None:
-        """Go on with the Route of the topic."""
+        """Continue with the Route of the topic."""
         self.redispatching.routed(self, route)
 
 
 class Redispatch(RecordedPick):
-    """The recorded pick of a message that a partition ordered: a refusal goes back to that partition.
+    """The recorded pick of a message that a partition ordered: a refusal is reported to that partition.
 
     Attributes:
         copy: The message.
@@ -53,23 +53,23 @@ class Redispatch(RecordedPick):
         self.copy = copy
 
     def refused(self) -> None:
-        """Note that the destination did not take it: the partition records the next one before it is sent there."""
+        """Mark the copy as refused: the partition records the next destination before the edge sends there."""
         self.copy.refused = True
 
     def finished(self, reason_code: int) -> None:
-        """Take the outcome of the sending."""
+        """Handle the outcome of the attempt."""
         self.copy.redispatching.finished(self, reason_code)
 
 
 class Redispatching:
-    """Hands messages of ended members on.
+    """Redispatches messages of disconnected members.
 
     Args:
         node: This edge.
-        loop: Where messages are published.
-        routes: Where topics go.
-        picking: Chooses destinations of groups.
-        answers: Takes answers to partitions.
+        loop: Publishes messages.
+        routes: Finds the Route of a topic.
+        picking: Selects destinations of groups.
+        answers: Sends replies to partitions.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Redispatching:
         self._copies: dict[tuple[int, int], _Copy] = {}  # by partition and number
 
     def order(self, node: str, order: RedispatchOrder) -> None:
-        """Take an order of a partition; one that is under way goes on."""
+        """Start an order of a partition; an order in progress continues."""
         key = (order.partition, order.number)
         copy = self._copies.get(key)
         if copy is None:
@@ -102,7 +102,7 @@ class Redispatching:
         return self._copies.get((copy.order.partition, copy.order.number)) is copy
 
     def routed(self, copy: _Copy, route: Route) -> None:
-        """Send a message where its pick says, or have the next pick recorded."""
+        """Send a message to its recorded pick, or propose the next pick."""
         if not self._is_current(copy):
             return
         node, order = self._node, copy.order
@@ -127,7 +127,7 @@ class Redispatching:
             self._send(copy, group, choice)
 
     def _choose(self, copy: _Copy, group: SharedGroup, attempt: int) -> None:
-        """Ask the partition to record the next destination; without one it asks again later."""
+        """Propose the next destination to the partition; without one the partition repeats its order later."""
         node, order = self._node, copy.order
         topic = order.message.topic.encode()
         choice = self._picking.choose(group, topic, copy.tried)
@@ -157,7 +157,7 @@ class Redispatching:
         )  # fmt: skip
 
     def finished(self, sent: Redispatch, reason_code: int) -> None:
-        """Take the outcome of a sending: a refused message is sent elsewhere, an accepted one is done."""
+        """Handle the outcome of an attempt: select another destination after a refusal, else reply to the partition."""
         copy = sent.copy
         refused, copy.refused = copy.refused, False
         if not self._is_current(copy):
@@ -174,7 +174,7 @@ class Redispatching:
             self._end(copy)
 
     def _end(self, copy: _Copy, *, again: bool = False) -> None:
-        """Answer an order; with ``again``, its partition orders it again later."""
+        """Reply to an order; with ``again``, its partition repeats it later."""
         order = copy.order
         self._copies.pop((order.partition, order.number), None)
         self._answers.send(copy.node, RedispatchReply(order.request, order.partition, order.number, None, again))

@@ -1,7 +1,7 @@
-"""Sending one message everywhere: to the topic's retained partition first, then to everybody else.
+"""Sending one message to all destinations, a retained message to its retained partition first.
 
-A retained message goes to the topic's retained partition, and to everybody else when it stands there:
-who has a value live finds no older one any more. Those of one connection are pipelined.
+Other destinations follow after that write is acknowledged: a client that received the live value never reads an older
+retained one. The retained messages of one connection are pipelined.
 Source: MQTT 5.0 section 3.3; docs/protocol.md section 7.
 """
 
@@ -21,20 +21,20 @@ from wire.messages.batches import OriginKind, encode_owner
 
 __all__ = ["MessageSender", "OutgoingMessage", "Picks"]
 
-Picks = dict[bytes, Remote | int | None]  # by share: where a message's copy goes, as recorded
+Picks = dict[bytes, Remote | int | None]  # recorded destination of a message's copy by share
 
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A message on its way to everybody: a client's PUBLISH, or what a subclass says.
+    """A message on its way to all destinations: a client's PUBLISH, or a subclass.
 
     Attributes:
         origin: OriginKind, and its two numbers.
-        picks: Where its copies for shared groups go; None: nothing is recorded, and each group picks as it likes.
+        picks: Recorded destinations for shared groups; None: each group selects its own.
         retained_partition: The partition that retains the message, -1 for none.
-        tag: Of the copy that went to the retained partition first.
-        outcome: Of that copy, until it is taken; -1: none.
-        copies: How many this edge delivers.
+        tag: Of the copy for the retained partition.
+        outcome: Reason code of that copy's write, until it is taken; -1: none.
+        copies: Number of local copies.
     """
 
     sending: "MessageSender"
@@ -58,7 +58,7 @@ class OutgoingMessage:
 
     @property
     def owner(self) -> bytes:
-        """Whose message it is, as a record says it: the partition that retains it keeps that."""
+        """The publisher's user as a record encodes it; the retained partition stores it."""
         client = self.publish.conn.context if self.publish.conn is not None else None
         if not isinstance(client, Client):
             return b""
@@ -68,7 +68,7 @@ class OutgoingMessage:
 
     @property
     def went_by(self) -> tuple[int, int, int]:
-        """The origin of the copy that went to the retained partition first."""
+        """The origin of the copy that was sent to the retained partition first."""
         return self.origin if self.origin[0] != OriginKind.EDGE else (OriginKind.EDGE, 0, self.tag)
 
     @property
@@ -78,31 +78,31 @@ class OutgoingMessage:
 
     @property
     def on_done(self) -> Callable[[int], object] | None:
-        """Return the taker of the outcome of a message that goes everywhere at once; QoS 0 has none."""
+        """Return the completion callback of a message that is sent to all destinations at once; QoS 0 has none."""
         return self.sent if self.publish.qos else None
 
     def routed(self, route: Route) -> None:
-        """Send it, unless its publisher has left."""
+        """Send it, unless its publisher has disconnected."""
         if self.publish.conn is None or not self.publish.conn.closed:
             self.sending.send(self, route)
 
     def routed_again(self, route: Route) -> None:
-        """Send it to everybody beside its retained partition, where it stands."""
+        """Send it to all destinations except its retained partition, which has it."""
         self.sending.send_to_others(self, route)
 
     def sent(self, reason_code: int) -> bool:
-        """Take the outcome of a message that went everywhere at once."""
+        """Handle the outcome of a message that was sent to all destinations at once."""
         if self.waits_for_retained:
             self.sending.retained_written(self)
         return self.finished(reason_code)
 
     def stands(self, reason_code: int) -> None:
-        """Take the outcome of the write to its retained partition."""
+        """Handle the outcome of the write to its retained partition."""
         self.sending.retained_written(self)
         self.sending.stands(self, reason_code)
 
     def finished(self, reason_code: int) -> bool:
-        """Take the outcome; return whether the publisher's answer waits for ``acknowledge``."""
+        """Handle the outcome; return whether the publisher's acknowledgement waits for ``acknowledge``."""
         del reason_code
         return False
 
@@ -112,9 +112,9 @@ class MessageSender:
 
     Args:
         node: This edge.
-        loop: Where messages are published.
+        loop: Publishes messages.
         clients: The connections.
-        routes: Where topics go.
+        routes: Finds the Route of a topic.
     """
 
     def __init__(self, node: EdgeNode, loop: CorePublisher, clients: Clients, routes: TopicRoutes) -> None:
@@ -125,9 +125,9 @@ class MessageSender:
         self._pipelines: Pipelines[OutgoingMessage] = Pipelines()
 
     def send(self, item: OutgoingMessage, route: Route) -> None:
-        """Send a message everywhere, and go on with its connection; QoS 1 and 2 to the retained partition first.
+        """Send a message to all destinations, and resume its connection; QoS 1 and 2 to the retained partition first.
 
-        One that may not join its connection's pipeline waits until that is empty, and its connection with it.
+        A message that may not join its connection's pipeline waits until that is empty, and parks the connection.
         """
         publish = item.publish
         publish.traced = publish.traced or route.traced
@@ -148,9 +148,10 @@ class MessageSender:
         self._retain_first(item)
 
     def _retain_first(self, item: OutgoingMessage) -> None:
-        """Write a message to its retained partition and the queues there, then send it to everybody else.
+        """Write a message to its retained partition and the queues there, then send it to the other destinations.
 
-        Meanwhile its connection is read for more retained messages. What is refused reaches nobody.
+        Meanwhile the loop reads further retained messages of the connection. A refused message reaches no other
+        destination.
         """
         publish, conn = item.publish, item.publish.conn
         self._routes.cache.retained_started(item.name)
@@ -168,17 +169,17 @@ class MessageSender:
         self._go_on(conn)
 
     def _may_join(self, pipeline: Pipeline[OutgoingMessage], item: OutgoingMessage, route: Route) -> bool:
-        """Whether a message may be written now, behind others of its connection that are not sent to everybody yet."""
+        """Return whether a message may be written while earlier ones of its connection are in the pipeline."""
         if not item.waits_for_retained or item.retained_partition in route.partitions:
             return False  # its first write would reach subscribers
         return self._pipelines.may_join(pipeline, item)
 
     def retained_written(self, item: OutgoingMessage) -> None:
-        """Note that a retained write is acknowledged, or refused."""
+        """Count the retained write as finished, whether acknowledged or refused."""
         self._routes.cache.retained_finished(item.name)
 
     def stands(self, item: OutgoingMessage, reason_code: int) -> None:
-        """Send a message to everybody else once it, and those before it, stand in their retained partitions."""
+        """Send a message to its other destinations once all earlier ones of its connection are stored."""
         conn = item.publish.conn
         pipeline = self._pipelines.of(conn.number) if conn is not None else None
         if pipeline is None:
@@ -197,7 +198,7 @@ class MessageSender:
     def _stands(self, item: OutgoingMessage, reason_code: int) -> None:
         publish, conn = item.publish, item.publish.conn
         if conn is not None and conn.closed and conn.session:
-            self._leave(item)  # its client sends it again, and may have elsewhere, with newer ones behind it
+            self._leave(item)  # the client repeats it, perhaps already at another edge with newer messages behind it
         elif reason_code == ReasonCode.SESSION_TAKEN_OVER and conn is not None:
             if not conn.closed:
                 self._clients.error(conn, reason_code)
@@ -205,18 +206,18 @@ class MessageSender:
         elif reason_code >= FAILURE:
             self._loop.bears(publish, *item.went_by)
             untold = reason_code == ReasonCode.SERVER_BUSY and conn is not None and conn.version != 5
-            if untold and conn is not None and not conn.closed:  # its record stays for when the message comes again
+            if untold and conn is not None and not conn.closed:  # the record remains for the repeat of the message
                 self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
             if not item.finished(reason_code):
                 self._loop.acknowledge(publish, reason_code)
             self._leave(item)
         else:
-            # Who subscribed meanwhile reads the retained message behind this write; who stopped holding back its live
-            # messages no longer takes them where the Route of that time says.
+            # A client that subscribed meanwhile reads the retained message behind this write. So the edge needs the
+            # Route of this iteration, not the older one.
             self._routes.with_route(publish.topic, item.routed_again)
 
     def send_to_others(self, item: OutgoingMessage, route: Route) -> None:
-        """Send a message to everybody beside its retained partition."""
+        """Send a message to all destinations except its retained partition."""
         publish = item.publish
         others = _others(route, item.retained_partition)
         if others.empty:
@@ -230,7 +231,7 @@ class MessageSender:
         self._leave(item)
 
     def _leave(self, item: OutgoingMessage) -> None:
-        """Go on with the next message of the pipeline, or with the one that waited until it is empty."""
+        """Continue with the next message of the pipeline, or with the message behind an empty one."""
         conn = item.publish.conn
         if conn is None:
             return
@@ -249,13 +250,13 @@ class MessageSender:
 
 
 def _others(route: Route, retained_partition: int) -> Route:
-    """Return where a message goes beside its retained partition, which finds the subscribers that it has itself."""
+    """Return the Route without the retained partition, which finds its own subscribers."""
     partitions = tuple(number for number in route.partitions if number != retained_partition)
     return Route(route.topic, route.subs, route.edges, partitions, route.groups, route.reason_code)
 
 
 def _with_picks(route: Route, picks: Picks | None) -> Route:
-    """Return the Route whose groups are bound to recorded picks; None: the Route as it is."""
+    """Return the Route whose groups are bound to recorded picks; None: the Route unchanged."""
     if picks is None or not route.groups:
         return route
     groups: list[RecordedPick] = []

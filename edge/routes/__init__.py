@@ -1,12 +1,12 @@
-"""Routes of an edge: what a topic's destinations are, and which subscribers share them.
+"""Routes of an edge: the destinations of a topic, and the subscribers that topics share.
 
-Owns: The route cache, answers of shards' owners, subscribers of equal topics, shared groups, and orders that void
-answers.
+Owns: The route cache, answers of shards' owners, subscribers of equal topics, shared groups, and invalidations.
 
-Doors: ``route_cache`` asks and answers, ``answers`` builds Routes, ``shared_groups`` picks members.
+Entry points: ``route_cache`` sends requests and caches answers, ``answers`` builds Routes, ``shared_groups`` selects
+members.
 
-Always holds: An answer is used only until the order that voids it arrives. Equal destinations are one object, and their
-bytes are counted.
+Invariants: An answer is used only until its invalidation arrives. Equal destinations are one object, and their bytes
+are counted.
 
 May import: edge.loop and edge.node.
 """

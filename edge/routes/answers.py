@@ -1,6 +1,6 @@
-"""Answers of shards' owners as Routes use them: equal answers are one object, whatever topics they are for.
+"""Answers of shards' owners, shared between topics: equal answers are one object.
 
-An answer names nodes, a Route their peers: which those are is looked up again after peers changed.
+An answer names nodes, a Route names their peers. After a change of peers the edge finds them again.
 Decision: docs/adr/0023-work-in-slices.md.
 """
 
@@ -16,9 +16,9 @@ from wire.messages.routes import Destinations
 
 __all__ = ["RouteAnswer", "RouteAnswers"]
 
-ANSWER_BYTES = 400  # of one without destinations
-GROUPS_PER_STEP = 10  # that an answer names, made in a step of some tens of microseconds
-KEY_FACTOR = 16  # objects of an answer take so many times the bytes of its encoding, about
+ANSWER_BYTES = 400  # of an answer without destinations
+GROUPS_PER_STEP = 10  # groups of an answer that are created per step of some tens of microseconds
+KEY_FACTOR = 16  # objects of an answer use about so many times the bytes of its encoding
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -27,7 +27,7 @@ class RouteAnswer:
     """Destinations of some topics.
 
     Attributes:
-        edges: Other edges, those that this one knows.
+        edges: Other edges with a known peer.
         partitions: Partitions with durable subscribers.
         groups: Shared groups.
     """
@@ -51,11 +51,11 @@ class RouteAnswer:
 
 
 class RouteAnswers:
-    """The answers that some cached topic has.
+    """The distinct answers of all cached topics.
 
     Args:
         node: This edge, which is no destination of its own Routes.
-        peer_of: The peer of an edge, as it is now.
+        peer_of: Returns the current peer of an edge.
         groups: The shared groups.
         account: Counts the answers' bytes.
     """
@@ -74,7 +74,7 @@ class RouteAnswers:
         return len(self._known)
 
     def making(self, destinations: Destinations) -> Generator[int, None, RouteAnswer]:
-        """Return the answer with exactly these destinations; yield the steps that many groups take."""
+        """Return the answer with exactly these destinations; yield between steps if there are many groups."""
         key = _encoder.encode(destinations)
         answer = self._known.get(key)
         if answer is not None:
@@ -89,7 +89,7 @@ class RouteAnswers:
         return answer
 
     def look_up(self, answer: RouteAnswer) -> None:
-        """Have an answer name the peers of now; its tuple of edges stays the same one if they did not change."""
+        """Update the peers of an answer; the tuple of edges stays the same object if they did not change."""
         if answer.looked_up_at == self._peers_version:
             return
         answer.looked_up_at = self._peers_version
@@ -99,6 +99,6 @@ class RouteAnswers:
             answer.edges = edges
 
     def peers_changed(self) -> None:
-        """Edges were linked or retired."""
+        """Invalidate the peers of all answers after an edge was linked or retired."""
         self._peers_version += 1
         self.groups.peers_changed()

@@ -1,20 +1,20 @@
-"""The subscribers of topics that the same filters reach: one tuple for all of these topics, counted in bytes.
+"""The subscribers of topics that the same filters match: one tuple for all of these topics, counted in bytes.
 
-Routes hold the tuple and its ``Audience``; the count falls when the last of them is gone. Who subscribed to what is
-``edge/subscriptions/ephemeral_sessions.py``'s. Decision: docs/adr/0023-work-in-slices.md.
+Routes hold the tuple and its ``Audience``; the count decreases when the last Route is deleted.
+``edge/subscriptions/ephemeral_sessions.py`` owns the subscriptions. Decision: docs/adr/0023-work-in-slices.md.
 """
 
 from edge.loop.state import Sub
 
 __all__ = ["NOBODY", "Audience", "FanoutAccount", "encoding_of"]
 
-TUPLE_BYTES = 56  # of an empty one, with what the collector adds
+TUPLE_BYTES = 56  # of an empty tuple, with the header of the garbage collector
 POINTER_BYTES = 8
 SUB_BYTES = 96  # of a subscriber that was merged for one combination of filters, identifiers included
 
 
 class FanoutAccount:
-    """Bytes of what Routes share."""
+    """Bytes of objects that Routes share."""
 
     __slots__ = ("bytes",)
 
@@ -26,9 +26,9 @@ class Audience:
     """Subscribers of some topics, one per connection.
 
     Attributes:
-        subs: In the order that a Route wants them.
-        made_at: Clock of the subscriptions when they were looked up.
-        copies: Of a message for all of them.
+        subs: In the order of the Route.
+        made_at: Clock of the subscriptions when the subscribers were matched.
+        copies: Copies of one message for all of them.
     """
 
     __slots__ = ("__weakref__", "_account", "_bytes", "copies", "made_at", "subs")
@@ -36,7 +36,7 @@ class Audience:
     def __init__(
         self, subs: tuple[Sub, ...], account: FanoutAccount, made_at: int, own_subs: int = 0, own_copies: int = 0
     ) -> None:
-        """own_subs: How many of them no other Audience has; own_copies: those of them with several."""
+        """own_subs: Subscribers that no other Audience has; own_copies: their additional copies."""
         self.subs = subs
         self.copies = len(subs) + own_copies
         self.made_at = made_at
@@ -52,5 +52,5 @@ NOBODY = Audience((), FanoutAccount(), 0)
 
 
 def encoding_of(sub: Sub) -> tuple[bool, bytes]:
-    """Return what copies for a subscriber have in common with those for others: they share one conversion."""
+    """Return the key of an encoding: subscribers with equal keys share one conversion."""
     return sub.conn.version == 5, sub.identifiers

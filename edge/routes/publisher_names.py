@@ -1,8 +1,8 @@
-"""Names of publishers as user properties, on the topics of ``edge.publisher_properties``.
+"""Publisher names as user properties, on the topics of ``edge.publisher_properties``.
 
-A PUBLISH there carries ``stratamq-client-id`` and ``stratamq-user-name``; on all other topics none does, because the
-edge removes what its client wrote under these names. The loop gives such messages to the core because their Route is
-named or their properties have such a name; all others cost it one comparison.
+A PUBLISH on these topics has ``stratamq-client-id`` and ``stratamq-user-name``. On all other topics the edge removes
+these properties from client input. The loop delegates a message if its Route is named or its properties contain such a
+name; other messages cost one comparison.
 Source: MQTT 5.0 section 3.3.2.3.7; docs/adr/0057-who-published.md.
 """
 
@@ -21,15 +21,15 @@ from mqtt.topics import parse_shared, validate_topic_filter
 
 __all__ = ["PublisherNameTopics", "check_filters", "name_publisher", "remove_names"]
 
-RESERVED = b"\0\x12stratamq-"  # begins each of NAMES in bytes
-LIMITS = Limits(control_characters=True)  # the loop has judged what the client wrote
+RESERVED = b"\0\x12stratamq-"  # prefix of each of NAMES in bytes
+LIMITS = Limits(control_characters=True)  # the loop has validated the client's packet
 
 
 def check_filters(setting: str, filters: Sequence[str]) -> None:
-    """Check topic filters that an operator wrote.
+    """Validate topic filters of the configuration.
 
     Raises:
-        UserError: One is none, or of a shared subscription.
+        UserError: A filter is invalid, or a shared subscription.
     """
     for topic_filter in filters:
         try:
@@ -41,7 +41,7 @@ def check_filters(setting: str, filters: Sequence[str]) -> None:
 
 
 class PublisherNameTopics:
-    """The topics on which a message names its publisher."""
+    """The topics on which a message carries its publisher's names."""
 
     def __init__(self, filters: Sequence[str]) -> None:
         self._trie = TopicTrie()
@@ -50,29 +50,29 @@ class PublisherNameTopics:
             self._trie.add(topic_filter, 0, True)
 
     def has(self, topic: str) -> bool:
-        """Return whether messages of a topic name their publisher."""
+        """Return whether messages of a topic carry their publisher's names."""
         return self._any and bool(self._trie.match(topic))
 
 
 def name_publisher(publish: InboundPublish, client_id: str, user: str) -> None:
-    """Put its publisher's names into a message, in the place of what its client wrote there.
+    """Set the publisher's names in a message, and remove names that its client sent.
 
     Args:
-        publish: The message; from a client of 3.1.1 it has properties from here on.
+        publish: The message; one from a 3.1.1 client has properties afterwards.
         client_id: Of the publisher.
-        user: That it was verified as, "" for nobody.
+        user: The authenticated user name, "" for an anonymous client.
     Raises:
-        MqttError: Its properties are none; the loop lets no such message through.
+        MqttError: Its properties are malformed; the loop rejects such a message.
     """
     _rewrite(publish, ((CLIENT_ID, client_id), (USER_NAME, user)))
     publish.version = 5
 
 
 def remove_names(publish: InboundPublish) -> None:
-    """Take out what a client wrote under the names that only an edge may write.
+    """Remove the reserved names that a client sent.
 
     Args:
-        publish: A message on a topic that names nobody.
+        publish: A message on a topic without publisher names.
     """
     if RESERVED in publish.properties:
         _rewrite(publish, ())

@@ -1,9 +1,9 @@
-"""The edge's route cache: one question per topic, kept until it is invalidated.
+"""The edge's route cache: one request per topic, cached until its invalidation.
 
-A miss is asked at the owner of the topic's shard, the misses of a turn in few messages; the publisher waits parked.
-An invalidation voids every answer and every outstanding question that its filters match, and is acknowledged when the
-retained writes that used a void answer are finished. Answers of a shard are void when it has a new owner, whose
-registration is complete when those writes are. Long work goes in slices, one order after the other.
+A miss sends a request to the owner of the topic's shard; the misses of an iteration share few requests. The publisher
+is parked meanwhile. An invalidation voids all answers and pending requests that its filters match. It is acknowledged
+after the retained writes that used a void answer have completed. Answers of a shard are void when its owner changes;
+the new owner's registration is complete when those writes are. Long work runs in slices, one order after the other.
 Rules: docs/protocol.md section 3, docs/adr/0023-work-in-slices.md.
 """
 
@@ -26,20 +26,20 @@ from wire.messages.routes import Invalidate, Invalidated, Resolve, Resolved
 
 __all__ = ["RouteCache"]
 
-TOPICS_PER_RESOLVE = 200  # an answer is decoded in one go
-SPARED_MAX = 8  # topics in use that are passed over for each that has to go
+TOPICS_PER_RESOLVE = 200  # an answer is decoded at once
+SPARED_MAX = 8  # topics in use that are passed over per eviction
 RETRY_S = 0.5
-TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and what it shares with others
-STEPS_MAX = 30  # of a turn, see the two below
-TOPICS_PER_STEP = 5  # answers kept
+TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and shared objects
+STEPS_MAX = 30  # per iteration, see the next two
+TOPICS_PER_STEP = 5  # answers stored
 FILTERS_PER_STEP = 20  # of an invalidation
-WRITES_PER_STEP = 50  # retained writes looked at
-FORGOTTEN_MAX = 16  # oldest topics that go for one new one, until the bound in bytes is kept
-SWEEP_TOPICS = 150  # checked in one go
-SWEEP_S = 0.02  # between two of those
-ORDER_BYTES_MAX = 32 * 1024 * 1024  # of one router's orders that wait: more are dropped, and it repeats them
-ORDER_BYTES = 512  # of an order, and of a filter, beside its text
-WIDE_BURST, WIDE_PER_S = 100.0, 10.0  # orders with a wildcard taken; what comes faster waits, and is taken together
+WRITES_PER_STEP = 50  # retained writes checked
+FORGOTTEN_MAX = 16  # evictions per new topic, until the byte limit is met
+SWEEP_TOPICS = 150  # checked at once
+SWEEP_S = 0.02  # between two checks
+ORDER_BYTES_MAX = 32 * 1024 * 1024  # pending orders of one router; it repeats an order above the limit
+ORDER_BYTES = 512  # of an order, and of a filter, without its text
+WIDE_BURST, WIDE_PER_S = 100.0, 10.0  # orders with a wildcard; those above the rate are batched
 
 
 class _Question:
@@ -47,8 +47,8 @@ class _Question:
 
     def __init__(self, shard: int, topics: list[str], number: int, retry_at: float) -> None:
         self.shard = shard
-        self.topics = topics  # none: a registration
-        self.number = number  # of invalidations done when it was asked first
+        self.topics = topics  # empty: a registration
+        self.number = number  # completed invalidations at the first request
         self.retry_at = retry_at
 
 
@@ -66,27 +66,27 @@ class _Cached:
 
     def __init__(self, answer: RouteAnswer, number: int, shard: int, shard_epoch: int) -> None:
         self.answer = answer
-        self.number = number  # of invalidations that it was checked against
+        self.number = number  # latest invalidation that it was checked against
         self.shard = shard
         self.shard_epoch = shard_epoch
 
 
 class RouteCache:
-    """Cached destinations of topics, and the questions under way.
+    """Cached destinations of topics, and the pending requests.
 
     Args:
-        cluster_map: The map as of now.
-        tell: Sends to a router; False when that is not possible now.
-        tell_all: Likewise in company; returns how many there was room for.
-        answers: Makes one object of equal answers.
+        cluster_map: Returns the current map.
+        tell: Sends to a router; False when that is impossible now.
+        tell_all: Sends several messages; returns how many were accepted.
+        answers: Deduplicates equal answers.
         install: Builds and installs a Route from a topic's answer.
-        drop: Makes the loop forget a topic's Route.
-        check: Makes the loop look at a topic's Route if it is an old one.
-        clear_used: Whether more than one message used a topic's Route lately.
-        changed: Makes the loop look at every Route before it uses it.
-        topics_max: Bound of the cache; the oldest that is not used any more goes silently.
-        has_room: Whether the bound in bytes is kept, given those of the topics.
-        next_number: Numbers a question; no incarnation of this edge gives a number twice.
+        drop: Deletes a topic's Route from the loop.
+        check: Renews a topic's Route if it is outdated.
+        clear_used: Returns whether several messages used a topic's Route lately.
+        changed: Makes the loop check every Route before its next use.
+        topics_max: Limit of the cache; the oldest unused topic is evicted.
+        has_room: Returns whether the byte limit is met, given the topics' bytes.
+        next_number: Numbers a request, uniquely over all incarnations of this edge.
     """
 
     def __init__(
@@ -116,25 +116,25 @@ class RouteCache:
         self._max = topics_max
         self._has_room = has_room
         self._next_number = next_number
-        self.bytes = 0  # of the topics, without what they share
+        self.bytes = 0  # of the topics, without shared objects
         self.wide_delayed = 0
         self._cached: OrderedDict[str, _Cached] = OrderedDict()
         self._void = Invalidations()
         self._misses = MissedTopics()
         self._questions: dict[int, _Question] = {}
-        self._probe = NO_PROBE  # a question whose answer nobody keeps
-        self._answered: set[_Question] = set()  # whose answers are being taken
-        self._retained: dict[str, int] = {}  # topic -> retained writes under way that used its answer
-        self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those
+        self._probe = NO_PROBE  # a request without a cached answer
+        self._answered: set[_Question] = set()  # whose answers are being processed
+        self._retained: dict[str, int] = {}  # topic -> retained writes in flight that used its answer
+        self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those writes
         self._work = Slices(STEPS_MAX, in_order=True)
-        self._orders: list[tuple[str, Invalidate]] = []  # that wait for their time
-        self._order_bytes: Counter[str] = Counter()  # of those that are not carried out, by router
-        self._wide = WIDE_BURST  # orders with a wildcard that may be taken now
+        self._orders: list[tuple[str, Invalidate]] = []  # with a wildcard, above the rate
+        self._order_bytes: Counter[str] = Counter()  # of pending orders, by router
+        self._wide = WIDE_BURST  # orders with a wildcard within the rate
         self._wide_at = 0.0
         self._sweep: list[str] = []  # topics not checked yet
         self._sweep_number = 0
         self._sweeping = False
-        self._stale = False  # Routes that nobody uses may hold subscribers that are gone
+        self._stale = False  # unused Routes may hold closed subscribers
         self._sweep_at = 0.0
 
     def __len__(self) -> int:
@@ -142,26 +142,26 @@ class RouteCache:
 
     @property
     def outstanding(self) -> int:
-        """Questions under way."""
+        """Number of pending requests."""
         return len(self._questions)
 
     @property
     def waits(self) -> bool:
-        """Whether something is asked, or could not be asked yet."""
+        """Whether a request is pending or queued."""
         return bool(self._questions or len(self._misses))
 
     @property
     def busy(self) -> bool:
-        """Whether the next turn has something to do that needs no answer."""
+        """Whether the next iteration has work that needs no answer."""
         return bool(len(self._work)) or self._misses.busy(self._asked_topics())
 
     @property
     def gathers(self) -> bool:
-        """Whether misses wait for company, and no turn is wanted before ``next_deadline``."""
+        """Whether missed topics are being batched, and no iteration is needed before ``next_deadline``."""
         return self._misses.gathers(bool(self._questions))
 
     def next_deadline(self) -> float:
-        """Return when ``flush`` has something to do that needs no answer."""
+        """Return when ``flush`` has work that needs no answer."""
         at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")
         if self._misses.gather_until:
             at = min(at, self._misses.gather_until)
@@ -186,7 +186,7 @@ class RouteCache:
         return True
 
     def answer(self, topic: str) -> RouteAnswer | None:
-        """Return the cached answer for a topic if it still holds; else forget it."""
+        """Return the cached answer for a topic if it is valid; else delete it."""
         cached = self._cached.get(topic)
         if cached is None:
             return None
@@ -206,13 +206,13 @@ class RouteCache:
         return shard < len(shards) and shards[shard].epoch == shard_epoch
 
     def flush(self, now: float) -> None:
-        """Ask for what was missed, and go on with what is under way; once a turn."""
+        """Send requests for missed topics and continue pending work; once per iteration."""
         self._work.next_turn()
         self._take_orders(now)
         if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
             self._sweep_on()
-        if not self._map().base_shards:  # in a later turn
+        if not self._map().base_shards:  # retried in a later iteration
             return
         topics = self._misses.take(now, self._asked_topics(), is_asking=bool(self._questions))
         if topics:
@@ -226,7 +226,7 @@ class RouteCache:
         by_shard: dict[int, list[str]] = {}
         for topic in topics:
             by_shard.setdefault(cluster_map.shard_for_topic(topic), []).append(topic)
-        asked: dict[str, list[tuple[_Question, Control]]] = {}  # by owner: they leave together
+        asked: dict[str, list[tuple[_Question, Control]]] = {}  # by owner: they are sent together
         for shard, some in sorted(by_shard.items()):
             for piece in pieces(some, TOPICS_PER_RESOLVE):
                 number, question = self._question(shard, piece, now)
@@ -253,9 +253,11 @@ class RouteCache:
         return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
 
     def probe(self, shard: int, topic: str, then: Callable[[], None]) -> bool:
-        """Ask a shard's owner about a topic, keep nothing of its answer, and call ``then``; only the last one stands.
+        """Request a topic from a shard's owner without caching the answer, then call ``then``; replaces the former
+        probe.
 
-        The owner counts the topic among those that this edge caches: to drop what is not there is answered as well.
+        The owner counts the topic as cached by this edge. Invalidating a topic that is not cached is acknowledged
+        too.
         """
         placement = self._map().shards[shard]
         number = self._next_number()
@@ -263,13 +265,13 @@ class RouteCache:
         return self._tell(placement.owner, Resolve(number, shard, placement.epoch, [topic]))
 
     def resolved(self, router: str, answer: Resolved) -> bool:
-        """Take an owner's answers to the first topics; what it left out, or was invalidated meanwhile, is asked again.
+        """Process an owner's answers to the first topics; request omitted and invalidated topics again.
 
         Returns:
-            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+            False: the map names another owner of the requested shard; nothing changed.
 
         Raises:
-            Unreadable: They are answers to something else, or name destinations that are not there.
+            Unreadable: The answers do not fit the request, or name missing destinations.
         """
         question = self._questions.get(answer.request)
         if question is None:
@@ -287,7 +289,7 @@ class RouteCache:
         question.topics = topics[:count]
         if count < len(topics):
             self._misses.ask_again(topics[count:])
-            self._misses.ask_at_once()  # these have waited
+            self._misses.ask_at_once()  # these topics have already waited
         self._answered.add(question)
         self._work.add(self._resolving(question, answer))
         return True
@@ -332,7 +334,7 @@ class RouteCache:
             then(route)
 
     def _forget_one(self) -> None:
-        """Forget the oldest topic that is not in use: whoever names ever new ones drives out no other client's."""
+        """Evict the oldest unused topic: a client with many new topics does not evict the topics of others."""
         for _ in range(SPARED_MAX):
             topic = next(iter(self._cached))
             if not self._clear_used(topic):
@@ -350,9 +352,9 @@ class RouteCache:
     def invalidate(self, router: str, order: Invalidate, now: float) -> bool:
         """Void every answer that the filters match, at any epoch; dropping is always safe.
 
-        Orders with a wildcard that come one after the other are taken together: each may void all that is cached, and
-        until it is acknowledged nobody counts on the new route. False, and it is not taken, if its router has too many
-        that wait: one that is not acknowledged comes again.
+        Consecutive orders with a wildcard are batched: each may void the whole cache, and no route is confirmed before
+        the acknowledgement. Returns False, without effect, if the router has too many pending orders; the router
+        repeats an unacknowledged order.
         """
         octets = _order_octets(order)
         if self._order_bytes[router] + octets > ORDER_BYTES_MAX:
@@ -387,14 +389,14 @@ class RouteCache:
             void.add(name)
         number = void.complete()
         if order.topic_filters:
-            self._changed()  # before it is acknowledged: no Route is used from here on without a look at the filters
+            self._changed()  # before the acknowledgement: from now on the filters are checked before a Route is used
         busy = set()
-        for position, topic in enumerate(list(self._retained)):  # those of an answer that was forgotten before, too
+        for position, topic in enumerate(list(self._retained)):  # including those of an evicted answer
             if position % WRITES_PER_STEP == 0 and position:
                 yield 1
             if order.topic_filters:
                 is_busy = void.is_matched(topic, number)
-            else:  # a registration: the new owner knows of no answer that these writes used
+            else:  # a registration: the new owner does not know the answers that these writes used
                 is_busy = self._map().shard_for_topic(topic) == order.shard
             if is_busy and topic in self._retained:
                 busy.add(topic)
@@ -408,11 +410,11 @@ class RouteCache:
             self._tell(router, answer)
 
     def retained_started(self, topic: str) -> None:
-        """A retained write of this topic left with the cached answer."""
+        """Count a retained write that was sent with the cached answer."""
         self._retained[topic] = self._retained.get(topic, 0) + 1
 
     def retained_finished(self, topic: str) -> None:
-        """That write is acknowledged."""
+        """Count its acknowledgement."""
         self._retained[topic] -= 1
         if self._retained[topic]:
             return
@@ -427,9 +429,9 @@ class RouteCache:
         self._owed = owed
 
     def placement_changed(self, shards: set[int], now: float, *, jurisdiction: bool = False) -> None:
-        """New owners of shards: what they answered is void, what was asked there is asked again.
+        """Void the answers of shards with new owners, and repeat pending requests.
 
-        An owner hears that nothing is cached: a topic is asked for when it is used, and registered by that.
+        Each new owner receives an empty registration: a topic is requested, and thereby registered, at its next use.
         """
         for number in [number for number, question in self._questions.items() if question.shard in shards]:
             self._misses.ask_again(self._questions.pop(number).topics)
@@ -440,11 +442,11 @@ class RouteCache:
             self._send(shard, [], now)
 
     def look_again(self) -> None:
-        """Subscribers or peers changed: have the sweep renew what Routes nobody uses still hold."""
+        """Schedule a sweep that renews unused Routes after subscribers or peers changed."""
         self._stale = True
 
     def _sweep_on(self) -> None:
-        """Check some topics that nobody may use; after the last of them the filters checked against are forgotten."""
+        """Check some unused topics; after the last one delete the filters of the sweep."""
         if not self._sweeping:
             if self._void.is_open:
                 return
@@ -461,14 +463,14 @@ class RouteCache:
         self._sweeping = False
         for question in (*self._questions.values(), *self._answered):
             if question.number < self._sweep_number:
-                question.number = -1  # void whatever it is answered
+                question.number = -1  # any answer to it is void
         self._void.sweep_ended()
 
     def moved(self, router: str, answer: Moved, now: float) -> bool:
-        """The router asked does not own the shard at that epoch: ask again soon, or when the map changes.
+        """Retry a request soon: the router does not own the shard at that epoch.
 
         Returns:
-            False: the map does not name this router as that owner, so it was not asked.
+            False: the map names another owner, so this router was not asked.
         """
         question = self._questions.get(answer.request)
         if question is None:
@@ -479,17 +481,17 @@ class RouteCache:
         return True
 
     def tick(self, now: float) -> None:
-        """Ask again what was not answered."""
+        """Repeat requests without an answer."""
         for number, question in self._questions.items():
             if question.retry_at > now:
                 continue
-            # Under its number, so that either answer will do: a registration is complete when *an* answer was taken.
+            # With the same number, because either answer will do: *any* answer completes a registration.
             owner, message = self._message(number, question)
             sent = bool(owner) and self._tell(owner, message)
             question.retry_at = now + (RETRY_S * 4 if sent else RETRY_S)
 
     def waiters(self) -> int:
-        """Return how many publishers wait for an answer."""
+        """Return the number of parked publishers."""
         return self._misses.waiters()
 
 

@@ -1,8 +1,8 @@
-"""Shared subscriptions at a publishing edge: which destination gets a message.
+"""Shared subscriptions at a publishing edge: selection of a destination per message.
 
-The shard's owner names the destinations with their member counts; here one is picked per message, round robin by weight
-or sticky by topic. A destination that refuses is replaced by another; only when none is left does a durable member's
-partition queue it. A group belongs to its share and its destinations: topics that it serves take turns together.
+The shard's owner names the destinations with their member counts. The edge picks one per message, round robin by weight
+or sticky by topic. A destination that refuses is replaced by another. Only when none is left does a durable member's
+partition queue the message. Topics with the same share and destinations use one rotation.
 Source: MQTT 5.0 section 4.8.2; docs/protocol.md section 5.
 """
 
@@ -28,16 +28,16 @@ class SharedGroup(ShareGroup):
     def __init__(self, share: str, places: Sequence[Place], groups: "SharedGroups", turn: int = 0) -> None:
         self.share = share.encode()
         self.sticky = groups.sticky
-        self.turn = turn  # how many messages were given, modulo the members: whose turn it is
+        self.turn = turn  # position in the rotation: messages sent, modulo the members
         self._places = places
         self._all = groups
         self._looked_up_at = -1
         self._choices: list[Remote | int] = []
-        self._ends: list[int] = []  # a choice's turns end before this one
+        self._ends: list[int] = []  # exclusive upper bounds of the choices' positions
         self._edges: list[str] = []  # of the choices, "" for a partition
 
     def _look_up(self) -> None:
-        """Find the peers that the destinations are now; edges without one are left out."""
+        """Resolve the destinations to peers; skip edges without one."""
         everyone = self._all
         if self._looked_up_at == everyone.peers_version:
             return
@@ -72,7 +72,7 @@ class SharedGroup(ShareGroup):
         return self._choices[bisect_right(self._ends, self.turn)]
 
     def others(self, refused: Sequence[Remote | int]) -> list[Remote | int]:
-        """Return the other destinations, each once, those that queue for the absent last."""
+        """Return the other destinations, each once; queues for disconnected members are last."""
         self._look_up()
         gone = {_place(destination) for destination in refused}
         return sorted(
@@ -81,7 +81,7 @@ class SharedGroup(ShareGroup):
         )
 
     def written(self, choice: Remote | int, incarnation: int, attempt: int) -> SharePick:
-        """Return a choice as it is recorded; ``incarnation`` is this edge's."""
+        """Return a choice as its record; ``incarnation`` is this edge's."""
         if isinstance(choice, int):
             return SharePick(self.share, -1, self._all.node, incarnation, attempt)
         if choice.peer is None:
@@ -91,12 +91,12 @@ class SharedGroup(ShareGroup):
         return SharePick(self.share, -1, node, choice.peer.incarnation, attempt)
 
     def read(self, pick: SharePick, incarnation: int, peer: LoopPeer | None) -> Remote | int | None:
-        """Return what was recorded as a destination; None if it was an incarnation of an edge that is over.
+        """Return a recorded pick as a destination; None if the recorded incarnation of an edge has ended.
 
         Args:
-            pick: What was recorded.
+            pick: The record.
             incarnation: This edge's.
-            peer: The edge that it names, as this one is linked to it now.
+            peer: The recorded edge's current peer.
         """
         if pick.partition >= 0:
             return Remote(None, pick.partition, self.share, pick.attempt)
@@ -108,11 +108,11 @@ class SharedGroup(ShareGroup):
 
 
 class RecordedPick(ShareGroup):
-    """A group of one message whose pick for it is recorded at a partition: the copy goes there and nowhere else.
+    """A group of one message with a recorded pick: the copy is sent to that destination only.
 
     Attributes:
         group: The group as Routes name it.
-        choice: Where the copy goes; None: nowhere.
+        choice: The destination; None: no copy is sent.
     """
 
     def __init__(self, group: SharedGroup, choice: Remote | int | None) -> None:
@@ -122,12 +122,12 @@ class RecordedPick(ShareGroup):
 
 
 class SharedGroups:
-    """The groups that some Route names.
+    """The groups of all Routes.
 
     Args:
         node: This edge.
-        sticky: A member is chosen by topic.
-        peer_of: The peer of an edge, as it is now.
+        sticky: Members are selected by topic.
+        peer_of: Returns the current peer of an edge.
     """
 
     def __init__(self, node: str, sticky: bool, peer_of: Callable[[str], LoopPeer | None]) -> None:
@@ -149,19 +149,19 @@ class SharedGroups:
         group = self._groups.get(key)
         if group is None:
             former = self._newest.get(destinations.share)
-            # Members come and go; the first one is not favoured each time.
+            # A new set of members continues the rotation; otherwise the first member would be favoured.
             turn = former.turn if former is not None else 0
             group = SharedGroup(destinations.share, key[1], self, turn)
             self._groups[key] = self._newest[destinations.share] = group
         return group
 
     def peers_changed(self) -> None:
-        """Note that edges were linked or retired: a group that names them looks again when it is next used."""
+        """Invalidate resolved peers after edges were linked or retired: a group resolves them at its next use."""
         self.peers_version += 1
 
 
 def _place(destination: Remote | int) -> tuple[int, int]:
-    """Return what tells two destinations apart."""
+    """Return the key that distinguishes two destinations."""
     if isinstance(destination, int):
         return destination, 0
     return destination.partition, id(destination.peer)
