@@ -1,7 +1,8 @@
-"""One message, or one run, to every destination of its Route: local sessions, edges, partitions, shared groups.
+"""Fan-out of one message, or one run, to all destinations of its Route: local sessions, edges, partitions, shared
+groups.
 
-A shared group's copy of a QoS 1/2 message is a ``PendingAck`` of its own with a tag of its own, because it may share a
-partition with the ordinary copy and may be refused and sent elsewhere; its parent waits for it.
+A shared group's copy of a QoS 1/2 message is its own ``PendingAck`` with its own tag: it may share a partition with
+the ordinary copy, and may be refused and sent elsewhere. Its parent waits for it.
 Source: MQTT 5.0 section 4.8.2; docs/protocol.md rules 4.3, 5.4.
 """
 
@@ -33,7 +34,7 @@ if not cython.compiled:
     from edge.loop.records import load_record, owned, record_of, renumbered, topic_of
     from edge.loop.traces import trace_copy, trace_sent
 
-    PICK_BYTES = 4096  # of a turn's bound, for one choice: about as long as appending so much
+    PICK_BYTES = 4096  # of an iteration's byte limit, for one pick: about as long as appending so much
 
 __all__: list[str] = []
 
@@ -46,13 +47,13 @@ def fan_out(
     message: PendingAck | None,
     retained_partition: cython.int,
 ) -> None:
-    """Send the message at hand everywhere; destinations to wait for are added to ``message.waiting``.
+    """Send the current message to all destinations; ``message.waiting`` counts those that acknowledge.
 
     Args:
         hot: The loop.
         publisher: Its connection, for No Local and backpressure.
-        route: Where to.
-        packet: What.
+        route: The destinations.
+        packet: The message.
         message: Set for QoS 1/2.
         retained_partition: The partition that retains the message, -1 for none.
     """
@@ -67,7 +68,7 @@ def fan_out(
         message.origin_b = packet.origin_b if packet.origin_kind else hot.origin_tag
     if message is not None and (route.subs or route.edges):
         message.delivered = True
-        if packet.origin_kind == 0:  # this edge's number: a copy that is dropped here is known by it
+        if packet.origin_kind == 0:  # this edge's number: identifies a copy that is dropped here
             packet.origin_a = hot.incarnation
             packet.origin_b = hot.origin_tag if hot.origin_tag else message.tag
     if route.subs and take_origin(hot, packet.origin_kind, packet.origin_a, packet.origin_b):
@@ -76,7 +77,7 @@ def fan_out(
         return
     if message is None and not hot.leased:
         note_drop(hot, publisher, "no_lease", packet.topic, packet)
-        hot.dropped_no_lease += 1  # QoS 1/2 was parked before, or is the core's own and waits in the batch
+        hot.dropped_no_lease += 1  # QoS 1/2 was parked before, or is the core's own and is held in the batch
         return
     if route.edges or route.partitions or retained_partition >= 0:
         record = record_of(hot, packet, message.tag if message is not None else 0)
@@ -96,9 +97,9 @@ def fan_out(
 def _send_owned(
     hot: HotState, route: Route, record: bytes, message: PendingAck | None, retained_partition: cython.int
 ) -> None:
-    """Tell the partition that retains a message whose it is, and no other one.
+    """Send a message with its owner to its retained partition only.
 
-    QoS 1 and 2 go to no other partition in the same call (``edge/publishing/sending.py``), so one record is kept.
+    QoS 1 and 2 are sent to no other partition in the same call (``edge/publishing/sending.py``), so one record is kept.
     """
     partition: cython.int
     send_to_partition(hot, retained_partition, owned(record, hot.owner_block), message, b"")
@@ -118,7 +119,7 @@ def fan_out_run(
     packet_max: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> None:
-    """Send consecutive QoS 0 packets of one topic everywhere; arguments as of ``deliver_run``."""
+    """Send consecutive QoS 0 packets of one topic to all destinations; arguments as of ``deliver_run``."""
     packet: PublishView = hot.packet
     record: bytes
     peer: LoopPeer
@@ -190,7 +191,7 @@ def _pick(
 
 
 def deliver_pick(hot: HotState, sub: Sub, packet: PublishView, share: bytes) -> None:
-    """Deliver a group's copy to the member here that was chosen for it, and keep it until that one has it."""
+    """Deliver a group's copy to its selected local member, and keep it until the member has it."""
     conn: LoopConnection = sub.conn
     outbound: OutboundWindow
     qos: cython.int = packet.qos if packet.qos < sub.qos else sub.qos
@@ -203,7 +204,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: PublishView, share: bytes) -> 
     retain: cython.bint = packet.retain and sub.retain_as_published
     if not deliver_to(hot, conn, packet, qos, retain, sub.identifiers) or qos == 0:
         return
-    outbound = conn.outbound  # type: ignore[assignment]  # deliver_to made it
+    outbound = conn.outbound  # type: ignore[assignment]  # deliver_to created it
     sent: cython.bint = outbound.inflight > inflight
     if sent and qos == 2:
         return
@@ -213,7 +214,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: PublishView, share: bytes) -> 
     elif sent:
         keep_pick(outbound, 1, share, record, hot.now_ns)
     else:
-        assert outbound.pending is not None  # the copy was not sent: it waits there
+        assert outbound.pending is not None  # the copy was not sent: it is pending there
         waiting = outbound.pending.pop()
         outbound.pending.append((*waiting[:4], share, record, waiting[6]))
         outbound.picks_bytes += len(record)
@@ -240,19 +241,19 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | 
 
 
 def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:
-    """A picked destination refused the copy, or died: the core picks another, until none is left [MQTT-4.8.2-5].
+    """Handle the refusal or failure of a pick: the core selects another, until none is left [MQTT-4.8.2-5].
 
-    Where none is left the message is refused if a member could not take it, and dropped if there is no member.
+    With none left, the message is refused if a member could not receive it, and dropped if there is no member.
     """
-    if reason_code in (QUOTA_EXCEEDED, SERVER_BUSY):  # a destination that has members, but no room
+    if reason_code in (QUOTA_EXCEEDED, SERVER_BUSY):  # a destination with members, but without capacity
         copy.reason_code = reason_code
     chosen = hot.handler.refused(copy, copy.pick, reason_code)
-    if chosen is not copy:  # else the core has to write its choice down first
+    if chosen is not copy:  # else the core must record its choice first
         redispatch(hot, copy, chosen)
 
 
 def redispatch(hot: HotState, copy: PendingAck, chosen: object) -> None:
-    """Send a copy that was refused to the destination that the core chose instead, None for nowhere."""
+    """Send a refused copy to the destination that the core selected instead, None for none."""
     remote: Remote
     if chosen is None:
         if copy.reason_code == 0:
@@ -260,17 +261,17 @@ def redispatch(hot: HotState, copy: PendingAck, chosen: object) -> None:
             note_drop(hot, None, "no_subscriber_took", topic_of(copy.record), None)
     elif isinstance(chosen, Sub):
         load_record(hot.second, copy.record)
-        assert copy.group is not None  # of every copy for a group
+        assert copy.group is not None  # set for every copy of a group
         deliver_pick(hot, chosen, hot.second, copy.group.share)
         copy.reason_code = 0
         copy.delivered = True
     else:
         copy.waiting -= 1
-        # Others have left since it was numbered: a partition takes a lower number for a repeat.
+        # Other messages were sent since it was numbered: a partition treats a lower number as a repeat.
         hot.tags += 1
         copy.tag = hot.tags
         copy.record = renumbered(hot, copy.record, copy.tag)
-        remote = chosen  # type: ignore[assignment]  # the core gives a Sub, a Remote or None
+        remote = chosen  # type: ignore[assignment]  # the core returns a Sub, a Remote or None
         _send_pick(hot, remote, copy.record, copy)
         return
     destination_done(hot, copy, 0)

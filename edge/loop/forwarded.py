@@ -1,7 +1,7 @@
 """Frames of other nodes: messages for our own subscribers, acknowledgements, pushes.
 
-A forwarded message goes to local ephemeral sessions only and never further: the edge that took it from its client
-named every destination. A link is always read; a subscriber that is too slow for it loses QoS 0.
+A forwarded message is delivered to local ephemeral sessions only and never forwarded again: the publisher's edge named
+every destination. A link is always read; a subscriber that is too slow for it loses QoS 0.
 Source: docs/adr/0005-wire-format.md; docs/protocol.md rules 1.6, 4.5, 8.2.
 """
 
@@ -71,17 +71,17 @@ if not cython.compiled:
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
-    UNTOLD_BYTES_MAX = 64 * 1024  # received from a node that waits for no TAKEN
+    UNTOLD_BYTES_MAX = 64 * 1024  # received from a node that does not wait for TAKEN
 
 HELLO_BYTES_MAX = 64 * 1024
 
 
 def receive_link(hot: HotState, conn: LoopConnection, data: bytes) -> None:
-    """Take what arrived on a link: HELLO goes to the core, then frames are handled in order.
+    """Handle bytes of a link: HELLO is passed to the core, then frames are handled in order.
 
     Raises:
-        LinkError: The framing is broken.
-        ValueError: A frame's payload is.
+        LinkError: The framing is invalid.
+        ValueError: A frame's payload is invalid.
     """
     peer: LoopPeer | None = conn.peer
     if peer is None:
@@ -102,15 +102,15 @@ def receive_link(hot: HotState, conn: LoopConnection, data: bytes) -> None:
     taken(hot, peer, peer.link.peer_taken)
     note_room(hot, peer)
     peer.untold += len(data)
-    # Only an edge waits for TAKEN. To others it goes with frames or the next heartbeat, and wakes nobody for itself,
-    # unless they keep much until then.
+    # Only an edge waits for TAKEN. To other nodes it is sent with frames or the next heartbeat, unless they buffer much
+    # until then. So it wakes no node.
     if peer.is_edge or peer.untold >= UNTOLD_BYTES_MAX:
         peer.untold = 0
         mark_dirty(hot, conn)
 
 
 def _receive_hello(hot: HotState, conn: LoopConnection, data: bytes) -> None:
-    """The first frame of a link; what came behind it waits for ``bind_link``."""
+    """Handle the first frame of a link; bytes behind it wait for ``bind_link``."""
     data = conn.partial + data
     conn.partial = data
     if conn.parked or len(data) < HEADER_BYTES:
@@ -132,12 +132,12 @@ def receive_publish(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
     """Deliver the records of another edge's PUBLISH frame.
 
     Raises:
-        ValueError: A record is broken.
+        ValueError: A record is invalid.
     """
     data: cython.p_uchar = payload
     at: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(payload)
-    hot.drop_above = hot.output_high  # nobody is parked for a link: the slow one loses
+    hot.drop_above = hot.output_high  # a link parks no publisher: the slow subscriber loses messages
     try:
         while at < end:
             if data[at] == RUN_RECORD:
@@ -182,7 +182,7 @@ def _receive_run(
 def _checked_packet(
     hot: HotState, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
 ) -> cython.Py_ssize_t:
-    """Length of the packet, which must be whole and sound: conversions trust it afterwards; its payload is noted."""
+    """Return the length of a validated packet, which conversions rely on; also sets its payload length."""
     start: cython.Py_ssize_t = at
     length: cython.Py_ssize_t
     at = varint_end(data, start + 1, end)
@@ -213,7 +213,7 @@ def _receive_message(
     flags: cython.int = data[at + MESSAGE_FLAGS_AT]
     tag: cython.ulonglong = get64(data, at + MESSAGE_TAG_AT)
     topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE_BYTES * get16(data, at + MESSAGE_PARTITIONS_AT)
-    # A publisher's name is for a retained message alone.
+    # Only a retained message carries its publisher's name.
     if flags & ~(QOS_BITS | RETAIN_FLAG | SHARE_FLAG | TRACED_FLAG):
         raise ValueError("a message for storage, or of a format that is not known")
     if flags & SHARE_FLAG:
@@ -255,7 +255,7 @@ def _receive_message(
 
 
 def _receive_pick(hot: HotState, peer: LoopPeer, packet: PublishView, share: bytes, tag: cython.ulonglong) -> None:
-    """Another edge picked us for a shared group's copy: deliver it to a member, or refuse it."""
+    """Deliver a shared group's copy that another edge sent to a member here, or refuse it."""
     sub: Sub | None = None
     code: cython.int = NO_MEMBER
     if was_picked(hot, share, packet.origin_kind, packet.origin_a, packet.origin_b):
@@ -282,10 +282,10 @@ def _receive_pick(hot: HotState, peer: LoopPeer, packet: PublishView, share: byt
 
 
 def receive_publish_acks(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
-    """Count the destinations that finished our messages.
+    """Count destinations that finished our messages.
 
-    What a former primary took, its successor has as well; what it refused is the successor's to answer. A node that was
-    not sent a message as its primary says nothing about it; an edge finishes picks of its own and no partition.
+    An acknowledgement of a former primary counts, because its successor has the message; its refusal does not. The loop
+    reports a node that acknowledges a message without being sent it as primary. An edge acknowledges picks only.
 
     Raises:
         ValueError: The payload is not a whole number of records.
@@ -321,7 +321,7 @@ def receive_publish_acks(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
         else:
             message.delivered = True
             if message.pick is not None:
-                message.reason_code = 0  # refused by others before
+                message.reason_code = 0  # refused by other destinations before
             destination_done(hot, message, code)
         at += PUBLISH_ACK_BYTES
 
@@ -329,19 +329,19 @@ def receive_publish_acks(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
 def _asked_before(
     hot: HotState, peer: LoopPeer, outbox: PartitionOutbox, tag: cython.ulonglong, code: cython.int
 ) -> PartitionOutbox | None:
-    """Return the outbox if its present primary is another one, but this peer was sent the message when it was that."""
+    """Return the outbox if this peer was sent the message as a former primary."""
     if outbox.former is None or tag > outbox.former.get(peer, 0):
         if tag in outbox.messages:
             hot.handler.violated(peer, "PUBLISH_ACK", "placement")
         return None
     if code >= FAILURE and code != SUPERSEDED:
-        return None  # a former primary's refusal: the message goes to the next one, which may take it
+        return None  # a former primary's refusal: the message is sent to the next one, which may accept it
     return outbox
 
 
 def _failed(hot: HotState, message: PendingAck, code: cython.int) -> None:
-    """A destination did not take a message, or cannot say whether it has it."""
-    if code == SERVER_UNAVAILABLE:  # it could neither look nor wait: a former primary may have taken the message
+    """Handle a failure: a destination refused a message, or cannot determine whether it has it."""
+    if code == SERVER_UNAVAILABLE:  # it could neither check nor queue: a former primary may have the message
         message.delivered = True
         code = SERVER_BUSY
     if code == SUPERSEDED:
@@ -355,9 +355,9 @@ def _failed(hot: HotState, message: PendingAck, code: cython.int) -> None:
 
 
 def _no_room(hot: HotState, message: PendingAck) -> None:
-    """A disk or a waiting room is full. Where that cannot be told, the connection ends at once.
+    """Handle a full disk or queue; disconnect a client that cannot receive the failure.
 
-    Nothing may overtake what comes again.
+    Otherwise newer messages could overtake the repeated one.
     """
     conn: LoopConnection | None = message.conn
     note_refused(hot, message)
@@ -369,7 +369,7 @@ def _no_room(hot: HotState, message: PendingAck) -> None:
 
 
 def _superseded(hot: HotState, message: PendingAck) -> None:
-    """A partition heard of a newer connection of the publisher: this one is over, and nothing of it is acknowledged."""
+    """Close the publisher's connection without an acknowledgement: a partition knows a newer one."""
     first: PendingAck = message if message.parent is None else message.parent
     if first.conn is not None and not first.conn.closed:
         hot.handler.error(first.conn, SUPERSEDED)

@@ -1,6 +1,6 @@
-"""Copies that are not written to their subscriber yet: retained messages are read for it, which go first.
+"""Copies for a subscriber whose retained messages are still being read and are sent first.
 
-A copy becomes the record that other nodes would get. The core keeps it (``Handler.hold``) and gives it back
+A copy becomes the record that other nodes would receive. The core keeps it (``Handler.hold``) and returns it
 (``Publications.deliver_held``). Subscribers of one message share its record. Decision: docs/adr/0033-held-copies.md.
 """
 
@@ -22,7 +22,7 @@ __all__: list[str] = []
 def hold_copies(
     hot: HotState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
 ) -> cython.bint:
-    """Give a subscriber's copies to the core; False: nothing is read for it any more, and it takes them itself."""
+    """Pass a subscriber's copies to the core; False: no retained read is in progress, so the loop delivers them."""
     full: cython.bint = False
     said: cython.int
     for record in records:

@@ -1,8 +1,8 @@
-"""Trio and the loop in one thread: who blocks where.
+"""Trio and the loop in one thread.
 
-The loop blocks in its own epoll set, of which trio's epoll descriptor is a member, inside trio's ``before_io_wait``
-hook (*inverse*). Where trio's epoll cannot be reached, or under a mock clock, a trio task waits for the loop's epoll
-instead (*nested*): one more wake-up per turn. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+*Inverse*: the loop blocks in its own epoll set, which contains trio's epoll descriptor, inside trio's
+``before_io_wait`` hook. *Nested*: if trio's epoll is inaccessible, or under a mock clock, a trio task waits for the
+loop's epoll; this costs one more wakeup per iteration. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 import trio
@@ -13,11 +13,11 @@ __all__ = ["LoopFailed", "host"]
 
 
 class LoopFailed(RuntimeError):
-    """The loop raised: a bug of ours, and every connection of this process ends with it."""
+    """The loop raised: an internal bug that ends every connection of this process."""
 
 
 class _Inverse(trio.abc.Instrument):
-    """Runs turns where trio would wait. An instrument that raises is switched off by trio, so it must not."""
+    """Runs iterations in place of trio's wait. It must not raise: trio disables an instrument that does."""
 
     def __init__(self, loop: Loop, scope: trio.CancelScope) -> None:
         self.loop = loop
@@ -30,21 +30,21 @@ class _Inverse(trio.abc.Instrument):
             return
         try:
             if self.loop.run(timeout):
-                self.token.run_sync_soon(_nothing)  # trio's own wait was computed before: end it
+                self.token.run_sync_soon(_nothing)  # trio has computed its own wait already: end it
         except BaseException as error:
             self.failure = error
             self.token.run_sync_soon(self.scope.cancel)
 
 
 def _nothing() -> None:
-    """Nothing: being called is what matters."""
+    """Wake trio; the call itself has no effect."""
 
 
 async def host(loop: Loop, trio_fd: int) -> None:
     """Run the loop until cancelled.
 
     Args:
-        loop: Made with ``Loop(hot, trio_fd)``.
+        loop: Created by ``Loop(hot, trio_fd)``.
         trio_fd: ``trio_epoll_fd()`` for inverse, -1 for nested.
     Raises:
         LoopFailed: With the cause; never ignored, all connections are dead.

@@ -1,8 +1,8 @@
-"""One PUBLISH of a client that does not travel in a run: checked, routed, accepted or left for later.
+"""One PUBLISH of a client outside a run: validated, routed, then accepted or left for later.
 
-Decides what a PUBLISH of QoS 1 or 2, with a topic alias or RETAIN must satisfy before the broker answers for it.
-RETAIN, QoS 2 of a durable session, and topics that name their publisher go to the core, parsed. Packets are found
-and cut in ``edge/loop/parse.py``.
+Decides the conditions for a PUBLISH with QoS 1 or 2, a topic alias or RETAIN before the broker acknowledges it. RETAIN,
+QoS 2 of a durable session, and topics with publisher names are passed to the core, parsed. ``edge/loop/parse.py``
+splits the input into packets.
 Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
 """
 
@@ -40,14 +40,14 @@ if not cython.compiled:
     from edge.loop.traces import note_event, trace_refused
     from edge.loop.verdicts import allowed_route
 
-    INBOUND_BYTES = 64 * 1024  # of a turn's bound, for a message that the core takes
+    INBOUND_BYTES = 64 * 1024  # of an iteration's byte limit, for a message passed to the core
     NEW_IDENTIFIER, REPEAT_ANSWERED, REPEAT_WAITS = 0, 1, 2  # of _answer_repeat; compiled: inbound.pxd
 
 __all__: list[str] = []
 
 
 def park_if_full(hot: HotState, conn: LoopConnection, route: Route) -> cython.bint:
-    """Park the publisher on a destination without room; return whether there was one."""
+    """Park the publisher on a full destination; return whether there was one."""
     if hot.high and park_if_slow(hot, conn, route):
         return True
     if hot.full_peers > 0 or hot.outbox_bytes > hot.outbox_bytes_max:
@@ -56,7 +56,7 @@ def park_if_full(hot: HotState, conn: LoopConnection, route: Route) -> cython.bi
 
 
 def fail(hot: HotState, conn: LoopConnection, reason_code: cython.int) -> None:
-    """The client broke the protocol: nothing of it is parsed any more."""
+    """Report a protocol error of the client; no later packet of it is parsed."""
     conn.parked |= PARK_HANDLER
     hot.handler.error(conn, reason_code)
     if not conn.closed:
@@ -70,7 +70,7 @@ def fail(hot: HotState, conn: LoopConnection, reason_code: cython.int) -> None:
 def find_route(
     hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> Route | None:
-    """Look up the topic in ``data``; None: parked for the answer, or failed."""
+    """Return the Route of the topic in ``data``; None: parked for the answer, or failed."""
     return _route_of(hot, conn, data[at : at + count], 0, False)
 
 
@@ -90,7 +90,7 @@ def _route_of(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int
             mark_dirty(hot, conn)
             return None
         route = known_route(hot, topic)
-        if route is None:  # resumed without an answer: nothing may pass unrouted
+        if route is None:  # resumed without an answer: no message may pass without a Route
             fail(hot, conn, IMPLEMENTATION_SPECIFIC_ERROR)
             return None
     conn.last_version = hot.routes_version
@@ -104,15 +104,15 @@ def _route_of(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int
 
 
 def _is_allowed(hot: HotState, conn: LoopConnection, route: Route, retain: cython.bint) -> cython.bint:
-    """Whether the Route says that the connection's class of rights may publish here: nearly every message asks it."""
+    """Return whether the Route allows the connection's class to publish; called for nearly every message."""
     if retain or not route.allowed & conn.rights_bit:
         return False
     return route.rights_epoch == hot.rights_epoch and conn.rights_epoch == hot.rights_epoch
 
 
 def _unless_refused(hot: HotState, conn: LoopConnection, route: Route, qos: cython.int) -> Route | None:
-    """Refuse QoS 1 behind a message that found no room; what the core takes is judged when it is sent."""
-    conn.last_version = -1  # the next message is judged as well
+    """Refuse QoS 1 behind a message that a full disk refused; messages for the core are checked when sent."""
+    conn.last_version = -1  # the next message is checked as well
     if qos != 1 or route.reason_code != 0:
         return route
     judged: cython.int = judge_refused(hot, conn, route.topic)
@@ -137,7 +137,7 @@ def single(
     body: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Handle a PUBLISH that cannot join a run; False leaves it to be parsed again, after a park."""
+    """Handle a PUBLISH that cannot join a run; False: parse it again after a park."""
     packet: PublishView = hot.packet
     topic: bytes | None
     route: Route | None
@@ -196,7 +196,7 @@ def _load(
     body: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> cython.int:
-    """Check and note everything but the topic; 0 or a reason code."""
+    """Validate and load all fields but the topic; 0 or a reason code."""
     first: cython.int = data[at]
     position: cython.Py_ssize_t
     packet.qos = (first >> 1) & 3
@@ -248,12 +248,12 @@ def _load(
 
 
 def _answer_repeat(hot: HotState, conn: LoopConnection, packet_identifier: cython.int) -> cython.int:
-    """Answer a QoS 2 PUBLISH whose identifier is in use on this connection by PUBREC, however often [MQTT-4.3.3-10].
+    """Answer a QoS 2 PUBLISH whose identifier is in use on this connection by PUBREC [MQTT-4.3.3-10].
 
-    It waits, unparsed, while the first one has no PUBREC yet, or while PUBREL is being recorded. An identifier of an
-    earlier connection of a durable session is not known here: its partition finds that it is a repeat.
+    It waits, unparsed, while the first one has no PUBREC yet, or while PUBREL is being recorded. The partition detects
+    repeats from earlier connections of a durable session.
     """
-    code = conn.received.get(packet_identifier)  # type: ignore[union-attr]  # the caller looked
+    code = conn.received.get(packet_identifier)  # type: ignore[union-attr]  # the caller checked
     if code is None:
         return NEW_IDENTIFIER
     if code < 0:
@@ -294,11 +294,11 @@ def _topic_of(hot: HotState, conn: LoopConnection, packet: PublishView, topic: b
 
 
 def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
-    """The packet is the broker's now: send it everywhere, and acknowledge it when everyone has it."""
+    """Accept the packet: send it to all destinations, and acknowledge it after they have."""
     message: PendingAck | None = None
     qos: cython.int = packet.qos
     identifier: cython.int = packet.packet_identifier
-    told: cython.ulonglong = 0  # number by which a trace tells of a message that goes nowhere
+    told: cython.ulonglong = 0  # number in traces of a message without destinations
     hot.publish_bytes_in += packet.payload_bytes
     if packet.traced and (route.reason_code != 0 or (route.empty and not _is_for_core(conn, route, packet))):
         trace_refused(hot, conn, route, packet)
@@ -327,14 +327,14 @@ def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishVi
         return
     code: cython.int = 0
     if route.reason_code != 0:
-        if route.reason_code != QUOTA_EXCEEDED:  # counted when it was judged
+        if route.reason_code != QUOTA_EXCEEDED:  # counted by the check
             note_denied(hot, conn, route.reason_code, packet.topic)
         code = route.reason_code if conn.version == 5 else 0
     elif route.empty:
         code = NO_MATCHING_SUBSCRIBERS
     if route.remote or conn.ack_queue or hot.ledger is not None or conn.origins is not None:
         message = new_message(hot, qos, conn, identifier)
-        message.waiting = 1  # for ourselves, so that nothing finishes before everyone was asked
+        message.waiting = 1  # for this function, so that the message cannot complete during the fan-out
         if conn.excess:
             hold_excess(conn, message, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         reserve_ack(conn, message)
@@ -344,7 +344,7 @@ def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishVi
             message.origin_b = told
         destination_done(hot, message, code)
         return
-    # The answer is written before the copies: who subscribes to its own topic reads PUBREC before PUBLISH.
+    # The acknowledgement precedes the copies: a subscriber of its own topic reads PUBREC before PUBLISH.
     answer(hot, conn, qos, identifier, code)
     if code == 0:
         fan_out(hot, conn, route, packet, None, -1)
@@ -354,14 +354,14 @@ def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishVi
 
 
 def _is_for_core(conn: LoopConnection, route: Route, packet: PublishView) -> cython.bint:
-    """Whether a packet that may be published is the core's to send."""
+    """Return whether the core sends a packet that may be published."""
     if packet.retain or (packet.qos == 2 and conn.session != 0):
         return True
     return (route.named or packet.has_reserved) and (packet.qos > 0 or not route.empty)
 
 
 def _give_to_core(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
-    """Give the packet to the core, parsed; its acknowledgement has its place in the order."""
+    """Pass the parsed packet to the core; its acknowledgement keeps its place in the order."""
     inbound = InboundPublish(
         packet.topic,
         packet.data[packet.payload_at : packet.payload_at + packet.payload_bytes],
@@ -388,7 +388,7 @@ def _give_to_core(hot: HotState, conn: LoopConnection, route: Route, packet: Pub
 
 
 def _plain_properties(packet: PublishView) -> bytes:
-    """The publisher's properties without alias and expiry."""
+    """Return the publisher's properties without alias and expiry."""
     plain: Buffer = Buffer(packet.plain_bytes + 1)
     reserve(plain, packet.plain_bytes)
     copy_plain(plain, 0, packet)

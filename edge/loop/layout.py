@@ -1,8 +1,7 @@
-"""Numbers that several files of the loop share: frame kinds, record layouts, reason codes, why a connection ended.
+"""Constants shared by files of the loop: frame kinds, record layouts, reason codes, causes of closed connections.
 
-Compiled, the same names are C constants of ``layout.pxd``; a test compares the two, and the offsets with the bytes that
-``wire/messages/batches.py`` encodes. The drawing of the records is in that file. Offsets count from the record's first
-byte.
+Compiled, the same names are C constants of ``layout.pxd``. A test compares the two, and the offsets with the encoding
+of ``wire/messages/batches.py``, which contains the drawing of the records. Offsets count from the record's first byte.
 """
 
 from mqtt.reasons import FAILURE, ReasonCode
@@ -107,7 +106,7 @@ PUBLISH = int(FrameKind.PUBLISH)
 PUBLISH_ACK = int(FrameKind.PUBLISH_ACK)
 PUSH = int(FrameKind.PUSH)
 PUSH_ACK = int(FrameKind.PUSH_ACK)
-FRAME_BYTES = FRAME_BYTES_MAX  # a link takes no longer frame; no record is longer (conf/edge_settings.py)
+FRAME_BYTES = FRAME_BYTES_MAX  # maximum of a link; no record is longer (conf/edge_settings.py)
 
 # Records of PUBLISH: a run of QoS 0 packets, or one message.
 RUN_RECORD = 0
@@ -131,7 +130,7 @@ MESSAGE_PARTITIONS_AT = 48
 MESSAGE_TOPIC_BYTES_AT = 50
 MESSAGE_PROPERTY_BYTES_AT = 52
 MESSAGE_PAYLOAD_BYTES_AT = 56
-MESSAGE_HEAD = 60  # behind it the partitions, the share, the owner, topic, properties, payload
+MESSAGE_HEAD = 60  # followed by the partitions, the share, the owner, topic, properties, payload
 PLACE_BYTES = 6  # of a partition and its partition_epoch
 PLACE_EPOCH_AT = 2
 
@@ -171,7 +170,7 @@ PUSH_ACK_TYPE_AT = 28
 PUSH_ACK_CODE_AT = 29
 PUSH_ACK_BYTES = 30
 
-# Reason codes, under the names of mqtt/reasons.py; a code from FAILURE on is one.
+# Reason codes, under the names of mqtt/reasons.py; codes from FAILURE on are failures.
 NO_MATCHING_SUBSCRIBERS = int(ReasonCode.NO_MATCHING_SUBSCRIBERS)
 UNSPECIFIED_ERROR = int(ReasonCode.UNSPECIFIED_ERROR)
 MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
@@ -194,13 +193,13 @@ PAYLOAD_FORMAT_INVALID = int(ReasonCode.PAYLOAD_FORMAT_INVALID)
 RETAIN_NOT_SUPPORTED = int(ReasonCode.RETAIN_NOT_SUPPORTED)
 QOS_NOT_SUPPORTED = int(ReasonCode.QOS_NOT_SUPPORTED)
 
-# Why a connection ended (``Closed`` of handler.py).
+# Causes of a closed connection (``ClosedReason`` of handler.py).
 BY_PEER = 0
 BY_US = 1
 FAILED = 2
 SHUTDOWN = 3
 
-# What ``Handler.hold`` answers.
+# Results of ``Handler.hold``.
 NOT_HELD = 0
 HELD = 1
-HELD_FULL = 2  # held, and its publisher waits until the turn has ended
+HELD_FULL = 2  # held, and its publisher waits until the end of the iteration

@@ -1,9 +1,9 @@
 # ruff: noqa: F821
-"""Turns over the sockets of ``BrokerLoop``; trio's own epoll is a member of their epoll set.
+"""Iterations over the sockets of ``BrokerLoop``; trio's own epoll is a member of their epoll set.
 
-A turn is: wait, one receive per readable connection, parse, then one send per connection that has something to say.
-The work of a turn is capped, the rest of the same event array follows in the next one, or its tail would starve.
-Decides nothing about MQTT. Who blocks where: ``edge/loop/host.py``. See docs/adr/0008-trio-with-a-compiled-loop.md.
+An iteration waits, receives once per readable connection, parses, then sends once per connection with output. Its work
+is limited; the rest of the same event array follows in the next iteration, or its tail would starve. It decides nothing
+about MQTT. ``edge/loop/host.py`` integrates it with trio. See docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 import os
@@ -65,8 +65,8 @@ if not cython.compiled:  # compiled, these are C constants: loop.pxd
     IDLE_NS = 5_000
     LAG_CHECK_NS = 20_000_000
     SWEEP_NS = 1_000_000_000
-    OVERDUE_NS = 2_000_000_000  # a sweep that waits for so long for a turn that reads all goes on without one
-    SWEPT_MAX = 256  # connections in a slice of the sweep, some 50 us: each lies in memory of its own
+    OVERDUE_NS = 2_000_000_000  # a sweep that waited so long for an iteration that read all input continues without it
+    SWEPT_MAX = 256  # connections in a slice of the sweep, some 50 us: each has its own memory
 
 EVENTS_MAX = 512
 
@@ -75,7 +75,7 @@ class Loop(Sockets):
     """The event loop of one edge process.
 
     Attributes:
-        kicked: Set by ``kick``: somebody woke a trio task, trio must run.
+        kicked: Set by ``kick``: a trio task was woken, trio must run.
     """
 
     def __init__(self, hot: BrokerLoop, trio_fd: int = -1) -> None:
@@ -88,13 +88,13 @@ class Loop(Sockets):
         self.event_at = 0
         self.event_count = 0
         self.turn_ns_max = hot.limits.turn_ns_max
-        self.longest_ns = 0  # longest turn since the shell set it to 0: from the end of its wait to its last send
-        self.longest_own_ns = 0  # likewise, of those that took no packet of a client
+        self.longest_ns = 0  # longest iteration since the shell's reset: from the end of its wait to its last send
+        self.longest_own_ns = 0  # the same for iterations without client packets
         self.swept_ns = boot_ns()
-        self.woke_ns = 0  # when the last wait ended, 0 if it did not wait
-        self.turn_ns = 0  # end of the newest turn, before its output was sent
+        self.woke_ns = 0  # end of the last wait, 0 if it did not wait
+        self.turn_ns = 0  # end of the latest iteration, before its output was sent
         self.blocked_ns = 0
-        self.idle = False  # the last wait did wait
+        self.idle = False  # the last wait blocked
         self.pacing = Pacing(hot.limits.pacing_ns)
         hot.direct = cython.compiled
         self.timer_fd = -1
@@ -108,15 +108,15 @@ class Loop(Sockets):
     # -- for the core and its shell
 
     def kick(self) -> None:
-        """A Handler call scheduled trio work: return to trio after this turn."""
+        """Return to trio after this iteration: a Handler call scheduled trio work."""
         self.kicked = True
 
     def pacing_switched_on(self) -> int:
-        """How often pacing was found useful."""
+        """Return how often pacing was enabled."""
         return self.pacing.switched_on
 
     def patience_s(self) -> float:
-        """How long a nested host may wait for ``epoll_fd`` before it makes a turn anyway."""
+        """Return how long a nested host may wait for ``epoll_fd`` before the next iteration."""
         hot = self.hot
         if hot.ready or hot.gone or hot.roomy or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
             return 0.0
@@ -128,27 +128,27 @@ class Loop(Sockets):
         return patience_ns / 1e9
 
     def read_on(self, conn: LoopConnection) -> None:
-        """Read the first bytes of a connection again, of which ``FirstBytes.read`` said that it waits."""
+        """Resume reading the first bytes of a connection after ``FirstBytes.read`` returned WAITS."""
         if conn.fd >= 0 and conn.tls_state == 1:
-            conn.heard_ns = boot_ns()  # the wait was not the client's
+            conn.heard_ns = boot_ns()  # the client did not cause the wait
             self.arm(conn, EPOLLIN)
 
     def close(self) -> None:
-        """End all connections at once."""
+        """Close all connections at once."""
         self.close_sockets()
         if self.timer_fd >= 0:
             os.close(self.timer_fd)
             self.timer_fd = -1
 
-    # -- turns
+    # -- iterations
 
     def run(self, timeout_s: cython.double) -> cython.bint:
-        """Make turns until trio's epoll is readable, ``kick`` was called or the time is over; at least one.
+        """Run iterations until trio's epoll is readable, ``kick`` was called or the timeout expired; at least one.
 
         Args:
-            timeout_s: 0 for one turn that does not wait.
+            timeout_s: 0 for one iteration without waiting.
         Returns:
-            Whether trio has to be woken from a wait that it computed before.
+            Whether trio must be woken from a wait that it has already computed.
         """
         deadline: cython.longlong = boot_ns() + cython.cast(cython.longlong, min(timeout_s, 86_400.0) * 1e9)
         while True:
@@ -163,7 +163,7 @@ class Loop(Sockets):
                 return True
 
     def one_turn(self, until_ns: cython.longlong) -> cython.bint:
-        """Wait (until a moment, 0: not at all), read, parse, send; True if trio's epoll became readable."""
+        """Wait (until a time, 0: not at all), read, parse, send; True if trio's epoll became readable."""
         hot: BrokerLoop = self.hot
         trio_ready: cython.bint = False
         fd: cython.int
@@ -207,8 +207,8 @@ class Loop(Sockets):
         self.flush()
         if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
-        # By the time of this turn's look at the sockets, and behind all that it found: what waits unread in the kernel,
-        # because this process was stopped or starved, is no silence of a client.
+        # Uses the time of this iteration's poll, after all its input was read. Otherwise unread input in the kernel, of
+        # a stopped or starved process, would count as client silence.
         if hot.sweep_left > 0 and ((looked and self.read_all()) or start - self.swept_ns > OVERDUE_NS):
             hot.sweep_some(began, SWEPT_MAX)
         after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
@@ -222,7 +222,7 @@ class Loop(Sockets):
         return trio_ready
 
     def wait_for_events(self, until_ns: cython.longlong) -> cython.bint:
-        """Fill the event array; blocks, until a moment at most, only when nothing is left to do."""
+        """Fill the event array; blocks, until a time at most, only if there is no other work."""
         hot: BrokerLoop = self.hot
         before: cython.longlong = 0
         blocks: cython.bint
@@ -256,8 +256,8 @@ class Loop(Sockets):
             self.event_count = 0
             if blocks:
                 before = boot_ns()
-            if not blocks or not self.idle or before >= until_ns:  # a busy core never waits, and looks all the same
-                # The interpreter lock is kept: a busy worker thread would give it back milliseconds later.
+            if not blocks or not self.idle or before >= until_ns:  # a busy core never blocks, but polls
+                # The GIL is kept: a busy worker thread would return it milliseconds later.
                 self.event_count = epoll_wait(self.epoll_fd, self.events, 512, 0)
                 self.idle = self.event_count == 0
                 if blocks:
@@ -267,14 +267,14 @@ class Loop(Sockets):
                     return True
                 if self.armed_ns > until_ns or self.armed_ns <= before:
                     self.set_timer(until_ns)
-                if only_thread():  # nobody can want the lock, and handing it around takes longer than parsing
+                if only_thread():  # no thread can need the GIL, and switching it takes longer than parsing
                     self.event_count = epoll_wait(self.epoll_fd, self.events, 512, -1)
                 else:
                     with cython.nogil:
                         self.event_count = epoll_wait(self.epoll_fd, self.events, 512, -1)
                 self.woke_ns = boot_ns()
                 self.blocked_ns += self.woke_ns - before
-                self.idle = self.woke_ns - before > IDLE_NS  # mostly idle: save the look without waiting next time
+                self.idle = self.woke_ns - before > IDLE_NS  # mostly idle: skip the nonblocking poll next time
             if self.event_count < 0:
                 self.event_count = 0
         else:
@@ -285,7 +285,7 @@ class Loop(Sockets):
         return True
 
     def set_timer(self, at_ns: cython.longlong) -> None:
-        """Have ``timer_fd`` ring: a timer that stays costs less than a timeout that is set up at every wait."""
+        """Set ``timer_fd``: a persistent timer costs less than a timeout for every wait."""
         self.armed_ns = at_ns
         if cython.compiled:  # pragma: no cover
             timer: itimerspec
@@ -296,18 +296,18 @@ class Loop(Sockets):
             timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, cython.address(timer), cython.NULL)
 
     def read_all(self) -> cython.bint:
-        """Whether the last look at the sockets found all that was ready, and each of them was read."""
+        """Return whether the last poll found all ready sockets, and all of them were read."""
         return self.event_at >= self.event_count and self.event_count < EVENTS_MAX and not self.undecrypted
 
     def timer_rang(self) -> None:
-        """The next wait arms it again."""
+        """Consume the timer event; the next wait sets the timer again."""
         self.armed_ns = 0
         if cython.compiled:  # pragma: no cover
             count: cython.ulonglong = 0
             read(self.timer_fd, cython.address(count), 8)
 
     def conn_event(self, fd: cython.int, events: cython.uint) -> None:
-        """Act on what epoll said of one descriptor."""
+        """Handle the epoll events of one descriptor."""
         conn: LoopConnection | None
         conn = self.conns[fd] if fd < len(self.conns) else None
         if conn is None:
@@ -326,22 +326,22 @@ class Loop(Sockets):
             self.read(conn)
         elif events & (EPOLLERR | EPOLLHUP):
             self.hot.end_of_file(conn)
-            if not conn.closed:  # it ends when its last packets were answered; epoll would say so without end
+            if not conn.closed:  # it ends after its last packets are answered; epoll would report it endlessly
                 self.epoll.unregister(conn.fd)
                 conn.armed = UNREGISTERED
-        elif events & EPOLLIN:  # parked, and it says more: that waits in the kernel
+        elif events & EPOLLIN:  # parked with more input: that stays in the kernel
             self.arm(conn, conn.armed & ~EPOLLIN)
 
     def sweep(self, now_ns: cython.longlong) -> None:
-        """Once a second: what is left of sockets; silent clients in slices, with turns between them."""
-        self.swept_ns = now_ns - now_ns % SWEEP_NS  # of the host's clock, with heartbeats: one wake-up for both
+        """Once per second: start a sweep over sockets; silent clients follow in slices between iterations."""
+        self.swept_ns = now_ns - now_ns % SWEEP_NS  # of the host's clock, with heartbeats: one wakeup for both
         self.hot.begin_sweep()
         self.sweep_sockets(now_ns)
 
     # -- reading
 
     def read(self, conn: LoopConnection) -> None:
-        """One receive, then parse; not at all if it is parked or what it feeds has no room."""
+        """Receive once, then parse; not if the connection is parked or its destinations are full."""
         hot: BrokerLoop = self.hot
         kept: cython.Py_ssize_t
         wanted: cython.Py_ssize_t = RECEIVE_BYTES
@@ -350,7 +350,7 @@ class Loop(Sockets):
             return
         if not conn.is_link and conn.parked == 0:
             if not hot.reading:
-                mark_dirty(hot, conn)  # the flush asks epoll for no more of it
+                mark_dirty(hot, conn)  # the flush disables its read events
                 return
             if park_unread(hot, conn):
                 return
@@ -381,13 +381,13 @@ class Loop(Sockets):
         self.take_input(conn, kept, count)
 
     def ended(self, conn: LoopConnection) -> None:
-        """Stop reading: a client closed its side. Packets received before may still wait."""
+        """Stop reading: a client closed its direction. Packets received before may still be buffered."""
         self.hot.end_of_file(conn)
         if not conn.closed:
             self.arm(conn, conn.armed & ~EPOLLIN)
 
     def grow(self, count: cython.Py_ssize_t) -> None:
-        """Make room for one packet that is larger than the buffer."""
+        """Grow the buffer for a packet that is larger."""
         self.view.release()
         self.capacity = 2 * count
         self.input = bytearray(self.capacity)
@@ -396,20 +396,20 @@ class Loop(Sockets):
             self.data = self.input
 
     def take_input(self, conn: LoopConnection, kept: cython.Py_ssize_t, count: cython.Py_ssize_t) -> None:
-        """Parse what stands in the buffer behind ``kept`` bytes of space for the connection's kept ones."""
+        """Parse the received bytes; ``kept`` bytes before them are reserved for the connection's buffered ones."""
         hot: BrokerLoop = self.hot
         total: cython.Py_ssize_t = kept + count
         consumed: cython.Py_ssize_t
-        hot.now_ns = boot_ns()  # the lease counts from when the packet was here [PROTOCOL 1.5]
+        hot.now_ns = boot_ns()  # the lease is compared with the arrival of the packet [PROTOCOL 1.5]
         hot.leased = hot.now_ns < hot.lease_until_ns
-        if 0 < hot.fence_ns <= hot.now_ns:  # the process was stopped since the turn began
+        if 0 < hot.fence_ns <= hot.now_ns:  # the process was stopped since the iteration began
             hot.end_fence(hot.now_ns)
             if conn.closed:
                 return
         if conn.is_link or conn.filter is not None or conn.parked != 0:
             hot.feed(conn, bytes(self.view[kept:total]))
             return
-        if conn.version != 0:  # before CONNECT the time runs from accept, whatever trickles in
+        if conn.version != 0:  # before CONNECT the timeout runs from accept, whatever arrives
             conn.heard_ns = hot.now_ns
         hot.bytes_in += count
         if cython.compiled:  # pragma: no cover
@@ -445,7 +445,7 @@ class Loop(Sockets):
             count_held(hot, conn)
 
     def discard(self, conn: LoopConnection) -> None:
-        """Read and forget what a closed connection's client still sends, until it closes too."""
+        """Read and discard input of a closed connection, until its client closes too."""
         count: cython.Py_ssize_t
         if conn.fd < 0:
             return
@@ -463,7 +463,7 @@ class Loop(Sockets):
                 self.drop(conn)
 
     def read_tls(self, conn: LoopConnection) -> None:
-        """Receive through OpenSSL: a record at a time, up to the cap of a turn."""
+        """Receive through OpenSSL: a record at a time, up to the limit of an iteration."""
         kept: cython.Py_ssize_t = 0
         if not conn.is_link and conn.filter is None and conn.parked == 0:
             kept = len(conn.partial)
@@ -474,7 +474,7 @@ class Loop(Sockets):
         ended: cython.bint = False
         waiting: cython.Py_ssize_t = bytes_waiting(conn.fd)
         try:
-            # Small writers send a record per packet: take all that are here, without asking OpenSSL once too often.
+            # Small writers send a record per packet: read all that have arrived, without a useless OpenSSL call.
             while total - kept < RECEIVE_BYTES:
                 got = conn.tls.read(TLS_RECORD_BYTES, self.view[total : total + TLS_RECORD_BYTES])
                 if got == 0:

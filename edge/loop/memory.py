@@ -1,8 +1,8 @@
-"""Bytes that clients make this edge hold: half packets, unsent output, messages that wait for a window.
+"""Bytes that this edge holds for clients: partial packets, unsent output, messages pending for a window.
 
-One sum, kept where a connection's share of it changed: after a read that left half a packet, after a flush, and where a
-message begins or ends to wait. A message that waits for several clients counts once. What is done about it is the
-core's to decide (``edge/clients/memory_guard.py``). Decision: docs/adr/0023-work-in-slices.md.
+One sum is updated wherever a connection's share changes: after a read of a partial packet, after a flush, and where a
+message becomes pending or is sent. A message pending for several clients counts once. The core decides on the measures
+(``edge/clients/memory_guard.py``). Decision: docs/adr/0023-work-in-slices.md.
 """
 
 import cython
@@ -12,11 +12,11 @@ from edge.loop.state import BackloggedMessage, HotState, LoopConnection
 __all__: list[str] = []
 
 if not cython.compiled:
-    KEPT_BYTES = 160  # of a message that waits, beside its packet
+    KEPT_BYTES = 160  # of a pending message, without its packet
 
 
 def count_held(hot: HotState, conn: LoopConnection) -> cython.int:
-    """Bring a connection's share up to date."""
+    """Update a connection's share."""
     held: cython.Py_ssize_t = 0
     if not conn.closed or conn.fd >= 0:
         held = len(conn.partial)
@@ -34,7 +34,7 @@ def count_held(hot: HotState, conn: LoopConnection) -> cython.int:
 
 
 def begin_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
-    """One more client waits for a message."""
+    """Count one more client for which a message is pending."""
     if kept.holders == 0:
         hot.held_bytes += kept.bytes + KEPT_BYTES
     kept.holders += 1
@@ -42,7 +42,7 @@ def begin_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
 
 
 def end_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
-    """One client less."""
+    """Count one client less."""
     kept.holders -= 1
     assert kept.holders >= 0
     if kept.holders == 0:
@@ -51,7 +51,7 @@ def end_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
 
 
 def forget_waiting(hot: HotState, conn: LoopConnection) -> cython.int:
-    """A connection is gone: nothing waits for it any more."""
+    """Release the pending messages of a closed connection."""
     outbound = conn.outbound
     if outbound is not None and outbound.pending:
         for waiting in outbound.pending:
@@ -62,7 +62,7 @@ def forget_waiting(hot: HotState, conn: LoopConnection) -> cython.int:
 
 
 def share_of(conn: LoopConnection) -> cython.Py_ssize_t:
-    """Bytes that would not be held without this connection, or not for it."""
+    """Return the bytes that are held only for this connection."""
     if conn.outbound is None:
         return conn.held_bytes
     return conn.held_bytes + conn.outbound.pending_bytes

@@ -1,6 +1,6 @@
-"""Drops of the loop for the journal: a bounded number in each turn, and of those beyond it only how many.
+"""Journal notes of dropped messages: limited per iteration; further drops are only counted.
 
-Nothing here is called for a message that is not dropped.
+No function here is called for a message that is not dropped.
 """
 
 import cython
@@ -9,7 +9,7 @@ from edge.loop.state import HotState, LoopConnection, PublishView
 
 __all__: list[str] = []
 
-if not cython.compiled:  # compiled, what is in capitals is a C constant: notes.pxd
+if not cython.compiled:  # compiled, names in capitals are C constants: notes.pxd
     from edge.loop.layout import TOPIC_NAME_INVALID
     from edge.loop.traces import trace_dropped
 
@@ -18,7 +18,7 @@ if not cython.compiled:  # compiled, what is in capitals is a C constant: notes.
 
 
 def note_drops(hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, count: cython.Py_ssize_t) -> None:
-    """Write the drop of so many messages of one run down, as one."""
+    """Record the drop of several messages of one run as one note."""
     note_drop(hot, conn, reason, topic, None)
     if conn is not None:
         conn.dropped += count - 1
@@ -27,11 +27,11 @@ def note_drops(hot: HotState, conn: LoopConnection | None, reason: str, topic: b
 def note_drop(
     hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
 ) -> None:
-    """Write a drop down, if there is a journal.
+    """Record a drop, if there is a journal.
 
     Args:
         hot: The loop.
-        conn: Whose copy, or whose message, it was; None: nobody's here.
+        conn: Connection of the copy or message; None: none at this edge.
         reason: Of ``conf/drop_reasons.py``.
         topic: Of the message.
         packet: The message, if it carries its origin.
@@ -58,9 +58,9 @@ def note_drop(
 
 
 def note_denied(hot: HotState, conn: LoopConnection, reason_code: cython.int, topic: bytes) -> None:
-    """Count and write down a message that its client may not publish; the core is told of one in a second.
+    """Count and record an unauthorized message; the core receives at most one per second and connection.
 
-    Whoever judged it: a decision that others of the client's class have caused is as much a refusal.
+    It counts regardless of the origin of the decision: a decision cached for the client's class is a refusal too.
     """
     if reason_code == TOPIC_NAME_INVALID:
         hot.dropped_too_deep += 1

@@ -1,10 +1,10 @@
-"""Origins of what this edge delivered to its own sessions, so that a repeat through another edge reaches nobody twice.
+"""Origins of messages that this edge delivered to its own sessions; they suppress repeats through another edge.
 
-A link delivers a frame once, but a QoS 2 message of a durable publisher is fanned out again when the publisher comes
-back before PUBREC, and a will when the edge that fired it dies. They may come out of the order of their counters, and
-are remembered one by one, those of a session and of a partition's wills in a window. A partition has no more wills in
-flight than its window tells apart. Publishing sessions have no such bound: the one that was silent for longest is
-forgotten first, and counted. Source: docs/protocol.md rule 4.9; MQTT 5.0 section 4.3.3.
+A link delivers a frame once. But a durable publisher's QoS 2 message is fanned out again if the publisher reconnects
+before PUBREC, and a will if the edge that published it dies. Repeats may arrive in another order than their counters.
+So counters are remembered one by one, in a window per session or per partition's wills. A partition has at most one
+window of wills in flight. Publishing sessions have no such limit: the longest idle one is evicted first, and counted.
+Source: docs/protocol.md rule 4.9; MQTT 5.0 section 4.3.3.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from wire.messages.origin_window import OriginWindow
 
 __all__: list[str] = []
 
-SESSION_WINDOW = 1_024  # counters that may be under way for one publisher (``storage.inbound_unreleased_max``)
+SESSION_WINDOW = 1_024  # counters in flight per publisher (``storage.inbound_unreleased_max``)
 
 if not cython.compiled:  # compiled, these are C constants: origins.pxd
     SESSION = 1
@@ -24,7 +24,7 @@ if not cython.compiled:  # compiled, these are C constants: origins.pxd
 
 
 def take_origin(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
-    """Remember the origin of an ordinary copy; false, counted, if one with this origin was delivered here before."""
+    """Store the origin of an ordinary copy; false, counted, if a copy with this origin was delivered here before."""
     if kind == SESSION:
         return _remember(hot, hot.session_origins, origin_a, origin_b, SESSION_WINDOW, hot.limits.session_origins_max)
     if kind != WILL:
@@ -37,7 +37,7 @@ def take_origin(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, ori
 def _remember(
     hot: HotState, table: Any, sender: object, counter: cython.ulonglong, size: cython.int, most: cython.Py_ssize_t
 ) -> cython.bint:
-    """Remember a counter of a sender; false, counted, if it was remembered before."""
+    """Store a counter of a sender; false, counted, if it was stored before."""
     window = table.get(sender)
     if window is None:
         if len(table) >= most:
@@ -56,7 +56,7 @@ def _remember(
 def was_picked(
     hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
 ) -> cython.bint:
-    """Whether a member here got this message as its group's pick before."""
+    """Return whether a member here received this message as its group's pick before."""
     if kind != SESSION:
         return False
     window = hot.picked_origins.get((share, origin_a))
@@ -66,7 +66,7 @@ def was_picked(
 def note_pick(
     hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
 ) -> None:
-    """A member here got this message as its group's pick."""
+    """Store the origin of a message that a member here received as its group's pick."""
     if kind == SESSION:
         most: cython.Py_ssize_t = hot.limits.picked_origins_max
         _remember(hot, hot.picked_origins, (share, origin_a), origin_b, SESSION_WINDOW, most)

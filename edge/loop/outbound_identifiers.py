@@ -1,4 +1,4 @@
-"""Packet identifiers of QoS 1 and 2 towards one client: each has a state while it is in use.
+"""Packet identifiers of QoS 1 and 2 to one client: each has a state while it is in use.
 
 Source: MQTT 5.0 sections 2.2.1, 4.3.2 and 4.3.3.
 """
@@ -15,9 +15,9 @@ __all__: list[str] = []
 
 
 def take_identifier(outbound: OutboundWindow, state: cython.int, now_ns: cython.longlong) -> cython.int:
-    """Give the next free packet identifier, counting up from 1; there is one while inflight is below the window.
+    """Return the next free packet identifier, counting up from 1; one exists while inflight is below the window.
 
-    ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP. ``now_ns``: when it is written.
+    ``state``: 1 waits for PUBACK, 2 for PUBREC, 3 (later) for PUBCOMP. ``now_ns``: time of the write.
     """
     identifier: cython.int = outbound.next_identifier
     states: bytearray = outbound.states
@@ -31,14 +31,14 @@ def take_identifier(outbound: OutboundWindow, state: cython.int, now_ns: cython.
     assert outbound.inflight <= outbound.window, "more packets than the client's window"
     outbound.next_identifier = identifier + 1 if identifier < 65_535 else 1
     trips: RoundTrips = outbound.trips
-    if trips.packet == 0:  # here and not in a call: it would cost the messages that are not acknowledged as well
+    if trips.packet == 0:  # inline: a call would cost unacknowledged messages time as well
         trips.packet = identifier
         trips.since_ns = now_ns
     return identifier
 
 
 def state_of(outbound: OutboundWindow, packet_identifier: cython.int) -> cython.int:
-    """State of an identifier, 0 when it is free."""
+    """Return the state of an identifier, 0 when it is free."""
     slot: cython.int = packet_identifier & outbound.mask
     states: bytearray = outbound.states
     identifiers: bytearray = outbound.identifiers
@@ -48,9 +48,9 @@ def state_of(outbound: OutboundWindow, packet_identifier: cython.int) -> cython.
 
 
 def is_of_flow(state: cython.int, packet_type: cython.int) -> cython.bint:
-    """Whether PUBACK (4), PUBREC (5) or PUBCOMP (7) answers a message in that state [MQTT-4.3.2-2] [MQTT-4.3.3-4].
+    """Return whether PUBACK (4), PUBREC (5) or PUBCOMP (7) fits a message's state [MQTT-4.3.2-2] [MQTT-4.3.3-4].
 
-    0: no such message, 1: QoS 1, 2: QoS 2, 3: PUBREL was sent, 4: PUBREC came and PUBREL was not sent yet.
+    0: no such message, 1: QoS 1, 2: QoS 2, 3: PUBREL was sent, 4: PUBREC was received and PUBREL was not sent yet.
     """
     if state == 0:
         return True

@@ -1,8 +1,8 @@
-"""Where messages towards other nodes go, and an outbox per partition of those that it has not acknowledged.
+"""Sending of messages to other nodes, with an outbox per partition of unacknowledged ones.
 
-Decides which peer is a partition's, what is kept until it is acknowledged and what is sent again to a new primary. A
-publisher is parked before it is read when a peer of its route, or the outboxes, have no room. Who counts the
-acknowledgements is ``edge/loop/acks.py``. Source: docs/protocol.md rules 4.3, 4.5, 4.6.
+Decides the peer of a partition, the messages kept until their acknowledgement, and the replay to a new primary. A
+publisher is parked before it is read when a peer of its route, or the outboxes, are full. ``edge/loop/acks.py`` counts
+acknowledgements. Source: docs/protocol.md rules 4.3, 4.5, 4.6.
 """
 
 import cython
@@ -20,7 +20,7 @@ __all__: list[str] = []
 
 
 def find_targets(hot: HotState, route: Route) -> None:
-    """Group the route's partitions by their present primary."""
+    """Group the route's partitions by their current primary."""
     by_peer: dict[LoopPeer, list[int]] = {}
     partition: cython.int
     for partition in route.partitions:
@@ -32,7 +32,7 @@ def find_targets(hot: HotState, route: Route) -> None:
 
 
 def park_if_peers_full(hot: HotState, publisher: LoopConnection, route: Route) -> cython.bint:
-    """Park the publisher if a peer of the route, or the outboxes, have no room; return whether it is parked."""
+    """Park the publisher if a peer of the route, or the outboxes, are full; return whether it is parked."""
     full: cython.bint = False
     peer: LoopPeer
     if route.partitions and hot.outbox_bytes > hot.outbox_bytes_max:
@@ -51,9 +51,9 @@ def park_if_peers_full(hot: HotState, publisher: LoopConnection, route: Route) -
 
 
 def park_if_primary_full(hot: HotState, publisher: LoopConnection, partition: cython.int) -> None:
-    """Park the publisher of a retained message whose partition's primary has no room; the message itself is taken.
+    """Park the publisher of a retained message if its partition's primary is full; the message is still accepted.
 
-    No Route names that partition, so ``park_if_peers_full`` does not look at it.
+    No Route names that partition, so ``park_if_peers_full`` does not check it.
     """
     peer: LoopPeer | None = _primary_of(hot, partition)
     if peer is not None and not publisher.parked & PARK_PEER and _wait_for_peer(publisher, peer):
@@ -74,7 +74,7 @@ def _wait_for_peer(publisher: LoopConnection, peer: LoopPeer) -> cython.bint:
 
 
 def send_to_edge(hot: HotState, peer: LoopPeer, record: bytes, message: PendingAck | None) -> None:
-    """Send to an edge; with a message, it is done there when the link says TAKEN for the frame."""
+    """Send to an edge; a message is acknowledged there by TAKEN of the link for its frame."""
     if peer.dead:
         hot.dropped_peer += 1
         note_drop(hot, None, "peer_gone", topic_of(record), None)
@@ -129,7 +129,7 @@ def send_to_partition(
         return
     outbox: PartitionOutbox = _outbox(hot, partition)
     if message.tag in outbox.messages:
-        return  # the retained partition is among the subscribers' as well: one copy, one acknowledgement
+        return  # the retained partition also has subscribers: one copy, one acknowledgement
     _keep(hot, outbox, record, message)
     if outbox.held or peer is None:
         outbox.held = True
@@ -161,7 +161,7 @@ def _keep(hot: HotState, outbox: PartitionOutbox, record: bytes, message: Pendin
 
 
 def leave_outbox(hot: HotState, message: PendingAck) -> None:
-    """A partition finished a message: forget it there, and let publishers go on when there is room again."""
+    """Remove a message that a partition finished, and resume publishers when the outboxes have capacity."""
     hot.outbox_bytes -= len(message.record)
     assert hot.outbox_bytes >= 0
     if hot.outbox_waiters and hot.outbox_bytes < hot.outbox_bytes_max // 2:
@@ -172,7 +172,7 @@ def leave_outbox(hot: HotState, message: PendingAck) -> None:
 
 
 def note_former(hot: HotState, outbox: PartitionOutbox, former: LoopPeer) -> None:
-    """A primary is replaced: what it was sent it may still acknowledge, for its successor has that as well."""
+    """Keep a replaced primary: it may still acknowledge its messages, because its successor has them too."""
     lowest: cython.ulonglong = next(iter(outbox.messages), hot.tags + 1)
     sent: cython.ulonglong = outbox.unsent[0].tag - 1 if outbox.unsent else hot.tags
     known: dict[LoopPeer, int] = outbox.former if outbox.former is not None else {}
@@ -181,7 +181,7 @@ def note_former(hot: HotState, outbox: PartitionOutbox, former: LoopPeer) -> Non
 
 
 def pump_outboxes(hot: HotState) -> None:
-    """Go on with replays as far as the new primaries' links have room; once per turn while there are any."""
+    """Continue replays within the capacity of the new primaries' links; once per iteration while there are any."""
     still: dict[int, bool] = {}
     outbox: PartitionOutbox | None
     for partition in hot.pumping:
@@ -195,7 +195,7 @@ def _pump(hot: HotState, partition: cython.int, outbox: PartitionOutbox) -> cyth
     peer: LoopPeer | None = outbox.target
     message: PendingAck
     if peer is None or peer.dead:
-        return True  # the core names the next one
+        return True  # the core sets the next one
     while outbox.unsent:
         if peer.full:
             return False

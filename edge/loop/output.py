@@ -1,7 +1,8 @@
-"""Output of a connection: how much of it may wait, and which publishers wait for it.
+"""Output of a connection: its limits, and the publishers that wait for it.
 
-Above ``output_high`` the publishers that feed a connection are parked on it until it is below ``output_low`` again, or
-for ``lag_after_ns``: then it is *lagging* and loses QoS 0 instead, so that one dead reader stops nobody for long.
+Above ``output_high`` the publishers that feed a connection are parked until it is below ``output_low``, or for
+``lag_after_ns``. Then it is *lagging* and loses QoS 0 instead, so that one dead reader does not block publishers for
+long.
 Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -24,7 +25,7 @@ __all__: list[str] = []
 
 
 def mark_dirty(hot: HotState, conn: LoopConnection) -> None:
-    """Have the connection looked at in the flush of this turn."""
+    """Schedule the connection for the flush of this iteration."""
     if not conn.dirty:
         conn.dirty = True
         last: LoopConnection | None = hot.dirty_last
@@ -36,7 +37,7 @@ def mark_dirty(hot: HotState, conn: LoopConnection) -> None:
 
 
 def take_dirty(hot: HotState) -> LoopConnection | None:
-    """Return the first of the connections marked so far, the others linked behind it, and forget them."""
+    """Return the first scheduled connection, with the others linked behind it, and clear the list."""
     first: LoopConnection | None = hot.dirty_first
     hot.dirty_first = None
     hot.dirty_last = None
@@ -44,7 +45,7 @@ def take_dirty(hot: HotState) -> LoopConnection | None:
 
 
 def unlink_dirty(conn: LoopConnection) -> LoopConnection | None:
-    """Take the first one off its chain and return the next; from here on it can be marked again."""
+    """Unlink the first connection and return the next; it can be scheduled again."""
     after: LoopConnection | None = conn.next_dirty
     conn.next_dirty = None
     conn.dirty = False
@@ -52,7 +53,7 @@ def unlink_dirty(conn: LoopConnection) -> LoopConnection | None:
 
 
 def output_of(hot: HotState, conn: LoopConnection) -> Buffer:
-    """Return the connection's output for appending; it will be flushed this turn."""
+    """Return the connection's output for appending; it will be flushed this iteration."""
     if conn.out is None:
         conn.out = take_buffer(hot.pool)
     if not conn.dirty:
@@ -61,14 +62,14 @@ def output_of(hot: HotState, conn: LoopConnection) -> Buffer:
 
 
 def pending_output(conn: LoopConnection) -> cython.Py_ssize_t:
-    """Bytes not yet taken by the socket."""
+    """Return the number of bytes not yet accepted by the socket."""
     if conn.out is None:
         return 0
     return conn.out.end - conn.out.start
 
 
 def unpark(hot: HotState, conn: LoopConnection, bit: cython.int) -> None:
-    """Clear one reason; without any left parsing, or the end, goes on in the next turn or by the caller."""
+    """Clear one park reason; without any left, parsing or the close continues in the next iteration or by the caller."""
     conn.parked &= ~bit
     if conn.parked == 0 and not conn.closed and not conn.parsing:
         if (conn.partial or not conn.hearing) and not conn.ready:
@@ -78,7 +79,7 @@ def unpark(hot: HotState, conn: LoopConnection, bit: cython.int) -> None:
 
 
 def note_high(hot: HotState, conn: LoopConnection) -> None:
-    """Keep account of a connection whose output went above the bound."""
+    """Track a connection whose output exceeded the limit."""
     if not conn.high:
         conn.high = True
         conn.high_since_ns = hot.now_ns
@@ -86,7 +87,7 @@ def note_high(hot: HotState, conn: LoopConnection) -> None:
 
 
 def wait_for(hot: HotState, publisher: LoopConnection, subscriber: LoopConnection) -> None:
-    """Park a publisher until the subscriber is below the bound or lagging."""
+    """Park a publisher until the subscriber is below the limit or lagging."""
     note_high(hot, subscriber)
     if subscriber.waiters is None:
         subscriber.waiters = []
@@ -99,7 +100,7 @@ def wait_for(hot: HotState, publisher: LoopConnection, subscriber: LoopConnectio
 
 
 def release_waiters(hot: HotState, conn: LoopConnection) -> None:
-    """Let go of the publishers parked on a connection."""
+    """Release the publishers parked on a connection."""
     waiters = conn.waiters
     if waiters is None:
         return
@@ -116,7 +117,7 @@ def _release(hot: HotState, publisher: LoopConnection) -> None:
 
 
 def drained(hot: HotState, conn: LoopConnection) -> None:
-    """Bytes left the output: give the buffer back when it is empty, end the pause when it is low."""
+    """After a send: return an empty buffer to the pool, and end the pause when the output is low."""
     if conn.out is not None and conn.out.start == conn.out.end:
         conn.out.start = 0
         conn.out.end = 0
@@ -134,9 +135,9 @@ def drained(hot: HotState, conn: LoopConnection) -> None:
 
 
 def note_room(hot: HotState, conn: LoopConnection) -> None:
-    """Have the core called if a connection has taken enough of what was sent: a source of it waits for that.
+    """Schedule a core call when a connection has consumed enough of its output; its source waits for that.
 
-    A quarter, and not the half that ``Publications.can_take`` fills: a source that is called goes on for a while.
+    A quarter, not the half that ``Publications.can_take`` fills: the source then sends for a while.
     """
     outbound: OutboundWindow | None = conn.outbound
     if pending_output(conn) > hot.output_low:
@@ -152,7 +153,7 @@ def note_room(hot: HotState, conn: LoopConnection) -> None:
 
 
 def end_lag(hot: HotState) -> None:
-    """Find connections that were above the bound for too long; once per turn, only while there are any."""
+    """Mark connections that were above the limit for too long as lagging; once per iteration while there are any."""
     still: list[LoopConnection] = []
     conn: LoopConnection
     for conn in hot.high:
@@ -171,7 +172,7 @@ def end_lag(hot: HotState) -> None:
 def send_now(
     conn: LoopConnection, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Send without a copy what needs no order behind anything; return how much the socket took, 0 for none."""
+    """Send without a copy if no order is required; return the number of bytes sent, 0 for none."""
     if cython.compiled:  # pragma: no cover
         sent: cython.Py_ssize_t = send(conn.fd, data + start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
         return sent if sent > 0 else 0
@@ -182,7 +183,7 @@ def send_now(
 def write_short(
     hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """Append PUBACK, PUBREC, PUBREL or PUBCOMP; the reason code is left out when it is 0 or towards 3.1.1."""
+    """Append PUBACK, PUBREC, PUBREL or PUBCOMP; the reason code is omitted when it is 0 or for 3.1.1."""
     out: Buffer = output_of(hot, conn)
     at: cython.Py_ssize_t = reserve(out, 5)
     data: cython.p_uchar = out.data
@@ -201,9 +202,9 @@ def write_short(
 def answer_unknown(
     hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """Answer PUBACK, PUBREC or PUBCOMP of nothing that is open: PUBREL lets the client of a PUBREC end its side.
+    """Answer PUBACK, PUBREC or PUBCOMP of an unknown message: PUBREL completes the client's flow after PUBREC.
 
-    Not after one with an error: that has ended it, and PUBREL follows only a reason code below 0x80 [MQTT-4.3.3-4].
+    Not after PUBREC with an error: that has ended the flow [MQTT-4.3.3-4].
     """
     hot.acks_unknown += 1
     if first >> 4 == 5 and reason_code < FAILURE:

@@ -1,11 +1,11 @@
 # cython: cdivision=True
-"""A gap between turns, applied only while it makes system calls carry more messages.
+"""A gap between iterations, applied only while it increases the number of messages per system call.
 
-An eager loop under load makes small batches: every writer's packet costs its own system calls. Waiting a moment lets
-packets pile up (interrupt moderation), but a windowed publisher waits for the round trip. So it is tried, measured and
-kept only if a message takes less of the loop's time and messages per second do not fall. It is never tried at moderate
-rates while the loop has time to sleep, where it would only add latency; at high ones a loop that sleeps in between is
-in lockstep with its writers, each waking the other for every packet.
+A loop without a gap makes small batches under load: every writer's packet costs its own system calls. A short wait
+collects packets (interrupt moderation), but a windowed publisher waits for the round trip. So the gap is tried and
+measured. It is kept only if the loop's time per message falls and the message rate does not. At moderate rates an idle
+loop never tries it, because it would only add latency. At high rates a loop that sleeps between iterations runs in
+lockstep with its writers, each waking the other for every packet.
 Source: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -15,15 +15,15 @@ __all__ = ["Pacing"]
 
 # Declared: compiled, these are C variables.
 MEASURE_TURNS = cython.declare(cython.longlong, 64)
-MEASURE_NS_MAX = cython.declare(cython.longlong, 320_000_000)  # for them: below 200 turns a second nothing is tried
+MEASURE_NS_MAX = cython.declare(cython.longlong, 320_000_000)  # for those: no trial below 200 iterations per second
 TRIAL_TURNS = cython.declare(cython.longlong, 16)
-KEEP_MIN = cython.declare(cython.longlong, 128)  # turns until the next trial: it may follow a start-up
+KEEP_MIN = cython.declare(cython.longlong, 128)  # iterations until the next trial: it may follow a start-up
 KEEP_MAX = cython.declare(cython.longlong, 2_000)
 BACKOFF_MIN = cython.declare(cython.longlong, 250)
 BACKOFF_MAX = cython.declare(cython.longlong, 200_000)
 COST_MAX = cython.declare(cython.double, 0.75)  # of the loop's time per message without a gap
 BUSY_SHARE_MIN = cython.declare(cython.double, 0.9)  # of the time: a loop that sleeps more is not saturated
-LOCKSTEP_PER_NS_MIN = cython.declare(cython.double, 80e-6)  # messages: at this rate sleeping is no sign of idleness
+LOCKSTEP_PER_NS_MIN = cython.declare(cython.double, 80e-6)  # messages: at this rate sleeping does not imply idleness
 THROUGHPUT_MIN = cython.declare(cython.double, 0.95)  # of the rate without a gap
 RESTING = cython.declare(cython.int, 0)
 MEASURING = cython.declare(cython.int, 1)
@@ -43,27 +43,27 @@ class Pacing:
         self.since_ns = 0
         self.blocked_from_ns = 0
         self.plain_ns = 0.0  # busy time per message without a gap
-        self.plain_per_ns = 0.0  # messages
+        self.plain_per_ns = 0.0  # messages without a gap
         self.backoff = BACKOFF_MIN
         self.keep = KEEP_MIN
         self.turns = MEASURE_TURNS
 
 
 def gap_ns(pacing: Pacing) -> cython.longlong:
-    """Return how long to wait between turns, 0 for not at all."""
+    """Return the gap between iterations, 0 for none."""
     return pacing.ceiling_ns if pacing.state >= TRYING else 0
 
 
 def after_turn(
     pacing: Pacing, now_ns: cython.longlong, messages: cython.ulonglong, blocked_ns: cython.longlong
 ) -> cython.int:
-    """Count a turn and move on.
+    """Count an iteration and change the state.
 
     Args:
         pacing: Changed.
-        now_ns: The end of the turn.
+        now_ns: The end of the iteration.
         messages: Packets received since the start of the process.
-        blocked_ns: Time spent waiting, for events and in gaps, likewise.
+        blocked_ns: Time spent waiting, for events and in gaps, since then.
     """
     count: cython.double
     per_ns: cython.double

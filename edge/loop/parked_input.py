@@ -1,12 +1,12 @@
 """Input of a parked connection: PINGREQ is answered and Routes are prefetched before the packets are parsed.
 
-A packet that waits (for a Route, an acknowledgement, a slow subscriber) keeps its position, and so do all packets
-behind it. There are two exceptions. PINGRESP has no order with other packets, so it is sent when PINGREQ is received.
-And the Route of a topic may be requested before its packet is parsed: it is cached and invalidated as any other.
+A waiting packet (for a Route, an acknowledgement, a slow subscriber) keeps its position, and so do all packets behind
+it. There are two exceptions. PINGRESP has no order with other packets, so it is sent when PINGREQ is received. And the
+Route of a topic may be requested before its packet is parsed: it is cached and invalidated as any other.
 
-``LoopConnection.partial`` has the first bytes that are not parsed. Pieces follow it; there are none while it is empty.
-Positions count from the first byte of ``partial``, and each is the start of a packet. Source: MQTT 5.0 sections 3.12,
-4.6; docs/protocol.md rule 4.6.
+``LoopConnection.partial`` has the first unparsed bytes. Pieces follow it; there are none while it is empty. Positions
+count from the first byte of ``partial``, and each is the start of a packet. Source: MQTT 5.0 sections 3.12, 4.6;
+docs/protocol.md rule 4.6.
 """
 
 import cython
@@ -21,7 +21,7 @@ if not cython.compiled:
     from edge.loop.output import output_of, pending_output
     from edge.loop.state import PARK_OUTPUT
 
-    PIECE_BYTES = 64 * 1024  # one of them is parsed in a turn
+    PIECE_BYTES = 64 * 1024  # one of them is parsed per iteration
     PREFETCH_TOPICS_MAX = 500  # requested in one call
 
 __all__: list[str] = []
@@ -31,7 +31,7 @@ __all__: list[str] = []
 
 
 def may_read_ahead(hot: HotState, conn: LoopConnection) -> cython.bint:
-    """Whether more of a parked client is read: not above its share of ``read_ahead_bytes_max``."""
+    """Return whether more of a parked client is read, within its share of ``read_ahead_bytes_max``."""
     ahead: ReadAhead | None = conn.ahead
     kept: cython.Py_ssize_t = 0
     if conn.version == 0 or conn.is_link or conn.closed or not conn.hearing or not hot.reading:
@@ -42,7 +42,7 @@ def may_read_ahead(hot: HotState, conn: LoopConnection) -> cython.bint:
         if ahead.opaque:
             return False
         kept = ahead.bytes
-    # A quarter of the rest: the next client has a share, too.
+    # A quarter of the rest, so that the next client has a share too.
     return 4 * (kept + PIECE_BYTES) <= hot.read_ahead_max - hot.read_ahead_bytes
 
 
@@ -55,10 +55,10 @@ def keep_piece(hot: HotState, conn: LoopConnection, data: bytes) -> cython.int:
     if newest < 0 and len(conn.partial) + len(data) <= PIECE_BYTES:
         conn.partial += data
     elif newest >= 0 and len(ahead.pieces[newest]) + len(data) <= PIECE_BYTES:
-        ahead.pieces[newest] += data  # a client that writes byte by byte has no piece for each
+        ahead.pieces[newest] += data  # so that a client that writes single bytes does not create a piece for each
         _count(hot, ahead, len(data))
     else:
-        if not ahead.opaque and ahead.scanned < kept:  # in front of a length that has not come whole: not cut there
+        if not ahead.opaque and ahead.scanned < kept:  # a packet with an incomplete length must not be divided there
             rest = kept - ahead.scanned
             last = ahead.pieces.pop() if ahead.pieces else conn.partial
             data = last[len(last) - rest :] + data
@@ -79,7 +79,7 @@ def keep_piece(hot: HotState, conn: LoopConnection, data: bytes) -> cython.int:
 
 
 def ahead_of(conn: LoopConnection) -> ReadAhead:
-    """Return the connection's record, made when it is first needed."""
+    """Return the connection's record, created at its first use."""
     if conn.ahead is None:
         conn.ahead = ReadAhead()
     return conn.ahead
@@ -90,18 +90,18 @@ def _count(hot: HotState, ahead: ReadAhead, count: cython.Py_ssize_t) -> None:
     hot.read_ahead_bytes += count
 
 
-# -- parsing on
+# -- continued parsing
 
 
 def count_parsed(conn: LoopConnection, count: cython.Py_ssize_t) -> None:
-    """Move the positions: ``count`` bytes of ``partial`` were parsed."""
+    """Shift the positions after ``count`` bytes of ``partial`` were parsed."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     ahead.scanned = max(0, ahead.scanned - count)
     ahead.prefetched = max(0, ahead.prefetched - count)
 
 
 def next_piece(hot: HotState, conn: LoopConnection) -> cython.int:
-    """Append the next piece to ``partial``, which the next turn parses."""
+    """Append the next piece to ``partial``, which the next iteration parses."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     if conn.parked != 0 or conn.ready:
         if not conn.partial:
@@ -122,7 +122,7 @@ def next_piece(hot: HotState, conn: LoopConnection) -> cython.int:
 
 
 def drop_pieces(hot: HotState, conn: LoopConnection) -> None:
-    """Drop the pieces of a connection that ends."""
+    """Drop the pieces of a closed connection."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     _count(hot, ahead, -ahead.bytes)
     conn.ahead = None
@@ -150,7 +150,7 @@ def answer_pings(hot: HotState, conn: LoopConnection) -> cython.int:
         stop = _packet_end(conn, data, at, end)
         if stop == -1:
             break
-        if stop == -2 or data[at] >> 4 in (1, 14):  # unreadable, or behind CONNECT or DISCONNECT
+        if stop == -2 or data[at] >> 4 in (1, 14):  # malformed, or behind CONNECT or DISCONNECT
             ahead.opaque = True
         elif data[at] == 0xC0 and stop == at + 2:
             if pending_output(conn) > hot.output_high:
@@ -175,7 +175,7 @@ def _answer(hot: HotState, conn: LoopConnection) -> None:
 def _packet_end(
     conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Return where the packet at ``at`` ends, beyond ``end`` perhaps; -1: its length is incomplete, -2: malformed."""
+    """Return the end of the packet at ``at``, perhaps beyond ``end``; -1: its length is incomplete, -2: malformed."""
     stop: cython.Py_ssize_t
     if at + 1 >= end:
         return -1
@@ -223,7 +223,7 @@ def prefetch(
 
 
 def _messages_allowed(hot: HotState, conn: LoopConnection) -> cython.longlong:
-    """Return how many messages the rates of the client and its address allow now, PREFETCH_TOPICS_MAX at most."""
+    """Return the number of messages that the rates of the client and its address allow, PREFETCH_TOPICS_MAX at most."""
     left: cython.longlong = PREFETCH_TOPICS_MAX
     until: cython.longlong = hot.now_ns + 1_000_000_000
     if conn.publish_gap_ns > 0:

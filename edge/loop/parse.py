@@ -1,8 +1,8 @@
-"""From received bytes to complete packets, and which way each of them goes.
+"""Split received bytes into complete packets, and dispatch each of them.
 
-Consecutive QoS 0 packets of one client to one topic form a *run* that is handed on as a whole. QoS 1 and 2 go one by
-one. Every other packet goes to the Handler, the client's connection being parked until it is answered. A packet that
-cannot go on now (no route yet, no lease, no room) stays unparsed, and with it everything behind it: that keeps order.
+Consecutive QoS 0 packets of one client to one topic form a *run* that is processed as a whole. QoS 1 and 2 are
+processed singly. Every other packet is passed to the Handler, and the client's connection is parked until its answer. A
+blocked packet (no route yet, no lease, no capacity) stays unparsed together with all later bytes: that keeps order.
 Source: MQTT 5.0 sections 2.1.4, 3.3; docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -24,14 +24,14 @@ if not cython.compiled:
     from edge.loop.shared_rate_limits import charge_purse
     from edge.loop.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE
 
-    CORE_BYTES = 256 * 1024  # of a turn's bound, for a packet that the core takes: about as long as appending so much
-    PICK_COPIES = 200  # as many copies of a message take as long as choosing a shared group's member
+    CORE_BYTES = 256 * 1024  # of the byte limit, for a packet passed to the core: as slow as appending so much
+    PICK_COPIES = 200  # so many copies of a message take as long as selecting a shared group's member
 
 __all__: list[str] = []
 
 
 def park_unread(hot: HotState, conn: LoopConnection) -> cython.bint:
-    """Park a publisher without reading it, if what it fed last has no room; return whether it is parked."""
+    """Park a publisher without reading it if its last destinations are full; return whether it is parked."""
     route: Route | None = conn.last_route
     if route is None or (hot.full_peers == 0 and not hot.high and hot.outbox_bytes <= hot.outbox_bytes_max):
         return False
@@ -44,7 +44,7 @@ def parse(
     """Handle the complete packets of ``data[at:end]``.
 
     Returns:
-        The position of the first byte not consumed; from there the bytes are to be shown again, after a park first.
+        The position of the first byte not consumed; the caller passes it again, after the park if there is one.
     """
     first: cython.int
     body: cython.Py_ssize_t
@@ -52,7 +52,7 @@ def parse(
     length: cython.Py_ssize_t
     topic_bytes: cython.Py_ssize_t
     wrong: cython.int
-    begun: cython.int = -1  # first byte of a packet that has not come whole
+    begun: cython.int = -1  # first byte of an incomplete packet
     run_at: cython.Py_ssize_t = -1  # of the run's first packet, -1: no run
     run_bytes_max: cython.Py_ssize_t = 0
     packet_max: cython.Py_ssize_t = 0
@@ -177,7 +177,7 @@ def parse(
     if begun >= 0 and conn.version > 3 and not conn.closed and conn.parked == 0:
         wrong = _wrong_start(begun)
         if wrong != 0:
-            fail(hot, conn, wrong)  # told before the rest of the packet has come
+            fail(hot, conn, wrong)  # reported before the rest of the packet arrives
     conn.parsing = False
     if conn.publish_gap_ns > 0 or conn.purse is not None:
         _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
@@ -187,7 +187,7 @@ def parse(
 def _prefetch(
     hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Prefetch Routes of the topics behind the one that was missed; return where parsing stopped."""
+    """Prefetch Routes of the topics behind the missed one; return the position where parsing stopped."""
     hot.missed = False
     if not conn.closed:
         prefetch(hot, conn, data, at, end)
@@ -195,7 +195,7 @@ def _prefetch(
 
 
 def _count_rate(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
-    """Let the client's messages use up its rate; a second's worth may come at once, the rest waits unread."""
+    """Charge the client's messages to its rate; a burst of one second is allowed, the rest stays unread."""
     conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * conn.publish_gap_ns
     pause(hot, conn, conn.paid_ns)
     if conn.purse is not None:
@@ -203,7 +203,7 @@ def _count_rate(hot: HotState, conn: LoopConnection, count: cython.longlong) -> 
 
 
 def count_bytes(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
-    """Let the client's bytes use up their rate likewise, whatever packets they are."""
+    """Charge the client's bytes, of all packets, to their rate in the same way."""
     conn.bytes_paid_ns = max(conn.bytes_paid_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
     pause(hot, conn, conn.bytes_paid_ns)
     if conn.purse is not None:
@@ -211,7 +211,7 @@ def count_bytes(hot: HotState, conn: LoopConnection, count: cython.longlong) -> 
 
 
 def pause(hot: HotState, conn: LoopConnection, paid_ns: cython.longlong) -> None:
-    """Read nothing more of a client that has used up a rate; it may take a second's worth in advance."""
+    """Stop reading a client above its rate, with a burst of one second."""
     if paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
         conn.parked |= PARK_RATE
         hot.paced.append(conn)
@@ -219,17 +219,17 @@ def pause(hot: HotState, conn: LoopConnection, paid_ns: cython.longlong) -> None
 
 
 def _cut(hot: HotState, conn: LoopConnection) -> None:
-    """This turn has written enough: the rest of the connection's bytes is the next turn's."""
+    """End the connection's part of this iteration: the rest of its bytes is parsed in the next one."""
     if not conn.ready:
         conn.ready = True
         hot.ready.append(conn)
 
 
 def _waits_for_pipeline(hot: HotState, conn: LoopConnection, first: cython.int) -> cython.bint:
-    """Park a connection whose packet waits for retained messages before it (docs/protocol.md rule 7.11).
+    """Park a connection whose packet must wait for earlier retained messages (docs/protocol.md rule 7.11).
 
-    None waits of: a retained PUBLISH of QoS 1 or 2, which the core orders; acknowledgements and PINGREQ, which have no
-    order with it.
+    Packets that need not wait: a retained PUBLISH of QoS 1 or 2, which the core orders; acknowledgements and PINGREQ,
+    which have no order with it.
     """
     kind: cython.int = first >> 4
     if (kind == 3 and first & 1 != 0 and first & 6 != 0) or 4 <= kind <= 7 or kind == 12:
@@ -240,7 +240,7 @@ def _waits_for_pipeline(hot: HotState, conn: LoopConnection, first: cython.int) 
 
 
 def _wrong_start(first: cython.int) -> cython.int:
-    """Reason code of what the first byte shows of the kinds handled here, 0 [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
+    """Return the reason code of an invalid first byte, 0 if it is valid [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
     kind: cython.int = first >> 4
     flags: cython.int = first & 0x0F
     wrong: cython.bint
@@ -266,7 +266,7 @@ def _end_run(
     count: cython.Py_ssize_t,
     payload: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Hand on the run, if there is one; always -1: there is none any more."""
+    """Process the run, if there is one; returns -1: no run."""
     if start >= 0 and end > start and route is not None:
         _count(hot, count, payload)
         hot.run_payload = payload
@@ -293,7 +293,7 @@ def _other(
     body: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Handle a packet that is not part of a run; False leaves it to be parsed again."""
+    """Handle a packet outside a run; False: parse it again."""
     kind: cython.int = first >> 4
     wrong: cython.int
     if conn.version != 0:
@@ -301,7 +301,7 @@ def _other(
             return single(hot, conn, data, at, body, stop)
         if 4 <= kind <= 7:
             if pending_output(conn) > hot.output_high and kind != 4:
-                conn.parked |= PARK_OUTPUT  # each asks for an answer, and none is read
+                conn.parked |= PARK_OUTPUT  # each requires an answer, and the client reads none
                 mark_dirty(hot, conn)
                 return False
             wrong = acknowledged(hot, conn, first, data, body, stop)
@@ -314,7 +314,7 @@ def _other(
         if kind == 12:
             return _ping(hot, conn, first, stop - body)
     else:
-        conn.connect_ns = 0  # it came in time
+        conn.connect_ns = 0  # it arrived in time
     hot.packets_in += 1
     conn.parked |= PARK_HANDLER
     hot.turn_bytes += CORE_BYTES
@@ -325,7 +325,7 @@ def _other(
 
 def _ping(hot: HotState, conn: LoopConnection, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
     if conn.ahead is not None and conn.ahead.pings > 0 and first == 0xC0 and length == 0:
-        conn.ahead.pings -= 1  # answered while it waited
+        conn.ahead.pings -= 1  # answered while it was unparsed
         hot.packets_in += 1
         return True
     if pending_output(conn) > hot.output_high:

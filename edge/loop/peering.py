@@ -1,6 +1,6 @@
-"""Other nodes as the edge core names them: links, primaries of partitions, where a session's acknowledgements go.
+"""Other nodes from the edge core's view: links, primaries of partitions, peers for a session's acknowledgements.
 
-Third chapter of ``Engine`` (``edge/loop/broker_loop.py``). Source: docs/protocol.md rules 4.3 to 4.6.
+Third base class of ``BrokerLoop`` (``edge/loop/broker_loop.py``). Source: docs/protocol.md rules 4.3 to 4.6.
 """
 
 from collections import deque
@@ -26,8 +26,8 @@ if not cython.compiled:
 
 __all__ = ["Peering"]
 
-# Not taken by a storage node: CONNECTs and acknowledgements of everybody here wait behind it, and a busy one takes a
-# few thousand messages a second. With less, publishers of long messages would wait for each round trip.
+# Unacknowledged bytes to a storage node: all CONNECTs and acknowledgements here wait behind them, and a busy node
+# handles a few thousand messages per second. With less, publishers of long messages would wait for each round trip.
 UNTAKEN_BYTES = 256 * 1024
 LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
 
@@ -36,7 +36,7 @@ class Peering(PublishMethods):
     """Links, outboxes of partitions, primaries of sessions."""
 
     def add_peer(self, node: int, tier: str, incarnation: int) -> LoopPeer:
-        """Make a peer with a fresh LinkCore; replaces nothing: retire the older incarnation first."""
+        """Create a peer with a new LinkCore; retire the older incarnation first."""
         room = OPERATOR_BYTES_MAX if tier == TIER_OPERATOR else RESEND_BYTES_MAX
         low = room - UNTAKEN_BYTES if tier == TIER_STORAGE else self.peer_low_bytes
         peer = LoopPeer(node, tier, incarnation, LinkCore(room), low)
@@ -44,7 +44,7 @@ class Peering(PublishMethods):
         return peer
 
     def unbind_link(self, peer: LoopPeer) -> None:
-        """A newer connection to the same incarnation is about to be bound: end the older one before TAKEN is told."""
+        """Close the older connection of an incarnation before a newer one is bound and TAKEN is sent."""
         older = peer.conn
         if older is not None:
             older.peer = None
@@ -53,7 +53,7 @@ class Peering(PublishMethods):
             self.close(older, linger=False)
 
     def bind_link(self, conn: LoopConnection, peer: LoopPeer, peer_taken: int) -> None:
-        """HELLOs were exchanged on ``conn``: frames not taken are sent again, an older connection is closed.
+        """Bind a connection to a peer after HELLO: resend unacknowledged frames, close an older connection.
 
         Raises:
             LinkError: From ``LinkCore.connected``; retire the peer.
@@ -62,7 +62,7 @@ class Peering(PublishMethods):
         peer.link.connected(peer_taken)
         peer.conn = conn
         conn.peer = peer
-        conn.silence_ns = LINK_SILENCE_NS  # a peer without power closes nothing
+        conn.silence_ns = LINK_SILENCE_NS  # a peer without power closes no connection
         if older is not None and not older.closed:
             older.peer = None
             self.close(older, linger=False)
@@ -70,10 +70,10 @@ class Peering(PublishMethods):
         mark_dirty(self, conn)
 
     def control(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
-        """Send one numbered frame, behind what was published before it. Kept while the link is down.
+        """Send one numbered frame behind earlier published messages. Kept while the link is down.
 
         Raises:
-            LinkFull: Nothing was sent.
+            LinkFull: The frame was not sent.
         """
         flush_peer(self, peer) if self.leased else None
         number = peer.link.send(kind, payload)
@@ -83,9 +83,9 @@ class Peering(PublishMethods):
         _ = number
 
     def retire_peer(self, peer: LoopPeer) -> None:
-        """The map declared this incarnation dead: what waits for it as an edge is done, its link is closed.
+        """Remove an incarnation that the map declared dead: finish its messages as an edge, close its link.
 
-        Messages towards partitions stay in their outboxes until ``replay_partition``.
+        Messages to partitions stay in their outboxes until ``replay_partition``.
         """
         if peer.dead:
             return
@@ -117,7 +117,7 @@ class Peering(PublishMethods):
             self.close(peer.conn, linger=False)
 
     def set_partitions(self, count: int) -> None:
-        """Take the number of partitions of the map; it never becomes lower."""
+        """Set the number of partitions of the map; it never decreases."""
         missing = count - len(self.primaries)
         if missing > 0:
             self.primaries += [None] * missing
@@ -125,18 +125,18 @@ class Peering(PublishMethods):
             self.outboxes += [None] * missing
 
     def set_lease_length(self, lease_ns: int) -> None:
-        """Note how long a lease of the map lasts: rule 4.12 counts in leases."""
+        """Set the length of a lease of the map: rule 4.12 counts in leases."""
         self.lease_ns = lease_ns
 
     def set_epoch(self, partition: int, partition_epoch: int) -> None:
-        """Note the epoch that a partition is at: a primary refuses messages that were meant for an earlier time of its.
+        """Set the epoch of a partition: a primary refuses messages with an earlier epoch.
 
-        Before ``set_primary`` and ``replay_partition``, which send again what was sent under the former one.
+        Call it before ``set_primary`` and ``replay_partition``, which resend messages of the former epoch.
         """
         self.epochs[partition] = partition_epoch
 
     def set_primary(self, partition: int, peer: LoopPeer | None) -> None:
-        """The map names another primary, or none. The outbox is held until ``replay_partition``."""
+        """Set another primary of the map, or none. The outbox is held until ``replay_partition``."""
         outbox: PartitionOutbox | None = self.outboxes[partition]
         former: LoopPeer | None = self.primaries[partition]
         if former is peer:
@@ -148,7 +148,7 @@ class Peering(PublishMethods):
             self.outboxes[partition] = outbox
         if former is not None:
             note_former(self, outbox, former)
-        # Nothing may overtake what the former primary did not acknowledge; nothing to replay: nothing to hold.
+        # No message may overtake unacknowledged ones of the former primary; without those there is no need to hold.
         if not outbox.messages and peer is not None:
             outbox.held = False
             outbox.unsent.clear()
@@ -159,11 +159,11 @@ class Peering(PublishMethods):
     def replay_partition(self, partition: int, peer: LoopPeer) -> int:
         """Send every unacknowledged message of the partition to its new primary in order.
 
-        Later messages queue behind them. What a publisher with a stored session sends again on its next connection is
-        forgotten: the new primary may not have heard of that one, and take it behind newer messages.
+        Later messages queue behind them. Messages that a durable publisher will repeat on its next connection are
+        removed: the new primary may not know that connection, and would accept them behind newer messages.
 
         Returns:
-            How many will be sent.
+            The number of messages to send.
         """
         outbox: PartitionOutbox | None = self.outboxes[partition]
         if outbox is None:
@@ -179,29 +179,29 @@ class Peering(PublishMethods):
             if _comes_again(message):
                 del outbox.messages[message.tag]
                 leave_outbox(self, message)
-                destination_done(self, message, SUPERSEDED)  # nobody is told
+                destination_done(self, message, SUPERSEDED)  # no client receives it
         outbox.unsent = deque(outbox.messages.values())
         self.pumping[partition] = True
         return len(outbox.unsent)
 
     def owes_partitions(self) -> bool:
-        """Whether messages to partitions are not acknowledged."""
+        """Return whether messages to partitions are unacknowledged."""
         return self.outbox_bytes > 0
 
     def lowest_tag(self, partition: int) -> int:
-        """Every tag below it is finished at that partition: the watermark of this edge's origins."""
+        """Return the watermark of this edge's origins: every lower tag is finished at that partition."""
         outbox: PartitionOutbox | None = self.outboxes[partition]
         if outbox is None or not outbox.messages:
             return self.tags + 1
         return next(iter(outbox.messages))
 
     def set_primary_of(self, conn: LoopConnection, peer: LoopPeer | None) -> None:
-        """Name the peer that gets this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
+        """Set the peer for this session's PUSH_ACKs. None: they wait (at most one per open entry)."""
         conn.peer = peer
         flush_push_acks(self, conn)
 
     def open_pushes(self, conn: LoopConnection) -> list[tuple[int, int, int]]:
-        """Return (session_seq, packet identifier, state) written here and not acknowledged: 1, 2 PUBLISH; 3 PUBREL."""
+        """Return (session_seq, packet identifier, state) of unacknowledged entries: 1, 2 PUBLISH; 3 PUBREL."""
         if conn.outbound is None or conn.outbound.pushes is None:
             return []
         return [
@@ -210,7 +210,7 @@ class Peering(PublishMethods):
 
 
 def _comes_again(message: PendingAck) -> bool:
-    """Whether the publisher's connection is over, and its session is stored: it sends what was not acknowledged."""
+    """Return whether the publisher of a durable session disconnected: it repeats unacknowledged messages."""
     first: PendingAck = message if message.parent is None else message.parent
     conn: LoopConnection | None = first.conn
     return conn is not None and conn.closed and conn.session != 0

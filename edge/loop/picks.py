@@ -1,9 +1,9 @@
-"""Copies for shared groups at members here: kept until acknowledged, for another member if the session ends before.
+"""Copies for shared groups at local members, kept until acknowledged, for another member if the session ends before.
 
-What a member was sent at QoS 1 and did not acknowledge, and what it was not sent yet, goes to another one (section
-4.8.2: "SHOULD send the Application Message to another Client"). At QoS 2 what was sent does not [MQTT-4.8.2-5], and
-what it refused neither [MQTT-4.8.2-6]. Bounded like what waits for the client's window; beyond it copies are not kept.
-Who gets them then is decided by the core. Source: MQTT 5.0 section 4.8.2.
+Copies that a member was sent at QoS 1 and did not acknowledge, and unsent ones, go to another member (section 4.8.2:
+"SHOULD send the Application Message to another Client"). At QoS 2, sent copies do not [MQTT-4.8.2-5], nor refused ones
+[MQTT-4.8.2-6]. The limit is that of messages pending for the client's window; above it copies are not kept. The core
+selects the other member. Source: MQTT 5.0 section 4.8.2.
 """
 
 import cython
@@ -24,7 +24,7 @@ SECOND_NS = 1_000_000_000
 def keep_pick(
     outbound: OutboundWindow, qos: cython.int, share: bytes, record: bytes, since_ns: cython.longlong
 ) -> cython.int:
-    """A copy has left with the newest packet identifier."""
+    """Keep a copy that was sent with the latest packet identifier."""
     if qos != 1:
         return 0
     if outbound.picks is None:
@@ -36,7 +36,7 @@ def keep_pick(
 
 
 def drop_pick(outbound: OutboundWindow, packet_identifier: cython.int) -> cython.int:
-    """The client has acknowledged it, or refused it."""
+    """Delete a copy that the client acknowledged or refused."""
     kept = outbound.picks.pop(packet_identifier, None) if outbound.picks is not None else None
     if kept is not None:
         outbound.picks_bytes -= len(kept[1])
@@ -44,7 +44,7 @@ def drop_pick(outbound: OutboundWindow, packet_identifier: cython.int) -> cython
 
 
 def unfinished_picks(hot: HotState, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
-    """Return (share, message) of every copy that another member may get, in order, and forget them."""
+    """Return and remove (share, message) of every copy for another member, in order."""
     outbound: OutboundWindow | None = conn.outbound
     found: list[tuple[bytes, InboundPublish]] = []
     if outbound is None or outbound.picks_bytes == 0:
@@ -63,7 +63,7 @@ def unfinished_picks(hot: HotState, conn: LoopConnection) -> list[tuple[bytes, I
 
 
 def read_pick(hot: HotState, conn: LoopConnection | None, record: bytes, since_ns: int) -> InboundPublish | None:
-    """Return the message of a copy that another member may get, None if it expired meanwhile."""
+    """Return the message of a copy for another member, None if it expired meanwhile."""
     packet: PublishView = hot.second
     load_record(packet, record)
     left_s: cython.longlong = packet.expiry_s

@@ -1,7 +1,7 @@
 """Routes, and messages that the edge core publishes, acknowledges or delivers itself.
 
-Second chapter of ``Engine`` (``edge/loop/broker_loop.py``). A message that is parsed here goes its way without the
-core: ``edge/loop/inbound.py``.
+Second base class of ``BrokerLoop`` (``edge/loop/broker_loop.py``). ``edge/loop/inbound.py`` handles messages without
+the core.
 """
 
 import itertools
@@ -45,9 +45,9 @@ class PublishMethods(Connections):
     """Routes, and messages of the core."""
 
     def install_route(self, topic: bytes, route: Route) -> None:
-        """Cache where a topic goes; the oldest entry is dropped beyond ``routes_max``."""
+        """Cache the Route of a topic; beyond ``routes_max`` the oldest entry is evicted."""
         if topic in self.routes:
-            self.routes_version += 1  # connections remember the Route that they used last
+            self.routes_version += 1  # connections cache their last Route
         elif len(self.routes) >= self.routes_max:
             del self.routes[next(iter(self.routes))]
             self.routes_version += 1
@@ -55,11 +55,11 @@ class PublishMethods(Connections):
         self.routes[topic] = route
 
     def route(self, topic: bytes) -> Route | None:
-        """Return the cached Route, right as of now."""
+        """Return the cached Route if it is current."""
         return known_route(self, topic)
 
     def clear_used(self, topic: bytes) -> bool:
-        """Clear the used mark of a Route; return whether its second message, or one since the last call, set it."""
+        """Clear the used mark of a Route; return whether it was set by a second message since the last call."""
         route: Route | None = self.routes.get(topic)
         if route is None or route.uses < 2:
             return False
@@ -67,39 +67,39 @@ class PublishMethods(Connections):
         return True
 
     def keep_route(self, route: Route) -> None:
-        """Say in ``Handler.refresh`` that a Route is right."""
+        """Keep a Route as current, in ``Handler.refresh``."""
         route.generation = self.generation
 
     def replace_route(self, route: Route) -> None:
-        """Put a Route in the place of the topic's former one, in ``Handler.refresh``."""
+        """Replace the topic's Route, in ``Handler.refresh``."""
         route.generation = self.generation
-        # No connection remembers the former one: the change of generation made each of them look again.
+        # No connection caches the former one: the change of generation cleared their last Routes.
         self.routes[route.topic] = route
 
     def drop_route(self, topic: bytes) -> None:
-        """Forget a topic's Route and the local subscribers kept for forwarded messages. Unknown topics are fine."""
+        """Remove a topic's Route and the local subscribers kept for forwarded messages. Unknown topics are ignored."""
         if self.routes.pop(topic, None) is not None:
             self.routes_version += 1
         self.local_routes.pop(topic, None)
 
     def drop_routes(self) -> None:
-        """Forget all of them."""
+        """Remove the Routes of all topics."""
         self.routes.clear()
         self.local_routes.clear()
         self.routes_version += 1
 
     def drop_oldest_local(self, count: int) -> None:
-        """Forget the local subscribers kept for the topics that were forwarded first."""
+        """Remove the local subscribers kept for the topics that were forwarded first."""
         for topic in list(itertools.islice(self.local_routes, count)):
             del self.local_routes[topic]
 
     def refresh_routes(self) -> None:
-        """Have every Route looked at before it is used again: subscriptions or peers changed."""
+        """Have every Route checked before its next use, after subscriptions or peers changed."""
         self.generation += 1
         self.routes_version += 1
 
     def refresh_route(self, topic: bytes) -> None:
-        """Have one topic's Route looked at before it is used again."""
+        """Have one topic's Route checked before its next use."""
         route: Route | None = self.routes.get(topic)
         if route is not None:
             route.generation = -1
@@ -120,22 +120,22 @@ class PublishMethods(Connections):
         written: tuple[int, int] | None = None,
         owner: bytes = b"",
     ) -> int:
-        """Send a message to every destination of the route, like one that was parsed.
+        """Send a message to every destination of the route, like a parsed one.
 
-        With ``publish.conn`` and QoS 1/2, PUBACK or PUBREC is written when all destinations have acknowledged, in the
-        order in which ``Handler.inbound`` was called. ``on_done`` gets the final reason code (0, 0x10, or >= 0x80); at
-        once if nothing has to be waited for.
+        With ``publish.conn`` and QoS 1/2, PUBACK or PUBREC is written after all destinations have acknowledged, in the
+        order of the ``Handler.inbound`` calls. ``on_done`` gets the final reason code (0, 0x10, or >= 0x80), at once
+        without destinations that acknowledge.
 
         Args:
             route: The topic's route, from ``route`` or made for this call.
-            publish: What to send. ``retain`` goes to the partition below and to subscribers with retain_as_published.
+            publish: The message. ``retain`` goes to the partition below and to subscribers with retain_as_published.
             retained_partition: The partition that retains the message, -1 for none.
             origin_kind: OriginKind; EDGE gives (incarnation, tag) and ignores the other two.
             origin_a: Session number, or will partition << 32 | partition_epoch.
             origin_b: Inbound counter, or op_index.
-            on_done: Called once; what it returns says whether the acknowledgement waits for ``acknowledge``.
-            written: (tag, partition) of what this method returned when the same message was retained.
-            owner: Whose it is, for the partition below alone: ``encode_owner`` of wire/messages/batches.py.
+            on_done: Called once; returns whether the acknowledgement waits for ``acknowledge``.
+            written: (tag, partition) of this method's call for the retained copy of the same message.
+            owner: The publisher's user, for the partition above alone: ``encode_owner`` of wire/messages/batches.py.
 
         Returns:
             Its tag, 0 for QoS 0.
@@ -146,7 +146,7 @@ class PublishMethods(Connections):
             message = new_message(self, publish.qos, publish.conn, 0)
             message.waiting = 1
         elif message is not None:
-            # Numbered when it came, and others have left since: a partition takes a lower number for a repeat.
+            # It was numbered on arrival, and others were sent since: a partition treats a lower number as a repeat.
             self.tags += 1
             message.tag = self.tags
         packet: PublishView = self.load_inbound(publish)
@@ -159,13 +159,13 @@ class PublishMethods(Connections):
             publish.reserved_ack = message
             message.delivered = written is not None
         if written is not None:
-            self.origin_tag = written[0]  # one origin: a retained copy and its live twin are told by it
+            self.origin_tag = written[0]  # one origin: it identifies a retained copy and its live twin
         if message is not None:
             message.origin_kind = origin_kind
             message.origin_a = origin_a
             message.origin_b = origin_b if origin_kind else self.origin_tag
         if code == 0 and message is not None and publish.qos > 0 and _refuse_if_behind(self, publish):
-            code = SERVER_BUSY  # as the partition says it
+            code = SERVER_BUSY  # the same code as from the partition
         self.owner_block = owner
         if code == 0:
             fan_out(self, publish.conn, route, packet, message if publish.qos > 0 else None, retained_partition)
@@ -177,14 +177,14 @@ class PublishMethods(Connections):
             return 0
         tag: int = message.tag
         if written is not None:
-            message.retained_partition = written[1]  # for the audit: both went by one origin
+            message.retained_partition = written[1]  # for the audit: both have the same origin
         if code == 0 and route.empty:
-            code = NO_MATCHING_SUBSCRIBERS  # kept as retained, perhaps; nobody subscribed
+            code = NO_MATCHING_SUBSCRIBERS  # perhaps retained, but without subscribers
         destination_done(self, message, code)
         return tag
 
     def load_inbound(self, publish: InboundPublish) -> PublishView:
-        """Make the core's message the one at hand."""
+        """Load the core's message into ``packet``."""
         packet: PublishView = self.packet
         both: bytes = publish.properties + publish.payload
         packet.keep = both
@@ -212,14 +212,14 @@ class PublishMethods(Connections):
         return packet
 
     def acknowledge(self, publish: InboundPublish, reason_code: int) -> None:
-        """Answer a PUBLISH of ``Handler.inbound`` in order with the others: not sent anywhere, or kept back since."""
+        """Acknowledge a PUBLISH of ``Handler.inbound`` in order, for one that is not sent or was deferred."""
         message: PendingAck | None = publish.reserved_ack
         publish.reserved_ack = None
         if message is not None:
             destination_done(self, message, reason_code)
 
     def bears(self, publish: InboundPublish, origin_kind: int, origin_a: int, origin_b: int) -> None:
-        """Note which origin a message went by whose answer is due, and that is not published itself; as ``publish``."""
+        """Set the origin of a message that is acknowledged without being published; arguments as of ``publish``."""
         message: PendingAck | None = publish.reserved_ack
         if message is not None:
             message.origin_kind = origin_kind
@@ -227,26 +227,26 @@ class PublishMethods(Connections):
             message.origin_b = origin_b
 
     def released(self, conn: LoopConnection, packet_identifier: int, reason_code: int) -> None:
-        """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and count its quota back."""
+        """Write PUBCOMP for a PUBREL of ``Handler.pubrel`` and return its quota."""
         if conn.closed:
             return
         write_short(self, conn, 0x70, packet_identifier, reason_code)
         conn.has_acks = True
         if conn.received is None or conn.received.get(packet_identifier) != RELEASE_PENDING:
-            return  # it came on an earlier connection, or PUBREL twice
+            return  # received on an earlier connection, or PUBREL was repeated
         del conn.received[packet_identifier]
         if conn.origins is not None:
             forget_origin(conn, packet_identifier)
         if conn.version == 5:
             count_back(self, conn)
         elif conn.parked & PARK_QUOTA:
-            unpark(self, conn, PARK_QUOTA)  # on the next message with this identifier, perhaps
+            unpark(self, conn, PARK_QUOTA)  # perhaps parked on the next message with this identifier
 
     def deliver(self, conn: LoopConnection, publish: InboundPublish, qos: int, identifiers: bytes = b"") -> bool:
-        """Send one message to one ephemeral session outside any route, as retained copies are; RETAIN as given.
+        """Deliver one message to one ephemeral session outside any route, like retained copies; RETAIN unchanged.
 
         Returns:
-            False if it was dropped, counted.
+            False if it was dropped and counted.
         """
         if conn.closed:
             self.dropped_closed += 1
@@ -258,16 +258,16 @@ class PublishMethods(Connections):
         return delivered
 
     def can_take(self, conn: LoopConnection, size: int, qos: int, live: bool = False) -> bool:
-        """Return whether a message from a source that can wait is sent or queued, and none is dropped for it.
+        """Return whether a message from a source that can wait is sent or queued without dropping another.
 
-        Up to half of what may be queued for the session, and less than may be of its output: the rest is for live
+        Such messages fill up to half of the session's queue, and output only up to the low mark: the rest is for live
         messages.
 
         Args:
-            conn: Where to; a closed one takes nothing.
+            conn: The receiver; a closed one accepts no message.
             size: Bytes of the message, at least.
             qos: Of the copy.
-            live: It is a live message, which has all of the bounds.
+            live: A live message, which may use the whole limits.
         """
         outbound: OutboundWindow | None = conn.outbound
         parts: cython.Py_ssize_t = 1 if live else 2
@@ -284,14 +284,14 @@ class PublishMethods(Connections):
         return fits
 
     def report_room(self, conn: LoopConnection) -> None:
-        """Call ``Handler.has_room`` when a connection of which ``can_take`` said no has taken more."""
+        """Call ``Handler.has_room`` once a connection that ``can_take`` rejected has free capacity."""
         conn.reports_room = True
 
     def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
-        """Send a copy that ``Handler.hold`` took to its subscriber after all, as a Route would.
+        """Send a copy held by ``Handler.hold`` to its subscriber, as a Route would.
 
         Returns:
-            False if it was dropped, counted; what has expired meanwhile too [MQTT-3.3.2-5].
+            False if it was dropped and counted, or expired meanwhile [MQTT-3.3.2-5].
         """
         conn: LoopConnection = sub.conn
         packet: PublishView = self.second
@@ -314,25 +314,25 @@ class PublishMethods(Connections):
         return delivered
 
     def send_pick(self, copy: PendingAck, chosen: object) -> None:
-        """Go on with a shared group's copy that ``Handler.refused`` answered with the copy itself."""
+        """Resume a shared group's copy that ``Handler.refused`` deferred."""
         redispatch(self, copy, chosen)
 
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
-        """Whether a member here got the message of this origin as its group's pick."""
+        """Return whether a member here received the message of this origin as its group's pick."""
         picked: bool = was_picked(self, share, 1, session, counter)
         return picked
 
     def take_picks(self, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
-        """Return (share, message) of copies that an ended session leaves for another member of their groups; once."""
+        """Return (share, message) of an ended session's copies for other members of their groups; once."""
         return unfinished_picks(self, conn)
 
     def read_given_up(self, record: bytes, since_ns: int) -> InboundPublish | None:
-        """Return the message that ``Handler.given_up`` was told of, None if it expired meanwhile."""
+        """Return the message of ``Handler.given_up``, None if it expired meanwhile."""
         return read_pick(self, None, record, since_ns)
 
 
 def _refuse_if_behind(hot: HotState, publish: InboundPublish) -> cython.bint:
-    """Judge a message of the core that follows one without room, on its connection and topic: a client may end by it.
+    """Check a core message that follows a refused one on its connection and topic; may disconnect the client.
 
     Returns:
         Whether the message is refused.

@@ -1,8 +1,8 @@
-"""Durable sessions: what their primary pushes is written to the client, what the client acknowledges goes back.
+"""Durable sessions: pushes of the primary are written to the client, the client's acknowledgements are sent back.
 
-The primary gives packet identifiers and keeps the window; here stands only what was written on this connection and not
-acknowledged, and the client's last acknowledgements, so that a push repeated after a failover is answered instead of
-written twice. Formats: PUSH and PUSH_ACK of ``wire/messages/batches.py``. Source: docs/protocol.md rule 5.7.
+The primary assigns packet identifiers and keeps the window. This connection stores only unacknowledged pushes and the
+client's last acknowledgements: a push repeated after a failover is answered instead of written twice. Formats: PUSH and
+PUSH_ACK of ``wire/messages/batches.py``. Source: docs/protocol.md rule 5.7.
 """
 
 from collections import deque
@@ -56,14 +56,14 @@ if not cython.compiled:
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: pushes.pxd
-    # Acknowledgements that a new primary may not know of. Of older ones QoS 1 messages are sent again as repeats.
+    # Acknowledgements that a new primary may not have. QoS 1 messages of older ones are sent again as repeats.
     ANSWERED_MAX = 512
-    # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC came, PUBREL written (``is_of_flow``).
+    # QoS 2 states beside 1 for QoS 1: PUBLISH written, PUBREC received, PUBREL written (``is_of_flow``).
     WRITTEN, RECEIVED, RELEASED = 2, 4, 3
 
 
 def receive_pushes(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
-    """Write the records of a PUSH frame to the connections that they are for; a session's only from its primary.
+    """Write the records of a PUSH frame to their connections; a session's only from its primary.
 
     Raises:
         ValueError: The payload ends inside a record.
@@ -127,12 +127,12 @@ def receive_pushes(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
         else:
             _push(hot, conn, packet, flags, conn.push_epoch, session_seq, identifier)
         at = packet.payload_at + packet.payload_bytes
-    if misplaced:  # a primary serves, and pushes, when every live edge has the map that names it
+    if misplaced:  # a primary serves, and pushes, only when every live edge has its map
         hot.handler.violated(peer, "PUSH", "placement")
 
 
 def _push_qos0(hot: HotState, conn: LoopConnection, packet: PublishView, flags: cython.int) -> None:
-    """QoS 0 is pushed, never queued: dropped when the output is full."""
+    """Push QoS 0, which is never queued: dropped when the output is full."""
     five: cython.bint = conn.version == 5
     if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, 0):
         hot.dropped_not_authorized += 1
@@ -152,7 +152,7 @@ def _push_qos0(hot: HotState, conn: LoopConnection, packet: PublishView, flags: 
 
 
 def _is_judged(hot: HotState, conn: LoopConnection, packet: PublishView) -> cython.bint:
-    """Return whether the core judges a pushed message: topics that begin with $ are in no general grant."""
+    """Return whether the core authorizes a pushed message: no general grant includes topics that begin with $."""
     return conn.judge_pushes or (hot.authorizing and packet.topic.startswith(b"$"))
 
 
@@ -174,7 +174,7 @@ def _push(
     identifier: cython.int,
 ) -> None:
     outbound: OutboundWindow = _pushes_of(conn)
-    pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of made it
+    pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of created it
     five: cython.bint = conn.version == 5
     size: cython.Py_ssize_t = publish_bytes(packet, five, packet.qos, b"")
     known = pushes.get(identifier)
@@ -185,7 +185,7 @@ def _push(
             send_push_ack(hot, conn, partition_epoch, session_seq, 5, 0)
         hot.dropped_repeated += 1
         return
-    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
+    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # created with pushes
     if session_seq in answered:
         send_push_ack(hot, conn, partition_epoch, session_seq, answered[session_seq], 0)
         hot.dropped_repeated += 1
@@ -193,7 +193,7 @@ def _push(
     if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, packet.qos):
         hot.dropped_not_authorized += 1
         note_drop(hot, conn, "not_authorized", packet.topic, None)
-        # Of type PUBLISH: not the client's word, which may be PUBACK or PUBREC with the same code.
+        # Of type PUBLISH: not the client's answer, which may be PUBACK or PUBREC with the same code.
         send_push_ack(hot, conn, partition_epoch, session_seq, 3, NOT_AUTHORIZED)
         return
     if size > conn.client_packet_max:  # as if it had been sent [MQTT-3.1.2-25]
@@ -222,10 +222,10 @@ def _push_release(
     session_seq: cython.ulonglong,
     identifier: cython.int,
 ) -> None:
-    """The primary committed the PUBREC: write PUBREL (again, after a resume)."""
+    """Write PUBREL after the primary committed the PUBREC (again, after a resume)."""
     outbound: OutboundWindow = _pushes_of(conn)
-    pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of made it
-    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
+    pushes: dict[int, tuple[int, int, int]] = outbound.pushes  # type: ignore[assignment]  # _pushes_of created it
+    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # created with pushes
     if answered.get(session_seq) == 7:
         send_push_ack(hot, conn, partition_epoch, session_seq, 7, 0)
         hot.dropped_repeated += 1
@@ -241,10 +241,10 @@ def _push_release(
 def push_acknowledged(
     hot: HotState, conn: LoopConnection, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7): pass it on under what was really written here.
+    """Send the client's PUBACK (4), PUBREC (5) or PUBCOMP (7) to the primary, with the entry that was written here.
 
     Returns:
-        0, or PROTOCOL_ERROR where it answers no message of that kind, as of an ephemeral session.
+        0, or PROTOCOL_ERROR if it answers no message of that kind, like in an ephemeral session.
     """
     outbound: OutboundWindow | None = conn.outbound
     known = outbound.pushes.get(packet_identifier) if outbound is not None and outbound.pushes is not None else None
@@ -273,7 +273,7 @@ def push_acknowledged(
 
 
 def _remember(outbound: OutboundWindow, session_seq: cython.ulonglong, packet_type: cython.int) -> None:
-    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # made with pushes
+    answered: dict[int, int] = outbound.answered  # type: ignore[assignment]  # created with pushes
     answered[session_seq] = packet_type
     if len(answered) > ANSWERED_MAX:
         for oldest in list(answered)[: ANSWERED_MAX // 2]:
@@ -325,7 +325,7 @@ def _put_push_ack(
 
 
 def flush_push_acks(hot: HotState, conn: LoopConnection) -> None:
-    """The session has a primary again: send what waited for it."""
+    """Send the waiting acknowledgements to the session's new primary."""
     if conn.outbound is None or conn.outbound.unsent_acks is None or conn.peer is None:
         return
     waiting = conn.outbound.unsent_acks

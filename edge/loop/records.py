@@ -1,7 +1,7 @@
-"""The MSG record of a message: made from the message at hand, numbered anew, aged, and read back.
+"""The MSG record of a message: encoded from the current message, renumbered, with remaining expiry, and decoded.
 
-A record holds everything but its partitions and share, which ``edge/loop/batches.py`` puts in per sending. Offsets are
-in ``edge/loop/layout.py``, the drawing in ``wire/messages/batches.py``. Source: docs/adr/0005-wire-format.md.
+A record holds all fields but its partitions and share, which ``edge/loop/batches.py`` inserts per destination. Offsets
+are in ``edge/loop/layout.py``, the drawing in ``wire/messages/batches.py``. Source: docs/adr/0005-wire-format.md.
 """
 
 import cython
@@ -42,7 +42,7 @@ if not cython.compiled:  # compiled, this is a C constant: records.pxd
 
 
 def record_of(hot: HotState, packet: PublishView, tag: cython.ulonglong) -> bytes:
-    """Return the message at hand as a MSG record without partitions and share."""
+    """Return the current message as a MSG record without partitions and share."""
     record: Buffer = hot.scratch
     topic: bytes = packet.topic
     topic_bytes: cython.Py_ssize_t = len(topic)
@@ -80,14 +80,14 @@ def record_of(hot: HotState, packet: PublishView, tag: cython.ulonglong) -> byte
 
 
 def owned(record: bytes, owner_block: bytes) -> bytes:
-    """Return the record with its publisher's user, which only the partition that retains the topic is told."""
+    """Return the record with its publisher's user, which only the partition that retains the topic receives."""
     flags: cython.int = record[MESSAGE_FLAGS_AT] | OWNER_FLAG
     head: bytes = record[:MESSAGE_FLAGS_AT] + flags.to_bytes(1, "big") + record[MESSAGE_FLAGS_AT + 1 : MESSAGE_HEAD]
     return head + owner_block + record[MESSAGE_HEAD:]
 
 
 def topic_of(record: bytes) -> bytes:
-    """Return the topic of a record made by ``record_of``, or by ``owned`` from it; of none at all, none."""
+    """Return the topic of a record made by ``record_of`` or ``owned``; b"" of an empty one."""
     at: cython.Py_ssize_t = MESSAGE_HEAD
     if len(record) < MESSAGE_HEAD:
         return b""
@@ -97,7 +97,7 @@ def topic_of(record: bytes) -> bytes:
 
 
 def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
-    """Return the record under another number, which is its origin too if the former one was."""
+    """Return the record with another number, which replaces its origin too if the former one was its origin."""
     data: cython.p_uchar = record
     again: Buffer = hot.scratch
     size: cython.Py_ssize_t = len(record)
@@ -113,7 +113,7 @@ def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
 
 
 def load_record(packet: PublishView, record: bytes) -> None:
-    """Load a record made by ``record_of``, to deliver it to a session here after all."""
+    """Load a record made by ``record_of``, to deliver it to a local session."""
     packet.keep = record
     packet.data = record
     packet.version = record[MESSAGE_VERSION_AT]
@@ -138,7 +138,7 @@ def load_record(packet: PublishView, record: bytes) -> None:
 
 
 def aged(hot: HotState, message: PendingAck) -> bytes:
-    """The record with the expiry that is left [MQTT-3.3.2-6]."""
+    """Return the record with the remaining expiry [MQTT-3.3.2-6]."""
     record: bytes = message.record
     expiry_s: cython.ulong = get32(record, MESSAGE_EXPIRY_AT)
     waited_s = (hot.now_ns - message.at_ns) // SECOND_NS

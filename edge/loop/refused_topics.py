@@ -1,11 +1,11 @@
-"""Topics on which a message of a connection found no room: what follows it there is refused as well, for a while.
+"""Topics of a connection with a message that a full partition refused: later messages are refused for a while too.
 
-A client may send the refused message again on its next connection, if this one ends before it has read the refusal.
-Whatever was taken behind it meanwhile would have overtaken it. The partition keeps this rule for what it refused, but
-forgets it with the primary; the connection ends with its edge. Sessions only: others send nothing again.
-A mark lasts four leases from the refusal at the partition, and ends in a pause of half a lease, so that the refusals
-that were written here are read as well. A client that makes no pause is disconnected, and begins anew in order.
-Nothing here is called for a message of a connection without marks. Source: docs/protocol.md rule 4.12.
+A client may repeat the refused message on its next connection, if this one ends before it has read the refusal. A
+message accepted behind it meanwhile would have overtaken it. The partition has the same rule, but loses its marks with
+the primary; the connection ends with its edge. The rule is for durable sessions only: other clients repeat no message.
+A mark lasts four leases from the refusal at the partition, and ends in a pause of half a lease, so that the client
+reads the refusals written here. A client without a pause is disconnected, and restarts in order.
+No function here is called for a connection without marks. Source: docs/protocol.md rule 4.12.
 """
 
 import cython
@@ -20,13 +20,13 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-LEASES_REFUSED = 4  # as the partition has it: storage/messages/publishers.py
-TOPICS_MAX = 256  # of one connection; beyond it each topic counts as refused
+LEASES_REFUSED = 4  # equal to the partition's: storage/messages/publishers.py
+TOPICS_MAX = 256  # of one connection; above it each topic counts as refused
 EVERY_TOPIC = b""  # no topic name is empty
 
 
 def note_refused(hot: HotState, message: PendingAck) -> None:
-    """A partition had no room for a message: mark its topic at its connection."""
+    """Mark the topic of a message that a full partition refused at its connection."""
     conn: LoopConnection | None = message.conn
     if conn is None or conn.closed or conn.session == 0:
         return
@@ -38,11 +38,11 @@ def note_refused(hot: HotState, message: PendingAck) -> None:
         marks.clear()
         topic = EVERY_TOPIC
     marks[topic] = (hot.now_ns, hot.now_ns)
-    conn.last_version = -1  # its Route is looked up for each message, and the mark with it
+    conn.last_version = -1  # its Route is found again for each message, and the mark with it
 
 
 def judge_refused(hot: HotState, conn: LoopConnection, topic: bytes) -> cython.int:
-    """Judge a message of QoS 1 or 2 on a connection with marks."""
+    """Decide on a message of QoS 1 or 2 on a connection with marks."""
     first_ns: cython.longlong
     last_ns: cython.longlong
     marks = conn.refused
@@ -66,9 +66,9 @@ def judge_refused(hot: HotState, conn: LoopConnection, topic: bytes) -> cython.i
 
 
 def end_behind_refused(hot: HotState, message: PendingAck) -> None:
-    """A message would be sent to another primary, which does not know of the refused one before it: end its connection.
+    """Disconnect before a message is sent to another primary, which does not know of the refusal before it.
 
-    It may have been taken by the former one, so that no refusal may be told.
+    The former primary may have accepted the message, so that the client must receive no refusal.
     """
     first: PendingAck = message if message.parent is None else message.parent
     conn: LoopConnection | None = first.conn

@@ -1,7 +1,7 @@
-"""Origins in PUBACK and PUBREC, as user properties, for publishers that asked for them in CONNECT.
+"""Origins in PUBACK and PUBREC, as user properties, for publishers that requested them in CONNECT.
 
-``LoopConnection.origins`` is None for all others. An origin is noted when its message is finished, and taken along by
-the packet that answers it; of QoS 2 it stays until PUBREL, for the answer to a repeat. Source: MQTT 5.0 sections
+``LoopConnection.origins`` is None for all others. An origin is stored when its message is finished, and its
+acknowledgement carries it. For QoS 2 it stays until PUBREL, for the answer to a repeat. Source: MQTT 5.0 sections
 3.4.2.2.3, 3.5.2.2.3; decision: docs/adr/0173-origins-in-acknowledgements.md.
 """
 
@@ -23,26 +23,26 @@ COUNTER = (1 << 48) - 1  # of a session number, below its partition
 
 
 def note_origin(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
-    """Note the text of a finished message's origin for the packet that answers it."""
+    """Store the text of a finished message's origin for its acknowledgement."""
     text: bytes
     if message.origin_kind == 0:  # this edge's number
         text = hot.origin_prefix + b"%d" % (message.origin_b or message.tag)
-    else:  # of a client it is a stored session's
+    else:  # a client's origin is a durable session's
         session = message.origin_a
         text = b"session/%d-%d/%d" % (session >> 48, session & COUNTER, message.origin_b)
-    conn.origins[message.packet_identifier] = text  # type: ignore[index]  # the caller looked
+    conn.origins[message.packet_identifier] = text  # type: ignore[index]  # the caller checked
 
 
 def forget_origin(conn: LoopConnection, packet_identifier: cython.int) -> None:
-    """The exchange is over: its PUBREC is not repeated any more."""
-    conn.origins.pop(packet_identifier, None)  # type: ignore[union-attr]  # the caller looked
+    """Delete the origin of a completed exchange: its PUBREC is not repeated."""
+    conn.origins.pop(packet_identifier, None)  # type: ignore[union-attr]  # the caller checked
 
 
 def write_told(
     hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
-    """Append PUBACK or PUBREC with the origin that was noted, or without where the client takes no such packet."""
-    text: bytes | None = conn.origins.get(packet_identifier)  # type: ignore[union-attr]  # the caller looked
+    """Append PUBACK or PUBREC with the stored origin, or without it if the packet is too large for the client."""
+    text: bytes | None = conn.origins.get(packet_identifier)  # type: ignore[union-attr]  # the caller checked
     if first == 0x40 or reason_code >= FAILURE:
         forget_origin(conn, packet_identifier)
     if text is None:

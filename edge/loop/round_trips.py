@@ -1,7 +1,7 @@
-"""How long a client takes to acknowledge what is written to it: one packet at a time is timed, never all of them.
+"""Time until a client acknowledges a packet: one packet at a time is measured.
 
-While the timed packet is unacknowledged no other one is, so a message costs two comparisons, and a connection 40 bytes.
-The buckets are those of ``edge/loop/durations.py``; older round trips weigh less and less.
+While the measured packet is unacknowledged no other one is, so a message costs two comparisons, and a connection 40
+bytes. The buckets are those of ``edge/loop/durations.py``; the weight of older round trips decreases.
 """
 
 import math
@@ -14,14 +14,14 @@ if not cython.compiled:  # compiled, these are C constants: round_trips.pxd
     BUCKETS = 25
     COUNT_MAX = 255
 
-SHORTEST_MS = 0.064  # bound of the first bucket
+SHORTEST_MS = 0.064  # upper bound of the first bucket
 
 
 class RoundTrips:
     """The round trips of one connection.
 
     Attributes:
-        packet: Identifier of the packet that is timed, 0: none. Whoever writes one then sets it, and ``since_ns``.
+        packet: Identifier of the measured packet, 0: none. The next written packet then sets it, and ``since_ns``.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RoundTrips:
 
 
 def end_trip(trips: RoundTrips, now_ns: cython.longlong) -> None:
-    """Count the packet that is timed: its acknowledgement came."""
+    """Count the measured packet at its acknowledgement."""
     bucket: cython.int = 0
     each: cython.int
     left: cython.longlong = ((now_ns - trips.since_ns) // 1000 - 1) >> 6 if now_ns - trips.since_ns >= 1000 else 0
@@ -51,7 +51,7 @@ def end_trip(trips: RoundTrips, now_ns: cython.longlong) -> None:
 
 
 def p99_ms(counts: list[int]) -> float | None:
-    """Return a bound of 99 of 100 round trips, a power of two times 64 us; None of none."""
+    """Return an upper bound of 99 of 100 round trips, a power of two times 64 us; None without round trips."""
     left = math.ceil(0.99 * sum(counts))
     if not left:
         return None

@@ -1,8 +1,8 @@
-"""The Routes that the loop keeps, and when one of them has to be looked at again.
+"""The Routes that the loop caches, and their check after changes.
 
-A change of subscriptions or peers does not touch the Routes: it raises the loop's generation, and the core judges each
-older Route when that is next used. So the work of a change follows the topics in use, not all that are cached.
-Source: docs/adr/0023-work-in-slices.md.
+A change of subscriptions or peers does not touch the Routes: it increments the loop's generation, and the core checks
+each older Route at its next use. So the work of a change depends on the topics in use, not on all cached ones. Source:
+docs/adr/0023-work-in-slices.md.
 """
 
 import cython
@@ -10,14 +10,14 @@ import cython
 from edge.loop.state import HotState, Route
 
 if not cython.compiled:
-    LOOK_UP_BYTES = 16 * 1024  # of a turn's bound, for one look at a Route: about as long as appending so much
-    SUBSCRIBER_BYTES = 128  # likewise, for a subscriber of one that was made anew
+    LOOK_UP_BYTES = 16 * 1024  # of the byte limit, for one check of a Route: about as long as appending so much
+    SUBSCRIBER_BYTES = 128  # of the same limit, for a subscriber of a rebuilt Route
 
 __all__: list[str] = []
 
 
 def known_route(hot: HotState, topic: bytes) -> Route | None:
-    """Return the Route of a topic that a client may publish with; None: it must be asked for."""
+    """Return the Route of a topic for a client's message; None: it must be requested."""
     route: Route | None = hot.routes.get(topic)
     fresh: Route | None
     if route is None:
@@ -35,7 +35,7 @@ def known_route(hot: HotState, topic: bytes) -> Route | None:
 
 
 def local_route(hot: HotState, topic: bytes) -> Route:
-    """Return the Route of a forwarded topic: the subscribers at this edge, and nothing else."""
+    """Return the Route of a forwarded topic: the subscribers at this edge only."""
     route: Route | None = hot.local_routes.get(topic)
     fresh: Route
     if route is not None and route.generation == hot.generation:

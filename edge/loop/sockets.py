@@ -1,7 +1,8 @@
 # ruff: noqa: F821
-"""The sockets of one edge: their life from accept to close, what epoll is asked about them, and all sending.
+"""The sockets of one edge: their life from accept to close, their epoll events, and all sending.
 
-One send per connection and turn. Decides nothing about MQTT; when what happens is said in ``edge/loop/loop.py``.
+One send per connection and iteration. It decides nothing about MQTT; ``edge/loop/loop.py`` decides the order of the
+work.
 """
 
 import contextlib
@@ -45,10 +46,10 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
 __all__ = ["Sockets"]
 
 if not cython.compiled:  # compiled, these are C constants: sockets.pxd
-    RECEIVE_BYTES = 64 * 1024  # per connection and turn: the fairness rule
+    RECEIVE_BYTES = 64 * 1024  # per connection and iteration: the fairness rule
     RECEIVE_BYTES_MAX = 1024 * 1024  # for the rest of a large packet
     TLS_RECORD_BYTES = 16 * 1024
-    WRITES_MASK = 15  # sockets that are written to between looks at the clock, less one
+    WRITES_MASK = 15  # sockets written between two reads of the clock, less one
     EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP = 1, 4, 8, 16
 
 
@@ -56,8 +57,8 @@ class Sockets:
     """Clients, links and listeners by file descriptor, in one epoll set.
 
     Attributes:
-        hot: The sans-IO engine.
-        epoll_fd: Readable when a turn has something to do.
+        hot: The sans-IO core.
+        epoll_fd: Readable when an iteration has work.
     """
 
     def __init__(self, hot: BrokerLoop) -> None:
@@ -66,7 +67,7 @@ class Sockets:
         self.epoll_fd = self.epoll.fileno()
         self.conns: list[LoopConnection | None] = []  # by file descriptor
         self.listeners: dict[int, tuple[socket.socket, object]] = {}
-        self.paused: list[int] = []  # listeners that rest until the next sweep
+        self.paused: list[int] = []  # listeners that are paused until the next sweep
         self.capacity = RECEIVE_BYTES_MAX + RECEIVE_BYTES
         self.input = bytearray(self.capacity)
         self.view = memoryview(self.input)
@@ -74,23 +75,23 @@ class Sockets:
             self.data: Any = None  # in C a pointer into input
         else:  # pragma: no cover
             self.data = self.input
-        self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: what OpenSSL refers to weakly
+        self.tls_sockets: dict[int, socket.socket] = {}  # by file descriptor: OpenSSL refers to them weakly
         self.shared: set[int] = set()  # descriptors of sockets that another process may have too
-        self.undecrypted: list[LoopConnection] = []  # OpenSSL holds bytes that epoll does not know of
-        self.handshakes = 0  # of this turn
+        self.undecrypted: list[LoopConnection] = []  # OpenSSL holds bytes that epoll does not report
+        self.handshakes = 0  # of this iteration
         self.handshakes_max = hot.limits.handshakes_per_turn
         self.accepts_max = hot.limits.accepts_per_turn
 
     # -- writing
 
     def flush(self) -> None:
-        """One send for every connection that has something to say, or changed what it waits for."""
+        """Send once for every connection with output, or with a change of its epoll events."""
         hot: BrokerLoop = self.hot
         count: cython.int = 0
         conn: LoopConnection | None = take_dirty(hot)
         after: LoopConnection | None
         while conn is not None:
-            if count & WRITES_MASK == 0:  # the process may have been stopped since it looked last
+            if count & WRITES_MASK == 0:  # the process may have been stopped since the last check
                 self.look_at_fence()
             count += 1
             after = unlink_dirty(conn)
@@ -98,7 +99,7 @@ class Sockets:
             conn = after
 
     def look_at_fence(self) -> None:
-        """Read the clock for a node that may not write to its clients any more."""
+        """Read the clock; start the fence of a node that may no longer write to its clients."""
         hot: BrokerLoop = self.hot
         now_ns: cython.longlong
         if hot.fence_ns > 0:
@@ -107,9 +108,9 @@ class Sockets:
                 hot.end_fence(now_ns)
 
     def flush_conn(self, conn: LoopConnection, writable: cython.bint) -> None:
-        """Send, then arm what the connection waits for; ``writable``: epoll said so."""
+        """Send, then set the connection's epoll events; ``writable``: epoll reported that."""
         blocked: cython.bint = conn.armed & EPOLLOUT != 0 and not writable
-        filled: cython.bint  # its output is asked for
+        filled: cython.bint  # its output must be requested
         if conn.fd < 0:
             return
         if conn.armed == UNREGISTERED:
@@ -119,7 +120,7 @@ class Sockets:
                 self.drop(conn)
             return
         if conn.has_acks and not self.hot.leased and not conn.closed:
-            self.set_interest(conn, False)  # held until set_lease lists it again [PROTOCOL 1.6]
+            self.set_interest(conn, False)  # held until set_lease marks it again [PROTOCOL 1.6]
             return
         if not blocked:
             filled = conn.is_link or conn.filter is not None
@@ -146,7 +147,7 @@ class Sockets:
             self.set_interest(conn, blocked)
 
     def fill_output(self, conn: LoopConnection) -> None:
-        """Move what links and filters have to say into the output."""
+        """Move pending bytes of links and filters into the output."""
         if conn.out is not None:
             if conn.filter is not None and conn.unsent is None:
                 conn.unsent = self.hot.take_output(conn) or None
@@ -159,11 +160,11 @@ class Sockets:
             conn.unsent = self.hot.take_output(conn) or None
 
     def send_output(self, conn: LoopConnection) -> cython.bint:
-        """One send; True if the socket did not take everything."""
+        """Send once; True if the socket did not accept all bytes."""
         hot: BrokerLoop = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
-        out: Buffer = conn.out  # type: ignore[assignment]  # the caller sends only where there is some
+        out: Buffer = conn.out  # type: ignore[assignment]  # the caller sends only if there is output
         count = out.end - out.start
         if cython.compiled:  # pragma: no cover
             sent = send(conn.fd, out.data + out.start, count, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -189,7 +190,7 @@ class Sockets:
 
     def send_unsent(self, conn: LoopConnection) -> cython.bint:
         """Send bytes that a filter wrapped."""
-        data: bytes = conn.unsent  # type: ignore[assignment]  # the caller sends only where there is some
+        data: bytes = conn.unsent  # type: ignore[assignment]  # the caller sends only if there is output
         try:
             sent = conn.tls.write(data) if conn.tls is not None else os.write(conn.fd, data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
@@ -201,7 +202,7 @@ class Sockets:
         return sent < len(data)
 
     def send_tls(self, conn: LoopConnection) -> cython.bint:
-        """Send in slices of one record; after a refusal OpenSSL wants at least the same bytes again."""
+        """Send in slices of one record; after a refusal OpenSSL needs at least the same bytes again."""
         hot: BrokerLoop = self.hot
         count: cython.Py_ssize_t
         sent: cython.Py_ssize_t
@@ -226,9 +227,10 @@ class Sockets:
         return False
 
     def set_interest(self, conn: LoopConnection, blocked: cython.bint) -> None:
-        """Read unless parked; be told when a full socket has room.
+        """Set read events unless parked, and write events for a full socket.
 
-        One that is parked for a moment mostly says nothing meanwhile: it is asked not to when it does (``conn_event``).
+        A client parked for a short time mostly sends nothing meanwhile: read events are disabled when it does
+        (``conn_event``).
         """
         wanted: cython.uint = 0
         if self.hot.reading or conn.is_link:
@@ -240,7 +242,7 @@ class Sockets:
         self.arm(conn, wanted)
 
     def arm(self, conn: LoopConnection, wanted: cython.uint) -> None:
-        """Tell epoll."""
+        """Set the epoll events of a connection."""
         if cython.compiled:  # pragma: no cover
             event: epoll_event
             event.events = wanted
@@ -254,15 +256,15 @@ class Sockets:
     # -- life of a socket
 
     def listen(self, listener: socket.socket, owner: object) -> None:
-        """Accept on a listening socket; every new one goes to ``Handler.accepted``."""
+        """Accept on a listening socket; every new one is passed to ``Handler.accepted``."""
         listener.setblocking(False)
         if listener.family != socket.AF_UNIX:
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # every new one begins with it too
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         self.listeners[listener.fileno()] = (listener, owner)
         self.epoll.register(listener.fileno(), EPOLLIN)
 
     def forget_listener(self, listener: socket.socket) -> None:
-        """Accept no more on a listening socket; its owner closes it."""
+        """Stop accepting on a listening socket; its owner closes it."""
         fd = listener.fileno()
         if self.listeners.pop(fd, None) is None:
             return
@@ -272,7 +274,7 @@ class Sockets:
             self.epoll.unregister(fd)
 
     def register(self, conn: LoopConnection) -> None:
-        """A connection that the core attached: into the epoll set, and its TLS begins."""
+        """Add a connection that the core attached to the epoll set, and start its TLS."""
         while len(self.conns) <= conn.fd:
             self.conns.append(None)
         self.conns[conn.fd] = conn
@@ -293,9 +295,9 @@ class Sockets:
                 self.begin_tls(conn)
 
     def read_first_bytes(self, conn: LoopConnection) -> None:
-        """Read what comes before TLS; the rest stays in the kernel."""
+        """Read the bytes before TLS; the rest stays in the kernel."""
         options = conn.options
-        assert options is not None and options.first_bytes is not None  # register saw them
+        assert options is not None and options.first_bytes is not None  # register checked them
         state: cython.int = options.first_bytes.read(conn.fd)
         if state == 0:
             return
@@ -310,16 +312,16 @@ class Sockets:
             conn.tls_state = 0
 
     def begin_tls(self, conn: LoopConnection) -> None:
-        """Put OpenSSL on a socket."""
+        """Attach OpenSSL to a socket."""
         options = conn.options
         assert options is not None  # register keeps them until the first bytes are read
         context: Any = options.tls
-        # Of all that the object says of the socket only "does not block" counts, or OpenSSL waits.
+        # OpenSSL only uses the object's nonblocking flag; without it OpenSSL would wait.
         plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, conn.fd)
         server = options.server_hostname is None
         try:
-            # Undocumented; ``SSLSocket`` around it asks the kernel six things that are known here, which takes
-            # longer than the rest. The test of TLS covers it for each supported Python.
+            # Undocumented; ``SSLSocket`` around it makes six system calls for known values, which takes longer than the
+            # rest. The test of TLS covers it for each supported Python.
             conn.tls = context._wrap_socket(plain, server, options.server_hostname)
         except (OSError, ValueError):
             plain.detach()  # drop closes the descriptor
@@ -331,7 +333,7 @@ class Sockets:
             self.handshake(conn)
 
     def handshake(self, conn: LoopConnection) -> None:
-        """Go on with the TLS handshake; only a few a turn, or a connect storm stalls established clients."""
+        """Continue the TLS handshake; only a few per iteration, or a connect storm stalls established clients."""
         wanted: cython.uint = EPOLLIN
         if conn.closed:
             self.drop(conn)
@@ -340,7 +342,7 @@ class Sockets:
             self.read_first_bytes(conn)
             return
         if self.handshakes >= self.handshakes_max:
-            return  # epoll will say so again
+            return  # epoll will report it again
         self.handshakes += 1
         try:
             conn.tls.do_handshake()
@@ -365,7 +367,7 @@ class Sockets:
             self.arm(conn, wanted)
 
     def fail(self, conn: LoopConnection) -> None:
-        """The socket is unusable."""
+        """Handle an unusable socket."""
         waits: cython.bint = conn.pipelining or (len(conn.partial) > 0 and (conn.parked != 0 or conn.ready))
         if waits and not conn.closed and not conn.is_link:
             conn.out = None
@@ -377,7 +379,7 @@ class Sockets:
         self.drop(conn)
 
     def end(self, conn: LoopConnection, blocked: cython.bint) -> None:
-        """Flush the last bytes of a closed connection, half-close, and wait a little for the client to close.
+        """Flush the last bytes of a closed connection, half-close, and wait briefly for the client to close.
 
         Closing a socket with unread bytes sends a reset, and the client would lose the last packet [MQTT-4.13.1-1].
         """
@@ -406,7 +408,7 @@ class Sockets:
             self.hot.lingering.append(conn)
 
     def drop(self, conn: LoopConnection) -> None:
-        """Close the descriptor and forget the connection."""
+        """Close the descriptor and remove the connection."""
         fd: cython.int = conn.fd
         if fd < 0:
             return
@@ -428,11 +430,11 @@ class Sockets:
                 os.close(fd)
 
     def share(self, fd: int) -> None:
-        """Know of a connection's socket that another process may have it too, for a moment or longer."""
+        """Mark a connection's socket as possibly shared with another process."""
         self.shared.add(fd)
 
     def end_shared(self, fd: cython.int) -> None:
-        """End a socket of which closing ends one copy: the peer is told, and epoll speaks of it no more."""
+        """Shut down a socket that another process may share: the peer is notified, and epoll reports it no longer."""
         self.shared.discard(fd)
         with contextlib.suppress(OSError):
             self.epoll.unregister(fd)
@@ -442,7 +444,7 @@ class Sockets:
         borrowed.detach()
 
     def accept(self, fd: cython.int) -> None:
-        """Take new sockets, a bounded number a turn."""
+        """Accept new sockets, a limited number per iteration."""
         accepted: cython.int
         listener, owner = self.listeners[fd]
         for _ in range(self.accepts_max):
@@ -458,13 +460,13 @@ class Sockets:
                 return
 
     def rest(self, fd: int) -> None:
-        """Accept no more on a listener until the next sweep, a second at most: the backlog keeps who comes."""
+        """Pause a listener until the next sweep, a second at most: the backlog keeps new connections."""
         if fd in self.listeners and fd not in self.paused:
             self.epoll.unregister(fd)
             self.paused.append(fd)
 
     def sweep_sockets(self, now_ns: cython.longlong) -> None:
-        """Once a second: lingering sockets, listeners that rest."""
+        """Once per second: lingering sockets, paused listeners."""
         conn: LoopConnection
         if self.hot.lingering:
             lingering = self.hot.lingering
@@ -479,12 +481,12 @@ class Sockets:
         self.paused = []
 
     def close_sockets(self) -> None:
-        """End all connections at once."""
+        """Close all connections at once."""
         for conn in list(self.hot.conns):
             if not conn.closed:
                 self.hot.forget(conn, SHUTDOWN)
             self.drop(conn)
         self.hot.closings = len(self.hot.gone)
         self.hot.call_closed()
-        self.hot.dirty_conns()  # a chain as long as there were connections: let go of link by link
+        self.hot.dirty_conns()  # a chain as long as the number of connections: unlinked one by one
         self.epoll.close()

@@ -1,8 +1,8 @@
-"""The records of the hot loop: connections, routes, messages, peers. Data only: the sibling files act.
+"""The records of the loop: connections, routes, messages, peers. Data only: the sibling files act.
 
-Each class is a C struct when compiled (``state.pxd`` has the C types) and an ordinary class otherwise. Attributes
-without a leading underscore are for the edge core to read; it changes them through ``Engine`` only, unless the
-attribute says otherwise. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
+Each class is a C struct when compiled (``state.pxd`` has the C types) and an ordinary class otherwise. The edge core
+reads attributes without a leading underscore. It changes them through ``BrokerLoop`` only, unless the attribute's
+comment allows it. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
 from collections import OrderedDict, deque
@@ -44,28 +44,29 @@ __all__ = [
 CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
 
 if not cython.compiled:  # compiled, these are C constants: state.pxd
-    PARK_HANDLER = 1  # a Handler call has to answer
-    PARK_SLOW = 2  # subscribers are above the output bound
-    PARK_PEER = 4  # a link or the outboxes have no room
+    PARK_HANDLER = 1  # a Handler call must answer
+    PARK_SLOW = 2  # subscribers are above the output limit
+    PARK_PEER = 4  # a link or the outboxes are full
     PARK_QUOTA = 8  # too many messages of the client are not finished
     PARK_RATE = 32  # it published more than publish_rate_max allows
-    PARK_OUTPUT = 16  # it does not read what it asked for
-    PARK_PIPELINE = 64  # retained messages before it are not stored
-    UNREGISTERED = 0x40000000  # Conn.armed before the loop has seen it
-    # Conn.received: no PUBREC was sent yet; PUBREL came and its partition has not recorded it. Else PUBREC's code.
+    PARK_OUTPUT = 16  # it does not read the answers that it requested
+    PARK_PIPELINE = 64  # earlier retained messages are not stored yet
+    UNREGISTERED = 0x40000000  # Conn.armed before the loop has registered it
+    # Conn.received: no PUBREC was sent yet; PUBREL was received and its partition has not recorded it. Else PUBREC's
+    # code.
     ANSWER_PENDING, RELEASE_PENDING = -1, -2
 
 
 class LoopConnection:
-    """One socket: a client or a link. Never made by the core: ``Engine.attach``.
+    """One socket: a client or a link. The core creates it by ``BrokerLoop.attach`` only.
 
     Attributes:
         fd: Its descriptor, -1 in simulation and after the close.
-        number: Counts connections of this loop from 1, never reused: compare it after a wait (``closed`` does, too).
+        number: Counts connections of this loop from 1, never reused: compare it after a wait (``closed`` works too).
         context: The core's own record; the core may set it at any time.
         version: 3, 4 or 5 once a session is open, 0 before.
         session: Number of the durable session, 0 for an ephemeral one; with owner_epoch.
-        closed: No packet is read and nothing is written any more.
+        closed: No later packet is read or written.
     """
 
     def __init__(self, fd: cython.int, kind: cython.int, number: cython.longlong) -> None:
@@ -76,67 +77,67 @@ class LoopConnection:
         self.version = 0
         self.closed = False
         self.parked = 0  # PARK_* bits: not parsed while any is set
-        self.number = self.asks_as = number  # the latter: whose verdicts of its own stand at Routes
-        self.slot = 0  # where it stands in HotState.conns
+        self.number = self.asks_as = number  # the latter: key of its own verdicts on Routes
+        self.slot = 0  # index in HotState.conns
         self.session = self.owner_epoch = 0
         self.parsing = self.ready = self.dirty = False  # ready: in HotState.ready; dirty: in the chain of dirty_first
         self.next_dirty: LoopConnection | None = None
-        self.hearing, self.pipelining = True, False  # false after end of file; retained messages are under way
+        self.hearing, self.pipelining = True, False  # false after end of file; retained messages are in flight
         self.half_closed = False
-        self.lingering = False  # stands in HotState.lingering
+        self.lingering = False  # in HotState.lingering
         self.partial = b""  # bytes read and not parsed
-        self.needed = 0  # length of the packet that partial begins, 0 when unknown
-        self.ahead: ReadAhead | None = None  # what was read behind partial
+        self.needed = 0  # length of the packet that partial begins, 0 if unknown
+        self.ahead: ReadAhead | None = None  # bytes read behind partial
         self.packet_bytes_max = 0
         self.last_topic = b""
         self.last_route: Route | None = None
-        self.last_version = -1  # routes_version when last_route was looked up
+        self.last_version = -1  # routes_version of last_route
         self.permissions: dict[bytes, int] | None = None
-        self.rights_bit = 0  # of its class of rights, in Route.decided and Route.allowed; 0: it has none
-        self.rights_epoch = 0  # HotState.rights_epoch that its bit and verdicts are of
-        self.judge_pushes = False  # each PUSH is shown to the core before it is written
-        self.traced = False  # a trace names it; the core sets it, as of a Route
-        self.dropped = self.denied_ns = 0  # messages to it or of it; when one was told last that it may not publish
+        self.rights_bit = 0  # of its class of rights, in Route.decided and Route.allowed; 0: none
+        self.rights_epoch = 0  # HotState.rights_epoch of its bit and verdicts
+        self.judge_pushes = False  # the core authorizes each PUSH before it is written
+        self.traced = False  # a trace includes it; set by the core, like that of a Route
+        self.dropped = self.denied_ns = 0  # messages to it or of it; time of the latest reported denial
         self.aliases: list[bytes | None] | None = None
         self.alias_max = 0
         self.quota = 0  # QoS 1/2 PUBLISH of the client that are not finished
         self.quota_max = 0
-        self.fresh = self.excess = False  # a new session that has sent nothing again; was above quota_max lately
+        self.fresh = self.excess = False  # a new session that has resent no message; was above quota_max lately
         self.excess_bytes = 0  # read above it and not answered by us
-        self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 while it does not
-        self.received: dict[int, int] | None = None  # QoS 2 identifiers that came on this connection, before PUBCOMP
-        self.resumed = False  # a stored session: it may know identifiers that did not come on this connection
-        self.refused: dict[bytes, tuple[int, int]] | None = None  # topics without room: when first, when last
+        self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 if it does not
+        self.received: dict[int, int] | None = None  # QoS 2 identifiers received on this connection, before PUBCOMP
+        self.resumed = False  # a durable session: it may have identifiers of earlier connections
+        self.refused: dict[bytes, tuple[int, int]] | None = None  # topics refused by a full disk: first time, last time
         self.ack_queue: deque[PendingAck] | None = None  # messages whose acknowledgement has not been written, in order
-        self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not asked for
+        self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not requested
         self.retain_available, self.qos_max = True, 2
         self.out: Buffer | None = None
-        # high: stands in HotState.high, its output is above the bound; reports_room: to ``Handler.has_room``, once
+        # high: in HotState.high, its output is above the limit; reports_room: to ``Handler.has_room``, once
         self.has_acks = self.lagging = self.high = self.reports_room = False
-        self.waits = 0  # subscribers that this publisher waits for
+        self.waits = 0  # number of subscribers that this publisher waits for
         self.waiters: list[LoopConnection] | None = None
         self.high_since_ns = 0
         self.client_packet_max = 0
         self.outbound: OutboundWindow | None = None
         self.window = 0  # QoS 1/2 packets that may be unacknowledged at the client
-        self.aliases_told: dict[bytes, int] | None = None  # topic: alias that the client knows; None: it takes none
+        self.aliases_told: dict[bytes, int] | None = None  # topic: alias known to the client; None: not allowed
         self.aliases_told_max = 0
         self.heard_ns = 0
-        self.silence_ns = self.connect_ns = 0  # how long it may be silent, and without a first packet; 0 for ever
-        # Until when its messages, its bytes and what the core charges have used up its rates.
+        self.silence_ns = self.connect_ns = 0  # timeouts of silence, and of the first packet; 0: none
+        # Times until which its messages, its bytes and the core's charges have consumed its rates.
         self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = self.metered = 0  # metered: the core counts its bytes
         self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
-        self.purse: SharedRateLimit | None = None  # that it shares with others of its address
-        self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: when the packet that partial begins came
+        self.purse: SharedRateLimit | None = None  # shared with other clients of its address
+        self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: arrival of the packet that partial begins
         self.peer: LoopPeer | None = None  # of a link; of a durable session its primary
-        self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's come too late
-        self.tls: Any = None  # OpenSSL's side of the socket, as ``ssl.SSLSocket`` has it inside
+        self.push_epoch = 0  # highest partition_epoch of a PUSH: a former primary's are outdated
+        self.tls: Any = None  # OpenSSL's object for the socket, as inside ``ssl.SSLSocket``
         self.filter: StreamFilter | None = None
         self.options: ConnOptions | None = None  # until the loop has read its first bytes and set up its TLS
         self.armed = UNREGISTERED  # epoll events
-        self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake wants to read, 3 wants to write, 4 done
+        self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake reads, 3 handshake writes, 4 done
         self.unsent: bytes | None = None
-        self.written = self.wrapped = 0  # bytes of its output: that left, and that a filter has and ``unsent`` carries
+        self.written = self.wrapped = 0  # bytes of its output: sent, and passed to a filter as ``unsent``
         self.held_bytes = 0  # its part of HotState.held_bytes
 
 
@@ -157,16 +158,16 @@ class Sub:
         own_only: bool = False,
         copies: "tuple[Sub, ...]" = (),
     ) -> None:
-        """Make a subscriber.
+        """Create a subscriber.
 
         Args:
-            conn: Where to; skipped once closed.
+            conn: The receiver; skipped once closed.
             qos: Highest granted QoS of the matching subscriptions.
             no_local: Not to its own publisher [MQTT-3.8.3-3].
             retain_as_published: Keep the RETAIN flag [MQTT-3.3.1-13].
             identifiers: Encoded Subscription Identifier properties (0x0B, varint, ...), all of them [MQTT-3.3.4-4].
-            held: Its copies go to ``Handler.hold``, while retained messages are read for it.
-            own_only: Messages of its own connection alone: another copy, which is No Local, has the others.
+            held: Its copies are passed to ``Handler.hold``, while retained messages are read for it.
+            own_only: Only messages of its own connection: another copy, which is No Local, covers the others.
             copies: Several copies of each message, by the options of each of these.
         """
         self.conn = conn
@@ -177,16 +178,16 @@ class Sub:
         self.held = held
         self.own_only = own_only
         self.copies = copies
-        self.conditional = no_local or held or own_only or bool(copies)  # not one copy straight to its connection
+        self.conditional = no_local or held or own_only or bool(copies)  # more than one unconditional copy
 
 
 class Remote:
-    """One destination elsewhere that ``Handler.pick`` chose: an edge, or a storage partition."""
+    """One remote destination selected by ``Handler.pick``: an edge, or a storage partition."""
 
     def __init__(self, peer: "LoopPeer | None", partition: int, share: bytes, attempt: int = 0) -> None:
         """``peer`` for an edge (partition -1), else None and the partition; share: b"share name/topic filter".
 
-        attempt: The core's, of a pick that is recorded.
+        attempt: The core's, of a recorded pick.
         """
         self.peer = peer
         self.partition = partition
@@ -195,16 +196,16 @@ class Remote:
 
 
 class ShareGroup:
-    """A shared group as a Route names it: ``Handler.pick`` chooses. The core subclasses it and sets ``share``."""
+    """A shared group of a Route: ``Handler.pick`` selects. The core subclasses it and sets ``share``."""
 
     def __init__(self) -> None:
         self.share = b""  # b"share name/topic filter"
 
 
 class Route:
-    """Where messages of one topic go. Immutable; the core replaces it when subscriptions or peers changed.
+    """The destinations of one topic's messages. Immutable; the core replaces it after subscriptions or peers changed.
 
-    A topic closed to all has a ``reason_code``. What clients publish by a ``named`` one goes to the core.
+    A topic closed to all clients has a ``reason_code``. The core handles clients' messages on a ``named`` one.
     """
 
     def __init__(
@@ -217,14 +218,14 @@ class Route:
         reason_code: int = 0,
         audience: object = None,
     ) -> None:
-        """Make a route.
+        """Create a route.
 
         Args:
             topic: The topic name, valid UTF-8.
             subs: Local ephemeral subscribers, one per connection; neighbours share an encoding, so that a run is
                 converted once per class. Routes with equal subscribers share one tuple.
             edges: Other edges with ephemeral subscribers; never this one.
-            partitions: Partitions with durable subscribers; their primaries are looked up when a message is sent.
+            partitions: Partitions with durable subscribers; their primaries are found when a message is sent.
             groups: Shared groups, one pick each per message.
             reason_code: 0x80 or more refuses messages: QoS 0 dropped, v5 acknowledged with it, v3 acknowledged.
             audience: The core's record of ``subs``, which lives as long as a Route uses them.
@@ -237,22 +238,22 @@ class Route:
         self.reason_code = reason_code
         self.remote = bool(edges or partitions or groups)
         self.empty = not (subs or edges or partitions or groups)
-        self.copies = len(subs)  # of a message, for ``subs``; the core knows where it is more
+        self.copies = len(subs)  # of a message, for ``subs``; the core sets a higher number
         self.audience = audience
         self.named = False
-        self.traced = False  # a trace names the topic
-        self.generation = 0  # HotState.generation when it was known to be right; an older one: Handler.refresh
+        self.traced = False  # a trace includes the topic
+        self.generation = 0  # HotState.generation of its last check; an older one: Handler.refresh
         self.targets: list[tuple[LoopPeer, tuple[int, ...]]] = []  # partitions by primary
         self.targets_version = -1  # HotState.primaries_version of targets
-        self.recorded = b""  # what rows of the ledger say of it, once one does
-        self.decided = 0  # a bit for each class of rights whose plain publishing here is decided
-        self.allowed = 0  # likewise: it may
-        self.asked_by = self.asked = 0  # Conn.asks_as, and verdicts, of the last client that was judged by itself
+        self.recorded = b""  # its part of ledger rows, once there is one
+        self.decided = 0  # a bit for each class of rights with a decision about plain publishing here
+        self.allowed = 0  # a bit for each class that may publish
+        self.asked_by = self.asked = 0  # Conn.asks_as, and verdicts, of the last client with its own decision
         self.rights_epoch = self.uses = 0  # HotState.rights_epoch of all of them; uses by messages, up to 2
 
 
 class InboundPublish:
-    """A PUBLISH that the core publishes: handed to it by ``Handler.inbound``, or made by it (will, $SYS, HTTP)."""
+    """A PUBLISH of the core: received by ``Handler.inbound``, or created (will, $SYS, HTTP)."""
 
     def __init__(
         self,
@@ -283,7 +284,7 @@ class InboundPublish:
 
 
 class BackloggedMessage:
-    """A message that waits for the windows of some clients."""
+    """A message that is pending for the windows of some clients."""
 
     def __init__(self, count: cython.Py_ssize_t) -> None:
         self.bytes = count
@@ -291,13 +292,13 @@ class BackloggedMessage:
         self.origin: tuple[int, int, int] | None = None  # of a traced message
 
 
-# Packet, positions of its identifier and its expiry (0: none), arrival; of a shared group's copy its share and record;
-# for the count of what is held.
+# Packet, positions of its identifier and its expiry (0: none), arrival; share and record of a shared group's copy;
+# record of held bytes.
 Waiting = tuple[bytes, int, int, int, bytes, bytes, BackloggedMessage]
 
 
 class OutboundWindow:
-    """QoS 1/2 towards one client: made with its first message.
+    """QoS 1/2 to one client: created with its first message.
 
     Ephemeral: ``states`` and ``identifiers`` are indexed by packet identifier & mask. Durable: ``pushes``.
     """
@@ -312,22 +313,22 @@ class OutboundWindow:
         self.states = bytearray(slots)
         self.identifiers = bytearray(2 * slots)  # u16 each
         self.pending: deque[Waiting] | None = None
-        self.picks: dict[int, tuple[bytes, bytes, int]] | None = None  # identifier: share, record, when it came
-        self.pending_bytes = self.picks_bytes = 0  # second: of their records, those that wait in pending included
+        self.picks: dict[int, tuple[bytes, bytes, int]] | None = None  # identifier: share, record, arrival
+        self.pending_bytes = self.picks_bytes = 0  # second: of their records, pending ones included
         self.trips = RoundTrips()
         self.pushes: dict[int, tuple[int, int, int]] | None = None  # identifier: session_seq, partition_epoch, state
         self.answered: dict[int, int] | None = None  # session_seq: last packet type of the client
         self.unsent_acks: deque[bytes] | None = None
-        self.traced: dict[int, Any] | None = None  # identifier: topic, origin, session_seq, marked, of what is told of
+        self.traced: dict[int, Any] | None = None  # of traced packets; identifier: topic, origin, session_seq, marked
 
 
 class PendingAck:
-    """An accepted QoS 1/2 message while destinations have not acknowledged it.
+    """An accepted QoS 1/2 message that destinations have not acknowledged yet.
 
     Attributes:
         tag: This edge's counter for it, from 1.
-        waiting: Destinations still to acknowledge.
-        reason_code: Worst of the answers so far; 0x10 when nobody subscribed.
+        waiting: Number of unacknowledged destinations.
+        reason_code: Worst of the answers so far; 0x10 without subscribers.
     """
 
     def __init__(
@@ -341,13 +342,13 @@ class PendingAck:
         self.packet_identifier = packet_identifier
         self.done = False
         self.counted = False  # in the publisher's quota
-        self.delivered = False  # somebody may have it: no answer may say that it was not accepted
+        self.delivered = False  # a destination may have it: no answer may deny that it was accepted
         self.traced = False
         self.on_done: Callable[[int], object] | None = None
         self.record: bytes = b""  # MSG without partitions and share, for outboxes
         self.at_ns = 0
         self.excess_bytes = 0  # counted in the publisher's
-        self.pick: Remote | None = None  # of a shared group's copy: where it went
+        self.pick: Remote | None = None  # destination of a shared group's copy
         self.parent: PendingAck | None = None  # the message that it is a copy of
         self.group: ShareGroup | None = None
         self.tried: list[Remote] | None = None  # destinations that refused it, for the core
@@ -357,23 +358,21 @@ class PendingAck:
 
 
 class PartitionOutbox:
-    """Unacknowledged messages towards one partition, by tag in the order sent."""
+    """Unacknowledged messages to one partition, by tag in the order sent."""
 
     def __init__(self) -> None:
         self.messages: dict[int, PendingAck] = {}
         self.unsent: deque[PendingAck] = deque()
-        self.held = False  # new messages queue in unsent: no primary, or a replay is under way
+        self.held = False  # new messages queue in unsent: no primary, or a replay is in progress
         self.target: LoopPeer | None = None
-        self.former: dict[LoopPeer, int] | None = (
-            None  # primaries before the present one: highest tag that they were sent
-        )
+        self.former: dict[LoopPeer, int] | None = None  # former primaries: highest tag that they were sent
 
 
 class LoopPeer:
-    """Another node: its link, this turn's batch for it, its acknowledgements. Made by ``Engine.add_peer``."""
+    """Another node: its link, this iteration's batch for it, its acknowledgements. Created by ``BrokerLoop.add_peer``."""
 
     def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore, low_bytes: int) -> None:
-        """node: its number in the ClusterMap; low_bytes: room of the link below which publishers to it wait."""
+        """node: its number in the ClusterMap; low_bytes: free bytes of the link below which publishers to it wait."""
         self.node = node
         self.tier = tier
         self.incarnation = incarnation
@@ -393,7 +392,7 @@ class LoopPeer:
         self.push_acks: Buffer | None = None
         self.room = link.room()
         self.low_bytes = low_bytes
-        self.untold = 0  # bytes received since it was last woken for a TAKEN
+        self.untold = 0  # bytes received since its last wakeup for a TAKEN
         self.full = False
         self.waiters: list[LoopConnection] = []
         self.blocked: deque[tuple[int, bytes, list[PendingAck] | None]] = deque()
@@ -401,14 +400,14 @@ class LoopPeer:
 
 
 class PublishView:
-    """The PUBLISH at hand, as positions into ``data``: one that was parsed, forwarded, or made from an Inbound."""
+    """The current PUBLISH, as positions into ``data``: parsed, forwarded, or loaded from an InboundPublish."""
 
     def __init__(self) -> None:
         if cython.compiled:  # pragma: no cover
             self.data = cython.NULL
         else:
             self.data = b""
-        self.keep = b""  # owner of data where it is not the receive buffer
+        self.keep = b""  # owner of data outside the receive buffer
         self.version, self.qos = 4, 0
         self.retain = self.dup = self.traced = False
         self.has_reserved = False  # it has a user property that only an edge may write
@@ -430,65 +429,65 @@ class PublishView:
 
 
 class HotState(Counters):
-    """State that all modules of the loop share; ``Engine`` adds the methods."""
+    """State that all modules of the loop share; ``BrokerLoop`` adds the methods."""
 
     def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
         Counters.__init__(self)
         self.handler: Any = handler
         self.incarnation = incarnation
-        self.origin_prefix = b"edge/%d/" % incarnation  # of origins of this edge as texts
+        self.origin_prefix = b"edge/%d/" % incarnation  # prefix of this edge's origins as texts
         self.now_ns = self.turn_end_ns = 0
         self.authorizing = False
         self.ledger: Any = None
         self.ledger_rows = Buffer(4096)
         self.ledger_count = self.ledger_offset_ns = 0  # rows in it; UTC minus the loop's clock
-        self.delivered = Durations()  # turns, from first byte to last send, for each PUBLISH to a client
-        self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, of those that were not answered at once
+        self.delivered = Durations()  # iterations, from first byte to last send, for each PUBLISH to a client
+        self.acks_in = Durations()  # from PUBLISH to PUBACK or PUBREC, if not answered at once
         self.journal: Any = None
         self.trace: Any = None
-        self.noted_ns = self.notes = self.lease_until_ns = 0  # first two: turn of the last note, and how many it had
+        self.noted_ns = self.notes = self.lease_until_ns = 0  # first: time of the last note; its iteration's notes
         self.leased = False
-        self.fence_ns = 0  # when ``Handler.fence_over`` is called before anything else is done; 0: never
-        self.lease_ns = 2_000_000_000  # how long one lasts, as the map has it
+        self.fence_ns = 0  # time of the ``Handler.fence_over`` call before any other work; 0: never
+        self.lease_ns = 2_000_000_000  # length of a lease in the map
         self.reading = True  # from clients; false once this edge stops
         self.pool = Pool()
-        self.packet, self.second = PublishView(), PublishView()  # the latter: sent again while another one is at hand
+        self.packet, self.second = PublishView(), PublishView()  # second: for a message during another one
         self.scratch, self.converted = Buffer(4096), Buffer(4096)
         self.numbers = 0
-        self.conns: list[LoopConnection] = []  # each at its ``slot``: the last one takes the place of one that goes
-        self.dirty_first: LoopConnection | None = None  # linked in the order of marking: no list is made in every turn
+        self.conns: list[LoopConnection] = []  # each at its ``slot``: the last one replaces a removed one
+        self.dirty_first: LoopConnection | None = None  # linked in the order of marking: saves a list per iteration
         self.dirty_last: LoopConnection | None = None
         self.ready: list[LoopConnection] = []
-        self.roomy: list[LoopConnection] = []  # of which ``Handler.has_room`` is called in the next turn
+        self.roomy: list[LoopConnection] = []  # ``Handler.has_room`` is called for them in the next iteration
         self.gone: list[LoopConnection] = []
-        self.closings = 0  # of them, how many more the core is told of in this turn
+        self.closings = 0  # how many more of them are reported to the core in this iteration
         self.high, self.lingering = list[LoopConnection](), list[LoopConnection]()
         self.sessions: dict[int, LoopConnection] = {}
         self.direct = False  # sockets: a long run may be sent from the receive buffer
         self.routes: dict[bytes, Route] = {}
         self.local_routes: dict[bytes, Route] = {}
-        self.routes_version, self.missed = 0, False  # first: connections look their Route up again
-        self.rights_epoch = 1  # of rules: verdicts of another one are void, and nothing has this one at first
-        self.generation = 0  # of what Routes are made from: older ones are refreshed when they are next used
+        self.routes_version, self.missed = 0, False  # first: connections find their Route again
+        self.rights_epoch = 1  # of rules: verdicts of another epoch are void; initially there are none
+        self.generation = 0  # of the Routes' sources: older Routes are refreshed at their next use
         self.routes_max = limits.routes_max
         self.tags = first_number(incarnation)
-        self.origin_tag = 0  # the message at hand goes by this tag as its origin, 0: by its own
-        self.owner_block = b""  # of the message at hand: its user, for the partition that retains it; b"": nobody
+        self.origin_tag = 0  # the current message's origin is this tag, 0: its own
+        self.owner_block = b""  # user of the current message, for the partition that retains it; b"": none
         self.peers: list[LoopPeer] = []
-        self.busy_peers: list[LoopPeer] = []  # with something to send this turn
+        self.busy_peers: list[LoopPeer] = []  # with output in this iteration
         self.full_peers = 0
         self.primaries: list[LoopPeer | None] = [None] * limits.partitions
         self.primaries_version = 0
-        self.epochs: list[int] = [0] * limits.partitions  # partition_epoch of each, as records name it
+        self.epochs: list[int] = [0] * limits.partitions  # partition_epoch of each, for records
         self.outboxes: list[PartitionOutbox | None] = [None] * limits.partitions
-        self.pumping: dict[int, bool] = {}  # partitions whose outbox is being replayed, in turn
+        self.pumping: dict[int, bool] = {}  # partitions whose outbox is being replayed, in order
         self.outbox_bytes = 0
         self.outbox_waiters: list[LoopConnection] = []
         self.peer_low_bytes = limits.peer_low_bytes
         self.will_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # partition: wills delivered here
-        self.session_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # publishing session: counters likewise
-        self.picked_origins: OrderedDict[tuple[bytes, int], OriginWindow] = OrderedDict()  # share, session: likewise
-        self.held_bytes = 0  # half packets, outputs and waiting messages of all clients
+        self.session_origins: OrderedDict[int, OriginWindow] = OrderedDict()  # publishing session: counters
+        self.picked_origins: OrderedDict[tuple[bytes, int], OriginWindow] = OrderedDict()  # share, session: counters
+        self.held_bytes = 0  # partial packets, outputs and pending messages of all clients
         self.held_bytes_max, self.read_ahead_bytes = 1 << 62, 0
         self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
         self.turn_bytes_max = limits.turn_bytes_max
@@ -496,14 +495,14 @@ class HotState(Counters):
         self.received_max = limits.received_max
         self.bound_by(limits)
         self.paced: list[LoopConnection] = []  # parked with PARK_RATE
-        self.paced_at_ns = 0  # when they were last looked at
+        self.paced_at_ns = 0  # time of their last check
 
     def bound_by(self, limits: "HotLimits") -> None:
-        """Go by these limits, at first or from now on; a connection keeps what its session began with."""
+        """Set the limits; a connection keeps those of the start of its session."""
         self.limits = limits
         self.outbox_bytes_max, self.window_max = limits.outbox_bytes_max, limits.outbound_window_max
         self.output_high, self.output_low = limits.output_high_bytes, limits.output_low_bytes
-        self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; while forwarded messages are delivered: high
+        self.drop_above = 2 * limits.output_high_bytes  # QoS 0 is dropped; output_high for forwarded messages
         self.lag_after_ns, self.excess_wait_ns = limits.lag_after_ns, limits.receive_excess_wait_ns
         self.pending_max, self.pending_bytes_max = limits.pending_messages_max, limits.pending_bytes_max
         self.excess_max, self.excess_bytes_max = limits.receive_excess_messages_max, limits.receive_excess_bytes_max

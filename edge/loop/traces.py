@@ -1,8 +1,8 @@
-"""Events of traces in the loop: what happens to messages and connections that bear a mark.
+"""Trace events of the loop for marked messages and connections.
 
-Nothing here is called for others: a mark is looked at once per run of packets, per message and per copy, where the loop
-looks anyway. A mark stands on a connection or a Route, which the core sets; the message at hand takes it over, and
-between nodes it is a flag of the record. Decision: docs/adr/0170-traces.md.
+No function here is called for others: a mark is checked once per run of packets, per message and per copy. The core
+marks a connection or a Route; the current message inherits the mark, and between nodes it is a flag of the record.
+Decision: docs/adr/0170-traces.md.
 """
 
 import cython
@@ -35,16 +35,16 @@ def note_event(
     qos: cython.int,
     detail: object,
 ) -> None:
-    """Tell of the message at hand.
+    """Report an event of the current message.
 
     Args:
         hot: The loop.
         stage: Of ``admin/explain/message.py``.
-        conn: Whose message or copy it is; None: nobody's here.
+        conn: Connection of the message or copy; None: none at this edge.
         packet: The message.
-        identifier: Its packet identifier, or the number of the entry that was pushed.
+        identifier: Its packet identifier, or the number of the pushed entry.
         qos: Its QoS, or the copy's.
-        detail: What the core makes a text of: a Route, a Peer, or one.
+        detail: The core formats it: a Route, a Peer, or a text.
     """
     trace = hot.trace
     if trace is None:
@@ -67,13 +67,13 @@ def trace_sent(
     message: PendingAck | None,
     retained_partition: cython.int,
 ) -> None:
-    """A marked message goes to its destinations: give it its origin, and tell that it came and where it goes."""
-    again: cython.bint = hot.origin_tag != 0  # its copy for the retained partition went before
+    """Set the origin of a marked message before its fan-out, and report its arrival and destinations."""
+    again: cython.bint = hot.origin_tag != 0  # its copy for the retained partition was sent before
     if packet.origin_kind == 0:
         packet.origin_a = hot.incarnation
         if hot.origin_tag == 0 and message is None:
             hot.tags += 1
-            hot.origin_tag = hot.tags  # QoS 0 bears no number else; the caller forgets it
+            hot.origin_tag = hot.tags  # QoS 0 has no other number; the caller resets it
         packet.origin_b = hot.origin_tag if hot.origin_tag else message.tag  # type: ignore[union-attr]
     if message is not None:
         message.traced = True
@@ -88,7 +88,7 @@ def trace_sent(
 
 
 def trace_copy(hot: HotState, packet: PublishView, copy: PendingAck, share: bytes) -> None:
-    """A shared group's copy of a marked message has an origin of its own: tell of which message it is."""
+    """Report the message of a shared group's copy, which has its own origin."""
     if hot.trace is not None:
         origin = (0, hot.incarnation, copy.tag)
         message = (packet.origin_kind, packet.origin_a, packet.origin_b)
@@ -96,7 +96,7 @@ def trace_copy(hot: HotState, packet: PublishView, copy: PendingAck, share: byte
 
 
 def trace_refused(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
-    """A marked message goes nowhere: nobody subscribes, or it may not be published."""
+    """Report a marked message without destinations: no subscriber, or not authorized."""
     packet.origin_a = hot.incarnation
     hot.tags += 1
     packet.origin_b = hot.tags
@@ -105,7 +105,7 @@ def trace_refused(hot: HotState, conn: LoopConnection, route: Route, packet: Pub
 
 
 def trace_answered(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
-    """The publisher of a marked message has its PUBACK or PUBREC."""
+    """Report the PUBACK or PUBREC of a marked message."""
     if hot.trace is None or message.route is None:
         return
     origin = (message.origin_kind, message.origin_a, message.origin_b)
@@ -131,7 +131,7 @@ def trace_written(
     identifier: cython.int,
     session_seq: cython.ulonglong,
 ) -> None:
-    """A copy was written to a client; its acknowledgement is told as well."""
+    """Report a copy written to a client; its acknowledgement is reported too."""
     note_event(hot, "written", conn, packet, identifier, qos, session_seq)
     outbound: OutboundWindow | None = conn.outbound
     if qos > 0 and outbound is not None:
@@ -142,7 +142,7 @@ def trace_written(
 
 
 def trace_waiting(hot: HotState, conn: LoopConnection, packet: PublishView, qos: cython.int) -> None:
-    """A copy waits for the client's window."""
+    """Report a copy that waits for the client's window."""
     outbound: OutboundWindow | None = conn.outbound
     if outbound is not None and outbound.pending:
         entry = outbound.pending.pop()
@@ -153,7 +153,7 @@ def trace_waiting(hot: HotState, conn: LoopConnection, packet: PublishView, qos:
 
 
 def trace_drained(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int, origin: object) -> None:
-    """A copy that waited for the window was written."""
+    """Report the write of a copy that waited for the window."""
     outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # it waited there
     identifier: cython.int = outbound.next_identifier - 1 if outbound.next_identifier > 1 else 65_535
     if outbound.traced is None:
@@ -166,8 +166,8 @@ def trace_drained(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython
 def trace_acked(
     hot: HotState, conn: LoopConnection, packet_type: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> None:
-    """A client acknowledged a copy that was told of."""
-    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller looked
+    """Report a client's acknowledgement of a reported copy."""
+    outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller checked
     known = outbound.traced.get(identifier) if outbound.traced is not None else None
     if known is None:
         return
@@ -182,14 +182,14 @@ def trace_acked(
 
 
 def trace_accepted(hot: HotState, peer: LoopPeer, packet: PublishView) -> None:
-    """A marked message came from another edge."""
+    """Report a marked message from another edge."""
     note_event(hot, "accepted", None, packet, 0, packet.qos, peer)
 
 
 def trace_dropped(
     hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
 ) -> None:
-    """A message, or a copy of one, is dropped."""
+    """Report a dropped message or copy."""
     if hot.trace is None:
         return
     context = conn.context if conn is not None else None

@@ -1,9 +1,9 @@
-"""Decisions of rules about publishing, kept where a message finds them: on the topic's Route, or at the connection.
+"""Cached authorization decisions about publishing, on the topic's Route or at the connection.
 
-A decision that holds for a whole class of rights is two bits on the Route. One that depends on the client, or is about
-RETAIN, lies in a table of the connection; the newest of a topic stands on the Route as well, for most topics have one
-publisher. The epoch of the rules is with all: those of another one are void, so a change of rules visits no connection
-and no Route. The rules themselves: ``access/rules``.
+A decision for a whole class of rights is two bits on the Route. A decision that depends on the client, or is about
+RETAIN, is in a table of the connection. The newest one of a topic is also on the Route, because most topics have one
+publisher. All have the epoch of the rules, and other epochs are void: so a change of rules visits no connection and no
+Route. ``access/rules`` has the rules.
 """
 
 import cython
@@ -13,10 +13,10 @@ from edge.loop.state import HotState, LoopConnection, Route
 if not cython.compiled:
     from edge.loop.layout import NOT_AUTHORIZED, TOPIC_NAME_INVALID
 
-    PLAIN = 0x07  # a bit for each QoS without RETAIN; three more for those with it: Handler.authorize
+    PLAIN = 0x07  # a bit for each QoS without RETAIN, then three with it: Handler.authorize
     RETAINED_SHIFT = 3
-    OF_CLASS = 0x40  # the answer about plain publishing holds for all connections of the class
-    TOO_DEEP = 0x80  # more levels than this client may name
+    OF_CLASS = 0x40  # the plain result holds for all connections of the class
+    TOO_DEEP = 0x80  # more levels than this client may use
 
 __all__: list[str] = []
 
@@ -24,9 +24,9 @@ __all__: list[str] = []
 def allowed_route(
     hot: HotState, conn: LoopConnection, route: Route, topic: bytes, qos: cython.int, retain: cython.bint
 ) -> Route:
-    """Return the Route for a message that the rules allow, else one that refuses it.
+    """Return the Route if the rules allow the message, else a Route that refuses it.
 
-    A decision that holds for this message and not for the next one of the topic is not remembered with the topic.
+    A decision for this message that may not hold for the topic's next one is not cached with the topic.
     """
     verdicts: cython.int = _verdicts(hot, conn, route, topic, retain)
     plain: cython.int = verdicts & PLAIN
@@ -40,14 +40,14 @@ def allowed_route(
 
 
 def _verdicts(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
-    """Return a bit for each QoS, those with RETAIN behind; the latter are right only where they are asked for."""
+    """Return a bit for each QoS, then those with RETAIN; the latter are valid only for ``retain``."""
     if conn.rights_epoch != hot.rights_epoch:
         conn.rights_epoch = hot.rights_epoch
         conn.rights_bit = 0
         conn.permissions = None
     elif not retain and route.rights_epoch == hot.rights_epoch:
         if route.decided & conn.rights_bit:
-            return 0  # what a class may is seen before anything here is called
+            return 0  # the caller has checked the permissions of the class
         if route.asked_by == conn.asks_as:
             return route.asked
     if conn.permissions is not None:
@@ -65,7 +65,7 @@ def _ask(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain
     verdicts: cython.int = hot.handler.authorize(conn, topic, retain)
     plain: cython.int = verdicts & PLAIN
     if conn.rights_epoch != hot.rights_epoch:
-        return verdicts  # the rules moved meanwhile: for this message, and for none after it
+        return verdicts  # the rules changed meanwhile: valid for this message only
     if verdicts & OF_CLASS and not retain:
         if conn.rights_bit != 0 and (plain == 0 or plain == PLAIN):
             _renew(hot, route)
@@ -86,7 +86,7 @@ def _ask(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain
 
 
 def _renew(hot: HotState, route: Route) -> None:
-    """Forget what a Route has of other rules."""
+    """Clear a Route's decisions of other rules."""
     if route.rights_epoch != hot.rights_epoch:
         route.rights_epoch = hot.rights_epoch
         route.decided = 0
