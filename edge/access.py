@@ -1,8 +1,7 @@
-"""Access at an edge: one place for the parts that log in, judge and limit its clients.
+"""Access control at an edge: one holder for the parts that authenticate, authorize and limit clients.
 
-A part is a core of its own (``edge/login``, ``edge/rights``, ``edge/clients/abuse_limits.py``). The core of the edge
-calls this holder only, and the holder calls each part that stands; without parts nothing here costs or changes
-anything.
+Each part is a core of its own (``edge/login``, ``edge/rights``, ``edge/clients/abuse_limits.py``). The core of the edge
+calls only this holder, and the holder calls each configured part. Without parts it has no cost and no effect.
 """
 
 import math
@@ -15,28 +14,28 @@ __all__ = ["AccessPart", "EdgeAccess", "RevocationReload"]
 
 
 class AccessPart(Protocol):
-    """A part that follows an edge's turns."""
+    """A part that runs in each iteration of an edge."""
 
     def step(self, now: float) -> None:
-        """Go on with what waits; called in each turn, before its flush."""
+        """Process pending work; called in each iteration, before its flush."""
 
     def next_deadline(self) -> float:
-        """Return when ``step`` wants to be called next, infinity for never."""
+        """Return when ``step`` must be called next, infinity for never."""
 
 
 class RevocationReload(Protocol):
-    """A part that keeps something of a connection."""
+    """A part that holds state of connections."""
 
     def closed(self, client: Client, why: int) -> None:
-        """Forget a connection that is gone, whatever it waited for."""
+        """Remove the state of a closed connection."""
 
 
 class EdgeAccess:
     """The parts of one edge.
 
     Args:
-        parts: In the order of a turn: a step of the policy is known before anybody is judged by it.
-        keeping: Those that keep something of a connection, and let go of it when that ends.
+        parts: In call order: a policy step is applied before any client is authorized by it.
+        keeping: Parts that hold state of connections and release it on close.
     """
 
     def __init__(self, parts: Sequence[AccessPart], keeping: Sequence[RevocationReload]) -> None:
@@ -44,16 +43,16 @@ class EdgeAccess:
         self._keeping = keeping
 
     def join(self, part: AccessPart) -> None:
-        """Call a part of the shell from now on, before the others."""
+        """Call a part of the shell in each later iteration, before the others."""
         self._parts = (part, *self._parts)
 
     def step(self, now: float) -> None:
-        """Let each part go on."""
+        """Run one step of each part."""
         for part in self._parts:
             part.step(now)
 
     def next_deadline(self) -> float:
-        """Return when the first part wants to go on."""
+        """Return the earliest deadline of the parts."""
         deadline = math.inf
         for part in self._parts:
             due = part.next_deadline()
@@ -62,6 +61,6 @@ class EdgeAccess:
         return deadline
 
     def closed(self, client: Client, why: int) -> None:
-        """Tell each part that keeps something of a connection that it is gone."""
+        """Make each part remove its state of a closed connection."""
         for part in self._keeping:
             part.closed(client, why)

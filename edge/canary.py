@@ -1,7 +1,8 @@
-"""A question through one route shard and one partition in turn: does the cluster behind this edge answer?
+"""Periodic probes of one route shard and one partition: does the cluster behind this edge answer?
 
-A lease and links show that nodes are there, not that their work goes on. Decides what is asked, and when the edge says
-at ``/readyz`` that it is not ready: behind two failures in a row; one success ends it. Rules: docs/adr/0180-canary.md.
+A lease and links show that nodes run, not that they process requests. This core decides which probes are sent and when
+``/readyz`` reports the edge as not ready: after two consecutive failures, until one success. Rules:
+docs/adr/0180-canary.md.
 """
 
 from collections.abc import Callable
@@ -17,18 +18,18 @@ from wire.messages.retained import ReadRetained
 
 __all__ = ["Canary"]
 
-PERIOD_S = 10.0  # 5 s cost 5 % of an idle cluster's processor; what is unanswered when the next begins has failed
-FAILURES = 2  # in a row: a node that failed over costs one
-TOPIC = "$canary"  # of a first level that no filter with a wildcard matches
+PERIOD_S = 10.0  # 5 s cost 5 % of an idle cluster's processor; a probe without answer after this time has failed
+FAILURES = 2  # consecutive; a failover costs one
+TOPIC = "$canary"  # its first level matches no filter with a wildcard
 
 
 class Canary:
-    """Questions of one edge, one at a time.
+    """The probes of one edge, one at a time.
 
     Args:
         node: The edge.
-        requests: Asks partitions.
-        cache: Asks shards.
+        requests: Sends requests to partitions.
+        cache: Sends requests to shards.
         clock: Seconds, on the clock of ``look``.
         kick: Wakes the loop.
     """
@@ -46,11 +47,11 @@ class Canary:
         self._cache = cache
         self._clock = clock
         self._kick = kick
-        self._number = -1  # of the canary
+        self._number = -1  # of the current probe
         self._began = 0.0
-        self._question = 0  # to the partition
+        self._question = 0  # request number at the partition
         self._unanswered: set[str] = set()
-        self._failed = 0  # in a row
+        self._failed = 0  # consecutive failures
         self._why = ""
         self.failures = 0
         self.times = PowersOfTwo()
@@ -61,13 +62,13 @@ class Canary:
         return self._failed < FAILURES
 
     def reason(self) -> str:
-        """Return why the edge is not ready, "" if it is not for this."""
+        """Return why the edge is not ready, "" if the canary has not failed."""
         return "" if self.sings else self._why
 
     def look(self, now: float) -> None:
-        """Begin the next question when it is time; call about once a second.
+        """Start the next probe if it is due; call about once a second.
 
-        An edge without a lease asks nothing, and says so by itself.
+        An edge without a lease sends no probe; its lease check reports it as not ready.
         """
         if now - self._began < PERIOD_S:
             return
@@ -114,7 +115,7 @@ class Canary:
         self._unanswered = set()
 
     def register(self, metrics: Metrics) -> None:
-        """Add the figures, and the condition of readiness."""
+        """Add the metrics and the readiness check."""
         metrics.check("canary", lambda: self.sings)
         metrics.show(
             "canary_seconds", "From this edge's canary being sent to the answers of its shard and partition.",
@@ -126,7 +127,7 @@ class Canary:
 
 
 def _topic_of(cluster_map: ClusterMap, shard: int) -> str:
-    """Return a topic of a shard, "" if it has none: a pinned prefix whose topics all belong to deeper ones."""
+    """Return a topic of a shard; "" if deeper prefixes own all its topics."""
     if shard < cluster_map.base_shards:
         names = (f"{TOPIC}-{number}" for number in count())
         return next(name for name in names if cluster_map.shard_for_topic(name) == shard)

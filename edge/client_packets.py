@@ -1,6 +1,6 @@
-"""Packets of clients that the loop does not handle: which part takes which, by the phase of the connection.
+"""Dispatch of client packets that the loop does not handle, by the phase of the connection.
 
-What the parts raise ends the connection with its reason code. PUBLISH and its acknowledgements never come here.
+An MqttError of a handler ends the connection with its reason code. The loop handles PUBLISH and its acknowledgements.
 """
 
 from edge.clients.client import Client
@@ -19,15 +19,15 @@ __all__ = ["ClientPackets"]
 
 
 class ClientPackets:
-    """Hands packets to the parts of one edge.
+    """Passes packets to the handlers of one edge.
 
     Args:
         node: This edge.
-        clients: Where a connection is ended for an error.
-        connecting: Takes CONNECT.
-        logins: Takes AUTH.
-        subscribing: Takes SUBSCRIBE and UNSUBSCRIBE.
-        leaving: Takes DISCONNECT.
+        clients: Closes connections after errors.
+        connecting: Handles CONNECT.
+        logins: Handles AUTH.
+        subscribing: Handles SUBSCRIBE and UNSUBSCRIBE.
+        leaving: Handles DISCONNECT.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class ClientPackets:
         self._leaving = leaving
 
     def take(self, conn: LoopConnection, first_byte: int, body: bytes) -> None:
-        """Take a packet that the loop does not handle."""
+        """Handle a packet that the loop does not handle."""
         client = conn.context
         assert isinstance(client, Client)
         kind = first_byte >> 4
         if client.phase == ClientPhase.NEW or (kind == 14 and client.is_plain):
-            self._node.wake_lightly()  # those parts wake the others where more than a claim comes of it
+            self._node.wake_lightly()  # these handlers wake the others if more than a claim follows
         else:
             self._node.wake()
         if client.version == 3 and kind in (8, 10):

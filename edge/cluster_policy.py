@@ -1,14 +1,14 @@
-"""The cluster's policy at one edge: followed, in force for each decision at once, and acknowledged when all are judged.
+"""The cluster's policy at one edge: in force at once, acknowledged after a pass over all clients.
 
-A step that takes rights away begins a pass over the live clients: those that its users, bans and revocations name are
-ended; those whose roles, groups or limits it changes get what they have now. Filters and deliveries are judged by
-``edge/rights/sweep.py``. What comes while a pass runs waits for the next one, and the epoch of a pass's beginning is
-acknowledged at its end. Source: docs/adr/0034-access.md, rules 1 to 4.
+A policy step that removes permissions starts a pass over the live clients. It ends clients that its users, bans and
+revocations name, and gives the others their new roles, groups and limits. ``edge/rights/sweep.py`` authorizes filters
+and deliveries. A step during a pass waits for the next one; a pass acknowledges the epoch of its start at its end.
+Source: docs/adr/0034-access.md, rules 1 to 4.
 
-| state | holds | way out |
+| state | meaning | transition |
 |---|---|---|
-| current | the epoch that came is acknowledged | a step that takes, or a whole view: judging |
-| judging | decisions follow what came; the epoch of before is acknowledged | the pass ends: current, or judging again |
+| current | the received epoch is acknowledged | a removing step, or a whole view: judging |
+| judging | decisions follow the new policy; the former epoch stays | the pass ends: current, or judging again |
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,30 +33,30 @@ from wire.messages.policy import UserRecords
 __all__ = ["ClusterPolicy"]
 
 CLIENTS_OF_TURN = 400  # some 3 us each
-USERS_WAITING_MAX = 1_000  # logins that wait for a router to tell a user; more get 0x89, by address in turn
+USERS_WAITING_MAX = 1_000  # logins pending for a user record of a router; more get 0x89, fairly by address
 
 
 class PolicyLogins(Protocol):
-    """Logins, as far as the policy goes."""
+    """The logins that the policy affects."""
 
     def rights_taken(self) -> None:
-        """Trust no answer from before."""
+        """Discard earlier responses."""
 
     def end(self, client: ConnectingClient, reason: str) -> None:
-        """End a client that is let in no more."""
+        """End a client that is no longer permitted."""
 
     def give(self, client: ConnectingClient, principal: Principal) -> None:
-        """Have an open client's user be what it is now."""
+        """Replace an open client's principal."""
 
     def add_desks(self, desks: Mapping[str, AuthJobs]) -> None:
-        """Let logins wait for jobs of these kinds."""
+        """Add queues for jobs of these kinds."""
 
     def done(self, number: int, ticket: Ticket, result: object) -> None:
-        """Take the result of a job."""
+        """Handle the result of a job."""
 
 
 class PolicyRights(Protocol):
-    """Rules of clients, as far as the policy goes."""
+    """The rules that the policy affects."""
 
     @property
     def changes(self) -> int:
@@ -64,14 +64,14 @@ class PolicyRights(Protocol):
 
     @property
     def renewals(self) -> int:
-        """How often a client was given other rights."""
+        """How often a client got other rights."""
 
     def follow_roles(self, view: PolicyView) -> None:
-        """Judge by these roles of the cluster."""
+        """Apply these roles of the cluster."""
 
 
 class _Pass:
-    """A pass over live clients, by what was taken before it began."""
+    """A pass over live clients for the steps before its start."""
 
     __slots__ = ("changed", "changes", "epoch", "renewals", "users")
 
@@ -80,7 +80,7 @@ class _Pass:
         self.changes = changes
         self.users = users
         self.changed = changed
-        self.renewals: int | None = None  # of clients' rights, when all of them were looked at
+        self.renewals: int | None = None  # of clients' rights, at the end of the pass
 
 
 class ClusterPolicy:
@@ -88,16 +88,17 @@ class ClusterPolicy:
 
     Args:
         node: This edge.
-        bans: Whose bans and revocations every chain asks for.
-        logins: Logins that wait, and the ends of clients.
+        bans: Bans and revocations, read by every chain.
+        logins: Pending logins, and the ends of clients.
         rights: Rules of clients.
         clients: Returns all connections.
         utc: Seconds since the epoch, by this machine's clock.
 
     Attributes:
-        has_judged: Returns whether filters and deliveries of all clients are judged by these ``changes`` and
-            ``renewals`` of ``rights``; the sweep's, to be set before the first turn.
-        on_taken: Told whom a step took something from, nobody by name where it may be anybody; to be set likewise.
+        has_judged: Returns whether filters and deliveries of all clients are authorized by these ``changes`` and
+            ``renewals`` of ``rights``; the sweep's, to be set before the first iteration.
+        on_taken: Called with the users that a step removed permissions from, empty if any user may be affected; to be
+            set likewise.
     """
 
     has_judged: Callable[[int, int], bool]
@@ -132,22 +133,22 @@ class ClusterPolicy:
         bans.view = self._follower.view
 
     def look_up(self, name: str, told: Callable[[User | None], None]) -> bool:
-        """Have a user told who is not here (``UserQuestions.look_up``)."""
+        """Request a user record that this edge does not have (``UserQuestions.look_up``)."""
         self._node.wake()
         return self._questions.look_up(name, told)
 
     # --- routers
 
     def router_up(self, router: str) -> None:
-        """A link to a router stands."""
+        """Handle a new link to a router."""
         self._follower.router_up(router, self._node.now)
 
     def router_down(self, router: str) -> None:
-        """The link to a router is gone."""
+        """Handle the end of the link to a router."""
         self._follower.router_down(router, self._node.now)
 
     def replied(self, router: str, reply: HeartbeatReply) -> None:
-        """Take what the leader says of its policy, in its answer to a heartbeat of this edge."""
+        """Handle the leader's policy epoch in a heartbeat response."""
         if self._node.lease.policy_contradicts(router, reply):
             self._node.count("policy_contradicted")
             self._follower.contradicted(self._node.now, reply.policy_epoch)
@@ -155,7 +156,7 @@ class ClusterPolicy:
             self._follower.wanted(self._node.now, reply.policy_epoch, reply.leader)
 
     def handle(self, router: str, message: Control) -> bool:
-        """Take a router's message; False if it is not for this part."""
+        """Handle a router's message; False if it is not for this part."""
         if isinstance(message, UserRecords):
             self._questions.handle(router, message)
             return True
@@ -164,7 +165,7 @@ class ClusterPolicy:
             self._node.wake()  # a whole view is read in slices
         return taken
 
-    # --- the policy moved
+    # --- changes of the policy
 
     def _stepped(self, step: PolicyStep) -> None:
         if step.roles:
@@ -182,16 +183,16 @@ class ClusterPolicy:
         self._node.wake()
 
     def _replaced(self, view: PolicyView) -> None:
-        """Judge everybody: a whole view does not say what it takes."""
+        """Check all clients: a whole view does not list the removed permissions."""
         if view.epoch <= self._node.lease.policy_received:
-            self._pass = None  # of a policy that never was: it acknowledges nothing
+            self._pass = None  # a pass for a discarded policy acknowledges no epoch
             self._node.lease.policy_contradicted(view.epoch, view.digest)
         self._bans.view = view
         self._rights.follow_roles(view)
         self._logins.rights_taken()
         self.on_taken(())
         self._due = True
-        admitted: dict[str, set[tuple[int, int]]] = {}  # users -> as whom their clients were let in
+        admitted: dict[str, set[tuple[int, int]]] = {}  # users -> versions of them that their clients authenticated as
         for client in self._clients():
             principal = client.principal
             if principal is not None and _is_of_cluster(principal):
@@ -199,20 +200,20 @@ class ClusterPolicy:
 
         def heard(name: str, user: User | None) -> None:
             if user is None or user.disabled or admitted[name] != {(user.made, user.since)}:
-                self._users.add(name)  # the pass that waits for the answers ends its clients
+                self._users.add(name)  # the pass after the responses ends its clients
             else:
                 self._changed[name] = UserEntitlements(user.made, user.roles, user.groups, user.limits)
 
         self._questions.ask(admitted, heard)
         self._node.wake()
 
-    # --- judging
+    # --- passes over clients
 
     def _judge(self, client: ConnectingClient, judging: _Pass) -> bool:
-        """Give a client the roles and limits that its user has now; return True if it is let in no more."""
+        """Give a client the current roles and limits of its user; return True if it is no longer permitted."""
         principal = client.principal
         if principal is None:
-            return False  # it waits: its login is judged anew
+            return False  # its login is pending and uses the new policy
         if _is_of_cluster(principal):
             if principal.user in judging.users:
                 return True
@@ -225,7 +226,7 @@ class ClusterPolicy:
         ban = view.bans.of_address(address, utc)
         ban = ban or view.bans.of_principal(principal.user, principal.client_id, principal.fingerprint, utc)
         if ban is not None:
-            client.clean = True  # its will goes with it; one that waits is judged when it would fire
+            client.clean = True  # its will is discarded; a pending will is authorized when it would fire
             return True
         if principal.token_id and view.is_revoked("token", "", principal.token_id):
             return True
@@ -244,7 +245,7 @@ class ClusterPolicy:
     # --- a part of edge/access.py
 
     def step(self, now: float) -> None:
-        """Ask the routers as far as it is due, go on with a pass, and acknowledge."""
+        """Send due requests to the routers, continue the pass, and acknowledge."""
         self._follower.step(now)
         self._questions.step(now)
         if self._is_next_due():
@@ -272,7 +273,7 @@ class ClusterPolicy:
         return judging.renewals is None or not self.has_judged(judging.changes, judging.renewals)
 
     def next_deadline(self) -> float:
-        """Return when the routers are asked again; at once while a pass runs."""
+        """Return when the next request to routers is due; at once during a pass."""
         judging = self._pass
         if judging is not None and (self._live.busy or not self._is_busy(judging)):
             return 0.0
@@ -282,5 +283,5 @@ class ClusterPolicy:
 
 
 def _is_of_cluster(principal: Principal) -> bool:
-    """Return whether a principal is one of the cluster's users; those have an epoch at which they were made."""
+    """Return whether a principal is a user of the cluster; those have a creation epoch."""
     return principal.made > 0

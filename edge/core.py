@@ -1,6 +1,6 @@
-"""Core of an edge process: one synchronous sans-IO object that handles calls of the hot loop and messages of nodes.
+"""Core of an edge process: one synchronous sans-IO object that handles calls of the loop and messages of nodes.
 
-It answers packets that are not per-message traffic, caches routes, follows the map, and sends messages to routers and
+It handles packets other than per-message traffic, caches routes, follows the map, and sends messages to routers and
 partitions. This file connects its parts. Decision: docs/adr/0008-trio-with-a-compiled-loop.md.
 """
 
@@ -64,7 +64,7 @@ from wire.node.route_registrar import RouteRegistrar
 
 __all__ = ["EdgeCore"]
 
-TICK_S = 0.05  # between looks at timers while some part waits for an answer
+TICK_S = 0.05  # between timer checks while a part waits for a response
 SWEEP_S = 1.0
 
 
@@ -72,7 +72,7 @@ class EdgeCore:
     """One edge; the ``Handler`` of its loop.
 
     Args:
-        identity: This edge, as its HELLO says.
+        identity: This edge, as in its HELLO.
         entry: This edge, as it registers.
         limits: Bounds and announcements.
         hot_limits: Bounds of the loop.
@@ -80,13 +80,13 @@ class EdgeCore:
         ended_incarnation: A former incarnation of this node that has surely ended; 0 for none.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
         peer_of: Returns the peer's address of a socket; peer_name: with the port.
-        chains: Authenticators by listener; None: nobody is verified.
-        read_certificate: Returns the facts of the certificate that a client shows.
+        chains: Authenticators by listener; None: clients are not authenticated.
+        read_certificate: Returns the facts of a client's certificate.
         utc: Seconds since the epoch, by this machine's clock.
-        rules: Which rules each client has; None: none are asked for, and everybody may do everything.
+        rules: Rules of the clients; None: no authorization, all clients may do all.
         new_client_id: Makes a client ID.
         accept: Attaches or refuses a new socket of a listener.
-        relinked: Called when the map or a link changed: look whom to dial.
+        relinked: Called when the map or a link changed: dials may be due.
     """
 
     node_type: ClassVar[type[EdgeNode]] = EdgeNode
@@ -114,7 +114,7 @@ class EdgeCore:
     ) -> None:
         self.ledger: EdgeLedger | None = None
         self._accept, self._relinked = accept, relinked
-        self._next_tick = self._next_sweep = self._next_look = 0.0  # look: at more than crowds need
+        self._next_tick = self._next_sweep = self._next_look = 0.0  # look: next full iteration
         counts = EdgeCounters()
         hot = self.hot = BrokerLoop(self, identity.incarnation, hot_limits)
         hot.origin_prefix = f"{identity.node}/{identity.incarnation}/".encode()
@@ -205,7 +205,7 @@ class EdgeCore:
         acting = (self.leaving, self.claims, self.retained, self.publishing, self.events, self._redispatching)
         return NodeMessages(*hearing, *acting, self.operators, self._ordered_messages)
 
-    # --- what the parts have called
+    # --- callbacks of the parts
 
     def _struck(self, key: PeerKey) -> None:
         self.links.over(key)
@@ -218,16 +218,16 @@ class EdgeCore:
     def _routes_stand(self, names: list[str]) -> None:
         self.subscribing.standing(names)
 
-    # --- what the shell asks
+    # --- interface of the shell
 
     @property
     def now(self) -> float:
-        """Time of the current turn, s on CLOCK_BOOTTIME."""
+        """Time of the current iteration, s on CLOCK_BOOTTIME."""
         return self.node.now
 
     @property
     def map(self) -> ClusterMap:
-        """The map as this node has it."""
+        """The map of this node."""
         return self.lease.map
 
     @property
@@ -241,23 +241,23 @@ class EdgeCore:
         return self.node.counts
 
     def keep_ledger(self, ledger: EdgeLedger) -> None:
-        """Record from here on what is acknowledged."""
+        """Record acknowledgements in a ledger."""
         self.ledger = self.hot.ledger = ledger
         self.hot.ledger_offset_ns = ledger.offset_ns()
 
     @property
     def ready(self) -> bool:
-        """True once clients can be served: a lease, and every partition's primary has answered something."""
+        """Whether clients can be served: a lease, and a response of every partition's primary."""
         return self._readiness.look()
 
     def stop(self) -> None:
-        """End in order: the shell has closed the listeners, and waits until ``stopping.order`` has ended."""
+        """Start the orderly stop: the shell has closed the listeners, and waits until ``stopping.order`` has ended."""
         self.stopping.begin(self.now)
         self._next_tick = 0.0
         self.node.wake()
 
     def replace_rules(self, rules: RuleBook) -> None:
-        """Judge by other rules from now on: live clients in slices, and logins that are under way."""
+        """Apply other rules to live clients, in slices, and to pending logins."""
         self.rights.replace(rules)
         self.logins.rights_taken()
         self.node.wake()
@@ -265,55 +265,55 @@ class EdgeCore:
     # --- Handler: packets
 
     def inbound(self, conn: LoopConnection, publish: InboundPublish, route: Route) -> None:
-        """A retained PUBLISH, or QoS 2 of a durable session."""
+        """Handle a retained PUBLISH, or QoS 2 of a durable session."""
         self.node.wake()
         self.publishing.inbound(conn, publish, route)
 
     def pubrel(self, conn: LoopConnection, packet_identifier: int, reason_code: int) -> None:
-        """PUBREL of a durable session."""
+        """Handle PUBREL of a durable session."""
         self.node.wake()
         self.recording.pubrel(conn, packet_identifier)
 
     def miss(self, conn: LoopConnection, topic: bytes) -> None:
-        """A topic without a cached Route."""
+        """Look up a topic without a cached Route."""
         self.publishing.miss(conn, topic)
 
     def fenced(self, conn: LoopConnection) -> None:
-        """A QoS >= 1 PUBLISH without a lease waits for one."""
+        """Pause a publisher of QoS 1 or 2 until the next lease."""
         self.node.wake()
         self._fence.wait(conn)
 
     def fence_over(self, now_ns: int) -> None:
-        """Clients may be let go of, before anything else is done for them."""
+        """Disconnect clients at the fence deadline, before any other work for them."""
         self.node.wake()
         self._fence.step(now_ns / NS)
 
     def error(self, conn: LoopConnection, reason_code: int) -> None:
-        """The client broke the protocol, or a bound."""
+        """End a connection after a protocol error or exceeded bound."""
         self.clients.error(conn, reason_code)
 
     def memory_exceeded(self) -> None:
-        """Clients make this edge hold too much."""
+        """Reduce the memory that clients use."""
         self.node.wake()
         self.memory.exceeded()
 
     def accepted(self, listener: object, fd: int, address: str, port: int) -> None:
-        """A new socket: the service attaches or refuses it."""
+        """Attach or refuse a new socket, by the service."""
         self.node.wake_lightly()
         self._accept(listener, fd, address, port)
 
     def authorize(self, conn: LoopConnection, topic: bytes, retain: bool) -> int:
-        """A client publishes to a topic of which the loop keeps no decision."""
+        """Authorize a client's PUBLISH to a topic without a cached verdict."""
         client = conn.context
         return self.rights.authorize(client, topic, retain) if isinstance(client, Client) else 0
 
     def may_receive(self, conn: LoopConnection, topic: bytes, qos: int) -> bool:
-        """A partition pushes a message to a client whose deliveries are judged."""
+        """Authorize a partition's push to a client with authorized deliveries."""
         client = conn.context
         return isinstance(client, Client) and self.rights.may_receive(client, topic.decode(), qos)
 
     def closed(self, conn: LoopConnection, why: int) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         client = conn.context
         if not isinstance(client, Client):
             self.node.wake()
@@ -332,35 +332,35 @@ class EdgeCore:
         if why != ClosedReason.SHUTDOWN:
             for share, publish in self.hot.take_picks(conn):
                 self.publishing.redispatch(share, publish)
-        conn.context = None  # or the two keep each other until the collector looks at every connection
+        conn.context = None  # breaks the reference cycle, which the collector would find only by a full pass
         self.clients.count_closed(client, why)
 
     # --- Handler: routes and groups
 
     def refresh(self, route: Route) -> Route | None:
-        """A Route of an older generation is about to be used."""
+        """Refresh a Route of an older generation before its use."""
         return self.routes.refresh(route)
 
     def local(self, topic: bytes) -> Route:
-        """A topic that another edge forwarded."""
+        """Return the route of a topic that another edge forwarded."""
         return self.routes.of_local(topic)
 
     def hold(self, sub: Sub, topic: bytes, record: bytes) -> int:
-        """A subscriber whose retained messages are read has a live copy."""
+        """Hold a live copy for a subscriber while its retained messages are read."""
         return self.held.take(sub, topic, record)
 
     def pick(
         self, group: ShareGroup, route: Route, conn: LoopConnection | None, topic: bytes, qos: int
     ) -> Sub | Remote | None:
-        """A shared group's copy needs a destination."""
+        """Pick a destination for a shared subscription's copy."""
         return self.picking.pick(group, topic)
 
     def picked(self, peer: LoopPeer, share: bytes, topic: bytes, qos: int) -> Sub | None:
-        """Another edge picked us for a message of a group."""
+        """Pick a local member for a shared subscription's message of another edge."""
         return self.picking.picked(share, topic)
 
     def refused(self, message: PendingAck, remote: Remote, reason_code: int) -> Sub | Remote | PendingAck | None:
-        """A picked destination refused or died: another one gets the copy, each at most once."""
+        """Redispatch a copy after its destination refused it or died; each destination is tried at most once."""
         group = message.group
         if isinstance(group, Redispatch):
             group.refused()
@@ -374,38 +374,38 @@ class EdgeCore:
     # --- Handler: links
 
     def secured(self, conn: LoopConnection) -> None:
-        """A link's certificate is known."""
+        """Check a link's certificate."""
         self.peers.secured(conn)
 
     def hello(self, conn: LoopConnection, payload: bytes) -> None:
-        """A link's first frame."""
+        """Handle a link's first frame."""
         self.node.wake()
         self.links.hello(conn, payload)
 
     def broke(self, peer: LoopPeer, why: str) -> None:
-        """A frame cannot be read: another incarnation of that node may come, not this one."""
+        """Refuse an incarnation after an unreadable frame; later incarnations of the node may connect."""
         self.links.broke(peer, why)
 
     def link_lost(self, peer: LoopPeer) -> None:
-        """A link's connection ended; it resumes after a reconnect."""
+        """Handle the end of a link's connection; it resumes after a reconnect."""
         self.links.over(self.peers.key(peer))
 
     def violated(self, peer: LoopPeer, what: str, reason: str) -> None:
-        """A node said what it may not say."""
+        """Handle a message that its sender may not send."""
         self.links.violated(peer, what, reason)
 
     def frame(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
-        """A frame that the loop does not take itself.
+        """Handle a frame that the loop does not handle.
 
         Raises:
-            Unreadable: It is none.
+            Unreadable: The payload is malformed.
         """
         self.messages.frame(peer, kind, payload)
 
     # --- time
 
     def turn_end(self, now_ns: int) -> None:
-        """Before the flush of a turn: batched requests leave, the lease is renewed, timers run."""
+        """Run the parts before the flush of an iteration: send batches, renew the lease, run timers."""
         now = now_ns / NS
         if self.hot.turn_end_ns and now < self._next_look and self._crowds_go_on(now_ns, now):
             return
@@ -426,11 +426,11 @@ class EdgeCore:
         if self._next_tick > now + TICK_S and self._waits():
             self._next_tick = now + TICK_S
         if now < self._next_tick:
-            # What changes anything before then comes through a method of ``Handler``, and each of those calls ``wake``.
+            # Every change before that comes through a method of ``Handler`` that calls ``wake``.
             self._next_look = now if self._others_busy else self._others_deadline()
             self._wait_for_look(now_ns)
             return
-        self._next_look = now  # timers make work: look again after the next turn
+        self._next_look = now  # timers create work: run fully after the next iteration
         self.hot.turn_end_ns = now_ns + 1
         if self.ledger is not None:
             self.hot.ledger_offset_ns = self.ledger.offset_ns()
@@ -444,13 +444,13 @@ class EdgeCore:
         if now >= self._next_sweep and self.links.tick(now):
             self._next_sweep = (now // SWEEP_S + 1) * SWEEP_S  # with a heartbeat: one wake-up for both
         self.figures.tick(now)
-        # A node that nobody asks anything sleeps: a look at timers costs a wake-up with cold caches.
+        # An idle node sleeps: a timer check costs a wake-up with cold caches.
         self._next_tick = min(now + TICK_S if self._waits() else self._next_sweep, self.figures.next_deadline())
 
     def _crowds_go_on(self, now_ns: int, now: float) -> bool:
-        """Look at claims and at the route cache alone: nothing but ``wake_lightly`` was called in this turn.
+        """Send pending claims and route lookups only: this iteration called no more than ``wake_lightly``.
 
-        False if other parts have to be looked at, because of what these two did.
+        False if they created work for other parts.
         """
         if self.stopping.order.begun:
             return False
@@ -471,7 +471,7 @@ class EdgeCore:
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way that the next turn goes on with."""
+        """Whether the next iteration must continue work."""
         return self.cache.busy or self._others_busy
 
     @property
@@ -479,7 +479,7 @@ class EdgeCore:
         return self.subscribing.busy or self.follower.busy or self.retained.busy
 
     def _waits(self) -> bool:
-        """Whether some part waits for an answer, or for a time of its own: then timers are looked at every TICK_S."""
+        """Whether a part waits for a response or a timer: then timers are checked every TICK_S."""
         return bool(
             len(self.requests)
             or self.cache.waits
@@ -489,15 +489,15 @@ class EdgeCore:
             or len(self.held)
             or self.leaving.waits
             or self.stopping.order.begun
-            or self.ledger is not None  # whose clock is set by the tick
+            or self.ledger is not None  # the tick sets its clock
         )
 
     def next_deadline(self) -> float:
-        """Return when ``turn_end`` wants to be called next."""
+        """Return when ``turn_end`` must be called next."""
         return min(self.cache.next_deadline(), self.connecting.next_deadline(), self._others_deadline())
 
     def _others_deadline(self) -> float:
-        """Return when a part other than claims and the route cache has something to do."""
+        """Return when a part other than claims and the route cache has work."""
         return min(
             self._next_tick,
             self.lease.next_deadline(),

@@ -1,11 +1,11 @@
-"""Filters of stored sessions whose clients are away, and whose users may not have them any more.
+"""Re-authorizes subscriptions of durable sessions of disconnected clients.
 
-A step of the policy that takes rights from users has the edges look: each partition is one edge's, so what it holds is
-judged once. That edge reads its sessions in pages, judges each filter by the user as it is now, and has the refused
-ones removed, with their routes. When an edge has ended, or a partition becomes its own, it looks at all of it: the
-other one may have died over its work. Whoever leaves while this edge judges its filters is looked at by this one,
-wherever its partition belongs. A partition that does not answer holds up no other one. No verb waits for this: what
-waits in such a queue is judged when it is delivered.
+After a policy step that removes permissions, each partition is checked by exactly one edge. That edge reads the
+partition's sessions in pages, authorizes each filter for the current user, and removes the refused ones with their
+routes. It checks the whole partition when an edge dies or when the assignment changes, because the other edge may have
+died before it finished. An edge also checks the users of clients that disconnect from it before their filters were
+authorized, in any partition. An unresponsive partition does not delay the others. Operator commands do not wait for
+this: queued messages are authorized again on delivery.
 Decision: docs/adr/0131-filters-of-the-absent.md.
 """
 
@@ -33,20 +33,20 @@ from wire.messages.hello import TIER_EDGE
 __all__ = ["AwayFilters"]
 
 JUDGED_OF_TURN = 200  # filters, some 5 us each
-REVOKED_AT_ONCE = 32  # filters of one request: a broad one is told to the owner of every shard
-AGAIN_S = 1.0  # where too many requests wait
-PAGE_S = 30.0  # for the users of a page; then it is read again
-ANSWER_S = 2.0  # for a partition; then others go on, and it is looked at behind them
-LEFT_S = 5.0  # in which those that left are gathered: a look passes all sessions of their partition
+REVOKED_AT_ONCE = 32  # filters of one request: a broad filter is removed at the owner of every shard
+AGAIN_S = 1.0  # retry delay while too many requests are pending
+PAGE_S = 30.0  # for the user records of a page; then it is read again
+ANSWER_S = 2.0  # for a partition; then the others continue, and it is retried after them
+LEFT_S = 5.0  # batching time of disconnected users: a scan reads all sessions of their partition
 
 
 class AwayFilters:
-    """The looks of one edge.
+    """The checks of one edge.
 
     Args:
         node: This edge.
         requests: To partitions.
-        absent: Judges users who are not here.
+        absent: Authorizes users without a connected client.
     """
 
     def __init__(self, node: EdgeNode, requests: PartitionRequests, absent: AbsentUserChecks) -> None:
@@ -55,35 +55,36 @@ class AwayFilters:
         self._absent = absent
         self._mine: frozenset[int] = frozenset()  # partitions, by the map of ``_map_epoch``
         self._map_epoch = -1
-        self._edges: frozenset[NodeIncarnation] = frozenset()  # that live, by the same map
-        self._left_behind: dict[int, frozenset[str]] = {}  # partition -> users whose clients left unjudged
-        self._left_at = math.inf  # when those are looked at
-        self._due: dict[int, frozenset[str]] = {}  # partition -> users to look at, none: all
-        self._partition = -1  # that is looked at
+        self._edges: frozenset[NodeIncarnation] = frozenset()  # live edges, by the same map
+        self._left_behind: dict[int, frozenset[str]] = {}  # partition -> users of unchecked clients
+        self._left_at = math.inf  # when those are checked
+        self._due: dict[int, frozenset[str]] = {}  # partition -> users to check, none: all
+        self._partition = -1  # being checked, -1: none
         self._users: frozenset[str] = frozenset()
-        self._was_mine = False  # when this look at it began
-        self._first, self._skip = 0, 0  # where the page at hand begins
+        self._was_mine = False  # when its check started
+        self._first, self._skip = 0, 0  # start of the current page
         self._page: DisconnectedListed | None = None
-        self._left: deque[DisconnectedSession] = deque()  # of the page, to be judged
-        self._judging = 0  # sessions whose users are asked for
-        self._revoking = 0  # requests that are not answered
-        self._undecided = False  # something of the page: it is read again
-        self._number = 0  # of the page: what is told of a former one is void
-        self._asked = 0  # the request for the page at hand
-        self._until = math.inf  # for the users of the page at hand
+        self._left: deque[DisconnectedSession] = deque()  # of the page, unchecked
+        self._judging = 0  # sessions with pending user records
+        self._revoking = 0  # unanswered requests
+        self._undecided = False  # a session of the page has no result: it is read again
+        self._number = 0  # of the page: results of former pages are ignored
+        self._asked = 0  # the request for the current page
+        self._until = math.inf  # for the user records of the current page
         self._answer_until = math.inf  # for its partition
         self._next_at = 0.0
 
     def taken(self, users: Collection[str] = ()) -> None:
-        """Note that the policy took something from users; none: whoever it was, look at all."""
+        """Schedule checks of the users that a policy step removed permissions from; none: of all users."""
         for number in self._mine if self._absent.judges_users else ():
             _add(self._due, number, frozenset(users))
         self._node.wake()
 
     def left(self, client: Client) -> None:
-        """Note that a client left before its filters of now were judged, or those that it may not have were taken.
+        """Schedule a check of a client that disconnected before its filters were authorized or its refused ones
+        removed.
 
-        While it was here, whoever looked at its partition passed it by.
+        While it was connected, the edge of its partition skipped it.
         """
         if client.session and client.owner_made and self._absent.judges_users:
             if not self._left_behind:
@@ -109,12 +110,13 @@ class AwayFilters:
     # --- a part of edge/access.py
 
     def step(self, now: float) -> None:
-        """Go on with the page at hand, or with the next one."""
+        """Continue with the current page, or the next one."""
         if not self._absent.judges_users:
             return
         if self._map_epoch != self._node.map.epoch:
             self._follow_map()
-        if not self._node.may_admit() or now < self._next_at:  # it decides, and by a policy that is not older than it
+        # A node that may admit has a valid lease and a policy at least as new as the step.
+        if not self._node.may_admit() or now < self._next_at:
             return
         if self._left_at <= now:
             for number, users in self._left_behind.items():
@@ -143,7 +145,7 @@ class AwayFilters:
             self._next_at = now + AGAIN_S
 
     def _set_aside(self) -> None:
-        """Look at this partition behind the others: it has no primary, or one that does not answer."""
+        """Retry this partition after the others: it has no primary, or an unresponsive one."""
         self._requests.cancel(self._asked)
         _add(self._due, self._partition, self._users)
         self._left.clear()
@@ -162,7 +164,7 @@ class AwayFilters:
             self._judging += 1
             if not self._absent.judge_filters(one, partial(self._judged, self._number, one)):
                 self._judging -= 1
-                self._undecided = True  # too many wait for users
+                self._undecided = True  # too many requests for user records
 
     def _judged(self, number: int, one: DisconnectedSession, refused: list[str] | None) -> None:
         page = self._page
@@ -204,7 +206,7 @@ class AwayFilters:
             self._partition = -1
 
     def next_deadline(self) -> float:
-        """Return when this goes on: at once while something can be judged."""
+        """Return when the next step is due: at once while sessions can be checked."""
         if not self._node.may_admit() or not self._absent.judges_users:
             return math.inf
         if self._left or (self._due and self._partition < 0) or self._map_epoch != self._node.map.epoch:
@@ -216,7 +218,7 @@ class AwayFilters:
 
 
 def _add(looks: dict[int, frozenset[str]], number: int, users: frozenset[str]) -> None:
-    """Have some users of a partition looked at, none: all of it."""
+    """Schedule a check of users of a partition, none: all users."""
     if number in looks and users:
         users = users | looks[number] if looks[number] else frozenset()
     looks[number] = users if len(users) <= AWAY_USERS_MAX else frozenset()

@@ -1,13 +1,13 @@
-"""An edge that an operator empties: not ready, then refusing, then letting its clients go at a rate.
+"""Drain of an edge by an operator: not ready, then refusing, then disconnecting clients at a rate.
 
 | phase | readiness | new connections | clients | ends |
 |---|---|---|---|---|
-| "" | as ever | taken | stay | the map says draining |
-| announced | 503 | taken | stay | after ``REFUSE_AFTER_S``, when balancers have seen it |
-| refusing | 503 | refused | go, ``rate`` a second | the map says draining no more |
+| "" | unchanged | accepted | stay | the map marks it as draining |
+| announced | 503 | accepted | stay | after ``REFUSE_AFTER_S``, when balancers have seen it |
+| refusing | 503 | refused | disconnected, ``rate`` a second | the map no longer marks it as draining |
 
-Refusing comes after the 503, or a client would be sent to a door that has just shut. ``node undrain`` opens it again in
-any phase, and whoever is still here stays. Source: docs/adr/0048-drain-of-an-edge.md.
+Refusing follows the 503; otherwise balancers would send clients to closed listeners. ``node undrain`` reopens it in any
+phase, and the remaining clients stay. Source: docs/adr/0048-drain-of-an-edge.md.
 """
 
 import logging
@@ -33,23 +33,23 @@ __all__ = ["ClientEndpoints", "Drain"]
 
 logger = logging.getLogger(__name__)
 
-REFUSE_AFTER_S = 3.0  # two checks of a balancer that looks once a second
-UNKNOWN_LOAD = 2.0  # of an edge that gossip does not know yet, or doubts: taken when there is no other
-SERVERS_S = 1.0  # for which one choice of another edge holds
-ORDER_S = 30.0  # for which an order waits for the map to say that the edge drains
-BURST_S = 0.25  # a beat that came late lets go of no more than this long's share
+REFUSE_AFTER_S = 3.0  # two checks of a balancer with one check a second
+UNKNOWN_LOAD = 2.0  # of an edge that is unknown to gossip or suspect: used only if there is no other
+SERVERS_S = 1.0  # lifetime of a choice of another edge
+ORDER_S = 30.0  # an order waits so long for the draining mark of the map
+BURST_S = 0.25  # a late call disconnects at most this time's share
 
 _decode = strictly(msgspec.json.Decoder(DrainOrder).decode, "order to drain")
 
 
 class ClientEndpoints(Protocol):
-    """Where clients come in."""
+    """The listeners of clients."""
 
     def open(self) -> None:
-        """Take connections."""
+        """Accept connections."""
 
     def shut(self) -> None:
-        """Refuse connections; the addresses stay ours, and whoever the kernel has taken already is served."""
+        """Refuse connections; keep the addresses, and accept those already in the kernel's backlog."""
 
 
 class Drain:
@@ -59,9 +59,9 @@ class Drain:
         node: This edge.
         clients: Its connections.
         doors: Its listeners.
-        kick: Called after clients were let go.
-        rate: Clients let go a second.
-        loads: Returns how loaded the nodes say to be, 0 to 1, of those that gossip holds alive.
+        kick: Called after clients were disconnected.
+        rate: Disconnected clients a second.
+        loads: Returns the reported loads, 0 to 1, of the nodes that are alive in gossip.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class Drain:
         self._kick = kick
         self._rate_set = self._rate = rate
         self._redirects = False
-        self._order_until = float("-inf")  # for which an order waits for the map
+        self._order_until = float("-inf")  # an order waits so long for the map
         self._loads = loads
-        self._servers: dict[str, str] = {}  # by listener: the least loaded edge's
+        self._servers: dict[str, str] = {}  # by listener: address of the least loaded edge
         self._servers_at = float("-inf")
         self._phase = ""
-        self._opened = False  # the edge has become ready once
+        self._opened = False  # the edge was ready once
         self._refuse_at = 0.0
         self._looked_at = 0.0
-        self._allowed = 0.0  # clients that may go now
+        self._allowed = 0.0  # clients that may be disconnected now
         self._staying: deque[Client] = deque()
-        self._drained: Counter[str] = Counter()  # clients, by how
+        self._drained: Counter[str] = Counter()  # clients, by kind of end
         self._said = False
 
     @property
@@ -99,7 +99,7 @@ class Drain:
 
     @property
     def busy(self) -> bool:
-        """Whether the next look should come soon."""
+        """Whether ``look`` must be called again soon."""
         return self._phase == "announced" or (self._phase == "refusing" and len(self._clients) > 0)
 
     def reason(self) -> str:
@@ -111,7 +111,7 @@ class Drain:
         return f"draining: {len(self._clients)} clients left"
 
     def open(self) -> None:
-        """Take connections, unless the edge is drained: it has just become ready."""
+        """Accept connections unless the edge is drained; called when the edge becomes ready."""
         self._opened = True
         if self._wanted:
             self._phase = "refusing"
@@ -119,7 +119,7 @@ class Drain:
             self._doors.open()
 
     def look(self, now: float) -> None:
-        """Go on, or back, as the map says."""
+        """Move to the next phase, or back, as the map requires."""
         if not self._opened or self._node.lease.ended:
             return
         if not self._wanted:
@@ -150,7 +150,7 @@ class Drain:
             say(logger, "drain.done")
         while self._staying and self._allowed >= 1.0:
             client = self._staying.popleft()
-            # A CONNECT under way is answered first; who said DISCONNECT goes by itself.
+            # A pending CONNECT is answered first; a client that sent DISCONNECT ends by itself.
             if client.phase != ClientPhase.OPEN or client.conn.closed or client.end_code >= 0 or client.leaves_at:
                 continue
             self._allowed -= 1.0
@@ -160,9 +160,9 @@ class Drain:
         self._kick()
 
     def order(self, order: OrderNode) -> NodeOrdered:
-        """Take how the next drain is to be carried out; answer how many clients are here, and what it would do.
+        """Set the options of the next drain; return the number of clients and its effects.
 
-        The lines are ``clients N``, ``wills N`` (that fire at once) and ``sessions N`` (that go on elsewhere).
+        The lines are ``clients N``, ``wills N`` (that fire at once) and ``sessions N`` (that continue elsewhere).
         """
         try:
             wanted = _decode(order.subject.encode())
@@ -170,7 +170,7 @@ class Drain:
             return NodeOrdered(order.request, error="this order to drain is none")
         if not order.dry_run:
             self._rate, self._redirects = wanted.rate or self._rate_set, wanted.redirect
-            self._order_until = self._node.now + ORDER_S  # it comes before the map says that the edge drains
+            self._order_until = self._node.now + ORDER_S  # it precedes the draining mark of the map
         here = [client for client in self._clients.all() if client.phase == ClientPhase.OPEN and not client.conn.closed]
         wills = sum(client.will_at_once for client in here)
         sessions = sum(client.session != 0 and client.expiry_s > 0 for client in here)
@@ -183,7 +183,7 @@ class Drain:
         return NodeOrdered(order.request, count=len(here), lines=lines)
 
     def _server_for(self, client: Client, now: float) -> str:
-        """Return the address of the least loaded edge's listener of the same name, "" if none may be told."""
+        """Return the listener address of the least loaded edge with the same listener name, "" without redirects."""
         if not self._redirects or client.version != 5:
             return ""
         if now - self._servers_at >= SERVERS_S:
@@ -198,7 +198,7 @@ class Drain:
         return self._servers.get(client.policy.name, "")
 
     def register(self, metrics: Metrics) -> None:
-        """Add the figures, and the condition of readiness."""
+        """Add the metrics and the readiness check."""
         metrics.check("drain", lambda: not self._wanted)
         metrics.counter(
             "edge_drained_clients_total",

@@ -1,4 +1,4 @@
-"""Families of an edge's events on its metrics page: connects, disconnects, takeovers, drops, and all others by name."""
+"""Metric families of an edge's events: connects, disconnects, takeovers, drops, and all others by name."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,27 +17,27 @@ PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}  # by protocol level
 def expose_events(
     metrics: Metrics, events: Callable[[], Mapping[str, int]], of_loop: Callable[[], Mapping[str, int]]
 ) -> None:
-    """Show what an edge and its loop counted.
+    """Register the events that an edge and its loop counted.
 
     Args:
-        metrics: The page.
+        metrics: The registry.
         events: Counts of the core by name.
         of_loop: Counters of the loop.
     """
     metrics.counter(
         "messages_dropped_total",
-        "Copies of messages that somebody should have had and did not get, by reason.",
+        "Message copies dropped before delivery, by reason.",
         lambda: count_drops(_together(events(), of_loop())),
         ("reason",),
     )
     metrics.counter(
         "repeats_total",
-        "Messages that came again and were dropped: nobody misses them.",
+        "Repeated messages that were discarded; each was delivered before.",
         lambda: count_repeats(_together(events(), of_loop())),
     )
     metrics.counter(
         "connects_total",
-        "Answers to CONNECT, by reason code.",
+        "CONNACKs, by reason code.",
         lambda: {
             ("accepted" if code == ACCEPTED else "refused", code): count
             for (code,), count in _family(events(), CONNECTS).items()
@@ -46,7 +46,7 @@ def expose_events(
     )
     metrics.counter(
         "disconnects_total",
-        "Connections that this edge ended, by reason: a reason code, or what no code says.",
+        "Connections that this edge ended, by reason code or by reason.",
         lambda: _family(events(), DISCONNECTS),
         ("reason",),
     )
@@ -57,7 +57,7 @@ def expose_events(
     )
     metrics.counter(
         "edge_events_total",
-        "All other events of this edge by name, refusals among them.",
+        "All other events of this edge by name, including refusals.",
         lambda: {(name,): float(amount) for name, amount in events().items() if not _has_family(name)},
         ("event",),
     )
@@ -69,17 +69,17 @@ def expose_traffic(
     counters: Callable[[], Mapping[str, int]],
     local: EphemeralSubscriptions,
 ) -> None:
-    """Show who is connected, and what comes and goes.
+    """Register the metrics of connections and messages.
 
     Args:
-        metrics: The page.
+        metrics: The registry.
         doors: Open connections by listener and MQTT version.
         counters: Those of the loop.
         local: Subscriptions of ephemeral sessions.
     """
     metrics.gauge(
         "connections",
-        "Clients that are connected, by listener and MQTT version.",
+        "Connected clients, by listener and MQTT version.",
         lambda: {(name, PROTOCOLS.get(version, "")): float(count) for (name, version), count in doors.items()},
         ("listener", "protocol"),
     )
@@ -97,7 +97,7 @@ def expose_traffic(
     )
     metrics.counter(
         "payload_bytes_total",
-        "Bytes of the payloads of these PUBLISH packets, each copy by itself.",
+        "Payload bytes of these PUBLISH packets, counted for each copy.",
         lambda: {
             ("in",): float(counters()["publish_bytes_in"]),
             ("out",): float(counters()["publish_bytes_out"]),
@@ -106,7 +106,7 @@ def expose_traffic(
     )
     metrics.counter(
         "packets_total",
-        "Packets of clients: PUBLISH, answers to it (out: PUBACK and PUBREC), all others (in).",
+        "Packets of clients: PUBLISH, its acknowledgements (out: PUBACK and PUBREC), all others (in).",
         lambda: _packets(counters()),
         ("direction", "type"),
     )
@@ -118,7 +118,7 @@ def expose_traffic(
     )
     metrics.gauge(
         "read_ahead_bytes",
-        "Bytes of clients that are read behind waiting packets.",
+        "Bytes read from clients after packets that wait.",
         lambda: float(counters()["read_ahead_bytes"]),
     )
     metrics.gauge(
@@ -140,7 +140,7 @@ def _packets(counted: Mapping[str, int]) -> dict[tuple[str, ...], float]:
 
 
 def expose_durations(metrics: Metrics, hot: BrokerLoop, subscribed: Histogram) -> None:
-    """Show what the loop measured, and the times of SUBSCRIBEs."""
+    """Register the durations that the loop measures, and those of SUBSCRIBEs."""
 
     def delivered() -> PowersOfTwo:
         found = PowersOfTwo()
@@ -151,19 +151,19 @@ def expose_durations(metrics: Metrics, hot: BrokerLoop, subscribed: Histogram) -
     def acknowledged() -> PowersOfTwo:
         found = PowersOfTwo()
         found.counts = hot.acks_in.counted()
-        found.counts[0] += max(0, hot.acknowledged - sum(found.counts))  # answered at once
+        found.counts[0] += max(0, hot.acknowledged - sum(found.counts))  # acknowledged at once
         found.total = hot.acks_in.sum_ns / 1e9
         return found
 
     metrics.show(
-        "publish_ack_seconds", "From a PUBLISH of QoS 1 or 2 being read to its PUBACK or PUBREC.", acknowledged
+        "publish_ack_seconds", "Time from reading a PUBLISH of QoS 1 or 2 to its PUBACK or PUBREC.", acknowledged
     )
     metrics.show(
         "delivery_seconds",
-        "From what a turn of the loop reads to the PUBLISH packets to clients that it writes.",
+        "Time from the read of a loop iteration to its writes of PUBLISH packets to clients.",
         delivered,
     )
-    metrics.show("subscribe_ack_seconds", "From a SUBSCRIBE being read to its SUBACK.", lambda: subscribed)
+    metrics.show("subscribe_ack_seconds", "Time from reading a SUBSCRIBE to its SUBACK.", lambda: subscribed)
 
 
 def _together(*counts: Mapping[str, int]) -> dict[str, int]:

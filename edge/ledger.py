@@ -1,9 +1,9 @@
-"""The edge's half of the acknowledgement ledger: every PUBACK and PUBREC that leaves, for the audit.
+"""The edge's half of the acknowledgement ledger: every PUBACK and PUBREC that it sends, for the audit.
 
-Off by default (``edge.ledger``); then the loop pays one comparison per message. A record names the origin, the
-topic by hash and the partitions that the resolution named; it is with the operating system before the acknowledgement
-is, so kill -9 loses neither alone. What became of the message is the partitions' half. The loop writes the rows
-(``edge/loop/ack_rows.py``) and hands them over once per turn. Format: docs/jobs.md.
+Off by default (``edge.ledger``); then the loop pays one comparison per message. A record has the origin, the topic's
+hash and the partitions of its route. It is written to the operating system before the acknowledgement, so kill -9 loses
+neither without the other. The partitions record the outcome of the message. The loop writes the rows
+(``edge/loop/ack_rows.py``) and passes them here once an iteration. Format: docs/jobs.md.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ __all__ = ["EdgeLedger"]
 
 
 class EdgeLedger:
-    """Calls that the loop makes when ``hot.ledger`` is set.
+    """Ledger that the loop calls if ``hot.ledger`` is set.
 
     Args:
-        sink: Where records go.
-        node: This edge: its name makes the numbers unique that its clients' sessions did not give.
+        sink: Receives the records.
+        node: This edge: its name makes numbers unique that did not come from a client's session.
         offset_ns: Returns UTC ns minus the loop's clock.
         wall_ms: Returns UTC ms.
     """
@@ -36,9 +36,9 @@ class EdgeLedger:
         return b"".join(b",%d" % number for number in numbers)
 
     def take_rows(self, rows: bytes, count: int) -> None:
-        """Hand a turn's rows to the operating system."""
+        """Write an iteration's rows to the operating system."""
         self._sink.acks(self._wall_ms(), self._node, rows, count)
 
     def close(self) -> None:
-        """End in good order."""
+        """Close the ledger in good order."""
         self._sink.close(self._wall_ms())

@@ -1,4 +1,4 @@
-"""Bounds of the core and of the loop, as the operator's settings say."""
+"""Bounds of the core and of the loop from the operator's settings."""
 
 from conf.defaults import shared_values
 from conf.settings import EdgeSettings
@@ -9,18 +9,18 @@ from edge.routes.publisher_names import check_filters
 __all__ = ["edge_limits", "hot_limits"]
 
 NS = 1_000_000_000
-CLAIM_GAP_S = 0.003  # connects of a storm share their claims' frames and commits; well below what a storm waits
+CLAIM_GAP_S = 0.003  # batches the claims of a connect storm; well below its waiting times
 
 
 def edge_limits(settings: EdgeSettings) -> EdgeLimits:
-    """Return what the core is told of the operator's settings."""
+    """Return the bounds of the core."""
     check_filters("edge.publisher_properties", settings.publisher_properties)
     values = shared_values(settings, EdgeLimits)
     return EdgeLimits(**values, claim_gap_s=CLAIM_GAP_S, sticky_shares=settings.shared_subscriptions == "sticky")
 
 
 def hot_limits(settings: EdgeSettings) -> HotLimits:
-    """Return what the loop is told of the operator's settings."""
+    """Return the bounds of the loop."""
     return HotLimits(
         output_high_bytes=settings.output_buffer_bytes_max,
         output_low_bytes=settings.output_buffer_bytes_low,

@@ -1,7 +1,7 @@
-"""Beginnings and ends of links at this edge, and refusals of what nodes may not say.
+"""Starts and ends of links at this edge, and refusals of forbidden messages of nodes.
 
-A connection is joined to its peer in ``edge/cluster/peer_table.py``; here routers are followed, storage nodes are sent
-what waited for them, and a node that breaks the protocol loses its link.
+``edge/cluster/peer_table.py`` binds a connection to its peer. This module follows routers, sends queued requests to
+storage nodes, and closes the link of a node that breaks the protocol.
 """
 
 import logging
@@ -30,12 +30,12 @@ class EdgeLinks:
 
     Args:
         node: This edge.
-        loop: Where links end.
+        loop: Closes links.
         peers: The other nodes.
         follower: Partitions and their primaries.
         routes: Routes, which name edges.
         policy: Follows a router.
-        relinked: Called when there may be somebody to dial.
+        relinked: Called when a dial may be due.
         operator_gone: Called when the link of an operator ended.
     """
 
@@ -62,10 +62,10 @@ class EdgeLinks:
         self._unreached = Unreached(node.name)
 
     def hello(self, conn: LoopConnection, payload: bytes) -> None:
-        """Take a link's first frame."""
+        """Handle a link's first frame."""
         key = self._peers.hello(conn, payload)
         if key is not None:
-            name = f"{key.tier}/{key.node}" if conn.tls is not None else ""  # plaintext proves nothing
+            name = f"{key.tier}/{key.node}" if conn.tls is not None else ""  # plaintext proves no identity
             self._peers.pending.authenticated(conn, name, self._node.now)
         if key is None or key.tier == TIER_OPERATOR:
             return
@@ -80,12 +80,12 @@ class EdgeLinks:
             self._routes.peers_changed()
 
     def dropped(self, conn: LoopConnection) -> None:
-        """Note that a connection is gone that was no client's: perhaps a link that did not stand yet."""
+        """Handle the end of a connection that was no client's, perhaps before its link was established."""
         self._peers.dropped(conn)
         self._relinked()
 
     def over(self, key: PeerKey) -> None:
-        """Note that a link's connection ended, or the peer's incarnation; of a retired peer no such end is told."""
+        """Handle the end of a link's connection or of the peer's incarnation; not called for retired peers."""
         self._node.wake()
         if key.tier == TIER_OPERATOR:
             self._operator_gone(key)
@@ -97,14 +97,14 @@ class EdgeLinks:
             self._policy.router_down(key.node)
 
     def broke(self, peer: LoopPeer, why: str) -> None:
-        """Refuse an incarnation whose frame cannot be read; another incarnation of that node may come."""
+        """Refuse an incarnation after an unreadable frame; later incarnations of the node may connect."""
         self._node.count("frames_unreadable")
         key = self._peers.key(peer)
         say(logger, "link.broke_protocol", tier=key.tier, peer=key.node, why=why)
         self._peers.condemn(peer, why)
 
     def violated(self, peer: LoopPeer, what: str, reason: str, *, early: bool = False) -> None:
-        """Note what a node may not say; one that no honest node says closes its link until it starts again."""
+        """Count a forbidden message; close the link, until the node restarts, for one that no honest node sends."""
         self._refusals.refuse(self._node.now, self._peers.key(peer), what, reason, early=early)
         if reason in (TIER, IDENTITY):
             self._peers.condemn(peer, f"it may not send {what} ({reason})")
@@ -112,7 +112,7 @@ class EdgeLinks:
                 self._loop.close(peer.conn, linger=False)
 
     def tick(self, now: float) -> bool:
-        """Keep links alive, and note for the routers which nodes cannot be reached; False: the next turn goes on."""
+        """Send keepalives, and report unreachable nodes to the routers; False: the next iteration continues."""
         for conn in self._peers.pending.take_silent(now):
             self._loop.close(conn, linger=False)
         if not self._peers.keep_alive():

@@ -1,8 +1,8 @@
-"""Limits of ``[edge]`` that a reload changes while the edge runs: which, and what goes by others from then on.
+"""Limits of ``[edge]`` that a reload changes while the edge runs.
 
-Connections stay. What CONNACK told a client holds until it goes; a client's other bounds follow when the sweep looks at
-it, as those of its listener do. What is queued or counted beyond a new limit is kept, and nothing more is added. Other
-settings of ``[edge]`` are read at the start only. Decision: docs/adr/0215-limits-of-an-edge-follow-a-reload.md.
+Connections stay. Limits announced in CONNACK keep their values until the disconnect; the sweep applies a client's other
+bounds, as those of its listener. State beyond a new limit is kept, but does not grow. Other settings of ``[edge]`` are
+read at the start only. Decision: docs/adr/0215-limits-of-an-edge-follow-a-reload.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,32 +66,32 @@ OF_TOPICS = ("topic_levels_max", "topic_bytes_max")
 
 
 class Bounded(Protocol):
-    """A part that made something of the node's limits: buckets, tables."""
+    """A part with state derived from the node's limits: buckets, tables."""
 
     def bound(self) -> None:
-        """Go by the node's limits of now."""
+        """Apply the node's current limits."""
 
 
 class BoundedLoop(Protocol):
-    """The loop's own numbers."""
+    """The limits of the loop."""
 
     def bound_by(self, limits: HotLimits) -> None:
-        """Go by these limits from now on."""
+        """Apply these limits."""
 
     def drop_routes(self) -> None:
-        """Forget each topic's Route."""
+        """Remove each topic's Route."""
 
 
 class LiveLimits:
     """A part of a reload: the limits of one edge.
 
     Args:
-        settings: Those that the edge was started with.
+        settings: Those of the start.
         node: Has the limits in force.
         loop: Likewise, its own.
-        memory: Bounds what is held.
+        memory: Bounds the clients' memory.
         rights: Bounds clients.
-        parts: Those that made something of the limits.
+        parts: Parts with state derived from the limits.
         kick: Wakes the loop.
     """
 
@@ -116,7 +116,7 @@ class LiveLimits:
         self._kick = kick
 
     def load(self, config: Any) -> EdgeSettings:
-        """Return the settings of the edge; their ranges are judged already."""
+        """Return the settings of the edge; their ranges are validated already."""
         return config.edge  # type: ignore[no-any-return]
 
     def current(self) -> EdgeSettings:
@@ -124,12 +124,12 @@ class LiveLimits:
         return self._held
 
     def difference(self, loaded: EdgeSettings) -> list[str]:
-        """Return nothing: the settings say it all."""
+        """Return no further differences: the settings contain all of them."""
         del loaded
         return []
 
     def put(self, loaded: EdgeSettings) -> None:
-        """Go by these limits from now on."""
+        """Apply other limits."""
         former, self._held = self._held, loaded
         changed = [name for name in LIVE if getattr(loaded, name) != getattr(former, name)]
         if not changed:
@@ -141,7 +141,7 @@ class LiveLimits:
         for part in self._parts:
             part.bound()
         if any(name in changed for name in OF_TOPICS):
-            self._loop.drop_routes()  # a topic that has one is not looked at again
+            self._loop.drop_routes()  # a topic with a Route is not validated again
         self._rights.bound_by(limits)
         self._node.wake()
         self._kick()

@@ -1,6 +1,6 @@
-"""How loaded this edge is, for others to choose by: the larger of its share of clients and of its loop's busy share.
+"""Load of this edge for balancing: the larger of its share of clients and of its loop's busy share.
 
-The loop is one thread and waits in the kernel when it has nothing to do, so its processor time is its busy time.
+The loop is one thread that waits in the kernel when idle, so its processor time is its busy time.
 """
 
 import time
@@ -13,16 +13,16 @@ from wire.node.process import NodeProcess
 
 __all__ = ["loaded_gossip"]
 
-LOOKS = 5  # the busy share is that of the last two seconds, at a look every half second
+LOOKS = 5  # samples: the busy share covers the last two seconds, with a sample each half second
 
 
 def loaded_gossip(process: NodeProcess, config: EdgeConfig, clients: Clients) -> NodeGossip:
-    """Return gossip that tells the load of this edge."""
+    """Return gossip that reports the load of this edge."""
     return NodeGossip(process, config.membership, figures=_Load(clients, config.edge.connections_max).figures)
 
 
 class _Load:
-    """The load of one edge; a look belongs to the loop's thread."""
+    """The load of one edge; to be sampled in the loop's thread."""
 
     def __init__(self, clients: Clients, connections_max: int) -> None:
         self._clients = clients

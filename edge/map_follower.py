@@ -1,7 +1,7 @@
 """Effects of a new map at this edge: dead peers are retired, partitions get primaries, shards get owners.
 
-Called before the epoch is acknowledged, so everything here is in force by then. Only reports of this edge's filters
-leave later, in slices: a shard's new owner answers nobody before it has them.
+Applied before the epoch is acknowledged. Only reports of this edge's filters are sent later, in slices: a shard's new
+owner sends no responses before it has them.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ from wire.node.route_registrar import PLACED_AT_ONCE, ROUTES_PER_STEP, RouteRegi
 __all__ = ["EdgeMapFollower"]
 
 REPORT_AGAIN_S = 0.1
-STEPS_MAX = 40  # of a turn, for reports and for filters that belong to other shards now: about a millisecond
+STEPS_MAX = 40  # of an iteration, for reports and for filters that moved to other shards: about a millisecond
 STEPS_OF_PLACES = PLACED_AT_ONCE // ROUTES_PER_STEP
 
 
 class EdgeMapFollower:
-    """Carries map changes into one edge's tables.
+    """Applies map changes to one edge's tables.
 
     Args:
         node: This edge.
@@ -34,7 +34,7 @@ class EdgeMapFollower:
         peers: Links to other nodes.
         clients: The connections of clients.
         requests: Unanswered requests to partitions, sent again to a new primary.
-        routes: Routes, and the cached answers of shards' owners.
+        routes: Routes, and the cached responses of shard owners.
         registrar: This edge's own routes at these owners.
     """
 
@@ -59,13 +59,13 @@ class EdgeMapFollower:
         self._shards: list[ShardEntry] = []
         self._delegations: tuple[Delegation, ...] = ()
         self._active = False
-        self._unreported: set[int] = set()  # shards whose owner is to be told this edge's filters
-        self._told: set[int] = set()  # shards whose owner is being told them
+        self._unreported: set[int] = set()  # shards that need a report of this edge's filters
+        self._told: set[int] = set()  # shards with a report in progress
         self._report_at = float("inf")
         self._work = Slices(STEPS_MAX)
 
     def moved(self, cluster_map: ClusterMap) -> None:
-        """The map is at a new epoch."""
+        """Apply a new map epoch."""
         gone = self._peers.retire_dead(cluster_map)
         self._peers.know(cluster_map)
         hosts = (host_of(entry.address) for entry in cluster_map.nodes.values() if entry.alive)
@@ -97,7 +97,7 @@ class EdgeMapFollower:
                 self._loop.set_primary_of(client.conn, peer)
 
     def storage_up(self, node: str) -> None:
-        """A link to a storage node stands: its partitions can be reached."""
+        """Bind the partitions of a storage node with a new link."""
         for number, placement in enumerate(self._partitions):
             if placement.primary == node and self._loop.primaries[number] is not self._peers.get(node):
                 self._bind(number, placement)
@@ -111,7 +111,7 @@ class EdgeMapFollower:
         )
 
     def _shards_moved(self, cluster_map: ClusterMap) -> None:
-        """New owners of shards: report the filters, register the cached topics, ask again what is pending."""
+        """Report filters to new shard owners, register the cached topics, and send pending requests again."""
         former, self._shards = self._shards, list(cluster_map.shards)
         changed = {
             number
@@ -123,8 +123,7 @@ class EdgeMapFollower:
         self._active = True
         if not changed:
             return
-        # The first map too: an owner that began with this incarnation in its map waits for it, even with nothing to
-        # say.
+        # The first map too: an owner that has this incarnation in its first map waits for a report, even an empty one.
         self._tell_anew(changed | self._told if moved_jurisdiction else changed)
         self._report_at = self._node.now
         self.report()
@@ -135,20 +134,20 @@ class EdgeMapFollower:
 
     @property
     def waits(self) -> bool:
-        """Whether an owner has not been told this edge's filters."""
+        """Whether a shard owner still needs a report."""
         return bool(self._unreported)
 
     @property
     def busy(self) -> bool:
-        """Whether the next turn goes on with something."""
+        """Whether the next iteration must continue work."""
         return bool(len(self._work))
 
     def next_turn(self) -> None:
-        """Go on with what is under way; once a turn."""
+        """Continue pending work; called once an iteration."""
         self._work.next_turn()
 
     def report(self) -> None:
-        """Begin to tell owners this edge's filters, as far as they are due and linked; one report at a time."""
+        """Start a report of this edge's filters to due and linked shard owners; one report at a time."""
         if not self._unreported or self._told or self._node.now < self._report_at:
             return
         self._report_at = self._node.now + REPORT_AGAIN_S
@@ -164,7 +163,7 @@ class EdgeMapFollower:
                 continue
             number, report = piece
             shard = self._shards[number]
-            # Each in a message of its own: together they may fit no frame.
+            # Each in its own message: together they may exceed a frame.
             if not self._node.tell(shard.owner, ReportRoutes(number, shard.epoch, [report])):
                 self._tell_anew({number})
                 self._report_at = self._node.now + REPORT_AGAIN_S
@@ -175,12 +174,12 @@ class EdgeMapFollower:
         self.report()
 
     def _tell_anew(self, shards: set[int]) -> None:
-        """The owners of these shards have not been told all of it, or others have them now."""
+        """Mark shards for a new report: theirs was incomplete, or their owner changed."""
         self._told -= shards
         self._unreported |= shards
 
     def report_again(self, shard: int) -> None:
-        """The router that was told does not own the shard at that epoch yet, or any more."""
+        """Report a shard again: the router does not own it at that epoch yet, or no longer."""
         if shard < len(self._shards):
             self._tell_anew({shard})
             self._report_at = min(self._report_at, self._node.now + REPORT_AGAIN_S)

@@ -1,7 +1,7 @@
-"""Messages of other nodes: who may say what, and which part takes it.
+"""Messages of other nodes: authorization and dispatch.
 
-A router's answers go to the route cache, the registrar and the lease; a storage node's orders to the parts that carry
-them out, its answers to the requests that wait for them. Rules of who may say what: ``wire/links/allowed.py``.
+A router's responses go to the route cache, the registrar and the lease; a storage node's orders to the parts that carry
+them out, its responses to pending requests. Allowed messages by sender: ``wire/links/allowed.py``.
 """
 
 from collections.abc import Callable
@@ -58,24 +58,24 @@ OF_PRIMARIES = frozenset(message for message, cell in CELLS.items() if cell.rule
 
 
 class NodeMessages:
-    """Takes the control messages of one edge.
+    """Dispatches the control messages of one edge.
 
     Args:
         node: This edge.
-        links: Where a node is refused.
-        follower: Filters that an owner of a shard wants to be told again.
-        policy: Takes the cluster's policy, and what routers tell of its users.
-        requests: Requests to partitions, which answers belong to.
+        links: Refuses nodes.
+        follower: Repeats reports of filters to shard owners.
+        policy: Handles the cluster's policy, and user records of routers.
+        requests: Pending requests to partitions.
         routes: The route cache.
         registrar: Routes of this edge.
-        leaving: Takes KickSession.
-        claims: Takes PollClaims.
-        retained: Takes pages of retained messages.
-        publishing: Takes FireWill.
-        events: Takes SessionExpired.
-        redispatching: Takes RedispatchOrder.
-        operators: Takes what operators say.
-        operator_messages: Takes orders to publish.
+        leaving: Handles KickSession.
+        claims: Handles PollClaims.
+        retained: Handles pages of retained messages.
+        publishing: Handles FireWill.
+        events: Handles SessionExpired.
+        redispatching: Handles RedispatchOrder.
+        operators: Handles messages of operators.
+        operator_messages: Handles orders to publish.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class NodeMessages:
         self._operators = operators
         self._operator_messages = operator_messages
         self._roster = Roster(lambda: node.map)
-        self._kinds = kinds_from(TIER_EDGE)  # of frames, by the tier that sends them
-        self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; anything else answers a request
+        self._kinds = kinds_from(TIER_EDGE)  # of frames, by the sender's tier
+        self._orders: dict[type, Callable[[str, Any], None]] = {  # of partitions; all others are responses to requests
             KickSession: self._kick,
             PollClaims: claims.answer,
             FireWill: publishing.fire_will,
@@ -122,10 +122,10 @@ class NodeMessages:
         }
 
     def frame(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
-        """Take a frame that the loop does not take itself.
+        """Handle a frame that the loop does not handle.
 
         Raises:
-            Unreadable: It is none.
+            Unreadable: The payload is malformed.
         """
         key = peer.key
         assert isinstance(key, PeerKey)
@@ -156,7 +156,7 @@ class NodeMessages:
                 self._operators.traces.heard(message)
 
     def from_router(self, node: str, message: Control) -> None:
-        """Take a message of a router."""
+        """Handle a message of a router."""
         if isinstance(message, Resolved):
             self._node.wake_lightly()
             if not self._routes.cache.resolved(node, message):
@@ -183,7 +183,7 @@ class NodeMessages:
             self._node.count("messages_unknown")
 
     def from_storage(self, node: str, message: Control) -> None:
-        """Take a message of a storage node."""
+        """Handle a message of a storage node."""
         self._node.wake()
         if type(message) in OF_PRIMARIES and not self._is_primary(node, message):
             self._misplaced(node, message)
@@ -195,7 +195,7 @@ class NodeMessages:
             take(node, message)
 
     def _is_primary(self, node: str, message: Control) -> bool:
-        """Whether this edge's map names the node as the primary for which it speaks."""
+        """Return whether this edge's map has the node as primary of the message's partition."""
         placements = self._node.map.partitions
         if isinstance(message, KickSession):
             number, epoch = (self._node.map.partition_for(message.client_id), 0) if placements else (0, 0)
@@ -205,7 +205,7 @@ class NodeMessages:
         return standing(self._node.map, node, number, epoch, 0) is PrimaryStatus.PRIMARY
 
     def _misplaced(self, node: str, message: Control) -> None:
-        """Refuse an order of a node that this edge's map does not name; the map may be too old, so it comes again."""
+        """Refuse an order of a node that is not primary in this edge's map; the node retries if the map is outdated."""
         self._not_in_place(node, message)
         if isinstance(message, FireWill):
             self._node.tell(node, WillFired(message.request, message.partition, message.number, True))
@@ -213,7 +213,7 @@ class NodeMessages:
             self._node.tell(node, RedispatchReply(message.request, message.partition, message.number, None, True))
 
     def _not_in_place(self, node: str, message: Control) -> None:
-        """Refuse a message of a node that this edge's map does not name for the partition or shard; its link stays."""
+        """Refuse a message for a partition or shard that the node does not have in this edge's map; its link stays."""
         peer = self._node.peer_of(node)
         if peer is not None:
             self._links.violated(peer, name_of(message), "placement")
@@ -227,7 +227,7 @@ class NodeMessages:
         elif is_shard_owner(self._node.map, node, message.number):
             self._follower.report_again(message.number)
         else:
-            self._node.count("answers_unknown")  # the shard has another owner since, which gets its own report
+            self._node.count("answers_unknown")  # the shard has another owner now, which gets its own report
 
     def _answer(self, node: str, message: Control) -> None:
         if not self._requests.answered(getattr(message, "request", 0), message, node):
@@ -263,7 +263,7 @@ class NodeMessages:
             self._answer(node, page)
 
     def connect_answered(self, node: str, answer: ConnectAnswer) -> None:
-        """Take a storage node's answer to a claim or a report; ``Connecting`` wakes other parts if it has to."""
+        """Handle a storage node's response to a claim or a report; ``Connecting`` wakes other parts if necessary."""
         self._node.wake_lightly()
         if isinstance(answer, SessionOpened) and self._claims.is_outdated(answer):
             self._requests.moved(answer.request, self._node.now, node)
@@ -271,7 +271,7 @@ class NodeMessages:
             self._node.count("answers_unknown")
 
     def _relayed(self, router: str, relayed: Relayed) -> None:
-        """A partition's primary cannot reach this edge, or hears no answer: the answer goes back the same way."""
+        """Handle a kick relayed by a router, because the primary cannot reach this edge; the reply is relayed too."""
         entry = self._node.map.nodes.get(relayed.node)
         message = decode_control(relayed.message)
         storage = entry is not None and entry.tier == TIER_STORAGE

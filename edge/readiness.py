@@ -1,4 +1,4 @@
-"""Readiness of this edge for clients: a lease, links to all primaries, and an answer of every partition."""
+"""Readiness of this edge for clients: a lease, links to all primaries, and a response of every partition."""
 
 from dataclasses import dataclass
 
@@ -10,24 +10,24 @@ from wire.messages.retained import ReadRetained
 
 __all__ = ["Readiness"]
 
-UNANSWERED_MAX = 1_000  # questions: the edge renews its lease while thousands of partitions are asked
+UNANSWERED_MAX = 1_000  # probes: the edge renews its lease while thousands of partitions are probed
 
 
 @dataclass(slots=True, frozen=True)
 class _Probe:
-    """A question to one partition."""
+    """A probe of one partition."""
 
     unserved: set[int]
     partition: int
 
     def answered(self, answer: Control) -> None:
-        """Note that the partition serves."""
+        """Mark the partition as serving."""
         del answer
         self.unserved.discard(self.partition)
 
 
 class Readiness:
-    """Asks every partition once."""
+    """Probes every partition once."""
 
     def __init__(self, node: EdgeNode, requests: PartitionRequests, follower: EdgeMapFollower) -> None:
         self._node = node
@@ -36,12 +36,12 @@ class Readiness:
         self._unserved: set[int] | None = (
             None  # partitions that have not answered this incarnation yet; None: not asked
         )
-        self._unasked: list[int] = []  # those of them that come later, the next one last
+        self._unasked: list[int] = []  # those without a probe yet, the next one last
 
     def look(self) -> bool:
-        """Return True once clients can be served: a lease, and every partition's primary has answered something.
+        """Return True once clients can be served: a lease, and a response of every partition's primary.
 
-        The first call that finds a lease and all links begins to ask; each one asks some more.
+        The first call with a lease and all links starts the probes; each call sends more.
         """
         if not self._node.may_admit() or not self._follower.storage_linked():
             return False
@@ -50,7 +50,7 @@ class Readiness:
             self._unasked = sorted(self._unserved, reverse=True)
         while self._unasked and len(self._unserved) - len(self._unasked) < UNANSWERED_MAX:
             number = self._unasked[-1]
-            # A read without effect: it is answered when the partition serves, as the first CONNECT would be.
+            # A read without effect: like the first CONNECT it is answered once the partition serves.
             question = ReadRetained(self._requests.next_number(), number, 0, "$SYS/ready", "", 1)
             if not self._requests.ask(question, _Probe(self._unserved, number).answered, self._node.now):
                 break

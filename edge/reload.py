@@ -1,6 +1,6 @@
-"""Parts of a reload that the edge adds: certificates, limits and rules of its listeners, and their chains of logins.
+"""Reload parts of the edge: certificates, limits and rules of its listeners, and their authentication chains.
 
-A reload may add authorities of clients. One that is taken away wants a restart: connections that it let in would stay.
+A reload may add authorities of clients. Removal of one requires a restart: the connections of its clients would stay.
 """
 
 import ssl
@@ -32,11 +32,11 @@ Rules = tuple[RuleBook, dict[str, str], object]  # in force, marks of files, set
 
 
 class ListenerCertificates:
-    """Certificate, key and authority of clients of one listener; handshakes from now on use what is put in force.
+    """Certificate, key and client authority of one listener; later handshakes use the reloaded files.
 
     Args:
         listener: The listener.
-        gateways: Reads what clients show; the nodes' authority changes there together with the contexts.
+        gateways: Reads clients' certificates; its authority of the nodes changes together with the contexts.
     """
 
     def __init__(self, listener: EdgeListener, gateways: GatewayCertificates) -> None:
@@ -53,7 +53,7 @@ class ListenerCertificates:
         """Read the listener's files.
 
         Raises:
-            UserError: One is wrong, or an authority was taken away.
+            UserError: One is unusable, or an authority was removed.
         """
         name = self._listener.settings.name
         signers = gateway_signers(config)
@@ -64,33 +64,33 @@ class ListenerCertificates:
                 old = self._held[0]
                 if old is not None and context is not None and loses_authority(old, context):
                     raise UserError(
-                        f"listener {name}: an authority was taken away from client_ca {settings.client_ca}: restart "
-                        "the node, for clients that it let in would stay"
+                        f"listener {name}: an authority was removed from client_ca {settings.client_ca}: restart "
+                        "the node, because its connected clients would stay"
                     )
                 return context, marks, signers, certified_hosts(settings)
-        raise UserError(f"listener {name} is named no more: restart the node")
+        raise UserError(f"listener {name} was removed from the settings: restart the node")
 
     def current(self) -> Loaded:
         """Return the context in force."""
         return self._held
 
     def difference(self, loaded: Loaded) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files with changed content."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: Loaded) -> None:
-        """Use this context for every handshake from now on."""
+        """Use this context for later handshakes."""
         self._listener.context, self._gateways.signers = loaded[0], loaded[2]
         self._listener.hosts.set_certified(loaded[3])
         self._held = loaded
 
 
 class ListenerLimitsReload:
-    """Limits of one listener; connections stay, and have what they may use from now on.
+    """Limits of one listener; connections stay, with the new limits.
 
     Args:
         listener: The listener.
-        replace: Has its live clients judged by other limits.
+        replace: Applies other limits to its live clients.
     """
 
     def __init__(self, listener: EdgeListener, replace: Callable[[ListenerPolicy], None]) -> None:
@@ -100,28 +100,28 @@ class ListenerLimitsReload:
         self.settings: Sequence[str] = tuple(f"edge.listeners.{listener.settings.name}.{key}" for key in LIMITS)
 
     def load(self, config: Any) -> ListenerSettings:
-        """Return the listener's settings; their ranges are judged already.
+        """Return the listener's settings; their ranges are validated already.
 
         Raises:
-            UserError: It is named no more.
+            UserError: It was removed.
         """
         name = self._listener.settings.name
         for settings in config.edge.listeners:
             if settings.name == name:
                 return settings  # type: ignore[no-any-return]
-        raise UserError(f"listener {name} is named no more: restart the node")
+        raise UserError(f"listener {name} was removed from the settings: restart the node")
 
     def current(self) -> ListenerSettings:
         """Return the settings in force."""
         return self._held
 
     def difference(self, loaded: ListenerSettings) -> list[str]:
-        """Return nothing: the settings say it all."""
+        """Return no further differences: the settings contain all of them."""
         del loaded
         return []
 
     def put(self, loaded: ListenerSettings) -> None:
-        """Go by these limits from now on."""
+        """Apply these limits."""
         former, self._held = self._held, loaded
         if all(getattr(loaded, key) == getattr(former, key) for key in LIMITS):
             return
@@ -132,17 +132,18 @@ class ListenerLimitsReload:
 
 
 class ListenerLogins:
-    """Files of users of one listener's chain; logins from now on are judged by what is put in force.
+    """Files of users of one listener's chain; later logins use the reloaded files.
 
-    A client whose user is in its file no more, or has another secret there, is closed.
+    A client is closed if its user was removed from the file, or has another secret there.
 
     Args:
         name: Of the listener.
-        config: What the node was started with.
-        chains: Of this edge; the listener's is put there.
+        config: Of the start.
+        chains: Of this edge; receives the listener's chain.
         end_those: Closes live clients.
+
     Raises:
-        UserError: A file is wrong.
+        UserError: A file is unusable.
     """
 
     def __init__(
@@ -164,24 +165,24 @@ class ListenerLogins:
         """Read the listener's files.
 
         Raises:
-            UserError: One is wrong.
+            UserError: One is unusable.
         """
         for listener in config.edge.listeners:
             if listener.name == self._name:
                 loaded = ListenerChain(listener, config.edge, self._chains)
                 return loaded, loaded.marks
-        raise UserError(f"listener {self._name} is named no more: restart the node")
+        raise UserError(f"listener {self._name} was removed from the settings: restart the node")
 
     def current(self) -> tuple[ListenerChain, dict[str, str]]:
         """Return the chain in force."""
         return self._held
 
     def difference(self, loaded: tuple[ListenerChain, dict[str, str]]) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files with changed content."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: tuple[ListenerChain, dict[str, str]]) -> None:
-        """Judge by these files from now on."""
+        """Apply these files."""
         former, new = self._held[0], loaded[0]
         if loaded[1] == self._held[1]:
             return
@@ -200,13 +201,14 @@ class ListenerLogins:
 
 
 class ListenerRuleFiles:
-    """Rules of all listeners of an edge; live clients are judged by them in slices.
+    """Rules of all listeners of an edge; live clients are authorized by them in slices.
 
     Args:
-        config: What the node was started with.
-        replace: Judges by other rules from now on.
+        config: Of the start.
+        replace: Applies other rules.
+
     Raises:
-        UserError: A file is wrong.
+        UserError: A file is unusable.
     """
 
     def __init__(self, config: Any, replace: Callable[[RuleBook], None]) -> None:
@@ -225,7 +227,7 @@ class ListenerRuleFiles:
         """Read the files of all listeners.
 
         Raises:
-            UserError: One is wrong, or a listener has none any more.
+            UserError: One is unusable, or a listener has no rules any more.
         """
         return _read_rules(config.edge.listeners)
 
@@ -234,11 +236,11 @@ class ListenerRuleFiles:
         return self._held
 
     def difference(self, loaded: Rules) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files with changed content."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: Rules) -> None:
-        """Judge by these rules from now on."""
+        """Apply these rules."""
         if loaded[1:] != self._held[1:]:
             self._replace(loaded[0])
         self._held = loaded

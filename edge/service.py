@@ -1,4 +1,4 @@
-"""The edge's process: sockets, certificates and dialling around the core and its loop. Decides nothing about MQTT."""
+"""The edge's process: sockets, certificates and dials around the core and its loop. No MQTT decisions."""
 
 import logging
 import os
@@ -76,8 +76,8 @@ __all__ = ["EdgeService", "main"]
 logger = logging.getLogger(__name__)
 
 NS = 1_000_000_000
-STARTING_S = 0.05  # between looks whether clients can be let in
-BEAT_S = 1.0  # afterwards, together with heartbeats: what changes whom to dial says so
+STARTING_S = 0.05  # between checks of readiness
+BEAT_S = 1.0  # afterwards, together with heartbeats: changes that require dials wake it earlier
 DIAL_TIMEOUT_S = 3.0
 
 
@@ -99,9 +99,9 @@ class EdgeService:
         self._config = config
         self._rng = random.Random(process.folder.incarnation)
         self._relinked = trio.Event()
-        self._open = False  # clients are let in
+        self._open = False  # clients are admitted
         self._lists: dict[str, ClientFiles] = {}  # by listener
-        self._own = WindowedMax()  # pieces of work that are no client's
+        self._own = WindowedMax()  # work outside of clients' packets
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -224,7 +224,7 @@ class EdgeService:
         self.core.node.ordered = take
 
     def _alive_loads(self) -> dict[str, float]:
-        """Return how loaded the members say to be that gossip holds alive."""
+        """Return the loads of the members that gossip considers alive."""
         members = self._gossip.believes() if self._gossip is not None else {}
         return {name: each.load for name, each in members.items() if each.state == "alive"}
 
@@ -249,9 +249,9 @@ class EdgeService:
         self.core.keep_ledger(EdgeLedger(sink, node, lambda: time.time_ns() - int(boot_time() * NS), _wall_ms))
 
     async def _beat(self, nursery: trio.Nursery, loop: Loop, addresses: dict[str, str]) -> None:
-        """Dial whom the map names, open the listeners once clients can be served, notice the end of this incarnation.
+        """Dial nodes of the map, open the listeners once clients can be served, detect the end of this incarnation.
 
-        The core's own deadlines are none of trio's business: the loop sleeps no longer than until the next of them.
+        The core's own deadlines do not involve trio: the loop sleeps at most until the next of them.
         """
         said_ready = False
         waiting = WaitingLog(logger)
@@ -297,7 +297,7 @@ class EdgeService:
     # --- sockets
 
     def accept(self, listener: object, fd: int, address: str, port: int = 0) -> None:
-        """Take a connection that the kernel accepted, or close it; None as listener is that of the links."""
+        """Attach a connection that the kernel accepted, or close it; listener None is that of links."""
         if listener is None:
             self._accept_link(fd, address)
         else:
@@ -308,7 +308,7 @@ class EdgeService:
         self.core.node.count(what)
 
     def _hand_over_state(self, name: str) -> HandoffReply:
-        """Return what a balancer is told that has a client for a listener."""
+        """Return the reply to a balancer that offers a client of a listener."""
         core = self.core
         if not self._open or self._process.stopping.is_set() or not core.node.has_lease():
             return HandoffReply.NOT_READY
@@ -323,7 +323,7 @@ class EdgeService:
         listener = next(each for each in self._listening if each.policy.name == name)
         self.core.node.wake()
         address = "" if listener.front_door is not None else peer_of(fd)
-        self._arrivals.accept(listener, fd, address, 0, waited_s, shared=True)  # the balancer closes its copy behind it
+        self._arrivals.accept(listener, fd, address, 0, waited_s, shared=True)  # the balancer closes its copy later
 
     def _accept_link(self, fd: int, address: str) -> None:
         pending, now = self.core.peers.pending, boot_time()
@@ -342,7 +342,7 @@ class EdgeService:
         if self._process.contexts is None:
             return None
         if conn.tls is None:
-            return ("", "", "")  # a link that never finished its handshake names nobody
+            return ("", "", "")  # a link without a finished handshake has no identity
         self._process.contexts.revoked.check(conn.tls.getpeercert(True))
         try:
             return peer_identity(conn.tls)
@@ -350,7 +350,7 @@ class EdgeService:
             return ("", "", "")
 
     def _cut_revoked(self) -> None:
-        """End links whose certificates the lists that are in force now revoke."""
+        """Close links with certificates that the current lists revoke."""
         assert self._process.contexts is not None
         for conn in self.core.peers.connections():
             why = self._process.contexts.revoked.end_of(conn.tls.getpeercert(True))
@@ -362,7 +362,7 @@ class EdgeService:
     # --- dialling
 
     def _dial(self, nursery: trio.Nursery) -> None:
-        """Keep links to every node that this edge has to dial, and to the seeds until the map is known."""
+        """Keep links to every node that this edge must dial, and to the seeds until the map is known."""
         for dial in self._dialling.due():
             nursery.start_soon(self._dial_one, dial)
 
@@ -392,7 +392,7 @@ class EdgeService:
         self._dialling.connected(dial.name, conn)
 
     def _make_doors(self, loop: Loop, chains: Chains, allowed: int) -> None:
-        """Make what lets clients in, stops letting them in, lets them go, and tries the way of a message."""
+        """Create the parts that admit, refuse, drain and probe."""
         metrics, core, seeds = self._process.metrics, self.core, self._config.node.seeds
         core.peers.pending.known.fix("seeds", map(host_of, seeds))
         actors = core.node, core.hot, loop, core.clients, core.conduct
@@ -402,7 +402,7 @@ class EdgeService:
         metrics.pool("edge_clients", lambda: self._arrivals.pool.counts)
         metrics.gauge(
             "connections_waiting",
-            "Connections that wait for the rate of their listener, by listener.",
+            "Connections queued by the accept rate limit, by listener.",
             self._arrivals.waiting,
             ("listener",),
         )
@@ -422,35 +422,39 @@ class EdgeService:
         trio.lowlevel.add_instrument(StepLag(self._own))
         metrics.gauge(
             "own_work_longest_seconds",
-            "Longest piece of work that is no client's (gossip, beats, map, metrics, timers) in the last 30 to 60 s.",
+            "Longest step outside of client packets (gossip, heartbeats, map, metrics, timers) in the last 30 to 60 s.",
             self._own.longest_s,
         )
         metrics.check("client_lists", lambda: not any(files.problem() for files in self._lists.values()))
         metrics.gauge(
             "client_lists_seconds_left",
-            "Seconds until the first revocation list of a listener's clients is stale, negative when it is.",
+            "Seconds until the first revocation list for a listener's clients becomes stale, negative afterwards.",
             lambda: {(name,): files.seconds_left for name, files in self._lists.items() if files.lists is not None},
             ("listener",),
         )
-        metrics.gauge("sockets", "Open connections, links included.", lambda: float(counters()["connections"]))
+        metrics.gauge("sockets", "Open connections, including links.", lambda: float(counters()["connections"]))
         metrics.gauge("clients", "Client connections.", lambda: float(len(core.clients)))
         expose_traffic(metrics, core.clients.doors, counters, core.routes.local)
         expose_events(metrics, lambda: core.counts, counters)
         expose_durations(metrics, core.hot, core.subscribing.times)
-        metrics.gauge("logins_that_end", "Ends of tokens and the like.", lambda: float(core.logins.ends))
+        metrics.gauge(
+            "logins_that_end", "Sessions with an expiry of their credentials.", lambda: float(core.logins.ends)
+        )
         metrics.counter(
             "login_answers_total",
-            "Answers of authenticators and outcomes of chains, by listener.",
+            "Results of authentication steps and chains, by listener.",
             lambda: {(listener, what): float(count) for listener, what, count in chains.outcomes()},
             ("listener", "answer"),
         )
         metrics.gauge("routes_cached", "Topics in the route cache.", lambda: float(counters()["routes"]))
         metrics.gauge(
-            "outbox_bytes", "Bytes that storage has not acknowledged.", lambda: float(counters()["outbox_bytes"])
+            "outbox_bytes",
+            "Bytes of messages that storage has not acknowledged.",
+            lambda: float(counters()["outbox_bytes"]),
         )
         metrics.counter(
             "pacing_switched_on_total",
-            "Times that waiting between turns was found to make larger batches.",
+            "Number of times that pacing of iterations was enabled to enlarge batches.",
             lambda: float(loop.pacing_switched_on()),
         )
         metrics.check("lease", core.node.has_lease, depends=True)

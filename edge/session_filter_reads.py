@@ -1,8 +1,9 @@
-"""Filters of a resumed session that were too many for the answer to its CONNECT: read in pages, judged, and taken.
+"""Filters of large resumed sessions: read in pages after CONNECT, authorized, and removed if refused.
 
-Nothing waits for it. Each push to such a client is judged until its connection ends, unless it may receive everything;
-a copy for a group that it may not have goes to another member, for its partition takes its place in that group at the
-first refusal. This takes the other filters, with their routes. Decision: docs/adr/0134-filters-of-large-sessions.md.
+No other work waits for it. Each push to such a client is authorized until its connection ends, unless it may receive
+all topics. A refused copy of a shared subscription goes to another member, because the partition removes this one at
+the first refusal. This module removes the other filters, with their routes.
+Decision: docs/adr/0134-filters-of-large-sessions.md.
 """
 
 import math
@@ -18,21 +19,21 @@ from wire.messages.sessions import FiltersListed, ListFilters, SessionSubscripti
 
 __all__ = ["ANSWER_S", "READ_AT_ONCE", "WAITING_MIN", "SessionFilterReads"]
 
-READ_AT_ONCE = 4  # sessions of partitions that answer; of each one page is under way, or waits to be judged
-ANSWER_S = 2.0  # for a partition; then others are read, and it holds no place until it answers
-AGAIN_S = 1.0  # where too many requests wait
-WAITING_MIN = 64  # clients, above which those that are gone are looked for: who comes again and again waits once
+READ_AT_ONCE = 4  # sessions of responsive partitions; each has one page requested or unchecked
+ANSWER_S = 2.0  # for a partition; then others are read, and it does not count until it responds
+AGAIN_S = 1.0  # retry delay while too many requests are pending
+WAITING_MIN = 64  # clients, above which closed ones are removed: a reconnecting client must not accumulate entries
 
 
 class SessionFilterReads:
-    """The sessions of one edge whose filters are being read.
+    """The sessions of one edge with filters to read.
 
     Args:
         node: This edge.
         requests: To partitions.
-        sweep: Names the clients whose filters were not told, and takes what is not granted.
+        sweep: Lists the clients with unknown filters, and removes refused ones.
 
-    A client that leaves before all of its filters were judged is named to the sweep's ``left``.
+    A client that disconnects before the check of all its filters is passed to the sweep's ``left``.
     """
 
     def __init__(self, node: EdgeNode, requests: PartitionRequests, sweep: ReauthorizationPass[Client]) -> None:
@@ -40,14 +41,14 @@ class SessionFilterReads:
         self._requests = requests
         self._sweep = sweep
         self._waiting: dict[int, deque[Client]] = {}  # by partition
-        self._reading: Counter[int] = Counter()  # pages that are not answered, by partition
+        self._reading: Counter[int] = Counter()  # unanswered pages, by partition
         self._answer_by: dict[int, float] = {}  # of those partitions
-        self._pages: deque[tuple[Client, list[str], int]] = deque()  # to be judged: filters, and where the next begins
+        self._pages: deque[tuple[Client, list[str], int]] = deque()  # unchecked: filters, and start of the next page
         self._next_at = 0.0
         self._waiting_max = WAITING_MIN
 
     def step(self, now: float) -> None:
-        """Judge a page, and ask for the filters of the next client."""
+        """Check a page, and request the filters of the next client."""
         if self._pages:
             client, names, next_skip = self._pages.popleft()
             if client.conn.closed:
@@ -67,7 +68,7 @@ class SessionFilterReads:
                 self._ask(client, 0, now)
 
     def _sort_in(self) -> None:
-        """Take those whom the sweep names, and forget some that are gone."""
+        """Queue new clients of the sweep, and remove some closed ones."""
         untold = self._sweep.untold
         while untold:
             client = untold.popleft()
@@ -87,7 +88,7 @@ class SessionFilterReads:
 
     @property
     def waiting(self) -> int:
-        """Clients whose filters nobody asked for yet."""
+        """Number of clients without a request for their filters."""
         return sum(map(len, self._waiting.values()))
 
     def _has_primary(self, partition: int) -> bool:
@@ -95,11 +96,11 @@ class SessionFilterReads:
         return partition < len(partitions) and partitions[partition].primary != ""
 
     def _answers(self, partition: int) -> bool:
-        """Whether a partition has a primary that has not been silent for too long."""
+        """Return whether a partition has a primary that responds in time."""
         return self._has_primary(partition) and self._node.now < self._answer_by.get(partition, math.inf)
 
     def _has_room(self) -> bool:
-        """Whether a page more may be read; a partition that does not answer holds up no other one."""
+        """Return whether another page may be requested; an unresponsive partition does not delay the others."""
         reading = sum(count for partition, count in self._reading.items() if count and self._answers(partition))
         return reading + len(self._pages) < READ_AT_ONCE
 
@@ -114,7 +115,7 @@ class SessionFilterReads:
             self._reading[client.partition] += 1
             self._answer_by.setdefault(client.partition, now + ANSWER_S)
         else:
-            self._sweep.untold.append(client)  # from its beginning: what was judged is judged once more
+            self._sweep.untold.append(client)  # from its first page: a repeated check is harmless
             self._next_at = now + AGAIN_S
 
     def _listed(self, client: Client, answer: Control) -> None:
@@ -127,7 +128,7 @@ class SessionFilterReads:
             self._sweep.untold.append(client)
             return
         held: dict[str, SessionSubscription] = client.subscriptions
-        fresh = [one for one in answer.subscriptions if one.topic_filter not in held]  # what it subscribed to is newer
+        fresh = [one for one in answer.subscriptions if one.topic_filter not in held]  # its own SUBSCRIBEs are newer
         held.update((one.topic_filter, one) for one in fresh)
         self._pages.append((client, [one.topic_filter for one in fresh], answer.next_skip))
 
@@ -140,7 +141,7 @@ class SessionFilterReads:
         self._node.wake()
 
     def next_deadline(self) -> float:
-        """Return when this goes on: at once while something can be judged or asked for."""
+        """Return when the next step is due: at once while filters can be checked or requested."""
         if self._pages:
             return 0.0
         if self._sweep.untold or (self._waiting and self._has_room() and self._next_partition() is not None):

@@ -1,4 +1,4 @@
-"""Reason why an edge does not serve clients yet, in one line; all words are in ``wire/node/startup_log.py``."""
+"""Reason why an edge does not serve clients yet, in one line; ``wire/node/startup_log.py`` has the shared texts."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,9 +14,9 @@ class StartupConditions:
 
     Args:
         node: The edge.
-        is_ready: Whether every partition has answered.
-        seeds: Where it looks for routers (node.seeds).
-        peers: Says why a router that answered made no link.
+        is_ready: Returns whether every partition has responded.
+        seeds: Router addresses (node.seeds).
+        peers: Knows why a router that responded made no link.
     """
 
     def __init__(self, node: EdgeNode, is_ready: Callable[[], bool], seeds: Sequence[str], peers: PeerTable) -> None:
@@ -34,10 +34,10 @@ class StartupConditions:
         if missing:
             return missing
         if not node.lease.knows_policy:
-            return f"policy epoch {node.lease.policy_floor} has not come from a router yet"
+            return f"policy epoch {node.lease.policy_floor} was not received from a router yet"
         for primary in self._gaps.primaries(node.map):
             peer = node.peer_of(primary)
             if peer is None or peer.conn is None:
                 entry = node.map.nodes.get(primary)
                 return f"no link to {primary} at {entry.address if entry is not None else 'an unknown address'}"
-        return "" if self._is_ready() else "not every partition has answered yet that it serves"
+        return "" if self._is_ready() else "some partitions have not answered yet"

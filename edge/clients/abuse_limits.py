@@ -1,18 +1,17 @@
-"""Conduct of an edge's clients: who is refused for a while because of what it, or its address, did before.
+"""Abuse limits of an edge's clients: temporary refusals after failed logins, flapping or takeovers.
 
-| what | bound | refused |
+| event | bound | refused |
 |---|---|---|
 | wrong credentials | ``failed_logins_max`` a minute of one address | the address, for 5 minutes |
 | ends of connections | ``flapping_ends_max`` a minute of one client ID from one address | this pair, for 5 minutes |
 | takeovers | ``takeovers_max`` a minute of one client ID | a CONNECT of that client ID, for a delay that doubles |
 | clients of a user | limit ``connections_user_max`` | a further one, with 0x97 |
 | CONNECTs of a user | limit ``connect_rate_user_max`` a second | a further one, with 0x9F |
-| bytes sent | limit ``daily_bytes_max`` of its user | the user until midnight UTC, with 0x97; what came is dealt with |
+| bytes sent | limit ``daily_bytes_max`` of its user | the user until midnight UTC, with 0x97, after processing them |
 
-A CONNECT that is refused for its address or its client ID gets 0x9F before its credentials are looked at; behind TLS an
-address with failed logins is closed before its handshake, which costs more than all else. Never is a user, or a client
-ID, refused for what a stranger does at another address. These are no bans of the cluster: another edge knows nothing of
-them.
+A CONNECT refused for its address or client ID gets 0x9F before its credentials are checked. Behind TLS the edge closes
+an address with failed logins before the handshake, which is the most expensive step. Events at one address never cause
+a refusal of a user or client ID at another address. These are not bans: other edges do not know them.
 """
 
 from collections import Counter
@@ -33,11 +32,11 @@ from mqtt.reasons import ReasonCode
 
 __all__ = ["AbuseLimits"]
 
-WILLS_BURST_S = 2.0  # a primary hands a will over again each second: its repeats find what a second brought
+WILLS_BURST_S = 2.0  # a primary sends a will again each second; the burst admits such repeats
 
 
 class AbuseLimits:
-    """The conduct of one edge's clients.
+    """The abuse limits of one edge.
 
     Args:
         node: This edge.
@@ -50,7 +49,7 @@ class AbuseLimits:
         self._clients = clients
         self._utc = utc
         self._daily = DailyBytes()
-        self._connects = Buckets(1.0, 1.0)  # of users with a limit, in seconds: a second's worth at once
+        self._connects = Buckets(1.0, 1.0)  # of users with a limit, in seconds: a burst of one second
         self._of_users: dict[str, Counter[str]] = {}  # user with such a limit -> its client IDs here
         self._failed_logins: FailedLogins | None = None
         self._flapping: Flapping | None = None
@@ -59,8 +58,9 @@ class AbuseLimits:
         self.bound()
 
     def bound(self) -> None:
-        """Go by the node's limits of now. Who is refused stays so for its time, unless there is no limit any more."""
-        limits, nobody = self._node.limits, TrustedNetworks()  # a listener's own load balancers: ``Seat.metered``
+        """Apply the node's current limits. A current refusal keeps its duration unless the limit was removed."""
+        limits = self._node.limits
+        nobody = TrustedNetworks()  # load balancers are exempt by ``ConnectionSlot.metered``
         failures, ends, free = limits.failed_logins_max, limits.flapping_ends_max, limits.takeovers_max
         if not failures or self._failed_logins is None:
             self._failed_logins = FailedLogins(nobody, failures) if failures else None
@@ -80,12 +80,12 @@ class AbuseLimits:
     # --- new connections
 
     def refusal(self, intake: AdmissionControl, address: str, *, secure: bool) -> str:
-        """Return "", or the name of the counter that refuses a new connection before a byte is read.
+        """Return "", or the counter of the refusal of a new connection before its first byte is read.
 
         Args:
             intake: Of its listener.
-            address: Of the client, "" for one that is not known.
-            secure: Its handshake would come next.
+            address: Of the client, "" if unknown.
+            secure: A TLS handshake would follow.
         """
         now = self._node.now
         asked = self._failed_logins if secure and intake.is_metered(address) else None
@@ -94,7 +94,7 @@ class AbuseLimits:
         return intake.refusal(address, now)
 
     def connect_refusal(self, client: Client, client_id: str) -> int:
-        """Return 0, or the reason code of a CONNECT whose address, or whose client ID there, is refused."""
+        """Return 0, or the reason code if the address, or the client ID at that address, is refused."""
         seat, now = client.seat, self._node.now
         if seat is None or not seat.metered:
             return 0
@@ -105,7 +105,7 @@ class AbuseLimits:
         return 0
 
     def takeover_refusal(self, client: Client) -> int:
-        """Return 0, or the reason code of a client that was let in, while its client ID is taken over too often."""
+        """Return 0, or the reason code while the client ID of an authenticated client is taken over too often."""
         if self._takeovers is not None and self._takeovers.refused_s(client.client_id, self._node.now):
             return self._refused("takeovers", client)
         return 0
@@ -118,11 +118,11 @@ class AbuseLimits:
     # --- daily quotas
 
     def is_metered(self, client: Client) -> bool:
-        """Return whether the bytes of a client that was let in count."""
+        """Return whether the bytes of an authenticated client count."""
         return _quota(client) > 0
 
     def quota_refusal(self, client: Client) -> int:
-        """Return 0, or the reason code of a client whose user has nothing left of today, or too many clients here."""
+        """Return 0, or the reason code if the user has used up its day's bytes or has too many clients here."""
         quota, most, rate = _quota(client), client.known_bounds.connections_user_max, _connect_rate(client)
         if rate and not self._connects.take(client.owner, self._node.now, 1.0 / rate):
             return self._refused("user_connects", client)
@@ -131,19 +131,19 @@ class AbuseLimits:
         if not (most and client.owner):
             return 0
         held = self._of_users.get(client.owner, ())
-        if client.client_id not in held and len(held) >= most:  # one that takes its own over is no further one
+        if client.client_id not in held and len(held) >= most:  # a takeover of its own client ID adds none
             return self._refused("user_connections", client, ReasonCode.QUOTA_EXCEEDED)
         self.recount(client)
         return 0
 
     def recount(self, client: Client) -> None:
-        """Count a client among its user's if there is a limit of those now, be they more than it already."""
+        """Count a client of a user with a connection limit, even beyond the limit."""
         if client.known_bounds.connections_user_max and client.owner and not client.counted_as:
             self._of_users.setdefault(client.owner, Counter())[client.client_id] += 1
             client.counted_as = client.owner
 
     def sent(self, conn: LoopConnection, octets: int) -> None:
-        """Count bytes that a metered client has sent; with more than was left it is ended."""
+        """Count bytes that a metered client has sent; disconnect it beyond its quota."""
         client = conn.context
         if not isinstance(client, Client):
             return
@@ -158,38 +158,38 @@ class AbuseLimits:
     # --- events
 
     def login_failed(self, client: Client) -> None:
-        """Note that credentials were wrong; an error of a backend is none."""
+        """Count wrong credentials; a backend error does not count."""
         seat = client.seat
         if self._failed_logins is None or seat is None or not seat.metered:
             return
-        if self._failed_logins.failed(seat.address, self._node.now):  # behind TLS no CONNECT of it is read any more
+        if self._failed_logins.failed(seat.address, self._node.now):  # behind TLS its later CONNECTs are not read
             record = refusal_record(client, ReasonCode.CONNECTION_RATE_EXCEEDED, "failed logins")
             self._node.audit(record)
 
     def taken_over(self, client_id: str) -> None:
-        """Note that another connection with a client ID ended one of this edge's."""
+        """Count a takeover that ended a connection of this edge."""
         if self._takeovers is not None:
             self._takeovers.taken(client_id, self._node.now)
 
     def may_fire_will(self) -> bool:
-        """Take one of a second's wills; return False, and take none, where they are used up."""
+        """Consume one will of the rate; return False if the rate is used up."""
         return self._wills is None or self._wills.take("", self._node.now)
 
     def will_at(self) -> float:
-        """Return when one more will may go out."""
+        """Return when the next will may be published."""
         now = self._node.now
         return now if self._wills is None else now + self._wills.wait_s("", now)
 
     # --- a part of edge/access.py
 
     def closed(self, client: Client, why: int) -> None:
-        """Free the place of a connection that is gone, and count its end if it had a session."""
+        """Free the slot of a closed connection, and count its end if it had a session."""
         del why
         if client.counted_as:
             self._forget_of_user(client)
         seat = client.seat
         if seat is None and client.first_bytes is not None:
-            seat = client.first_bytes.seat  # it went before its CONNECT
+            seat = client.first_bytes.seat  # closed before its CONNECT
         if seat is None:
             return
         seat.leave()
@@ -207,10 +207,10 @@ class AbuseLimits:
 
 
 def _connect_rate(client: Client) -> int:
-    """Return how many CONNECTs a second its user may send, 0 for no limit and for an anonymous client."""
+    """Return the user's CONNECTs a second, 0 for no limit and for an anonymous client."""
     return client.known_bounds.connect_rate_user_max if client.owner else 0
 
 
 def _quota(client: Client) -> int:
-    """Return the bytes that its user may send in a day, 0 for no limit and for an anonymous client."""
+    """Return the user's bytes a day, 0 for no limit and for an anonymous client."""
     return client.bounds.daily_bytes_max if client.bounds is not None and client.owner else 0

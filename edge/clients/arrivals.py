@@ -1,15 +1,15 @@
-"""Connections of clients from accept until they are attached: who waits, who gets a place, who is closed unread.
+"""Connections of clients from accept until they are attached: admission, queueing and refusal.
 
-| a new connection | what becomes of it |
+| a new connection | result |
 |---|---|
 | of an address with failed logins, or beyond a limit of its address | closed, counted by its reason |
 | within the listener's rate | is attached |
-| beyond it | waits unread for its address's turn (``edge/listeners/accept_queue.py``), then is attached |
-| waits for longer than 5 s, or is the newest one of the address with most that wait | closed, counted |
+| beyond it | is queued unread, fairly by address (``edge/listeners/accept_queue.py``), then attached |
+| queued longer than 5 s, or the newest one of the address with most queued | closed, counted |
 
-From its attachment until it has authenticated a connection has a place in the pool ``edge_clients``
-(``conf/admission.py``): a newcomer may displace it. Behind a load balancer all of that follows the PROXY header, which
-names the address. Sockets are closed here, and decisions are those of the parts named above.
+Between attachment and authentication a connection has a place in the pool ``edge_clients`` (``conf/admission.py``): a
+newer connection may displace it. Behind a load balancer all of that follows the PROXY header, which names the address.
+This module closes sockets; the parts named above decide.
 """
 
 import os
@@ -31,36 +31,36 @@ from edge.node.node import NS, EdgeNode
 
 __all__ = ["Arrivals"]
 
-REFUSED_MAX = 1_000  # connections beyond connections_max that may wait for their CONNACK 0x89
+REFUSED_MAX = 1_000  # connections beyond connections_max that may be pending for their CONNACK 0x89
 FULL, LATE, GONE = "refused_accept_rate", "refused_accept_late", "accept_gone"  # counters
 CROWDED, NO_PLACE = "connections_refused", "refused_unauthenticated"
 
 
 class ArrivalSockets(Protocol):
-    """Attaching and closing of connections."""
+    """Attaches and closes connections."""
 
     def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> LoopConnection:
-        """Take a connected socket."""
+        """Attach a connected socket."""
 
     def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
         """Close a connection."""
 
 
 class AcceptLoop(Protocol):
-    """Sockets of the loop."""
+    """Socket operations of the loop."""
 
     def rest(self, fd: int) -> None:
-        """Accept no more on a listener until the next sweep."""
+        """Stop accepting on a listener until the next sweep."""
 
     def read_on(self, conn: LoopConnection) -> None:
-        """Read the first bytes of a connection that waited."""
+        """Read the first bytes of a queued connection."""
 
     def share(self, fd: int) -> None:
-        """Know of a socket that another process may have it too."""
+        """Mark a socket as possibly shared with another process."""
 
 
 class _Newcomer:
-    """A connection that is not attached, or whose PROXY header was read."""
+    """A connection that is not attached, or is attached with its PROXY header read."""
 
     __slots__ = ("address", "client", "fd", "listener", "port", "shared", "waited_s")
 
@@ -78,10 +78,10 @@ class Arrivals:
         hot: Attaches and closes connections.
         loop: Owns their sockets.
         clients: The attached connections.
-        conduct: Judges addresses.
-        listening: Whose waiting connections are followed.
+        conduct: Checks addresses.
+        listening: Listeners with queues.
         clock: Boot time.
-        places_max: Places of connections that have not authenticated, at most.
+        places_max: Largest number of places of unauthenticated connections.
 
     Attributes:
         pool: The places.
@@ -109,17 +109,18 @@ class Arrivals:
     def accept(
         self, listener: EdgeListener, fd: int, address: str, port: int, waited_s: float = 0.0, shared: bool = False
     ) -> bool:
-        """Take a client's connection, or close it.
+        """Queue or attach a client's connection, or close it.
 
         Args:
-            listener: At which it came.
+            listener: The accepting listener.
             fd: Its descriptor.
-            address: Of its other end; not of interest behind a load balancer.
-            port: Likewise, 0 for one that is not known.
-            waited_s: Since it came, elsewhere.
+            address: Of its other end; ignored behind a load balancer.
+            port: Likewise, 0 if unknown.
+            waited_s: Time since its accept in another process.
             shared: Another process may have the socket too.
+
         Returns:
-            Whether it was taken; it may still wait.
+            False if it was closed.
         """
         newcomer = _Newcomer(listener, fd, address, port, waited_s, shared)
         if listener.front_door is None:
@@ -132,10 +133,10 @@ class Arrivals:
             refusal = CROWDED
         return self._refuse(newcomer, refusal) if refusal else self._attach(newcomer, None)
 
-    # --- turns of waiting connections: a part of edge/access.py
+    # --- queued connections: a part of edge/access.py
 
     def step(self, now: float) -> None:
-        """Attach the connections whose turn it is, and close those that waited for too long."""
+        """Attach the connections that are due, and close those that were queued too long."""
         for listener in self._listening:
             intake = listener.intake
             for newcomer in intake.take_due(now):
@@ -158,7 +159,7 @@ class Arrivals:
     # --- one connection
 
     def _judge(self, newcomer: _Newcomer) -> tuple[str, ConnectionSlot | None]:
-        """Return ("", its seat), (name of the counter of the refusal, None) or (WAITS, None)."""
+        """Return ("", its slot), (counter of the refusal, None) or (WAITS, None)."""
         intake, address, now = newcomer.listener.intake, newcomer.address, self._node.now
         refusal = self._conduct.refusal(intake, address, secure=newcomer.listener.context is not None)
         if refusal:
@@ -182,7 +183,7 @@ class Arrivals:
         return WAITS, None
 
     def _seat(self, newcomer: _Newcomer) -> tuple[str, ConnectionSlot | None]:
-        """Give a connection its seat, and a place among those that have not authenticated."""
+        """Take a connection slot, and a place among the unauthenticated connections."""
         seat = newcomer.listener.intake.enter(newcomer.address)
         crowded = newcomer.client is None and self._is_crowded()
         place, displaced = self.pool.admit(self._node.now, seat.address if seat.metered else "", seat, crowded=crowded)
@@ -198,10 +199,10 @@ class Arrivals:
         return "", seat
 
     def _admit_late(self, newcomer: _Newcomer) -> None:
-        """Attach a connection whose turn has come."""
+        """Attach a queued connection that is due."""
         client, seat = newcomer.client, None
         if client is not None and (client.conn.closed or client.first_bytes is None or not client.first_bytes.waits):
-            return  # it went meanwhile
+            return  # closed meanwhile
         refusal = newcomer.listener.intake.number_refusal(newcomer.address)
         if client is None and is_gone(newcomer.fd):
             refusal = GONE
@@ -216,7 +217,7 @@ class Arrivals:
             self._loop.read_on(client.conn)
 
     def _attach(self, newcomer: _Newcomer, seat: ConnectionSlot | None) -> bool:
-        """Attach a connection; without a seat it gets one behind its PROXY header."""
+        """Attach a connection; without a slot it gets one after its PROXY header."""
         listener, limits = newcomer.listener, self._node.limits
         first_bytes: ProxiedSocket | None = None
         if listener.front_door is not None:
@@ -244,7 +245,7 @@ class Arrivals:
         return True
 
     def _named(self, newcomer: _Newcomer, named: str) -> tuple[str, ConnectionSlot | None]:
-        """Judge a client by the address that its PROXY header names."""
+        """Admit a client by the address of its PROXY header."""
         newcomer.address = named or peer_of(newcomer.fd)
         return self._judge(newcomer)
 
@@ -254,22 +255,22 @@ class Arrivals:
         return False
 
     def _end(self, newcomer: _Newcomer, refusal: str) -> None:
-        """Close a connection that waited."""
+        """Close a queued connection."""
         if newcomer.client is None:
             self._refuse(newcomer, refusal)
             return
         proxied = newcomer.client.first_bytes
         assert proxied is not None
         if proxied.waits and not newcomer.client.conn.closed:
-            proxied.judged(refusal, None)  # counted when the connection is gone
+            proxied.judged(refusal, None)  # counted when the connection is closed
             self._hot.close(newcomer.client.conn, linger=False)
 
     def _is_crowded(self) -> bool:
-        """Return whether there is not even room to say 0x89."""
+        """Return whether the edge has no capacity even for CONNACK 0x89."""
         return len(self._clients) >= self._node.limits.connections_max + REFUSED_MAX
 
     def _knows(self, address: str, now: float) -> bool:
-        """Return whether an address is known; "" is that of the listener's own load balancers."""
+        """Return whether an address is known; "" means a load balancer of the listener."""
         return not address or self.known.knows(address, now)
 
 

@@ -1,7 +1,7 @@
-"""Claims polls: a partition's new primary asks which of its clients this edge holds.
+"""Claims polls: a partition's new primary requests the claims of its clients that this edge holds.
 
-The answer goes in messages that fit into a frame, however many clients of a partition an edge holds. Once a partition
-has polled, answers of its former primaries to CONNECTs count no more.
+Each message of the response fits into a frame, however many clients of a partition an edge holds. After a partition's
+poll the edge ignores responses of its former primaries to CONNECTs.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from wire.messages.sessions import Claim, Claims, PollClaims, SessionOpened
 
 __all__ = ["PIECE_BYTES", "ClaimsPolls", "claims_in_pieces"]
 
-PIECE_BYTES = 1024 * 1024  # of one message, one claim at least; well below FRAME_BYTES_MAX
-CLAIM_BYTES = 64  # beside client ID and owner, whose characters take up to four bytes
+PIECE_BYTES = 1024 * 1024  # of one message, at least one claim; well below FRAME_BYTES_MAX
+CLAIM_BYTES = 64  # besides client ID and owner (up to 4 bytes a character)
 
 
 class ClaimsPolls:
@@ -23,31 +23,31 @@ class ClaimsPolls:
     def __init__(self, node: EdgeNode, clients: Clients) -> None:
         self._node = node
         self._clients = clients
-        self._polled: dict[int, int] = {}  # partition -> highest partition_epoch of a poll
+        self._polled: dict[int, int] = {}  # partition -> highest partition_epoch of its polls
 
     def __len__(self) -> int:
         return len(self._polled)
 
     def answer(self, node: str, poll: PollClaims) -> None:
-        """Name the claims of a partition's clients."""
+        """Send the claims of a partition's clients."""
         self._polled[poll.partition] = max(poll.partition_epoch, self._polled.get(poll.partition, 0))
         claims = [
             Claim(client.client_id, client.number, client.owner_epoch, client.session, client.owner, client.owner_made)
             for client in self._clients.at_partition(poll.partition)
-            # One that is still opening has owner_epoch 0: its CONNECT may be committed, and is asked again.
+            # A client that is opening has owner_epoch 0: its CONNECT may be committed, and is requested again.
             if client.phase in (ClientPhase.OPEN, ClientPhase.OPENING)
         ]
         for piece in claims_in_pieces(poll, claims):
             if not self._node.tell(node, piece):
-                return  # without the last piece none counts, and the poll comes again
+                return  # the primary ignores an incomplete response and polls again
 
     def is_outdated(self, opened: SessionOpened) -> bool:
-        """Return whether an answer to CONNECT is of a primary that another one has followed."""
+        """Return whether a response to CONNECT is of a former primary."""
         return opened.partition_epoch < self._polled.get(opened.partition, 0)
 
 
 def claims_in_pieces(poll: PollClaims, claims: list[Claim]) -> Iterator[Claims]:
-    """Return the messages that answer a poll, in order; without claims, one that says just that."""
+    """Return the messages that answer a poll, in order; one empty message if there are no claims."""
     begin = size = 0
     for position, claim in enumerate(claims):
         length = CLAIM_BYTES + 4 * (len(claim.client_id) + len(claim.owner))

@@ -1,7 +1,7 @@
-"""The connections of clients: the table of them, by partition too, and how one of them is ended.
+"""The table of client connections, indexed by partition too, and the ways to end a connection.
 
-Who may connect is decided in ``edge/clients/connect.py``; what an end is reported as, in
-``edge/clients/disconnecting.py``. Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
+``edge/clients/connect.py`` decides admission; ``edge/clients/disconnecting.py`` reports ends to partitions.
+Source: MQTT 5.0 sections 3.2.2, 3.14, 4.13.
 """
 
 import logging
@@ -29,11 +29,11 @@ EVENTS = {"taken_over": "takeover", "kicked": "kicked"}  # of the journal; all o
 
 
 class Clients:
-    """Connections of one edge's clients, with those that have not sent CONNECT.
+    """Connections of one edge's clients, including those that have not sent CONNECT.
 
     Attributes:
-        lifecycle: Whom opened and ended connections, and their filters, are told.
-        adopted: Connections that ever came.
+        lifecycle: Observers of opened and ended connections and of their filters.
+        adopted: Number of connections ever attached.
         doors: Open connections by listener and MQTT version.
     """
 
@@ -46,14 +46,14 @@ class Clients:
         self.lifecycle.watch(self)
         self._clients: dict[int, Client] = {}
         self._new = 0  # that have not sent CONNECT
-        self._by_partition: dict[int, dict[int, Client]] = {}  # those that asked for their claim, by number
+        self._by_partition: dict[int, dict[int, Client]] = {}  # that requested their claim, by number
 
     def __len__(self) -> int:
         return len(self._clients)
 
     @property
     def connecting(self) -> int:
-        """Connections that have sent CONNECT: strangers who have not take no place from clients."""
+        """Number of connections that have sent CONNECT; others do not count against the limit."""
         return len(self._clients) - self._new
 
     def came(self, client: Client) -> None:
@@ -74,13 +74,13 @@ class Clients:
         return list(self._clients.values())
 
     def adopt(self, client: Client) -> None:
-        """Take a connection whose socket was accepted and attached."""
+        """Add an accepted and attached connection."""
         self._clients[client.number] = client
         self.adopted += 1
         self._new += 1
 
     def remove(self, client: Client) -> bool:
-        """Forget a connection that is gone; False if it was forgotten before."""
+        """Remove a closed connection; False if it was removed before."""
         if self._clients.pop(client.number, None) is None:
             return False
         self._new -= client.is_new
@@ -96,40 +96,40 @@ class Clients:
         self.doors[client.policy.name, client.version] += 1
 
     def disconnected(self, client: Client) -> None:
-        """Count one that ended."""
+        """Count an ended connection."""
         self.doors[client.policy.name, client.version] -= 1
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
-        """Filters are no connections."""
+        """Ignore subscriptions."""
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
-        """Filters are no connections."""
+        """Ignore subscriptions."""
 
     def place(self, client: Client) -> int:
-        """Find the partition that a connection's claim belongs to, and return it."""
+        """Assign a connection to the partition of its client ID, and return it."""
         client.partition = self._node.map.partition_for(client.client_id)
         self._by_partition.setdefault(client.partition, {})[client.number] = client
         return client.partition
 
     def at_partition(self, partition: int) -> list[Client]:
-        """Return the connections whose claims belong to a partition: a dead primary leaves many to look through."""
+        """Return the connections of a partition; the index avoids a scan of all clients after a failover."""
         return list(self._by_partition.get(partition, {}).values())
 
     # --- ending connections
 
     def end(self, client: Client, last: bytes = b"") -> None:
-        """Write the last bytes, stop reading, flush, half-close: the client reads the reason."""
+        """Write the last bytes, stop reading, flush, half-close: the client receives the reason."""
         self._loop.close(client.conn, last)
 
     def leave(self, client: Client) -> None:
-        """Close a client that said DISCONNECT; what was written before is flushed."""
+        """Close a client that sent DISCONNECT; its pending output is flushed."""
         self._loop.leave(client.conn)
 
     def disconnect(self, client: Client, reason_code: int, server: str = "") -> None:
-        """Tell a v5 client why, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close.
+        """Send a v5 client the reason, and close [MQTT-4.13.2-1]; a 3.1.1 client only sees the close.
 
         Args:
-            server: Where it is to go (Server Reference), "" for nowhere.
+            server: Server Reference, "" for none.
         """
         if reason_code not in ALLOWED_REASON_CODES[PacketType.DISCONNECT]:  # [MQTT-3.14.2-1]
             reason_code = ReasonCode.UNSPECIFIED_ERROR
@@ -139,13 +139,13 @@ class Clients:
         self.end(client, last)
 
     def drop(self, client: Client, reason_code: int) -> None:
-        """Tell a v5 client why where that can be said at once, and close; what waits for it is not written (P9)."""
+        """Close a client without its pending output (P9); a v5 client gets the reason if it can be sent at once."""
         client.end_code = int(reason_code)
         told = client.version == 5 and reason_code in ALLOWED_REASON_CODES[PacketType.DISCONNECT]
         self._loop.cut(client.conn, encode_packet(Disconnect(reason_code, {}), 5) if told else b"")
 
     def drop_judged(self, client: Client, why: str) -> None:
-        """Close a client that the sweep over all of them lets stay no longer, and count why."""
+        """Close a client that the authorization sweep rejected, and count the reason."""
         self.count_end(why, client)
         self.drop(client, ReasonCode.NOT_AUTHORIZED)
 
@@ -163,7 +163,7 @@ class Clients:
         self.end(client, data)
 
     def error(self, conn: LoopConnection, reason_code: int) -> None:
-        """End a connection that broke the protocol, or a bound, as its phase demands."""
+        """End a connection after a protocol error or exceeded bound, as its phase demands."""
         self._node.wake()
         client = conn.context
         if not isinstance(client, Client):
@@ -198,12 +198,12 @@ class Clients:
                 why=page.why,
             )
         if client.first_bytes is not None and client.first_bytes.outcome:
-            self._node.count(client.first_bytes.outcome)  # there was no client
+            self._node.count(client.first_bytes.outcome)  # no client was known yet
             return
         self._node.count("closed_by_peer" if why == 0 else "closed_by_us" if why == 1 else "closed_failed")
 
     def cut(self, conn: LoopConnection) -> None:
-        """End a connection for which too much is held."""
+        """Close a connection that exceeds its memory bound."""
         client = conn.context
         last = b""
         if isinstance(client, Client):
@@ -214,15 +214,15 @@ class Clients:
         self._loop.cut(conn, last)
 
     def close_all(self, reason_code: int) -> None:
-        """Close every client: the node is drained, or begins a new incarnation."""
+        """Close every client: the node is drained, or starts a new incarnation."""
         for client in self.all():
             if client.phase == ClientPhase.OPEN:
                 self.disconnect(client, reason_code)
-            elif not client.leaves_at:  # to close that one would say that its DISCONNECT was accepted
+            elif not client.leaves_at:  # closing that one would mean that its DISCONNECT was accepted
                 self.end(client)
 
     def cut_all(self, reason_code: int) -> None:
-        """Close every client at once and write nothing that waits for it, unlike ``close_all``."""
+        """Close every client at once without its pending output, unlike ``close_all``."""
         last = encode_packet(Disconnect(reason_code, {}), 5)
         for client in self.all():
             client.end_code = reason_code
@@ -230,7 +230,7 @@ class Clients:
             self._loop.cut(client.conn, last if told else b"")
 
     def _bound_of(self, client: Client, reason_code: int) -> str:
-        """Return which bound a packet of a client was beyond, for the journal; "" for none."""
+        """Return the bound that a client's packet exceeded, for the journal; "" for none."""
         if reason_code != ReasonCode.PACKET_TOO_LARGE:
             return ""
         if not client.was_open:
@@ -240,7 +240,7 @@ class Clients:
         )
 
     def count_end(self, reason: str, client: Client | None = None, why: str = "") -> None:
-        """Count the end of a connection by its reason, and write it down with the client that it is about."""
+        """Count the end of a connection by its reason, and record it in the journal of its client."""
         self._node.count(f"disconnects_{reason}")
         if client is not None:
             event = EVENTS.get(reason, "ended")

@@ -1,4 +1,4 @@
-"""The announcements of CONNACK: this edge's caps where they differ from what the client asked for.
+"""The properties of CONNACK: this edge's limits where they differ from the client's request.
 
 Source: MQTT 5.0 section 3.2.2.3.
 """
@@ -15,29 +15,29 @@ from mqtt.reasons import ReasonCode
 
 __all__ = ["ConnackBuilder"]
 
-PLAIN_MAX = 64  # CONNACKs kept
-PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4): no limit of ours
+PLAIN_MAX = 64  # cached CONNACKs
+PACKET_BYTES_MAX = 268_435_460  # of the protocol (section 2.1.4), not a setting
 
 
 class ConnackBuilder:
-    """Encodes the CONNACKs that accept, as this edge's limits demand."""
+    """Encodes successful CONNACKs with this edge's limits."""
 
     def __init__(self, node: EdgeNode) -> None:
         self._node = node
-        # (version, Session Present, the limits that it tells) -> a CONNACK that says nothing of the client's own
+        # (version, Session Present, announced limits) -> a CONNACK without client-specific properties
         self._plain: dict[tuple[int, bool, int, int], bytes] = {}
 
     def keep_alive(self, bounds: Bounds, packet: Connect) -> tuple[int, int | None]:
-        """Return the effective keep alive and what to announce as Server Keep Alive [MQTT-3.2.2-21]."""
+        """Return the effective keep alive, and the Server Keep Alive to announce or None [MQTT-3.2.2-21]."""
         cap = bounds.keep_alive_max_s
         if 0 < packet.keep_alive_s <= cap:
             return packet.keep_alive_s, None
         return cap, cap if packet.protocol_version == 5 else None
 
     def fits(self, client: Client, packet: Connect) -> bool:
-        """Return False if our CONNACK, of which nothing may be left out, is too large for the client [MQTT-3.1.2-24].
+        """Return False if our CONNACK, with all its mandatory properties, is too large for the client [MQTT-3.1.2-24].
 
-        The client's session expiry is decided before.
+        The client's session expiry must be decided before.
         """
         if not packet.properties:
             return True
@@ -48,13 +48,13 @@ class ConnackBuilder:
         return len(encode_packet(Connack(False, ReasonCode.SUCCESS, announced), 5)) <= limit
 
     def encoded(self, client: Client, packet: Connect, session_present: bool, keep_alive_s: int | None) -> bytes:
-        """Return the CONNACK of an open session, b"" if the client takes none of that size [MQTT-3.1.2-24].
+        """Return the CONNACK of an open session, b"" if it exceeds the client's maximum packet size [MQTT-3.1.2-24].
 
         Args:
-            client: Whose session is open.
+            client: With an open session.
             packet: Its CONNECT.
-            session_present: As the partition found it.
-            keep_alive_s: What to announce as Server Keep Alive, None for nothing.
+            session_present: As the partition reported it.
+            keep_alive_s: Server Keep Alive to announce, None for none.
         """
         plain = client.version < 5 or not (
             packet.properties
@@ -87,7 +87,7 @@ class ConnackBuilder:
         asked = limits.announce_maximum_packet_size or PropertyId.MAXIMUM_PACKET_SIZE in packet.properties
         asked = asked or bounds.packet_bytes_max < limits.maximum_packet_size
         if asked and bounds.packet_bytes_max < PACKET_BYTES_MAX:
-            # Whom it is not told learns of it by DISCONNECT 0x95 (section 3.2.2.3.6).
+            # Without the property a client learns of the limit by DISCONNECT 0x95 (section 3.2.2.3.6).
             properties[PropertyId.MAXIMUM_PACKET_SIZE] = bounds.packet_bytes_max
         wanted = limits.response_information and property_values.wants_response_information(packet.properties)
         if wanted and not set(client.client_id) & set("+#/"):  # it becomes one level of a topic name

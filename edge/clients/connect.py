@@ -1,9 +1,9 @@
-"""CONNECT to CONNACK: judging a CONNECT, having its sender proved, claiming its client ID, opening the session.
+"""CONNECT to CONNACK: validation, authentication, claim of the client ID, opening of the session.
 
-Checks what the specification demands of CONNECT, applies this edge's caps, claims the client ID at its partition, and
-writes CONNACK when the claim is committed. Who the client is, ``edge/login/logins.py`` decides, who owns a client ID,
-``storage/sessions/ownership.py``, and how a connection ends, ``edge/clients/disconnecting.py``. Source: MQTT 5.0
-sections 3.1, 3.2, 4.12; MQTT 3.1.1 section 3.1.
+Validates CONNECT, applies this edge's caps, claims the client ID at its partition, and writes CONNACK after the claim
+is committed. ``edge/login/logins.py`` decides the identity, ``storage/sessions/ownership.py`` the owner of a client ID,
+and ``edge/clients/disconnecting.py`` the end of a connection.
+Source: MQTT 5.0 sections 3.1, 3.2, 4.12; MQTT 3.1.1 section 3.1.
 """
 
 import secrets
@@ -41,22 +41,22 @@ from wire.messages.sessions import OpenSession, SessionOpened
 __all__ = ["Connecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-CODES_OF_ENDS = {  # of one that has its CONNACK: DISCONNECT does not know these [MQTT-4.12.1-2]
+CODES_OF_ENDS = {  # after CONNACK: DISCONNECT does not have these codes [MQTT-4.12.1-2]
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: ReasonCode.NOT_AUTHORIZED,
     ReasonCode.BANNED: ReasonCode.NOT_AUTHORIZED,
     ReasonCode.SERVER_UNAVAILABLE: ReasonCode.SERVER_BUSY,
 }
-WHY_NOT_OPENED: dict[int, str] = {  # for the audit; a partition that is busy has refused nobody
+WHY_NOT_OPENED: dict[int, str] = {  # for the audit; a busy partition is not a refusal
     ReasonCode.NOT_AUTHORIZED: "the session belongs to another user",
     ReasonCode.QUOTA_EXCEEDED: "too many stored sessions",
 }
 TELL_ORIGINS = ("stratamq-origin", "1")  # user property of CONNECT
-CLAIMS_FEW, CLAIMS_MANY = 8, 16  # leave together: the gap between claims grows below, and shrinks above
+CLAIMS_FEW, CLAIMS_MANY = 8, 16  # claims of a batch: the gap between batches grows below, and shrinks above
 
 
 @dataclass(slots=True)  # not frozen: one is made for each connection
 class _Claim:
-    """A client ID that was claimed."""
+    """A claimed client ID."""
 
     connecting: "Connecting"
     client: Client
@@ -71,14 +71,14 @@ class Connecting:
 
     Args:
         node: This edge.
-        loop: Where sessions are opened and answers written.
+        loop: Opens sessions and writes responses.
         clients: The connections.
         requests: Requests to partitions.
-        leaving: How connections end: reports of ends leave with claims.
+        leaving: Reports ends of connections; the reports are sent together with claims.
         logins: Runs the chain of a listener.
-        memory: Whether this edge holds too much already.
-        conduct: Whether an address or a client ID is refused for what it did before.
-        rights: What each client may do.
+        memory: Refuses clients while this edge holds too much memory.
+        conduct: Refuses addresses and client IDs by their history.
+        rights: Permissions of each client.
         peer_of: Returns the peer's address of a socket, "" if it has none.
         new_client_id: Makes a client ID for a client that has none.
     """
@@ -117,7 +117,7 @@ class Connecting:
         self.turns = ConnectTurns(node, clients, self._go_on)
 
     def bound(self) -> None:
-        """Go by the node's limits of now where something was made of them."""
+        """Apply the node's current limits to the derived state."""
         limits = self._node.limits
         self._session_rate.bound(limits.session_rate, limits.session_burst)
         self.turns.bound()
@@ -125,7 +125,7 @@ class Connecting:
     # --- CONNECT
 
     def connect(self, client: Client, first_byte: int, body: bytes) -> None:
-        """Take the first packet of a connection."""
+        """Handle the first packet of a connection."""
         if first_byte >> 4 != 1:  # [MQTT-3.1.0-1]
             self._clients.count_end("not_connect", client)
             self._clients.end(client)
@@ -149,7 +149,7 @@ class Connecting:
             self._go_on(client)
 
     def _go_on(self, client: Client) -> None:
-        """Judge a CONNECT whose turn it is, and begin its login."""
+        """Validate a CONNECT that the queue released, and start its login."""
         assert client.connect is not None
         reason_code = self._judge(client, client.connect)
         if reason_code:
@@ -160,10 +160,10 @@ class Connecting:
         if client.phase != ClientPhase.OPENING:
             self._node.wake()
 
-    # --- answers of logins
+    # --- results of logins
 
     def _let_in(self, client: Client) -> None:
-        """Open the session of a client that was let in; its certificate may have named its client ID."""
+        """Open the session of an authenticated client; its certificate may have set its client ID."""
         if client.seat is not None:
             client.seat.authenticated(client.owner, self._node.now)
         if len(client.client_id.encode()) > self._node.limits.client_id_bytes_max:
@@ -172,7 +172,7 @@ class Connecting:
         self._open(client)
 
     def refused(self, client: Client, code: ReasonCode, *, guessed: bool) -> None:
-        """Refuse a client, or end one that has its CONNACK; of a session that waits for it the will is discarded."""
+        """Refuse a client, or disconnect an open one. If its session was opened meanwhile, discard the will."""
         if guessed:
             self._conduct.login_failed(client)
         if client.phase == ClientPhase.OPEN:
@@ -183,7 +183,7 @@ class Connecting:
         self._clients.refuse(client, code)
 
     def expired(self, client: Client) -> None:
-        """End a client whose token or other proof is over."""
+        """Disconnect a client after its token or other credential expired."""
         self._node.count("refused_login_expired")
         if client.phase == ClientPhase.OPEN:
             self._clients.count_end("expired", client)
@@ -192,7 +192,7 @@ class Connecting:
             self.refused(client, ReasonCode.NOT_AUTHORIZED, guessed=False)
 
     def renewed(self, client: Client) -> None:
-        """Judge an open client by what it has proved now: its filters, and all that it does from here on."""
+        """Authorize an open client by its new identity: its filters and all later packets."""
         self._rights.renew(client, self._node.now, self._address_of(client))
 
     def _refuse_malformed(self, client: Client, error: RemoteProtocolError) -> None:
@@ -205,7 +205,7 @@ class Connecting:
         self._clients.refuse(client, error.reason_code)
 
     def _admit(self) -> int:
-        """Return 0x89 while too many are connected: an edge in a storm serves those that it has."""
+        """Return 0x89 while too many clients are connected: an overloaded edge serves its present clients."""
         if self._clients.connecting > self._node.limits.connections_max:
             self._node.count("refused_connections")
             return ReasonCode.SERVER_BUSY
@@ -261,7 +261,7 @@ class Connecting:
         self.claim_waiting(self._node.now)
 
     def _give_rights(self, client: Client) -> int:
-        """Join a client with its rules; return 0, or why they do not let it leave the will that it brings."""
+        """Attach a client's rules; return 0, or the reason code that refuses its will."""
         assert client.connect is not None
         self._rights.admit(client, self._node.now, self._address_of(client))
         will = client.connect.will
@@ -277,7 +277,7 @@ class Connecting:
         return ReasonCode.NOT_AUTHORIZED
 
     def _judge_again(self, client: Client) -> int:
-        """Return 0, or the reason code of a client whose rules moved while its session was opened by other bounds."""
+        """Return 0, or the reason code if the client's rules changed while its session was opened with other bounds."""
         if self._rights.bounds_of(client) != client.bounds:
             return ReasonCode.SERVER_BUSY
         return self._give_rights(client)
@@ -286,11 +286,11 @@ class Connecting:
         return client.seat.address if client.seat is not None else self._peer_of(client.conn.fd)
 
     def lease_regained(self, now: float) -> None:
-        """Claim what waits at once."""
+        """Send pending claims at once."""
         self._claim_at = now
 
     def claim_waiting(self, now: float) -> None:
-        """Claim what waits, for the lease or for company: in a storm claims that go together cost a fraction."""
+        """Send pending claims if the lease and the batching gap allow; batching makes them much cheaper."""
         claims = bool(self._waiting) and now >= self._claim_at and self._node.may_admit()
         if not (claims or now >= self._leaving.report_at):
             return
@@ -305,14 +305,16 @@ class Connecting:
                         self._claim(client, now)
 
     def _next_gap_s(self, claimed: int) -> float:
-        """Return how long the next claims wait for company: TLS handshakes thin a storm out, and few gain little."""
+        """Return the gap until the next batch: TLS handshakes thin out a connect storm, and small batches save
+        little.
+        """
         gap_s = self._node.limits.claim_gap_s
         if claimed == 1 or claimed > CLAIMS_MANY:
             return max(gap_s, self._gap_s / 2)
         return min(gap_s * GAP_GROWTH_MAX, self._gap_s * 2) if claimed < CLAIMS_FEW else self._gap_s
 
     def next_deadline(self) -> float:
-        """Return when claims or reports that wait for company are due."""
+        """Return when the next batch of claims or reports is due."""
         if self._waiting and self._node.may_admit():
             return min(self._claim_at, self._leaving.report_at)
         return self._leaving.report_at
@@ -340,7 +342,7 @@ class Connecting:
             may_create=self._take_token(client, now),
             owner=client.owner,
             owner_made=client.owner_made,
-            judged=0 if self._rights.judges_nobody else number,  # no other rules: all filters are told
+            judged=0 if self._rights.judges_nobody else number,  # no other rules: all filters are returned
             sessions_max=bounds.sessions_user_max,
             queue_messages_max=bounds.queue_messages_max,
             queue_bytes_max=bounds.queue_bytes_max,
@@ -351,7 +353,7 @@ class Connecting:
             self._clients.refuse(client, ReasonCode.SERVER_BUSY)
 
     def _take_token(self, client: Client, now: float) -> bool:
-        """Take a token of the client's address, and of its user, where its CONNECT may make a stored session."""
+        """Consume a token of the client's address and user if its CONNECT may create a durable session."""
         if not client.expiry_s or not self._session_rate.enabled:
             return True
         whose = payers(client, self._peer_of)
@@ -367,7 +369,7 @@ class Connecting:
                 self._session_rate.give_back(key, self._node.now)
 
     def _expiry(self, packet: Connect) -> int:
-        """Return the session expiry that this connection gets, in seconds; 0 is ephemeral."""
+        """Return the session expiry of this connection in seconds; 0 is ephemeral."""
         cap = self._node.limits.session_expiry_max_s
         if packet.protocol_version < 5:
             return 0 if packet.clean_start else (cap or NO_EXPIRY_INTERVAL)
@@ -375,7 +377,7 @@ class Connecting:
         return min(wanted, cap) if cap else wanted
 
     def opened(self, client: Client, answer: SessionOpened) -> None:
-        """Take the partition's answer to a claim."""
+        """Handle the partition's response to a claim."""
         client.opening = None
         if client.session_tokens:
             self._settle_token(client, made=not (answer.reason_code or answer.session_present))
@@ -396,7 +398,7 @@ class Connecting:
             self._node.wake()
 
     def _opened(self, client: Client, answer: SessionOpened) -> None:
-        """Write CONNACK, unless the client is not let in any more."""
+        """Write CONNACK, unless the client lost its permission to connect."""
         began: list[Client] = [client]
         stands = self._logins.stands(client, partial(self._judged_anew, answer=answer, began=began))
         began.clear()
@@ -433,7 +435,7 @@ class Connecting:
             options.maximum_packet_size = property_values.maximum_packet_size(properties)
             alias_maximum = property_values.topic_alias_maximum(properties)
             options.topic_alias_maximum = min(alias_maximum, limits.topic_alias_maximum)
-            # [MQTT-3.1.2-29]: without problem information no PUBACK and PUBREC has a user property.
+            # [MQTT-3.1.2-29]: without problem information PUBACK and PUBREC have no user property.
             asks = TELL_ORIGINS in property_values.user_properties(properties)
             options.tells_origins = asks and property_values.wants_problem_information(properties)
         client.takes_reasons = packet.protocol_version == 5 and property_values.wants_problem_information(properties)
@@ -445,7 +447,7 @@ class Connecting:
             client.subscriptions = {told.topic_filter: told for told in answer.subscriptions}
             untold = answer.session_present and not (answer.judged or answer.subscriptions)
             self._rights.opened(client, answer.session_present, len(client.subscriptions), untold=untold)
-        # Session Present as the partition found it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
+        # Session Present as the partition reported it [MQTT-3.2.2-2] [MQTT-3.2.2-3].
         connack = self._connacks.encoded(client, packet, answer.session_present, told_keep_alive)
         if connack:
             self._loop.write(client.conn, connack, needs_lease=True)
@@ -454,23 +456,23 @@ class Connecting:
         client.has_will = will is not None
         if will is not None:
             client.will_at_once = not (client.expiry_s and will.properties.get(PropertyId.WILL_DELAY_INTERVAL))
-        client.connect = None  # the will and the properties live at the partition
+        client.connect = None  # the partition stores the will and the properties
         self._loop.resume(client.conn)
         self._clients.lifecycle.connected(client, answer)
 
     def _judged_anew(self, client: Client, answer: SessionOpened, began: list[Client]) -> None:
-        """Go on at once, or have the client come again: what its session was given meanwhile went to nobody."""
+        """Resume at once, or make the client reconnect: copies pushed to its session meanwhile were not delivered."""
         if began or not client.session:
             self._opened(client, answer)
         else:
             self._clients.refuse(client, ReasonCode.SERVER_BUSY)
 
     def ended(self, client: Client) -> None:
-        """Note that a connection is gone, whatever it waited for."""
+        """Remove a closed connection from all pending work."""
         if client.phase == ClientPhase.OPENING and client in self._waiting:
             self._waiting.remove(client)
         if client.phase == ClientPhase.OPENING and client.owner_epoch:
-            self._leaving.report(client, clean=True)  # it was judged once more, and has no CONNACK
+            self._leaving.report(client, clean=True)  # it was authenticated again, and has no CONNACK
         if client.opening is not None:
-            client.opening.withdrawn = True  # should it be asked again, of another primary
+            client.opening.withdrawn = True  # ignored if it is sent again to another primary
         self._leaving.ended(client)

@@ -1,7 +1,7 @@
-"""CONNECTs that wait for the rate of their edge (``edge.connect_rate_max``): dealt by address in turn.
+"""Queue of CONNECTs beyond the edge's rate (``edge.connect_rate_max``), fair by address.
 
-All listeners share this rate, so that addresses within the rates of several listeners could use it up. A CONNECT waits
-unanswered, 5 s at most, and is refused with 0x89 behind that, or where too many wait
+All listeners share this rate: addresses within the rates of several listeners could use it up. A CONNECT waits
+unanswered for at most 5 s, and is refused with 0x89 after that or if the queue is full
 (``edge/listeners/accept_queue.py``).
 """
 
@@ -18,23 +18,23 @@ __all__ = ["ConnectTurns"]
 
 
 class ConnectTurns:
-    """The waiting CONNECTs of one edge: a part of ``edge/access.py``.
+    """The queued CONNECTs of one edge: a part of ``edge/access.py``.
 
     Args:
         node: This edge.
         clients: Its connections.
-        go_on: Called for a client whose turn has come.
+        go_on: Called for each released client.
     """
 
     def __init__(self, node: EdgeNode, clients: Clients, go_on: Callable[[Client], None]) -> None:
         self._node, self._clients, self._go_on = node, clients, go_on
         self._queue: AcceptQueue[Client] | None = None
-        self._unlimited: list[Client] = []  # waited when the limit was taken away
+        self._unlimited: list[Client] = []  # were queued when the limit was removed
         self._rate = 0.0
         self.bound()
 
     def bound(self) -> None:
-        """Go by the node's limit of now."""
+        """Apply the node's current limit."""
         before, self._rate = self._rate, self._node.limits.connect_rate_max
         if not self._rate:
             self._unlimited += self._queue.take_all() if self._queue is not None else ()
@@ -45,7 +45,7 @@ class ConnectTurns:
             self._queue.set_rate(self._rate)
 
     def admit_or_wait(self, client: Client) -> bool:
-        """Return whether a CONNECT goes on now; otherwise it waits, or is refused."""
+        """Return whether a CONNECT may proceed now; otherwise it is queued or refused."""
         if self._queue is None:
             return True
         now, seat = self._node.now, client.seat
@@ -60,7 +60,7 @@ class ConnectTurns:
         return False
 
     def step(self, now: float) -> None:
-        """Go on with those whose turn it is, and refuse those that waited for too long."""
+        """Release the due CONNECTs, and refuse those queued too long."""
         due, self._unlimited = self._unlimited, []
         late: list[Client] = []
         if self._queue is not None and len(self._queue):
@@ -73,7 +73,7 @@ class ConnectTurns:
             self._refuse(client)
 
     def next_deadline(self) -> float:
-        """Return when the next one may go on."""
+        """Return when the next CONNECT may proceed."""
         now = self._node.now
         if self._unlimited:
             return now

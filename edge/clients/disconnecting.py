@@ -1,4 +1,4 @@
-"""How connections leave: DISCONNECT, a lost connection, a takeover; and what their partitions are told of it.
+"""Ends of connections: DISCONNECT, a lost connection, a takeover; and their reports to partitions.
 
 Source: MQTT 5.0 sections 3.14, 4.13; docs/protocol.md section 4.
 """
@@ -25,19 +25,19 @@ from wire.messages.sessions import CloseSession, KickSession, SessionClosed, Ses
 __all__ = ["GAP_GROWTH_MAX", "Disconnecting"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-LEAVE_S = 10.0  # a client that said DISCONNECT is kept so long, at most, until its will is surely discarded
+LEAVE_S = 10.0  # largest delay of the close after DISCONNECT 0x00 until the will is discarded
 GAP_GROWTH_MAX = 4  # of claim_gap_s
 
 
 @dataclass(slots=True)  # not frozen: one is made for each such client
 class _Report:
-    """The report of a client that waits for its answer."""
+    """The report of a client with its socket open until the response."""
 
     clients: Clients
     client: Client
 
     def answered(self, answer: SessionClosed) -> None:
-        """Let the client go."""
+        """Close the client."""
         if answer.accepted:
             self.clients.leave(self.client)
 
@@ -50,8 +50,9 @@ class Disconnecting:
         clients: The connections.
         requests: Requests to partitions.
         conduct: Counts takeovers.
+
     Attributes:
-        report_at: When the reports that wait for company are due.
+        report_at: When the next batch of reports is due.
     """
 
     def __init__(self, node: EdgeNode, clients: Clients, requests: PartitionRequests, conduct: AbuseLimits) -> None:
@@ -60,21 +61,21 @@ class Disconnecting:
         self._clients = clients
         self._requests = requests
         self._conduct = conduct
-        self._unreported: list[Client] = []  # ended, and left nothing behind: reported with the next claims
+        self._unreported: list[Client] = []  # ended without session or will: reported with the next claims
         self._leaving: deque[Client] = deque()  # their DISCONNECT 0x00 is reported, and not accepted yet
 
     @property
     def waits(self) -> bool:
-        """Whether a client that said DISCONNECT has not been let go."""
+        """Whether a client that sent DISCONNECT is not closed yet."""
         return bool(self._leaving)
 
     @property
     def reports(self) -> int:
-        """Ends of connections that wait to be reported."""
+        """Number of ends to be reported with the next batch."""
         return len(self._unreported)
 
     def disconnect(self, client: Client, first_byte: int, body: bytes) -> None:
-        """Take a DISCONNECT: 0x00 discards the will [MQTT-3.14.4-3]; the expiry may change, not from 0."""
+        """Handle a DISCONNECT: 0x00 discards the will [MQTT-3.14.4-3]; the expiry may change, not from 0."""
         clean, changed = True, -1
         if body or first_byte != 0xE0:  # section 3.14.2.1: without a body it is 0x00
             packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
@@ -89,37 +90,37 @@ class Disconnecting:
         client.clean = clean
         client.end_code = max(client.end_code, 0)
         if not client.clean or not client.has_will:
-            # The report leaves before the socket closes: what the primary took has happened.
+            # The report is sent before the socket closes: the end precedes any later request of this client ID.
             self._report_end(client, changed)
             self._clients.leave(client)
             return
-        # That we close says that the will is discarded, whatever dies next: so the report is committed first.
+        # Our close confirms that the will is discarded, even if nodes fail afterwards: the report is committed first.
         client.leaves_at = self._node.now + LEAVE_S
         self._leaving.append(client)
         self.report(client, clean=True, expiry_s=changed)
 
     def ended(self, client: Client) -> None:
-        """Note that a connection is gone without DISCONNECT, or after one that was reported."""
+        """Report the end of a connection that closed without DISCONNECT."""
         if client.phase == ClientPhase.OPEN:
             self._report_end(client)
         client.enter(ClientPhase.ENDED)
 
     def tick(self, now: float) -> None:
-        """Close what said DISCONNECT long ago: its partition has no primary."""
+        """Close clients with an old unanswered DISCONNECT: their partition has no primary."""
         while self._leaving and self._leaving[0].leaves_at <= now:
             self._clients.leave(self._leaving.popleft())
 
     def report_waiting(self) -> None:
-        """Send the reports that waited for company."""
+        """Send the batch of reports."""
         unreported, self._unreported = self._unreported, []
         self.report_at = float("inf")
         for client in unreported:
             self.report(client, clean=client.clean)
 
     def _report_end(self, client: Client, expiry_s: int = -1) -> None:
-        """Report the end of a connection; where it leaves no session and no will, with the next claims.
+        """Report the end of a connection; without a session and a will, with the next claims.
 
-        Whoever connects with that client ID meanwhile takes the claim over from a connection that is gone.
+        A CONNECT with that client ID meanwhile takes over the closed connection.
         """
         client.enter(ClientPhase.ENDED)
         if client.session or client.has_will or not self._node.limits.claim_gap_s:
@@ -130,12 +131,12 @@ class Disconnecting:
         self._unreported.append(client)
 
     def report(self, client: Client, *, clean: bool, expiry_s: int = -1) -> None:
-        """Tell a connection's partition that it is over.
+        """Report the end of a connection to its partition.
 
         Args:
-            client: Whose connection it is.
-            clean: It said DISCONNECT 0x00.
-            expiry_s: The session expiry that it said with it, in seconds; -1: none.
+            client: Its connection ended.
+            clean: It sent DISCONNECT 0x00.
+            expiry_s: The session expiry of its DISCONNECT, in seconds; -1: none.
         """
         client.enter(ClientPhase.ENDED)
         request = CloseSession(
@@ -146,20 +147,20 @@ class Disconnecting:
             self._clients.count_end("reports_dropped")
 
     def kick(self, order: KickSession) -> SessionKicked:
-        """Close a connection whose client ID another one owns [MQTT-3.1.4-3], and return the answer."""
+        """Close a connection after a takeover of its client ID [MQTT-3.1.4-3], and return the response."""
         client = self._clients.get(order.connection)
         clean = False
         if client is not None and client.client_id == order.client_id and client.owner_epoch <= order.owner_epoch:
             clean = client.clean
             client.enter(ClientPhase.ENDED)
-            if not client.leaves_at:  # the answer to its report says whether it left in time
+            if not client.leaves_at:  # the response to its report decides whether its end came first
                 self._clients.count_end("taken_over", client)
                 self._conduct.taken_over(client.client_id)
                 self._clients.disconnect(client, ReasonCode.SESSION_TAKEN_OVER)
         return SessionKicked(order.request, order.client_id, clean, order.owner_epoch)
 
     def end_by_operator(self, order: OrderNode) -> NodeOrdered:
-        """End the connections of a client ID; a session that outlives them stays, and a will is fired."""
+        """End the connections of a client ID; a durable session stays, and a will fires."""
         try:
             kick = read_kick(order.subject.encode())
         except Unreadable as error:
@@ -177,4 +178,4 @@ class Disconnecting:
 
 
 def _told(_: SessionClosed) -> None:
-    """Take the answer to a report that nobody waits for."""
+    """Ignore the response to a report."""

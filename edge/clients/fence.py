@@ -1,8 +1,8 @@
-"""The lease as clients feel it: without one QoS 1 and 2 wait, and without one for long everybody is let go.
+"""Effects of the lease on clients: without it QoS 1 and 2 wait; after a longer time all clients are disconnected.
 
-When the lease ends is decided in ``wire/node/lease_holder.py``; the loop holds acknowledgements back by itself. Whoever
-takes rights away waits until a silent edge has surely let go of its clients, so their time counts from the end of the
-lease, not from when this node noticed it. Rules: docs/protocol.md section 2, docs/adr/0034 rule 6.
+``wire/node/lease_holder.py`` decides when the lease ends; the loop holds back acknowledgements by itself. A removal of
+permissions waits until an isolated edge has surely disconnected its clients. Their time therefore counts from the end
+of the lease, not from its detection by this node. Rules: docs/protocol.md section 2, docs/adr/0034 rule 6.
 """
 
 from edge.clients.clients import Clients
@@ -17,14 +17,14 @@ NEVER = float("inf")
 
 
 class Fence:
-    """Publishers that wait for a lease, and how long there has been none.
+    """Publishers paused until the next lease, and the time without a lease.
 
     ==========  =====================================  =============================================================
-    state       holds                                  way out
+    state       holds                                  transition
     ==========  =====================================  =============================================================
-    leased      the end of the lease                   the lease is over, or this incarnation: silent from then on
-    silent      when clients have to go                a lease: leased; that time: without
-    without     nothing: no client is left             a lease: leased
+    leased      the end of the lease                   end of the lease or of this incarnation: silent
+    silent      deadline of the clients                a lease: leased; the deadline: without
+    without     no client is left                      a lease: leased
     ==========  =====================================  =============================================================
     """
 
@@ -37,16 +37,16 @@ class Fence:
         self._closes_at = NEVER
 
     def wait(self, conn: LoopConnection) -> None:
-        """Keep a connection parked, which published without a lease, until there is one."""
+        """Resume a paused connection that published without a lease when there is one."""
         self._waiting.append(conn)
 
     def step(self, now: float) -> bool:
-        """Tell the loop about the lease, and clients where it matters; return whether it was regained just now."""
+        """Update the lease of the loop and act on clients; return whether the lease was regained in this call."""
         lease = self._node.lease
         leased = lease.has_lease(now)
         regained = leased and not self._had_lease
         self._loop.set_lease(int(lease.lease_until * NS) if leased else 0)
-        if leased or self._had_lease:  # a lease may end before its time: the map says that this incarnation is over
+        if leased or self._had_lease:  # a lease may end early: the map can declare this incarnation dead
             end = lease.lease_until if leased else min(now, lease.lease_until)
             self._closes_at = end + self._node.limits.fence_close_s
         self._had_lease = leased
@@ -63,5 +63,5 @@ class Fence:
         return regained
 
     def next_deadline(self) -> float:
-        """Return when the lease runs out, or the time of the clients without one."""
+        """Return when the lease expires; without one, the deadline of the clients."""
         return self._node.lease.lease_until if self._had_lease else self._closes_at

@@ -1,6 +1,6 @@
-"""The will of a CONNECT, as its partition keeps it: with all that whoever fires it has to know of its client.
+"""The will of a CONNECT in the form that its partition stores, with the client's data for firing it later.
 
-The client is gone by then, and its edge may be: limits of its user, its address and its certificate come from here.
+The client and its edge may no longer exist then: the limits of its user, its address and its certificate are copied.
 Decision: docs/adr/0209-wills-carry-their-clients-place.md.
 """
 
@@ -15,7 +15,7 @@ NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 
 
 def will_of(client: Client) -> SessionWill | None:
-    """Return the will of a client that was let in, None for none."""
+    """Return the will of an authenticated client, None for none."""
     packet, bounds = client.connect, client.known_bounds
     will = packet.will if packet is not None else None
     if will is None:

@@ -1,6 +1,6 @@
-"""Observers of the clients of one edge: connections that open and end, filters that come and go.
+"""Observers of the clients of one edge: opened and ended connections, added and removed filters.
 
-Those who call it do not know who looks on; nothing that an observer does changes what happens to the client.
+Callers do not know the observers; an observer has no effect on the client.
 """
 
 from collections.abc import Sequence
@@ -13,47 +13,47 @@ __all__ = ["Lifecycle", "Observer"]
 
 
 class Observer(Protocol):
-    """A part that looks on."""
+    """Receives the events of clients."""
 
     def connected(self, client: Client, opened: SessionOpened) -> None:
-        """Note that CONNACK 0x00 was written."""
+        """Handle a written CONNACK 0x00."""
 
     def disconnected(self, client: Client) -> None:
-        """Note that the socket of an open client is gone."""
+        """Handle the closed socket of an open client."""
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
-        """Note filters that SUBACK grants."""
+        """Handle filters that SUBACK grants."""
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
-        """Note filters that were taken from a client, by itself or by new rules."""
+        """Handle filters that the client or new rules removed."""
 
 
 class Lifecycle:
-    """Tells each observer, in their order."""
+    """Calls each observer, in order of registration."""
 
     def __init__(self) -> None:
         self._observers: tuple[Observer, ...] = ()
 
     def watch(self, observer: Observer) -> None:
-        """Tell this one too from now on."""
+        """Add an observer."""
         self._observers += (observer,)
 
     def connected(self, client: Client, opened: SessionOpened) -> None:
-        """A client has CONNACK 0x00."""
+        """Report that a client has CONNACK 0x00."""
         for observer in self._observers:
             observer.connected(client, opened)
 
     def disconnected(self, client: Client) -> None:
-        """A client that had CONNACK 0x00 is gone."""
+        """Report that a client with CONNACK 0x00 disconnected."""
         for observer in self._observers:
             observer.disconnected(client)
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
-        """A client has SUBACK."""
+        """Report that a client has SUBACK."""
         for observer in self._observers if taken else ():
             observer.subscribed(client, taken)
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
-        """A client lost filters."""
+        """Report that a client lost filters."""
         for observer in self._observers if names else ():
             observer.unsubscribed(client, names)

@@ -1,7 +1,7 @@
-"""Bounds of a client by other limits: the rates of the loop, its filters, levels, quota, and clients of its user.
+"""Applies changed limits to clients: rates of the loop, filters, levels, quota, and clients per user.
 
-Nothing that stands is taken for a limit: filters and levels hold for what comes, a user that has more clients than it
-may now have gets no further one. Decision: docs/adr/0070-limits-follow-a-connection.md.
+Existing state is not removed: limits of filters and levels apply to later packets, and a user beyond its number of
+clients gets no further one. Decision: docs/adr/0070-limits-follow-a-connection.md.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ NS = 1_000_000_000
 
 
 class LimitUpdater:
-    """Puts the limits of now into force.
+    """Applies the current limits.
 
     Args:
-        loop: Where rates are kept.
-        rights: What limits a client has.
+        loop: Enforces rates.
+        rights: Limits of clients.
         conduct: Counts the clients and the bytes of users.
     """
 
@@ -31,14 +31,14 @@ class LimitUpdater:
         self._loop = loop
         self._rights = rights
         self._conduct = conduct
-        self._policies: dict[str, ListenerPolicy] = {}  # of listeners whose limits were read anew
+        self._policies: dict[str, ListenerPolicy] = {}  # of listeners with reloaded limits
 
     def put(self, policies: Mapping[str, ListenerPolicy]) -> None:
-        """Go by other limits of listeners; clients follow when the sweep looks at them."""
+        """Set limits of listeners; the sweep applies them to clients."""
         self._policies.update(policies)
 
     def look(self, client: Client) -> None:
-        """Have a client's bounds follow its limits; one that waits for CONNACK is judged by them when it gets it."""
+        """Apply a client's current limits; a client without CONNACK gets them when it opens."""
         client.policy = self._policies.get(client.policy.name, client.policy)
         if not client.was_open:
             return
@@ -58,5 +58,5 @@ class LimitUpdater:
 
 
 def filter_gap_ns(subscribe_rate_max: float) -> int:
-    """Return the time that one filter uses up, 0 without a rate."""
+    """Return the time between two filters in ns, 0 without a rate."""
     return int(NS / subscribe_rate_max) if subscribe_rate_max else 0

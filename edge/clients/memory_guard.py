@@ -1,7 +1,7 @@
-"""Defence of an edge whose clients make it hold too much: refuse new ones first, then cut the largest holders.
+"""Memory protection of an edge: it refuses new clients first, then disconnects those with the most memory.
 
-The loop keeps the sum (``edge/loop/memory.py``); here it is compared with ``edge.memory_max``. Without a bound on the
-sum a thousand clients within their own bounds are a gigabyte, and the kernel ends the process for all of them.
+The loop keeps the sum (``edge/loop/memory.py``), which is compared with ``edge.memory_max``. Without a bound on the sum
+a thousand clients within their own bounds use a gigabyte, and the kernel kills the process.
 """
 
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from edge.node.ports import HeldBytes
 __all__ = ["MemoryGuard", "available_bytes"]
 
 REFUSE_ABOVE = 0.70  # of memory_max: new clients get 0x89
-CUT_ABOVE = 0.85  # the largest holders go, until
+CUT_ABOVE = 0.85  # clients with the most memory are disconnected, until
 CUT_TO = 0.75
-CUT_MAX = 50  # in a turn
+CUT_MAX = 50  # in an iteration
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class MemoryGuard:
-    """Bounds what the clients of one edge make it hold.
+    """Bounds the memory that the clients of one edge use.
 
     Args:
-        loop: What is held.
+        loop: Counts the bytes.
         bytes_max: ``edge.memory_max`` in bytes, see ``bound``.
-        cut: Ends a client's connection; called with the largest holders first.
+        cut: Disconnects a client; called with the largest holders first.
     """
 
     def __init__(self, loop: HeldBytes, bytes_max: int, cut: Callable[[LoopConnection], None]) -> None:
@@ -34,7 +34,7 @@ class MemoryGuard:
         self.bound(bytes_max)
 
     def bound(self, bytes_max: int) -> None:
-        """Go by another bound; 0: half of what this process may use."""
+        """Set another bound; 0: half of the memory available to this process."""
         bytes_max = bytes_max or available_bytes() // 2
         self._refuse_above = int(bytes_max * REFUSE_ABOVE)
         self._cut_to = int(bytes_max * CUT_TO)
@@ -46,7 +46,7 @@ class MemoryGuard:
         return self._loop.held_bytes > self._refuse_above
 
     def exceeded(self) -> None:
-        """Cut the largest holders: each has more than any that stays."""
+        """Disconnect the clients with the most memory, until the sum is below the lower bound."""
         for conn in self._loop.largest_holders(CUT_MAX):
             if self._loop.held_bytes <= self._cut_to:
                 return
@@ -54,7 +54,7 @@ class MemoryGuard:
 
 
 def available_bytes(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Return the bytes that this process may use: its cgroup's limit, or else the machine's memory."""
+    """Return the bytes available to this process: its cgroup's limit, or else the machine's memory."""
     total = int(meminfo.read_text().split(maxsplit=2)[1]) * 1024
     try:
         limit = cgroup.read_text().strip()

@@ -1,29 +1,29 @@
-"""The phases of a client's connection, what holds in each, and the ways out.
+"""The phases of a client's connection, their invariants and transitions.
 
 NEW:
-    No packet was read; nothing is known but the listener, and the address that a trusted PROXY header named.
-    -> CONNECT: AUTHENTICATING; anything else, or no CONNECT in time: ENDED.
+    No packet was read. Only the listener is known, and the address of a trusted PROXY header.
+    -> CONNECT: AUTHENTICATING; another packet, or no CONNECT in time: ENDED.
 AUTHENTICATING:
-    CONNECT was read and may be let in, if the listener's chain lets it in; no CONNACK was sent, nothing is claimed.
-    Packets that come now wait unread, but for AUTH where the chain waits for one.
-    -> the chain lets it in: OPENING; it refuses, another packet than AUTH comes, or the connect timeout is over: ENDED.
+    CONNECT was read and the listener's chain decides; no CONNACK was sent, no client ID is claimed. Later packets stay
+    unread, except AUTH if the chain waits for one.
+    -> the chain accepts: OPENING; it refuses, a packet other than AUTH comes, or the connect timeout expires: ENDED.
 OPENING:
-    Who it is is decided; the client ID is being claimed at its partition, or waits for the lease, for company
-    or for a primary. Packets that come now wait unread. No CONNACK was sent.
-    -> the partition answers "opened", and the chain's decision still stands: OPEN; it does not: the chain runs again,
-       or ENDED; the partition refuses, or the connect timeout is over: ENDED.
+    The identity is decided; the claim of the client ID is sent to its partition, or waits for the lease, its batch or a
+    primary. Later packets stay unread. No CONNACK was sent.
+    -> the partition accepts, and the chain's decision is still valid: OPEN; it is not: the chain runs again, or ENDED;
+        the partition refuses, or the connect timeout expires: ENDED.
 OPEN:
-    CONNACK 0x00 was written; ``owner_epoch`` and ``session`` are the partition's answer; the loop serves
+    CONNACK 0x00 was written; ``owner_epoch`` and ``session`` are from the partition's response; the loop handles
     PUBLISH and acknowledgements by itself.
-    -> DISCONNECT, an error, silence, take-over, or the end of the socket: ENDED.
+    -> DISCONNECT, an error, keep-alive timeout, takeover, or the end of the socket: ENDED.
 ENDED:
-    No packet counts any more. A connection that was OPEN is reported to its partition: at once where it leaves
-    a session or a will, with the next claims otherwise. A client that said DISCONNECT 0x00 and has a will keeps
-    its socket until the report is answered (``leaves_at``).
-    -> none; the record goes with the socket.
+    Packets are ignored. The end of an OPEN connection is reported to its partition: at once if it had a session or a
+    will, otherwise with the next claims. A client with a will that sent DISCONNECT 0x00 keeps its socket until the
+    report is answered (``leaves_at``).
+    -> none; the record is removed with the socket.
 
-A connection that ends in OPENING may have its claim carried out later: the answer finds it closed and is reported as
-an end (``Connecting.opened``). No phase follows ENDED for all that.
+The claim of a connection that ends in OPENING may be committed later. Its response finds the connection closed and is
+reported as an end (``Connecting.opened``); the phase stays ENDED.
 """
 
 __all__ = ["WAYS", "ClientPhase"]

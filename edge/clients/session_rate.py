@@ -1,8 +1,8 @@
-"""How many stored sessions the clients of one address, and those of one user, may have made: a token bucket for each.
+"""Rate limit of new durable sessions: a token bucket for each address and each user.
 
-A stored session costs every replica memory and disk for days, long after its client has gone. Only the partition knows
-whether a CONNECT makes one or resumes it, so a CONNECT takes a token first and gets it back where none was made; with
-the bucket empty it may still resume. IPv6 counts by /64, since that is what one customer gets.
+A durable session uses memory and disk of every replica for days after its client disconnected. Only the partition knows
+whether a CONNECT creates a session or resumes it. So a CONNECT takes a token first and gets it back if no session was
+created; with an empty bucket it may still resume. IPv6 addresses count by /64, the usual assignment of one customer.
 """
 
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from edge.clients.client import Client
 
 __all__ = ["ADDRESSES_MAX", "SessionRate", "metered_address", "payers"]
 
-ADDRESSES_MAX = 65_536  # buckets kept; whoever uses more addresses has as many full buckets anyway
+ADDRESSES_MAX = 65_536  # buckets kept; a client with more addresses has as many full buckets anyway
 
 
 class SessionRate:
@@ -27,10 +27,10 @@ class SessionRate:
 
     def __init__(self, rate: float, burst: int) -> None:
         self.bound(rate, burst)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> tokens, when that was
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> tokens, time of that
 
     def bound(self, rate: float, burst: int) -> None:
-        """Go by another rate; who has used a bucket up has used it up."""
+        """Set another rate; buckets keep their tokens."""
         self._rate, self._burst = rate, float(burst)
 
     def __len__(self) -> int:
@@ -42,20 +42,20 @@ class SessionRate:
         return self._rate > 0
 
     def take(self, address: str, now: float) -> bool:
-        """Take a token; return whether there was one."""
+        """Take a token; return False if the bucket is empty."""
         tokens = self._tokens(address, now)
         taken = tokens >= 1
         self._keep(address, tokens - 1 if taken else tokens, now)
         return taken
 
     def take_each(self, keys: Sequence[str], now: float) -> bool:
-        """Take a token of each of these if all of them have one; return whether they had."""
+        """Take a token of each key if all have one; return whether they had."""
         if any(self._tokens(key, now) < 1 for key in keys):
             return False
         return all(self.take(key, now) for key in keys)
 
     def give_back(self, address: str, now: float) -> None:
-        """Give a token back, for no session was made."""
+        """Return a token, because no session was created."""
         if address in self._buckets:
             self._keep(address, min(self._burst, self._tokens(address, now) + 1), now)
 
@@ -71,24 +71,24 @@ class SessionRate:
 
 
 def payers(client: Client, peer_of: Callable[[int], str]) -> tuple[str, ...]:
-    """Return whose buckets pay for a session of a client: its address's, unless that is trusted, and its user's."""
+    """Return the keys of the buckets that a client's new session charges: its address, unless trusted, and its user."""
     address = metered_address(client, peer_of)
     of_user = (f"user {client.owner}",) if client.owner else ()
     return of_user if address is None else (address, *of_user)
 
 
 def metered_address(client: Client, peer_of: Callable[[int], str]) -> str | None:
-    """Return the address whose bucket a client uses; None for one in the listener's trusted networks.
+    """Return the address of a client's bucket; None for one in the listener's trusted networks.
 
     Args:
-        client: Its PROXY header goes before the socket's peer.
+        client: The address of its PROXY header has precedence over the socket's peer.
         peer_of: Returns the peer's address of a socket, "" if it has none.
     """
     text = client.address[0] if client.address is not None else peer_of(client.conn.fd)
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
-        return ""  # no address is known: all such clients share a bucket
+        return ""  # the address is unknown: all such clients share a bucket
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if any(address in network for network in _networks(client.policy.unmetered)):

@@ -1,9 +1,9 @@
-"""The orderly end of an edge: last answers to clients, then DISCONNECT 0x8B, then the incarnation leaves the map.
+"""The orderly stop of an edge: last responses to clients, then DISCONNECT 0x8B, then the edge leaves the map.
 
-From ``begin`` on nothing more is read from clients; what was read is carried on, and a connection ends when nothing is
-owed to it any more, or when its time is over. A 3.1.1 client is closed, a CONNECT under way is answered first. The end
-is no DISCONNECT of the client: its session's partition treats its will as after any lost connection [MQTT-3.1.2-8].
-The listeners are the shell's: they are closed before ``begin``. Rules of the last step: ``wire/node/orderly_stop.py``.
+After ``begin`` the edge reads no more packets. It completes the packets already read; a connection ends when it has no
+pending output, or after its time limit. A 3.1.1 client is closed, a pending CONNECT is answered first. The end is no
+DISCONNECT of the client: its session's partition treats its will as after any lost connection [MQTT-3.1.2-8]. The shell
+closes the listeners before ``begin``. Rules of the last step: ``wire/node/orderly_stop.py``.
 """
 
 from collections import deque
@@ -21,22 +21,22 @@ from wire.node.orderly_stop import OrderlyStop
 
 __all__ = ["Stopping"]
 
-ANSWER_S = 3.0  # for destinations to acknowledge what clients published, and for CONNECTs under way
+ANSWER_S = 3.0  # for acknowledgements of published messages, and for pending CONNECTs
 FLUSH_S = 4.5  # from the order to stop, for the last bytes, their clients' closing and the reports of their ends
 STOP_S = 5.5  # likewise, to the end
-CLIENTS_PER_TURN = 200  # ended at once: leases are kept meanwhile
+CLIENTS_PER_TURN = 200  # ended in one iteration: leases are kept meanwhile
 
 
 class Stopping:
-    """The end of one edge, turn by turn.
+    """The stop of one edge, in steps of its iterations.
 
     Args:
         node: This edge.
-        loop: What is still owed.
+        loop: Knows the pending output.
         clients: The connections.
         requests: Requests to partitions, answered or not.
         leaving: Reports of ends.
-        ended: Called when nothing is left to do.
+        ended: Called when the stop is complete.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Stopping:
         self._requests = requests
         self._reports = leaving
         self._ended = ended
-        self._staying: deque[Client] = deque()  # still to be let go
+        self._staying: deque[Client] = deque()  # not disconnected yet
         self._began = float("inf")
         self._answered_by = float("inf")
         self._flushed_by = float("inf")
         self.order = OrderlyStop(node.lease, STOP_S, idle=self._is_idle, hands_over=False)
 
     def begin(self, now: float) -> None:
-        """The node was told to stop, and takes no connections any more."""
+        """Start the stop; the node accepts no connections any more."""
         if self.order.begun:
             return
         self._answered_by, self._flushed_by = now + ANSWER_S, now + FLUSH_S
@@ -70,7 +70,7 @@ class Stopping:
         self.order.begin(now)
 
     def step(self, now: float) -> bool:
-        """Let go of the clients that are owed nothing; True if more can be done at once."""
+        """Disconnect clients without pending output; True if more can be disconnected at once."""
         if not self.order.begun or self.order.ended:
             return False
         ended = 0
@@ -89,7 +89,7 @@ class Stopping:
         clients = self._clients
         if client.conn.closed:
             return True
-        if client.leaves_at:  # to close it would say that its DISCONNECT was accepted
+        if client.leaves_at:  # closing it would mean that its DISCONNECT was accepted
             return late
         if client.phase == ClientPhase.OPEN:
             if self._loop.owes(client.conn) and not late:
@@ -105,7 +105,7 @@ class Stopping:
         return True
 
     def _is_idle(self) -> bool:
-        """Whether nothing is left that somebody waits for."""
+        """Return whether no work is pending."""
         if self._node.now >= self._flushed_by:
             return True
         unreported = len(self._requests) or self._reports.reports

@@ -1,7 +1,7 @@
-"""Dials of one edge: every node of the map that is its to dial, and the seeds while no router of the map is linked.
+"""Dials of one edge: the nodes of the map that it must dial, and the seeds while no router of the map is linked.
 
-Sans-IO: the shell waits, connects, and says how it went. Which of two nodes dials is a rule of
-``wire/messages/hello.py``, how long to wait one of ``wire/links/redial.py``.
+Sans-IO: the shell waits, connects, and reports the result. ``wire/messages/hello.py`` decides which of two nodes dials,
+``wire/links/redial.py`` the backoff.
 """
 
 import random
@@ -24,20 +24,20 @@ class DialTarget(NamedTuple):
     name: str  # of the node, or the seed's address
     tier: str
     address: str
-    wait_s: float  # before that
+    wait_s: float  # before the dial
 
     @property
     def node(self) -> str:
-        """Return who is there; "" at a seed's address, where HELLO tells."""
+        """Return the node's name; "" at a seed's address: its HELLO names it."""
         return "" if self.name == self.address else self.name
 
 
 class LinkDialer:
-    """Nodes that an edge dials.
+    """The dials of an edge.
 
     Args:
         peers: The other nodes.
-        cluster_map: The map as of now.
+        cluster_map: Returns the current map.
         seeds: Addresses of routers.
         rng: For the jitter of waits.
     """
@@ -50,10 +50,10 @@ class LinkDialer:
         self._seeds = seeds
         self._rng = rng
         self._under_way: dict[str, LoopConnection | None] = {}  # by name; None: not connected yet
-        self._failures: dict[str, int] = {}  # dials since the node was last linked
+        self._failures: dict[str, int] = {}  # dials since the last link to the node
 
     def due(self) -> list[DialTarget]:
-        """Return whom to dial now; each is under way until ``connected`` and the connection's end, or ``failed``."""
+        """Return the next dials; each is pending until ``failed``, or ``connected`` and the connection's end."""
         dials = []
         for name, (tier, address) in self._wanted().items():
             pending = self._under_way.get(name)
@@ -65,14 +65,14 @@ class LinkDialer:
         return dials
 
     def connected(self, name: str, conn: LoopConnection) -> None:
-        """Take the connection of a dial; whether it becomes a link is seen by its end."""
+        """Register the connection of a dial; it is pending until it closes."""
         self._under_way[name] = conn
 
     def failed(self, name: str) -> None:
-        """Forget a dial that made no connection."""
+        """Remove a dial that made no connection."""
         self._under_way.pop(name, None)
         if not self._peers.connected():
-            self._peers.router_fault = ""  # nobody answers, whatever was said before
+            self._peers.router_fault = ""  # no node answers: an earlier fault is outdated
 
     def _wanted(self) -> dict[str, tuple[str, str]]:
         cluster_map = self._map()
@@ -81,7 +81,7 @@ class LinkDialer:
             addresses = {address for _, address in wanted.values()}
             wanted.update({seed: (TIER_ROUTER, seed) for seed in self._seeds if seed not in addresses})
         for name in [name for name in self._under_way if name not in wanted]:
-            if self._under_way[name] is not None:  # it is linked, or nobody any more
+            if self._under_way[name] is not None:  # it is linked, or no longer in the map
                 del self._under_way[name]
                 self._failures.pop(name, None)
         return wanted

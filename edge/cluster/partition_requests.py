@@ -1,7 +1,7 @@
-"""Requests of this edge to partitions: kept until answered, sent again in order when a partition gets a new primary.
+"""Requests of this edge to partitions: kept until answered, sent again in order after a change of the primary.
 
-Every one of them is idempotent at the partition. A request leaves only when this node's map names a primary and its
-link exists; before that it waits here, bounded. Rules: docs/protocol.md section 6.
+Each request is idempotent at the partition. It is sent only when this node's map names a primary and a link to it
+exists; until then it is queued, bounded. Rules: docs/protocol.md section 6.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from wire.messages.sessions import (
 
 __all__ = ["PartitionRequests", "SessionRequests"]
 
-RETRY_S = 0.5  # after "moved" without a newer map here, and for what was never answered
+RETRY_S = 0.5  # after "moved" without a newer map here, and for unanswered requests
 
 
 class _Request(Protocol):
@@ -50,7 +50,7 @@ class _Session(Protocol):
 class _Pending(msgspec.Struct, eq=False):
     message: Control | ConnectRequest
     on_answer: Callable[[Any], None]
-    sent_epoch: int = -1  # partition_epoch under which it left; -1: not yet
+    sent_epoch: int = -1  # partition_epoch of the last sending; -1: not sent
     retry_at: float = inf
     asked: tuple[str, ...] = ()  # nodes that may answer it
 
@@ -64,8 +64,8 @@ class PartitionRequests:
         self._next = first_number(node.incarnation)
         self._pending: dict[int, dict[int, _Pending]] = {}  # partition -> request -> pending
         self._by_number: dict[int, _Pending] = {}
-        self._together: dict[str, list[_Pending]] | None = None  # node -> what leaves for it at the end of ``together``
-        self._retry_at = inf  # not after the first ``retry_at``: no look at all partitions before it
+        self._together: dict[str, list[_Pending]] | None = None  # node -> requests to send at the end of ``together``
+        self._retry_at = inf  # lower bound of all ``retry_at``: no scan of the partitions before it
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -76,7 +76,7 @@ class PartitionRequests:
         return self._next
 
     def of(self, client: _Session) -> "SessionRequests":
-        """Return what makes requests of a durable session."""
+        """Return a builder for one request of a durable session."""
         return SessionRequests(self.next_number(), client)
 
     def ask(self, message: Control | ConnectRequest, on_answer: Callable[[Any], None], now: float) -> bool:
@@ -84,10 +84,11 @@ class PartitionRequests:
 
         Args:
             message: With ``request`` from ``next_number`` and ``partition``; its epoch is filled in here.
-            on_answer: Called once with the answer; never for "moved".
+            on_answer: Called once with the response; never for "moved".
             now: For the retry.
+
         Returns:
-            False if too many are unanswered: nothing was kept, and the client is to be refused.
+            False if too many are unanswered: the request is not kept, and the client must be refused.
         """
         if len(self._by_number) >= self._max:
             return False
@@ -131,7 +132,7 @@ class PartitionRequests:
 
     @contextmanager
     def together(self, now: float) -> Iterator[None]:
-        """Keep what connections ask in the block, and send it at its end: what leaves together costs a fraction."""
+        """Collect the requests of connections in the block and send them at its end: batches are much cheaper."""
         assert self._together is None, "requests are gathered already"
         gathered = self._together = {}
         try:
@@ -141,7 +142,7 @@ class PartitionRequests:
             self._send_together(gathered, now)
 
     def _send_together(self, by_node: dict[str, list[_Pending]], now: float) -> None:
-        """Send in order and as far as there is room; what stays is asked again."""
+        """Send in order while the links have capacity; retry the rest."""
         for node, gathered in by_node.items():
             told = self._node.ask_connects(node, [pending.message for pending in gathered])  # type: ignore[misc]
             for pending in gathered[told:]:
@@ -149,7 +150,7 @@ class PartitionRequests:
                 self._again(pending, now + RETRY_S)
 
     def answered(self, number: int, answer: Control | ConnectAnswer, node: str) -> bool:
-        """Take an answer of a node; False if nobody waits for it, or not for this one from there."""
+        """Handle a response of a node; False if no request expects it from there."""
         pending = self._by_number.get(number)
         if pending is None or node not in pending.asked or type(answer) not in ANSWERS[type(pending.message)]:
             return False
@@ -158,19 +159,19 @@ class PartitionRequests:
         return True
 
     def moved(self, number: int, now: float, node: str) -> None:
-        """The node asked is not the primary at that epoch: ask again when the map here changes, or soon."""
+        """Retry when the local map changes, or soon: the node is not the primary at that epoch."""
         pending = self._by_number.get(number)
         if pending is not None and node in pending.asked:
             pending.sent_epoch = -1
             self._again(pending, now + RETRY_S / 10)
 
     def placement_changed(self, partition: int, now: float) -> None:
-        """The map names another primary or epoch: send everything unanswered again, in order."""
+        """Send all unanswered requests again, in order: the map names another primary or epoch."""
         for pending in list(self._pending.get(partition, {}).values()):
             self._send(partition, pending, now)
 
     def node_ready(self, node: str, now: float) -> None:
-        """A link to a storage node was made: send what waited for it."""
+        """Send queued requests over a new link to a storage node."""
         placements = self._node.map.partitions
         for partition, requests in self._pending.items():
             if partition < len(placements) and placements[partition].primary == node:
@@ -179,7 +180,7 @@ class PartitionRequests:
                         self._send(partition, pending, now)
 
     def tick(self, now: float) -> None:
-        """Send again what could not be sent."""
+        """Send requests with a due retry again."""
         if now < self._retry_at:
             return
         self._retry_at = inf
@@ -191,7 +192,7 @@ class PartitionRequests:
                     self._retry_at = min(self._retry_at, pending.retry_at)
 
     def cancel(self, number: int) -> None:
-        """Nobody waits any more (a question without effect, such as a retained read)."""
+        """Remove a request without effect, such as a retained read."""
         if number in self._by_number:
             self._forget(number)
 
@@ -201,7 +202,7 @@ class PartitionRequests:
 
 
 class SessionRequests:
-    """Makes one request of a durable session; the partition's epoch is filled in when it leaves."""
+    """Builds one request of a durable session; the partition's epoch is filled in on sending."""
 
     __slots__ = ("_number", "_session")
 
@@ -214,23 +215,25 @@ class SessionRequests:
         return self._number, session.partition, 0, session.session, session.owner_epoch
 
     def record_inbound(self, packet_identifier: int, picks: list[SharePick]) -> RecordInbound:
-        """Record a QoS 2 packet identifier, and where its copies for shared groups go."""
+        """Record a QoS 2 packet identifier, and the picks of its copies for shared subscriptions."""
         return RecordInbound(*self._leading(), packet_identifier, picks)
 
     def release_inbound(self, packet_identifier: int) -> ReleaseInbound:
-        """Forget a QoS 2 packet identifier."""
+        """Release a QoS 2 packet identifier."""
         return ReleaseInbound(*self._leading(), packet_identifier)
 
     def subscribe(self, subscriptions: list[SessionSubscription], read: int) -> SubscribeSession:
-        """Add subscriptions, which belong to the retained read that ``read`` names; 0: this request names it."""
+        """Add subscriptions of the retained read ``read``; 0: the read has this request's number."""
         return SubscribeSession(*self._leading(), subscriptions, read=read or self._number)
 
     def unsubscribe(self, topic_filters: list[str], *, revoked: bool) -> UnsubscribeSession:
-        """Remove subscriptions; ``revoked``: not the client did, it may not have them."""
+        """Remove subscriptions; ``revoked``: by authorization, not by the client."""
         return UnsubscribeSession(*self._leading(), topic_filters, revoked)
 
     def deliver_retained(
         self, messages: list[RetainedMessage], read: int, *, done: bool, identifier: int = 0
     ) -> DeliverRetained:
-        """Queue retained messages of a read; 0: this request names it, and the partition begins to hold for it."""
+        """Queue retained messages of a read; 0: the read has this request's number, and the partition starts to hold
+        for it.
+        """
         return DeliverRetained(*self._leading(), messages, done, read or self._number, identifier)

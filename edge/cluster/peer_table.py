@@ -1,7 +1,7 @@
-"""The other nodes as this edge links to them: who is who, which incarnation, whom to dial.
+"""The links of this edge to other nodes: their identity, incarnation, and the nodes to dial.
 
-A peer is one incarnation of one node; another incarnation voids the former. Which of two nodes dials is a rule of
-``wire/messages/hello.py``, who is admitted of ``wire/links/admission.py``; sockets are the service's business.
+A peer is one incarnation of one node; a new incarnation replaces the former peer. ``wire/messages/hello.py`` decides
+which of two nodes dials, ``wire/links/admission.py`` the admission; the service owns sockets.
 """
 
 import logging
@@ -42,37 +42,36 @@ __all__ = ["DialedPeer", "PeerTable"]
 
 logger = logging.getLogger(__name__)
 
-PEERS_MAX = 1024  # incarnations of nodes that came by themselves; those that the map names are always taken
-HEEDED_MAX, SPEAKING_MAX = 100, 10  # links looked at, and spoken on, in one go: some 100 us
+PEERS_MAX = 1024  # incarnations that dialled this edge; nodes of the map are always accepted
+HEEDED_MAX, SPEAKING_MAX = 100, 10  # links checked, and keepalives sent, in one step: some 100 us
 
 
 class DialedPeer:
-    """``LoopConnection.context`` of a link that this edge opened; None in its place: the other side did."""
+    """``LoopConnection.context`` of a link that this edge opened; None if the other side did."""
 
     __slots__ = ("is_judged", "node", "tier", "told")
 
     def __init__(self, node: str, tier: str, told: HelloResume) -> None:
-        self.node = node  # "" for a seed: HELLO tells
+        self.node = node  # "" for a seed: its HELLO names it
         self.tier = tier
-        self.told = told  # by our HELLO
-        self.is_judged = False  # by its certificate and its HELLO
+        self.told = told  # of our HELLO
+        self.is_judged = False  # its certificate and its HELLO were checked
 
 
 class PeerTable:
     """Peers of one edge by node name.
 
-    Attributes:
-        router_fault: Why the router that was dialled last and answered made no link with this edge; "" if it did.
     Args:
         loop: Links.
-        identity: This edge, as its HELLO says.
+        identity: This edge, as in its HELLO.
         certify: (cluster, tier, node) of a link's certificate; None on a plaintext link.
-        retired: A peer's incarnation is over: whoever waits for it must ask somebody else.
-        count: Counts what was refused.
-        has_received: Says of a connection whether a byte came.
+        retired: Called with a replaced peer: its pending requests must go to another node.
+        count: Counts refusals.
+        has_received: Returns whether a connection has received a byte.
 
     Attributes:
-        other_cluster: Why who answered at a seed was refused: it belongs to another cluster; "" if none did.
+        router_fault: Why the last dialled and reachable router made no link with this edge; "" if it did.
+        other_cluster: Why a seed was refused: it belongs to another cluster; "" if none did.
     """
 
     def __init__(
@@ -90,12 +89,12 @@ class PeerTable:
         self._loop = loop
         self._certify = certify
         self._retired = retired
-        self._map = ClusterMap("")  # as this edge follows it
+        self._map = ClusterMap("")  # the current map
         self._roster = Roster(lambda: self._map)
         self._peers: dict[str, tuple[PeerKey, LoopPeer]] = {}
         self._named: set[str] = set()  # in the map
         self._silence: dict[str, Silence] = {}
-        self._unheeded: list[str] = []  # nodes whose links this sweep has not looked at
+        self._unheeded: list[str] = []  # nodes with links not yet checked in this sweep
         self._count = count
         self._condemned: dict[str, tuple[int, str]] = {}  # node -> incarnation that broke the protocol, and how
         self.router_fault = ""
@@ -107,21 +106,21 @@ class PeerTable:
         return None if known is None else known[1]
 
     def key(self, peer: LoopPeer) -> PeerKey:
-        """Return whose peer it is."""
+        """Return the node, tier and incarnation of a peer."""
         key = peer.key
         assert isinstance(key, PeerKey)
         return key
 
     def connected(self) -> list[PeerKey]:
-        """Return the peers whose link stands, by name."""
+        """Return the peers with a connected link, by name."""
         return [self._peers[node][0] for node in sorted(self._peers) if self._peers[node][1].conn is not None]
 
     def connections(self) -> list[LoopConnection]:
-        """Return the connections of the links that stand."""
+        """Return the connections of all links."""
         return [peer.conn for _, peer in self._peers.values() if peer.conn is not None]
 
     def wanted(self, cluster_map: ClusterMap) -> dict[str, tuple[str, str]]:
-        """Return node -> (tier, address) of the live nodes that this edge has to dial and is not linked to."""
+        """Return node -> (tier, address) of the live nodes that this edge must dial and is not linked to."""
         mine = self.identity
         is_registered = cluster_map.is_alive(mine.node, mine.incarnation)
         wanted = {}
@@ -137,13 +136,13 @@ class PeerTable:
         return wanted
 
     def hello_for(self, node: str, tier: str) -> tuple[DialedPeer, bytes]:
-        """Return what a link that we open is owned by, and the HELLO to write on it first."""
+        """Return the context of a link that we open, and the HELLO to write on it first."""
         known = self._peers.get(node)
         told = HelloResume(known[0].incarnation, known[1].link.taken) if known is not None else HelloResume()
         return DialedPeer(node, tier, told), encode_hello(self.identity, *told)
 
     def secured(self, conn: LoopConnection) -> None:
-        """Judge a certificate, before anything is read; the connection is closed if it has no business here."""
+        """Check a link's certificate before the first read; close the connection if it is not acceptable."""
         try:
             certified = self._certify(conn)
             if certified is not None:
@@ -158,7 +157,7 @@ class PeerTable:
         self._loop.close(conn, answer, linger=False)
 
     def dropped(self, conn: LoopConnection) -> None:
-        """Note that a connection ended that was no client's; perhaps a router closed it before its HELLO."""
+        """Handle the end of a connection that was no client's; a router may have closed it before its HELLO."""
         self.pending.ended(conn)
         if isinstance(conn.context, DialedPeer) and not conn.context.is_judged:
             self._not_linked(conn, "it ended before HELLO: a certificate was refused, here or there")
@@ -168,14 +167,14 @@ class PeerTable:
             conn.context.is_judged, self.router_fault = True, why
 
     def condemn(self, peer: LoopPeer, why: str) -> None:
-        """Take no other connection of an incarnation that broke the protocol."""
+        """Refuse all later connections of an incarnation that broke the protocol."""
         key = self.key(peer)
-        if key.tier != TIER_OPERATOR:  # whose every command has a name and an incarnation of its own
+        if key.tier != TIER_OPERATOR:  # each operator command has its own name and incarnation
             self._condemned[key.node] = key.incarnation, why
         self._count("links_refused_condemned")
 
     def hello(self, conn: LoopConnection, payload: bytes) -> PeerKey | None:
-        """Judge a HELLO and join the connection to its peer; None if it was refused and closed."""
+        """Check a HELLO and bind the connection to its peer; None if it was refused and closed."""
         try:
             hello = decode_hello(payload)
             key = check_hello(self.identity, hello, self._certify(conn))
@@ -225,7 +224,7 @@ class PeerTable:
         return peer
 
     def belong(self, cluster_id: str) -> None:
-        """This edge has read the map of its cluster: links to nodes of another one end."""
+        """Close links to nodes of other clusters, now that this edge has read the map of its own."""
         self.identity = self.identity._replace(cluster_id=cluster_id)
         for node in sorted(self._peers):
             conn = self._peers[node][1].conn
@@ -234,7 +233,7 @@ class PeerTable:
         self._cluster_ids.clear()
 
     def forget_operator(self, key: PeerKey) -> None:
-        """Keep nothing of an operator whose link ended."""
+        """Remove all state of an operator after the end of its link."""
         known = self._peers.get(key.node)
         if known is not None and known[0] == key:
             del self._peers[key.node]
@@ -242,9 +241,10 @@ class PeerTable:
             self._loop.retire_peer(known[1])
 
     def keep_alive(self) -> bool:
-        """Let links say that they live that have not spoken since the last sweep, ``SPEAK_S`` ago.
+        """Send keepalives on links without output since the last sweep, ``SPEAK_S`` ago.
 
-        Those of some peers: a thousand would hold up clients for milliseconds. True when the sweep is over.
+        One call handles some of the peers: a thousand would delay clients by milliseconds. True at the end of the
+        sweep.
         """
         if not self._unheeded:
             self._unheeded = list(self._peers)
@@ -266,9 +266,9 @@ class PeerTable:
         return not self._unheeded
 
     def know(self, cluster_map: ClusterMap) -> None:
-        """Make a peer of every live node: what is sent before the first connection waits in its link, in order.
+        """Create a peer for every live node: its link queues messages, in order, before the first connection.
 
-        A route that names an edge must not lose messages because the two have not met yet.
+        Otherwise a route to an edge would lose messages sent before the two are linked.
         """
         self._map = cluster_map
         for node, entry in cluster_map.nodes.items():
@@ -281,7 +281,7 @@ class PeerTable:
                 self._peer_of(PeerKey(node, entry.tier, entry.incarnation))
 
     def retire_dead(self, cluster_map: ClusterMap) -> list[str]:
-        """End the links to incarnations that the map declares over, and to nodes that it names no more; return them."""
+        """End the links to dead incarnations, and to nodes removed from the map; return them."""
         gone = []
         forgotten = self._named.difference(cluster_map.nodes)
         self._named = set(cluster_map.nodes)

@@ -1,6 +1,6 @@
-"""Connections to the edge's port of links whose HELLO was not accepted yet: places of one `AdmissionPool`.
+"""Connections to the edge's link port before their HELLO is accepted: places of one `AdmissionPool`.
 
-How long one may stay is the loop's business (``ConnOptions.connect_timeout_ns``); here is decided which of them stay.
+The loop bounds their time (``ConnOptions.connect_timeout_ns``); this module decides which of them stay.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,11 +15,11 @@ class PendingLinks:
     """Accepted connections that have not authenticated.
 
     Args:
-        has_received: Says of a connection whether a byte came.
+        has_received: Returns whether a connection has received a byte.
 
     Attributes:
         pool: Their places.
-        known: Addresses of nodes of the map, of seeds, and of peers whose certificates were accepted.
+        known: Addresses of nodes of the map, of seeds, and of peers with accepted certificates.
     """
 
     def __init__(self, has_received: Callable[[LoopConnection], bool]) -> None:
@@ -34,17 +34,17 @@ class PendingLinks:
     def admit(
         self, now: float, address: str
     ) -> tuple[AdmissionSlot[LoopConnection | None] | None, LoopConnection | None]:
-        """Return the place of a newcomer, None if it is refused, and the connection to close for it."""
+        """Return the place of a new connection, None if it is refused, and the connection to close for it."""
         place, displaced = self.pool.admit(now, address, None)
         return place, displaced.owner if displaced is not None else None
 
     def attached(self, place: AdmissionSlot[LoopConnection | None], conn: LoopConnection, address: str) -> None:
-        """Note which connection has a place."""
+        """Register the connection of a place."""
         place.owner = conn
         self._places[conn.number] = place, address
 
     def authenticated(self, conn: LoopConnection, name: str, now: float) -> None:
-        """Free the place of a connection that is a link from now on.
+        """Free the place of a connection that became a link.
 
         Args:
             conn: It may have been dialled by this edge, and have no place.
@@ -57,11 +57,11 @@ class PendingLinks:
             self.known.add(name, address, now)
 
     def ended(self, conn: LoopConnection) -> None:
-        """Free the place of a connection that is gone."""
+        """Free the place of a closed connection."""
         place, _ = self._places.pop(conn.number, (None, ""))
         if place is not None:
             place.leave()
 
     def take_silent(self, now: float) -> Iterable[LoopConnection]:
-        """Return the connections that sent nothing in time; the caller closes them."""
+        """Return the connections that sent no byte in time; the caller closes them."""
         return [place.owner for place in self.pool.take_silent(now) if place.owner is not None]

@@ -1,12 +1,11 @@
-"""Connections that wait for the rate of their listener: dealt by address in turn, half of it to known addresses.
+"""Queue of connections beyond the rate of their listener: fair by address, half of the rate for known addresses.
 
-Sans-IO. A connection waits unread, before its handshake, while the rate is used up. The address whose last connection
-was admitted longest ago is next. So an address that connects rarely waits for one connection of each other address at
-most, whatever the others send. Known addresses have half of the rate. The others get what these do not use.
+Sans-IO. A connection is queued unread, before its handshake, while the rate is used up. The address with the oldest
+last admission is next: a rarely connecting address waits for at most one connection of each other address. Known
+addresses have half of the rate. The others also get the unused part of that half.
 
-Where ``WAITING_MAX`` connections wait, the address with most of them loses its newest one. Where each address has one,
-the shell stops accepting, and the backlog of the kernel keeps the newcomers.
-
+A queue beyond ``WAITING_MAX`` connections drops the newest one of the address with most. If each address has only one,
+the shell stops accepting, and new connections stay in the kernel's backlog.
 Source: new flows before old ones, as in RFC 8290 (FQ-CoDel), section 4.2.
 """
 
@@ -20,16 +19,16 @@ from access.limits.buckets import Buckets
 __all__ = ["WAITING_MAX", "WAIT_S", "AcceptQueue"]
 
 WAITING_MAX = 256  # connections of one listener
-WAIT_S = 5.0  # a connection that waited for longer is closed
-ADDRESSES_MAX = 65_536  # whose last admission is remembered
+WAIT_S = 5.0  # a connection that was queued longer is closed
+ADDRESSES_MAX = 65_536  # addresses with a stored last admission
 
 T = TypeVar("T")
 
 
 class AcceptQueue(Generic[T]):
-    """Waiting connections of one listener.
+    """Queued connections of one listener.
 
-    Invariant: while a connection waits, its class (known addresses or others) has no token left.
+    Invariant: while a connection is queued, its class (known addresses or others) has no token left.
 
     Args:
         rate: Connections a second, above 0.
@@ -41,7 +40,7 @@ class AcceptQueue(Generic[T]):
         self.set_rate(rate)
 
     def set_rate(self, rate: float) -> None:
-        """Deal at another rate from now on; waiting connections keep their place."""
+        """Change the rate; queued connections keep their position."""
         self._burst = max(1.0, rate / 2)
         self._known_half = Buckets(rate / 2, self._burst)
         self._other_half = Buckets(rate / 2, self._burst)
@@ -51,11 +50,11 @@ class AcceptQueue(Generic[T]):
 
     @property
     def is_full(self) -> bool:
-        """Whether no further connection should be accepted: as many addresses wait as may, with one each."""
+        """Whether the listener should stop accepting: as many addresses as allowed have one connection each."""
         return self._known.addresses + self._others.addresses >= WAITING_MAX
 
     def try_admit(self, now: float, key: str, *, known: bool) -> bool:
-        """Return whether a newcomer is admitted at once, and count it; False where another one of its class waits."""
+        """Return whether a new connection is admitted at once, and count it; False while its class is queued."""
         mine = self._known if known else self._others
         if len(mine) or not self._take(now, known):
             return False
@@ -63,7 +62,7 @@ class AcceptQueue(Generic[T]):
         return True
 
     def add(self, now: float, key: str, item: T, *, known: bool) -> T | None:
-        """Let a newcomer wait; return the connection to close for it, which may be the newcomer."""
+        """Queue a connection; return the connection to close for it, which may be the same."""
         mine = self._known if known else self._others
         mine.add(key, now, item)
         return max((self._others, self._known), key=len).pop_newest_of_most(key) if len(self) > WAITING_MAX else None
@@ -77,20 +76,20 @@ class AcceptQueue(Generic[T]):
         return due
 
     def take_late(self, now: float) -> list[T]:
-        """Return the connections that waited for too long."""
+        """Return the connections that were queued too long."""
         return self._known.take_until(now - WAIT_S) + self._others.take_until(now - WAIT_S)
 
     def take_all(self) -> list[T]:
-        """Return all connections: the rate has no limit any more."""
+        """Return all connections: the rate limit was removed."""
         return self._known.take_until(float("inf")) + self._others.take_until(float("inf"))
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until ``take_due`` may return something; only while a connection waits."""
+        """Return the seconds until ``take_due`` may return a connection; only while one is queued."""
         tokens = 1.0 if len(self._known) else self._burst
         return min(self._other_half.wait_s("", now), self._known_half.wait_s("", now, tokens))
 
     def _take(self, now: float, known: bool) -> bool:
-        """Take a token: for a known address of both halves, for another one of its own and of an unused one."""
+        """Take a token: for a known address from both halves, for another one from its own half or an unused one."""
         if known:
             return self._known_half.take("", now) or (not len(self._others) and self._other_half.take("", now))
         if self._other_half.take("", now):
@@ -100,7 +99,7 @@ class AcceptQueue(Generic[T]):
 
 
 class _Turns(Generic[T]):
-    """Waiting connections of one class, by address."""
+    """Queued connections of one class, by address."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[float, T]]] = {}  # key -> (arrival, connection), oldest first
@@ -114,18 +113,18 @@ class _Turns(Generic[T]):
 
     @property
     def addresses(self) -> int:
-        """Addresses that wait."""
+        """Number of addresses with queued connections."""
         return len(self._waiting)
 
     def note_admission(self, key: str, now: float) -> None:
-        """Note that a connection of an address was admitted."""
+        """Store the time of an address's last admission."""
         self._admitted[key] = now
         self._admitted.move_to_end(key)
         if len(self._admitted) > ADDRESSES_MAX:
             self._admitted.popitem(last=False)
 
     def add(self, key: str, now: float, item: T) -> None:
-        """Let a connection wait."""
+        """Queue a connection."""
         self._count += 1
         if key not in self._waiting:
             self._waiting[key] = deque()
@@ -133,7 +132,7 @@ class _Turns(Generic[T]):
         self._waiting[key].append((now, item))
 
     def pop(self, now: float) -> T:
-        """Return the oldest connection of the address whose turn it is."""
+        """Return the oldest connection of the next address."""
         _, _, key = heapq.heappop(self._turns)
         mine = self._waiting[key]
         _, item = mine.popleft()
@@ -156,7 +155,7 @@ class _Turns(Generic[T]):
         return item
 
     def take_until(self, until: float) -> list[T]:
-        """Return the connections that came until a time."""
+        """Return the connections queued until a time."""
         late: list[T] = []
         for key in [key for key, mine in self._waiting.items() if mine[0][0] <= until]:
             mine = self._waiting[key]

@@ -1,10 +1,11 @@
-"""Which new connections a listener takes: so many a second and so many at once, of one address and of all.
+"""Admission of a listener's new connections: limits of rate and number, of each address and of all.
 
-Decides before a byte of the client is read, so a refused connection costs no handshake: it is closed without a word.
-A connection beyond the listener's rate waits for its address's turn (``edge/listeners/accept_queue.py``).
-What its clients may send in all, an address has in a purse; the loop charges it. Behind a load balancer the address is
-the one that the PROXY header names. Where such a header is expected, addresses of the listener's own load balancers
-(``proxy_trusted``) have no limit of their own, and those that are not known nowhere; the limits of the listener hold.
+Decides before the first byte is read, so a refused connection costs no handshake: it is closed without a response. A
+connection beyond the listener's rate is queued (``edge/listeners/accept_queue.py``).
+
+The clients of an address share a rate limit, which the loop enforces. Behind a load balancer the address is that of the
+PROXY header. If such a header is expected, the listener's own load balancers (``proxy_trusted``) have no limit by
+address. Unknown addresses never have one; the limits of the listener apply to all.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,25 +20,25 @@ from edge.loop.state import LoopConnection
 
 __all__ = ["WAITS", "AdmissionControl", "Admit", "ConnectionSlot"]
 
-WAITS = "waits"  # in place of a counter: its address's turn comes later
+WAITS = "waits"  # in place of a counter: the connection is queued
 ADDRESS_RATE = "refused_accept_rate_address"  # counters
-IDLE_PURSES = 65_536  # of addresses without a connection that have used up something
+IDLE_PURSES = 65_536  # of addresses without a connection that have used tokens
 NUMBER, ADDRESS_NUMBER = "refused_connections_listener", "refused_connections_address"
 
 
 class ConnectionSlot:
-    """The place of one connection at its listener.
+    """The slot of one connection at its listener.
 
     Attributes:
-        address: Of the client, "" for one that is not known.
-        metered: Limits for addresses hold for it.
+        address: Of the client, "" if unknown.
+        metered: Limits for addresses apply to it.
         conn: The connection, once it is attached.
         place: Among those that have not authenticated.
     """
 
     @property
     def purse(self) -> SharedRateLimit | None:
-        """The purse of its address, None without a limit."""
+        """The rate limit of its address, None without a limit."""
         return self._intake.purse(self) if self._intake is not None else None
 
     __slots__ = ("_intake", "_known", "address", "conn", "metered", "place")
@@ -51,7 +52,7 @@ class ConnectionSlot:
         self._known: KnownAddresses | None = None
 
     def await_login(self, place: "AdmissionSlot[ConnectionSlot]", known: KnownAddresses) -> None:
-        """Hold a place among the connections that have not authenticated; ``known`` learns the address of a user."""
+        """Hold a place among the unauthenticated connections; ``known`` stores the address of a user."""
         self.place, self._known = place, known
 
     def is_known(self, now: float) -> bool:
@@ -68,7 +69,7 @@ class ConnectionSlot:
             self._known.add(user, self.address, now)
 
     def leave(self) -> None:
-        """Give the place back; a second time changes nothing."""
+        """Free the slot; a second call has no effect."""
         if self.place is not None:
             self.place.leave()
             self.place = None
@@ -77,22 +78,22 @@ class ConnectionSlot:
             intake.left(self)
 
 
-# Takes a client's address, "" for one that is not known; returns ("", its place), (counter of the refusal, None), or
-# (WAITS, None).
+# Called with a client's address, "" if unknown; returns ("", its slot), (counter of the refusal, None), or (WAITS,
+# None).
 Admit = Callable[[str], tuple[str, ConnectionSlot | None]]
 
 
 class AdmissionControl:
     """Connections of one listener.
 
-    Invariant: for each seat that was not left, its listener and its address count one.
+    Invariant: each slot in use counts once at its listener and at its address.
 
     Args:
         limits: Of the listener; 0 is no limit.
         trusted: Networks of its load balancers.
 
     Attributes:
-        queue: Connections that wait for the listener's rate, None without a limit.
+        queue: Connections beyond the listener's rate, None without a limit.
     """
 
     def __init__(self, limits: ListenerLimits, trusted: Sequence[str]) -> None:
@@ -103,11 +104,11 @@ class AdmissionControl:
         self._purses: dict[str, SharedRateLimit] = {}  # of addresses with connections
         self._idle: dict[str, SharedRateLimit] = {}
         self.queue: AcceptQueue[object] | None = None
-        self._unlimited: list[object] = []  # waited when the limit was taken away
+        self._unlimited: list[object] = []  # were queued when the limit was removed
         self.limit(limits)
 
     def limit(self, limits: ListenerLimits) -> None:
-        """Take by these limits from now on; who is here stays, and counts."""
+        """Apply other limits; present connections stay, and count."""
         self._limits = limits
         if not limits.accept_rate_max:
             self._unlimited += self.queue.take_all() if self.queue is not None else ()
@@ -122,7 +123,7 @@ class AdmissionControl:
             purse.limit(*_together(limits))
 
     def purse(self, seat: ConnectionSlot) -> SharedRateLimit | None:
-        """Return the purse of a seat's address, None without a limit."""
+        """Return the rate limit of a slot's address, None without a limit."""
         rates = _together(self._limits)
         if not any(rates) or not seat.metered:
             return None
@@ -138,27 +139,27 @@ class AdmissionControl:
 
     @property
     def connections_max(self) -> int:
-        """How many it takes at once, 0: any number."""
+        """Largest number of connections, 0: no limit."""
         return self._limits.connections_listener_max
 
     @property
     def addresses(self) -> int:
-        """How many addresses have connections."""
+        """Number of addresses with connections."""
         return len(self._by_address)
 
     def is_metered(self, address: str) -> bool:
-        """Return whether limits for addresses hold for one."""
+        """Return whether limits for addresses apply to one."""
         return bool(address) and address not in self._trusted
 
     def refusal(self, address: str, now: float) -> str:
-        """Return "" and count the connection towards its address's rate, or the name of the counter that refuses it."""
+        """Return "" and charge the address's rate, or the counter of the refusal."""
         refusal = self.number_refusal(address)
         if refusal or self._address_rate is None or not self.is_metered(address):
             return refusal
         return "" if self._address_rate.take(address, now) else ADDRESS_RATE
 
     def number_refusal(self, address: str) -> str:
-        """Return "" where there is room for one more connection, or the name of the counter that refuses it."""
+        """Return "" if one more connection is within the limits, or the counter of the refusal."""
         limits = self._limits
         most = limits.connections_address_max
         if most and self.is_metered(address) and self._by_address.get(address_key(address), 0) >= most:
@@ -168,12 +169,12 @@ class AdmissionControl:
         return ""
 
     def take_due(self, now: float) -> list[object]:
-        """Return the connections whose turn it is."""
+        """Return the connections that are admitted now."""
         due, self._unlimited = self._unlimited, []
         return due if self.queue is None else due + self.queue.take_due(now)
 
     def enter(self, address: str) -> ConnectionSlot:
-        """Give a place to a connection that was not refused."""
+        """Take a slot for an admitted connection."""
         seat = ConnectionSlot(self, address, self.is_metered(address))
         self._seats += 1
         if seat.metered:
@@ -182,7 +183,7 @@ class AdmissionControl:
         return seat
 
     def left(self, seat: ConnectionSlot) -> None:
-        """Take a place back; ``ConnectionSlot.leave`` calls it once."""
+        """Free a slot; ``ConnectionSlot.leave`` calls it once."""
         self._seats -= 1
         if not seat.metered:
             return
@@ -193,17 +194,17 @@ class AdmissionControl:
             return
         del self._by_address[key]
         purse = self._purses.pop(key, None)
-        if purse is not None:  # who goes and comes again has nothing more for that
+        if purse is not None:  # a reconnect must not refill it
             self._idle[key] = purse
             if len(self._idle) > IDLE_PURSES:
                 del self._idle[next(iter(self._idle))]
 
 
 def _together(limits: ListenerLimits) -> tuple[float, float, float]:
-    """Return what the clients of one address may send and ask for in a second: messages, bytes, filters."""
+    """Return the rates of one address's clients a second: messages, bytes, filters."""
     return limits.publish_rate_address_max, limits.byte_rate_address_max, limits.subscribe_rate_address_max
 
 
 def _buckets(rate: float) -> Buckets | None:
-    """Return buckets of a rate that hold a second of it, None without a limit."""
+    """Return buckets of a rate with a burst of one second, None without a limit."""
     return Buckets(rate, max(1.0, rate)) if rate else None

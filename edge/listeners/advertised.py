@@ -1,8 +1,8 @@
-"""Addresses that clients can use, one for each listener: what the operator names, else what the socket tells.
+"""Addresses for clients, one for each listener: the configured one, else the address of the socket.
 
-A socket bound to all addresses tells none that a client could connect to: its port with the host by which other nodes
-see this one takes its place, and where that is a wildcard too, the local host that faces the seeds. Without any, the
-listener stands under no address in the map, which is logged: a wrong address would cost clients a failed connect.
+The address of a wildcard socket is useless to clients. It is replaced by its port with the host of this node's link
+address; if that is a wildcard too, with the local host on the route to the seeds. Without any, the listener has no
+address in the map, which is logged: a wrong address would cost clients a failed connect.
 """
 
 import importlib
@@ -21,15 +21,15 @@ ELSEWHERE = (
     "192.0.2.1",
     ":",
     "9",
-)  # documentation address (RFC 5737): packets there leave by the default route
+)  # documentation address (RFC 5737): packets to it use the default route
 
 
 def advertised_addresses(listeners: Sequence[EdgeListener], seen: str, seeds: Sequence[str]) -> dict[str, str]:
-    """Return "host:port" by listener; a listener takes WebSockets of pages of its host.
+    """Return "host:port" by listener; a listener accepts WebSockets of pages of its host.
 
     Args:
         listeners: Bound.
-        seen: Address by which other nodes see this one, perhaps a wildcard.
+        seen: Link address of this node, perhaps a wildcard.
         seeds: Of the node, host:port.
     """
     addresses = {}
@@ -58,10 +58,10 @@ def _host_of(seen: str, seeds: Sequence[str]) -> str:
 
 
 def _facing(seeds: Sequence[str]) -> str | None:
-    discovery = importlib.import_module("membership.discovery")  # only such an edge pays for it at its start
+    discovery = importlib.import_module("membership.discovery")  # saves its import at the start of other edges
     host, _, port = seeds[0].rpartition(":") if seeds else ELSEWHERE
     try:
         found: str | None = discovery.local_address_towards((host.strip("[]"), int(port)))
-    except (ValueError, OSError):  # a name that does not resolve, or no port
+    except (ValueError, OSError):  # an unresolved name, or no port
         return None
     return f"[{found}]" if found is not None and ":" in found else found

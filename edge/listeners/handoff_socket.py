@@ -1,7 +1,7 @@
-"""The socket at which balancers of this host hand connections over: ``hand-over.sock`` in the edge's data folder.
+"""The socket for connections of balancers on this host: ``hand-over.sock`` in the edge's data folder.
 
-Only this user and root may connect. Messages are read as many as there are, so a storm of clients costs few wake-ups.
-Decides nothing: ``edge/listeners/socket_handoff.py``.
+Only this user and root may connect. Each wake-up reads all pending messages, so a connect storm costs few wake-ups.
+Decisions: ``edge/listeners/socket_handoff.py``.
 """
 
 import socket
@@ -21,12 +21,12 @@ __all__ = ["HandoffSocket"]
 
 NAME = "hand-over.sock"
 ADDRESS_CHARACTERS_MAX = 255  # of the map: ``wire/messages/ranges.py``
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all processes that this kernel runs
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # the same in all processes of this kernel
 BALANCERS_MAX = 16  # at once
 OFFERS_PER_TURN = 64
 AGAIN_S = 0.1
 DESCRIPTOR_BYTES = struct.calcsize("i")
-DESCRIPTORS_MAX = 4  # that are looked at in one message: one is right, and none may stay
+DESCRIPTORS_MAX = 4  # received in one message: one is correct, the others are closed
 
 
 class HandoffSocket:
@@ -34,9 +34,9 @@ class HandoffSocket:
 
     Args:
         folder: The edge's data folder.
-        desk: Judges what comes.
+        desk: Checks offers.
         count: Counts an event by name.
-        after: Called after a turn in which something came.
+        after: Called after each batch of offers.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class HandoffSocket:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where balancers of this host find it, for the map; nothing where the path is too long for that."""
+        """The address for balancers of this host, for the map; empty if the path is too long for it."""
         address = f"unix:{BOOT_ID.read_text().strip()}:{self._path}"
         return {HAND_OVER: address} if len(address) <= ADDRESS_CHARACTERS_MAX else {}
 
     async def run(self) -> None:
-        """Take balancers until cancelled.
+        """Accept balancers until cancelled.
 
         Raises:
             UserError: The socket cannot be made.
@@ -75,7 +75,7 @@ class HandoffSocket:
                         await trio.lowlevel.wait_readable(listening)
                         try:
                             balancer, _ = listening.accept()
-                        except OSError:  # it has left, or no descriptor is free: it waits in the backlog
+                        except OSError:  # the balancer left, or no descriptor is free: it stays in the backlog
                             await trio.sleep(AGAIN_S)
                         else:
                             nursery.start_soon(self._serve, balancer)
@@ -83,7 +83,7 @@ class HandoffSocket:
                 self._path.unlink(missing_ok=True)
 
     async def _serve(self, balancer: socket.socket) -> None:
-        """Answer one balancer until it goes."""
+        """Answer one balancer until it disconnects."""
         with balancer:
             if self._balancers >= BALANCERS_MAX or not is_allowed(balancer):
                 self._count("balancers_refused")
@@ -99,7 +99,7 @@ class HandoffSocket:
                 self._balancers -= 1
 
     async def _turn(self, balancer: socket.socket) -> bool:
-        """Answer what is there; False at the end."""
+        """Answer all pending offers; False at the end."""
 
         def answer(verdict: HandoffReply) -> bool:
             try:
@@ -120,7 +120,7 @@ class HandoffSocket:
 
 
 def _receive(balancer: socket.socket) -> Offer:
-    """Read one message with its descriptors, which no child of this process gets (``socket.recv_fds`` forgets that)."""
+    """Read one message with its descriptors, with close-on-exec set (``socket.recv_fds`` omits it)."""
     room = socket.CMSG_LEN(DESCRIPTORS_MAX * DESCRIPTOR_BYTES)
     data, ancillary, flags, _ = balancer.recvmsg(HAND_OVER_BYTES_MAX + 1, room, socket.MSG_CMSG_CLOEXEC)
     descriptors: list[int] = []

@@ -1,6 +1,6 @@
-"""Which byte protocols stand between a listener's sockets and MQTT: a PROXY header, a WebSocket, both, or none.
+"""The byte protocols between a listener's sockets and MQTT: a PROXY header, a WebSocket, both, or none.
 
-What a listener needs is imported when the listener is made: not for those that need none, and not by a first client.
+Modules are imported when a listener needs them: not for other listeners, and not on a first client.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["ListenerAdmission", "front_door", "listener_filter"]
 
 
 class ListenerAdmission:
-    """Where a load balancer stands before a listener: whose headers are believed, and what reads them."""
+    """A listener behind a load balancer: its trusted networks, and the reader of its PROXY headers."""
 
     def __init__(self, trusted: "TrustedProxies", begin: "Callable[[Admit | None], ProxiedSocket]") -> None:
         self.trusted = trusted
@@ -25,7 +25,7 @@ class ListenerAdmission:
 
 
 def front_door(versions: str, networks: tuple[str, ...]) -> ListenerAdmission | None:
-    """Return what takes PROXY headers of "v1", "v2" or "any" version; None for "none"."""
+    """Return the reader of PROXY headers of "v1", "v2" or "any" version; None for "none"."""
     if versions == "none":
         return None
     from edge.listeners.proxied_socket import ProxiedSocket, TrustedProxies
@@ -36,10 +36,9 @@ def front_door(versions: str, networks: tuple[str, ...]) -> ListenerAdmission | 
 def listener_filter(
     protocol: str, path: str = "", pages: "PageOrigins | None" = None, *, joined: bool = False
 ) -> Callable[[int, str], StreamFilter | None]:
-    """Return what makes a fresh filter for each connection, or None where MQTT comes as it is.
+    """Return a factory of the filter of each connection; its result is None for plain MQTT.
 
-    It is called with the bytes that a client's packet may have, and the address that the connection
-    came to.
+    It is called with the largest size of a client's packet in bytes, and the connection's local address.
     """
     if protocol != "ws":
         return _none
@@ -49,4 +48,4 @@ def listener_filter(
 
 
 def _none(packet_bytes_max: int, local: str) -> None:
-    del packet_bytes_max, local  # MQTT as it comes
+    del packet_bytes_max, local  # plain MQTT

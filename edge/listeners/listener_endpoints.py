@@ -1,13 +1,13 @@
-"""All listeners of one edge together: open while clients are let in, shut while they are refused, some paused.
+"""All listeners of one edge: open, shut while clients are refused, or paused one by one.
 
 | an edge | a listener | its clients |
 |---|---|---|
-| lets clients in | open | are taken |
-| lets clients in | paused by an operator | are refused by the system; those that are here stay |
+| admits clients | open | are accepted |
+| admits clients | paused by an operator | are refused by the system; present ones stay |
 | is drained, or not ready | shut, paused or not | are refused by the system |
 
-The loop accepts on them. When all of them open and shut is decided in ``edge/drain.py``; a pause is an operator's, and
-ends with the process. Decision: docs/adr/0183-paused-listeners.md.
+The loop accepts on them. ``edge/drain.py`` decides when all open and shut; an operator pauses one, until the process
+ends. Decision: docs/adr/0183-paused-listeners.md.
 """
 
 import logging
@@ -34,10 +34,10 @@ class ListenerEndpoints:
     """The listeners.
 
     Args:
-        node: This edge; its journal has who paused what.
+        node: This edge; its journal records pauses.
         listening: Each of them.
         loop: Accepts.
-        accept: Takes a connection (listener, descriptor, address).
+        accept: Handles a connection (listener, descriptor, address).
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ListenerEndpoints:
         return name in self._paused
 
     def open(self) -> None:
-        """Take connections, at each listener that is not paused.
+        """Accept connections at each listener that is not paused.
 
         Raises:
             UserError: Another process took an address meanwhile.
@@ -68,7 +68,7 @@ class ListenerEndpoints:
                 self._open_one(listener)
 
     def shut(self) -> None:
-        """Refuse connections; the addresses stay ours, and whoever the kernel has taken already is served."""
+        """Refuse connections; keep the addresses, and accept those already in the kernel's backlog."""
         self._open = False
         for listener in self._listening:
             if listener.policy.name not in self._paused:
@@ -76,7 +76,7 @@ class ListenerEndpoints:
         self._loop.kick()
 
     def order(self, order: OrderNode) -> NodeOrdered:
-        """Pause or resume one listener, or say what that would do; an edge without one of that name has nothing to do.
+        """Pause or resume one listener, or return the effect; no effect without a listener of that name.
 
         The lines are ``state S`` (after the order) and ``connections N`` (that stay).
         """
@@ -99,7 +99,7 @@ class ListenerEndpoints:
         return NodeOrdered(order.request, 1, [f"state {state}", f"connections {len(listener.intake)}"])
 
     def look(self) -> RowSource:
-        """Return what operators see of the listeners."""
+        """Return the rows of the listeners for operators' queries."""
 
         def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
             (after,) = ask.numbers(1)

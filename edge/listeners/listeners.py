@@ -1,7 +1,7 @@
-"""Sockets that take connections: bound when the edge starts, open when it can serve.
+"""Listening sockets of clients: bound when the edge starts, open when it can serve.
 
-A client that comes sooner is refused by the system and may try another edge; in the backlog of a node that is not ready
-it would wait. What an operator can mend is said in one line. ``edge/loop/sockets.py`` accepts.
+Until then the system refuses clients, which may try another edge; in the backlog of a node that is not ready they would
+wait. Errors that an operator can fix are one line. ``edge/loop/sockets.py`` accepts.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ BYTES_RECEIVED = slice(128, 136)  # tcpi_bytes_received of struct tcp_info, Linu
 
 
 class EdgeListener:
-    """One listener: its socket, what it allows, its certificate, how many it takes.
+    """One listener: its socket, policy, certificate and admission control.
 
     Args:
         settings: Of its table.
-        gateways: The nodes' authority, where certificates of gateways are taken beside those of ``client_ca``.
+        gateways: Authority of the nodes, if certificates of gateways are accepted besides those of ``client_ca``.
     """
 
     def __init__(self, settings: ListenerSettings, gateways: Path | None = None) -> None:
@@ -64,16 +64,16 @@ class EdgeListener:
         self.front_door = front_door(settings.proxy_protocol, settings.proxy_trusted)
         what = f"listener {settings.name}"
         self.socket = bind_socket(settings.bind, settings.port, what)
-        if settings.port == 0:  # a shut socket keeps a port only if it was asked for
-            with self.socket as chosen:  # open until then, or another process could take it
+        if settings.port == 0:  # a shut socket keeps its port only if it was bound explicitly
+            with self.socket as chosen:  # open until then, or another process could take the port
                 self.socket = bind_socket(settings.bind, int(chosen.getsockname()[1]), what)
 
     def filter(self, packet_bytes_max: int, fd: int) -> StreamFilter | None:
-        """Return what stands between a connection and MQTT, None where MQTT comes as it is."""
+        """Return the stream filter of a connection, None for plain MQTT."""
         return self._filter(packet_bytes_max, local_address(fd) if self.settings.protocol == "ws" else "")
 
     def open(self) -> None:
-        """Take connections: before that a client is refused by the system and tries elsewhere, rather than wait.
+        """Accept connections; until then the system refuses clients, which then try another edge.
 
         Raises:
             UserError: Another process took the address meanwhile.
@@ -81,10 +81,10 @@ class EdgeListener:
         start_listening(self.socket, self.settings.backlog, f"listener {self.settings.name}")
 
     def shut(self, accept: Callable[["EdgeListener", int, str], None]) -> None:
-        """Refuse connections and keep the address; ``accept`` gets those that the kernel has taken already."""
+        """Refuse connections and keep the address; ``accept`` gets those already in the kernel's backlog."""
         with contextlib.suppress(OSError):
             for _ in range(self.settings.backlog):
-                taken, address = self.socket.accept()  # until none waits: it does not block
+                taken, address = self.socket.accept()  # until the backlog is empty: it does not block
                 taken.setblocking(False)
                 accept(self, taken.detach(), str(address[0]))
         with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class EdgeListener:
 
 
 def policy_of(settings: ListenerSettings) -> ListenerPolicy:
-    """Return what a listener's clients are and may use."""
+    """Return the permissions and limits of a listener's clients."""
     return ListenerPolicy(
         settings.name,
         settings.allow_anonymous,
@@ -108,7 +108,7 @@ def listener_context(settings: ListenerSettings, gateways: Path | None = None) -
     """Return the context of a listener's handshakes, None without TLS.
 
     Raises:
-        UserError: A file is wrong.
+        UserError: A file is unusable.
     """
     if not settings.tls:
         return None
@@ -121,10 +121,10 @@ def listener_context(settings: ListenerSettings, gateways: Path | None = None) -
 
 
 def certified_hosts(settings: ListenerSettings) -> frozenset[str]:
-    """Return the names in the certificate of a listener for WebSockets; none where nobody asks for them.
+    """Return the host names in the certificate of a WebSocket listener; empty for other listeners.
 
     Raises:
-        UserError: The file is wrong.
+        UserError: The file is unusable.
     """
     if settings.protocol != "ws" or settings.certificate is None or not settings.tls:
         return frozenset()
@@ -132,7 +132,7 @@ def certified_hosts(settings: ListenerSettings) -> frozenset[str]:
 
 
 def bind_socket(bind: str, port: int, what: str) -> socket.socket:
-    """Bind, without taking connections yet.
+    """Bind a socket, without listening yet.
 
     Raises:
         UserError: The address cannot be used.
@@ -149,7 +149,7 @@ def bind_socket(bind: str, port: int, what: str) -> socket.socket:
 
 
 def start_listening(bound: socket.socket, backlog: int, what: str) -> None:
-    """Take connections.
+    """Accept connections.
 
     Raises:
         UserError: Another process took the address meanwhile.
@@ -167,15 +167,15 @@ def address_of(bound: socket.socket) -> str:
 
 
 def _unmetered(settings: ListenerSettings) -> tuple[str, ...]:
-    """Return the networks of the listener's own proxies: behind one of their addresses are many clients.
+    """Return the networks of the listener's own proxies: each of their addresses serves many clients.
 
-    None where no PROXY header is expected: an address alone does not make a proxy.
+    Empty if no PROXY header is expected: an address alone does not make a proxy.
     """
     return settings.proxy_trusted if settings.proxy_protocol != "none" else ()
 
 
 def has_received(fd: int) -> bool:
-    """Return whether a byte came on a TCP connection, whether or not it was read; True where the kernel cannot say."""
+    """Return whether a TCP connection has received a byte, read or unread; True if the kernel cannot report it."""
     try:
         borrowed = socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
         try:
@@ -188,7 +188,7 @@ def has_received(fd: int) -> bool:
 
 
 def is_gone(fd: int) -> bool:
-    """Return whether the peer of a connection closed it, and what it sent before was read."""
+    """Return whether the peer closed a connection and its data is read."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0, fd)
     try:
         return not borrowed.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -201,18 +201,18 @@ def is_gone(fd: int) -> bool:
 
 
 def peer_of(fd: int) -> str:
-    """Return the address at the other end of a socket; "" for one that is gone."""
+    """Return the peer's address of a socket; "" for a closed one."""
     return _peer(fd)[0]
 
 
 def peer_name(fd: int) -> str:
-    """Return address and port at the other end of a socket; "" for one that is gone, or has none."""
+    """Return the peer's address and port of a socket; "" for a closed one, or one without."""
     host, port = _peer(fd)
     return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}") if host else ""
 
 
 def local_address(fd: int) -> str:
-    """Return the address that a connection came to; "" for one that is gone."""
+    """Return the local address of a connection; "" for a closed one."""
     return _name_of(fd, socket.SocketType.getsockname)[0]
 
 
@@ -221,8 +221,8 @@ def _peer(fd: int) -> tuple[str, int]:
 
 
 def _name_of(fd: int, ask: Callable[[socket.SocketType], object]) -> tuple[str, int]:
-    # Of the family with the longest addresses, and without the look at the descriptor that ``socket.socket`` takes: the
-    # address says by itself what it is. Some 1.3 us; a copy of the descriptor takes 12.
+    # Of the family with the longest addresses, and without the query of the descriptor by ``socket.socket``: the
+    # address contains its family. Some 1.3 us; a copy of the descriptor takes 12.
     try:
         borrowed = socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
         try:

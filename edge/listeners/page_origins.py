@@ -1,8 +1,8 @@
-"""Which web pages may open a WebSocket of a listener.
+"""Checks which web pages may open a WebSocket of a listener.
 
 Only browsers send Origin, and they let any page open a WebSocket to any host, with the client's certificate. Without a
-list of origins a page must be one of the listener itself: scheme, host and port of Origin are those of the request,
-and the host is a name of the listener. The last part is what DNS rebinding lacks (``conf/served_hosts.py``).
+list of origins a page must belong to the listener: scheme, host and port of Origin are those of the request, and the
+host is a name of the listener. The last check stops DNS rebinding (``conf/served_hosts.py``).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ HOST_REFUSED = "websocket_hosts_refused"
 
 
 class RefusedPage(NamedTuple):
-    """A handshake that was refused, for the log; texts of a stranger are cut and plain."""
+    """A refused handshake, for the log; untrusted texts are shortened and escaped."""
 
     counter: str
     origin: str
@@ -41,12 +41,12 @@ class PageOrigins:
         self._hosts = ServedHosts() if hosts is None else hosts
 
     def refuse(self, origins: Sequence[str], host: str, local: str) -> RefusedPage | None:
-        """Return why a handshake is refused, None where it is not.
+        """Return why a handshake is refused, None if it is not.
 
         Args:
-            origins: What its Origin headers say.
-            host: What its Host header says.
-            local: Address that the connection came to.
+            origins: Values of its Origin headers.
+            host: Value of its Host header.
+            local: Local address of the connection.
         """
         if not origins:
             return None
@@ -61,7 +61,13 @@ class PageOrigins:
             return ("", "") if listed else (ORIGIN_REFUSED, "the listener's `origins` does not list it")
         asked = parse_host(host)
         if asked is None or not same_origin(origins[0], self._scheme, asked):
-            return ORIGIN_REFUSED, f"it is no page of {self._scheme}:// there; list it in the listener's `origins`"
+            return (
+                ORIGIN_REFUSED,
+                f"not a page of this listener ({self._scheme}://); list it in the listener's `origins`",
+            )
         if not self._hosts.serves(asked, local):
-            return HOST_REFUSED, "the listener has no such name; set its `advertise`, or list the page in `origins`"
+            return (
+                HOST_REFUSED,
+                "no host name of the listener; set its `advertise`, or list the page in `origins`",
+            )
         return "", ""

@@ -1,8 +1,8 @@
-"""Sockets behind a load balancer: who may send a PROXY header, and reading it from the socket before TLS begins.
+"""Sockets behind a load balancer: trusted senders of PROXY headers, and the read of the header before TLS starts.
 
-The kernel keeps what is not the header: bytes are looked at first, and then exactly the header is read. A connection
-that closes before a byte of a client (a health check of the port) ends quietly. A connection whose header names nobody
-has the balancer's own address.
+Bytes are peeked first, and then exactly the header is read; the rest stays in the kernel. A connection that closes
+before a byte of a client, such as a health check of the port, is not an error. Without an address in the header the
+client has the balancer's address.
 """
 
 import ipaddress
@@ -19,24 +19,24 @@ CHECK, UNTRUSTED, WRONG = "proxy_checks", "proxy_untrusted", "proxy_headers_wron
 
 
 class TrustedProxies:
-    """The addresses whose PROXY headers are believed."""
+    """The addresses of trusted senders of PROXY headers."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ipaddress.ip_network(network) for network in networks]
 
     def refusal(self, fd: int) -> str:
-        """Return "" when the peer of a socket is one of them, else the name of the counter."""
+        """Return "" if the peer of a socket is trusted, else the name of the counter."""
         borrowed = socket.socket(fileno=fd)
         try:
             peer = borrowed.getpeername()
         except OSError:
-            return CHECK  # it has closed by now, as a health check does
+            return CHECK  # closed already, as by a health check
         finally:
             borrowed.detach()
         return "" if isinstance(peer, tuple) and self.names(peer[0]) else UNTRUSTED
 
     def names(self, address: str) -> bool:
-        """Whether an address is one of them; IPv4 may be written as IPv6."""
+        """Whether an address is trusted; IPv4 may be written as IPv6."""
         parsed = ipaddress.ip_address(address.partition("%")[0])
         if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
             parsed = parsed.ipv4_mapped
@@ -47,13 +47,13 @@ class ProxiedSocket(FirstBytes):
     """One connection until its header was read.
 
     Attributes:
-        outcome: Name of the counter when the connection ended here, "" while it did not.
-        seat: The client's place at the listener, once its header was read.
-        waits: Its address's turn comes later: nothing is read until ``judged``.
+        outcome: Name of the counter if the connection ended here, "" if it did not.
+        seat: The client's slot at the listener, after its header was read.
+        waits: Its connection is queued: no data is read until ``judged``.
     """
 
     def __init__(self, versions: str, admit: Admit | None = None) -> None:
-        """versions: "v1", "v2" or "any"; admit: called once for each client, with "" if its header names no address."""
+        """versions: "v1", "v2" or "any"; admit: called once a client, with "" for no address."""
         self.header = ProxyHeader(versions)
         self.outcome = ""
         self.seat: ConnectionSlot | None = None
@@ -62,21 +62,21 @@ class ProxiedSocket(FirstBytes):
 
     @property
     def source(self) -> tuple[str, int] | None:
-        """The client that the header names."""
+        """The client address in the header."""
         return self.header.source
 
     @property
     def common_name(self) -> str | None:
-        """The name that the header vouches for, "" for none; None: one that no client can have."""
+        """The name that the load balancer verified, "" for none; None: an invalid client name."""
         return self.header.common_name
 
     def judged(self, outcome: str, seat: ConnectionSlot | None) -> None:
-        """End its wait: it has a seat, or the name of the counter that refuses it."""
+        """End its wait: with a slot, or the name of the counter of its refusal."""
         self.waits, self.outcome, self.seat = False, outcome, seat
 
     def read(self, fd: int) -> int:
-        """Read what of the header has come."""
-        if self.waits:  # nobody asked for more: the peer has hung up
+        """Read the received part of the header."""
+        if self.waits:  # reading is paused: the peer closed
             return self._ended()
         if self.outcome or self.seat is not None:
             return FirstBytes.ENDED if self.outcome else FirstBytes.DONE
@@ -102,12 +102,12 @@ class ProxiedSocket(FirstBytes):
             self.outcome = WRONG
             return FirstBytes.ENDED
         borrowed.recv(count)
-        # A header that names nobody (UNKNOWN, LOCAL) may precede a check of the port or of the service: one of the port
-        # sends nothing behind it, one of the service speaks TLS or MQTT and is served [PROXY protocol, 2.2].
+        # A header without an address (UNKNOWN, LOCAL) may precede a health check. A check of the port sends no data
+        # after it; a check of the service sends TLS or MQTT and is served [PROXY protocol, 2.2].
         return self._client_came() if self.header.complete and len(waiting) > count else FirstBytes.MORE
 
     def _client_came(self) -> int:
-        """Judge it by the address that the header names, before its handshake."""
+        """Admit the client by the address in the header, before its handshake."""
         if self._admit is not None:
             outcome, seat = self._admit(self.source[0] if self.source is not None else "")
             if outcome == WAITS:
@@ -117,7 +117,7 @@ class ProxiedSocket(FirstBytes):
         return FirstBytes.ENDED if self.outcome else FirstBytes.DONE
 
     def _ended(self) -> int:
-        """The peer closed: before or behind a header it was a check, within one it was not."""
+        """Handle the peer's close: within a header it is an error, otherwise a health check."""
         self.waits = False
         within = self.header.begun and not self.header.complete
         self.outcome = WRONG if within else CHECK

@@ -1,8 +1,7 @@
-"""The PROXY protocol header that a load balancer sends first, versions 1 (text) and 2 (binary). Sans-IO.
+"""The PROXY protocol header of a load balancer, versions 1 (text) and 2 (binary). Sans-IO.
 
-Decides which of the bytes that wait in a socket are the header, to the byte, because TLS may begin behind it. Where a
-header is expected every connection must begin with one; ``edge/listeners/proxied_socket.py`` reads, and says who may
-send it.
+Finds the exact end of the header in the received bytes, because TLS may start after it. If a header is expected, every
+connection must start with one; ``edge/listeners/proxied_socket.py`` reads it and checks its sender.
 Source: haproxy's proxy-protocol.txt; CRC-32C from RFC 3720, appendix B.4.
 """
 
@@ -21,13 +20,13 @@ V2_FIXED_BYTES = 16
 HEADER_BYTES_MAX = V2_FIXED_BYTES + 2048  # addresses and options (TLVs)
 LOCAL, PROXY = 0, 1  # commands of version 2
 CHECKSUM, TLS = 0x03, 0x20  # types of TLVs
-COMMON_NAME = 0x22  # within the second
+COMMON_NAME = 0x22  # within the TLS option
 HAS_CERTIFICATE = 0x02 | 0x04  # of its flags: in this connection, or in the session that it resumed
-ADDRESS_BYTES = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}  # of what has streams: unknown, IPv4, IPv6, Unix
+ADDRESS_BYTES = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}  # of stream families: unknown, IPv4, IPv6, Unix
 
 
 class InvalidProxyHeader(ValueError):
-    """No header, or a malformed one, or of a version that is not accepted."""
+    """The data is no header, or a malformed one, or of a version that is not accepted."""
 
 
 class ProxyHeader:
@@ -35,10 +34,10 @@ class ProxyHeader:
 
     Attributes:
         complete: All of it was taken.
-        source: (address, port) of the client that the header names; None if it names none.
-        local: The load balancer speaks for itself (LOCAL): the addresses of the header are ignored.
-        common_name: Of the client's certificate, if the load balancer verified it; "" if it names none, None for a
-            name that no client can have.
+        source: (address, port) of the client in the header; None without one.
+        local: LOCAL command, a connection of the load balancer itself: the addresses of the header are ignored.
+        common_name: Of the client's certificate, if the load balancer verified it; "" without one, None for an invalid
+            client name.
     """
 
     def __init__(self, versions: str) -> None:
@@ -52,11 +51,11 @@ class ProxyHeader:
 
     @property
     def begun(self) -> bool:
-        """Whether a byte of it came."""
+        """Whether a byte of it was received."""
         return bool(self._taken)
 
     def take(self, waiting: bytes) -> int:
-        """Return how many of the bytes that wait in the socket are the header's; they have to be read, and no other.
+        """Return how many of the peeked bytes belong to the header; exactly those must be read.
 
         Raises:
             InvalidProxyHeader: This is not a header of an accepted version.
@@ -76,7 +75,7 @@ class ProxyHeader:
         return count
 
     def _end_of(self, data: bytes) -> int:
-        """Return where the header ends, 0 while it is incomplete: then all the bytes are the header's."""
+        """Return the end of the header, 0 while it is incomplete: then all the bytes belong to it."""
         if data[: len(V2_SIGNATURE)] == V2_SIGNATURE[: len(data)]:
             if self._versions == "v1":
                 raise InvalidProxyHeader("version 2 is not accepted")
@@ -107,7 +106,7 @@ class ProxyHeader:
 
     def _read_v2(self, header: bytes) -> None:
         command, family = header[12] & 0x0F, header[13]
-        if command == LOCAL:  # the receiver must ignore the addresses, whatever they are
+        if command == LOCAL:  # the receiver must ignore the addresses
             self.local = True
             return
         size = ADDRESS_BYTES.get(family)
@@ -141,7 +140,7 @@ def _port(word: str) -> int:
 
 
 def _options(header: bytes, at: int) -> list[tuple[int, bytes]]:
-    """Return the options; each must lie within the header, a checksum be right, and one about TLS be the only one."""
+    """Return the options; each must lie within the header, the checksum be correct, and the TLS option be unique."""
     found = []
     for kind, start, end in _walk(header, at):
         value = header[start:end]
@@ -168,7 +167,7 @@ def _walk(data: bytes, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _verified_name(option: bytes) -> str | None:
-    """Return the name of a verified certificate from the option about TLS, "" without one, None for a wrong one."""
+    """Return the name of a verified certificate from the TLS option, "" without one, None for an invalid one."""
     if len(option) < 5:
         raise InvalidProxyHeader("an option is cut off")
     names = [option[start:end] for kind, start, end in _walk(option, 5) if kind == COMMON_NAME]

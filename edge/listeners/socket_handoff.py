@@ -1,8 +1,8 @@
-"""Connections that a balancer of this host hands over: one message and one descriptor are judged, and answered.
+"""Connections that a balancer of this host hands over: checks one message with its descriptor, and replies.
 
-The edge reads a connection only after it said *taken* in time: what it says too late is void, and the descriptor is
-closed, because the balancer may have given the connection to another edge meanwhile. Pure but for what it asks of the
-descriptor itself; the socket is in ``edge/listeners/handoff_socket.py``. Source: docs/adr/0054-hand-over.md.
+The edge reads a connection only after it replied *taken* in time. After a late reply it closes the descriptor, because
+the balancer may have given the connection to another edge meanwhile. Pure except for queries of the descriptor; the
+socket is in ``edge/listeners/handoff_socket.py``. Source: docs/adr/0054-hand-over.md.
 """
 
 import os
@@ -23,12 +23,12 @@ from wire.messages.socket_handoff import (
 
 __all__ = ["ANSWERED_S", "Offer", "SocketHandoff", "is_allowed"]
 
-ANSWERED_S = ANSWER_S / 2  # an older offer is refused: the answer has to be back in time
+ANSWERED_S = ANSWER_S / 2  # an older offer is refused: the reply must arrive in time
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
 
 
 class Offer(NamedTuple):
-    """One message as ``recvmsg`` brings it."""
+    """One message of ``recvmsg``."""
 
     data: bytes
     descriptors: Sequence[int]
@@ -36,12 +36,12 @@ class Offer(NamedTuple):
 
 
 class SocketHandoff:
-    """Judge of what balancers offer.
+    """Checks and accepts the offers of balancers.
 
     Args:
-        state: Returns TAKEN when the listener of that name would take one more client now, or why not.
-        take: Takes a connection (listener, descriptor, seconds since the client came) as if the listener had accepted
-            it, or closes it.
+        state: Returns TAKEN if the listener of that name accepts one more client, or the reason for a refusal.
+        take: Handles a connection (listener, descriptor, seconds since its accept) as if the listener had accepted it,
+            or closes it.
         count: Counts an event by name.
     """
 
@@ -58,13 +58,13 @@ class SocketHandoff:
     def offered(
         self, now: float, offer: Offer, answer: Callable[[HandoffReply], bool], clock: Callable[[], float]
     ) -> None:
-        """Answer one offer, and take or close each of its descriptors.
+        """Reply to one offer, and take or close each of its descriptors.
 
         Args:
             now: Boot time at which it was read.
             offer: The message.
-            answer: Sends the answer; False if that was not possible.
-            clock: Boot time, read again after the answer.
+            answer: Sends the reply; False if that failed.
+            clock: Boot time, read again after the reply.
         """
         descriptors = list(offer.descriptors)
         try:
@@ -72,7 +72,7 @@ class SocketHandoff:
             self._count(f"handed_over_{verdict.name.lower()}")
             if not answer(verdict) or verdict is not HandoffReply.TAKEN or message is None:
                 return
-            if clock() - message.sent_ms / 1000 >= ANSWER_S:  # stopped between two lines: nobody waits for it any more
+            if clock() - message.sent_ms / 1000 >= ANSWER_S:  # suspended too long: the balancer gave up
                 self._count("handed_over_late")
                 return
             self._take(message.listener, descriptors.pop(), now - message.accepted_ms / 1000)
@@ -84,7 +84,7 @@ class SocketHandoff:
         if len(offer.data) > HAND_OVER_BYTES_MAX or offer.flags & socket.MSG_TRUNC:
             return None, HandoffReply.UNUSABLE
         if not offer.descriptors and offer.flags & socket.MSG_CTRUNC:
-            return None, HandoffReply.FULL  # this process has no room for another descriptor
+            return None, HandoffReply.FULL  # this process has no free descriptor
         try:
             message = decode_hand_over(offer.data)
         except Unreadable:
@@ -98,7 +98,7 @@ class SocketHandoff:
 
 
 def _is_client(fd: int) -> bool:
-    """Whether a descriptor is a TCP socket with somebody at the other end; it does not block from here on."""
+    """Return whether a descriptor is a connected TCP socket, and make it non-blocking."""
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):
         return False
     borrowed = socket.socket(fileno=fd)
@@ -108,7 +108,7 @@ def _is_client(fd: int) -> bool:
         borrowed.getpeername()
         borrowed.setblocking(False)
         borrowed.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError:  # a listening one, or one that has ended
+    except OSError:  # a listening socket, or a closed one
         return False
     finally:
         borrowed.detach()
@@ -116,6 +116,6 @@ def _is_client(fd: int) -> bool:
 
 
 def is_allowed(balancer: socket.socket) -> bool:
-    """Whether the process at the other end is of this user, or of root."""
+    """Return whether the process of the peer runs as this user or root."""
     raw = balancer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return CREDENTIALS.unpack(raw)[1] in (0, os.geteuid())

@@ -1,10 +1,9 @@
 """MQTT over WebSocket: the handshake and frames of RFC 6455 around a connection's bytes, by wsproto.
 
 A client's packets need not align with frames [MQTT-6.0.0-2]; text frames are refused [MQTT-6.0.0-1]; the subprotocol is
-"mqtt" [MQTT-6.0.0-3]. Bounded: frames are passed on as they come, handshakes and control frames are limited.
-
-Towards a client each packet has a frame of its own unless the listener joins them: paho C takes the first packet of a
-frame and then waits for the socket, which has nothing more.
+"mqtt" [MQTT-6.0.0-3]. Bounded: frames are passed on in parts, handshakes and control frames are limited. Each packet to
+a client has its own frame unless the listener joins them: paho C reads the first packet of a frame and then waits for
+more data of the socket.
 """
 
 from collections.abc import Callable
@@ -29,19 +28,19 @@ from wire.clock import boot_time
 
 __all__ = ["FRAME_BYTES_MAX", "WebSocketServer"]
 
-FRAME_BYTES_MAX = 1 << 20  # of one frame, or as much as a packet of the listener may have: then 1009
+FRAME_BYTES_MAX = 1 << 20  # of one frame, or the listener's largest packet if larger: beyond it close code 1009
 HANDSHAKE_BYTES_MAX = 16 * 1024
-CONTROL_RATE = 10.0  # control frames a second, pings and pongs together: beyond it the connection ends
-CONTROL_BURST = 20  # of them at once, as behind a network that stood still
-FRAGMENTS_MAX = 256  # of one message that are short on average; a stream may be one message of long ones
+CONTROL_RATE = 10.0  # control frames a second, pings and pongs together: beyond it the connection is closed
+CONTROL_BURST = 20  # of them at once, as after a network outage
+FRAGMENTS_MAX = 256  # of one message if they are short on average; a stream may be one message of long fragments
 FRAGMENT_BYTES = 1024
-TINY_FRAMES_MAX = 64  # data frames of a byte or none, beyond those of other sizes: no packet is so short
+TINY_FRAMES_MAX = 64  # surplus of data frames of 0 or 1 byte over longer ones: no packet is so short
 FINAL_BINARY = 0x82  # FIN and the opcode of binary data
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
 
 
 class FrameLimit(Extension):
-    """Refusal of frames that say to be too long, at their heads: an extension that nobody offers, so on no wire."""
+    """Refuses too long frames by their headers; an extension that is never offered, so not on the wire."""
 
     name = ""
 
@@ -50,7 +49,7 @@ class FrameLimit(Extension):
         self.exceeded = False
 
     def enabled(self) -> bool:
-        """Return True: wsproto asks it about each frame."""
+        """Return True: wsproto calls it for each frame."""
         return True
 
     def offer(self) -> bool:
@@ -60,7 +59,7 @@ class FrameLimit(Extension):
     def frame_inbound_header(
         self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
     ) -> CloseReason | RsvBits:
-        """Refuse a frame by the length that its head names; of its payload nothing is read."""
+        """Refuse a frame by the length in its header, before its payload is read."""
         self.exceeded = payload_length > self._bytes_max
         if self.exceeded:
             return CloseReason.MESSAGE_TOO_BIG
@@ -71,15 +70,15 @@ class WebSocketServer:
     """One connection's WebSocket layer; a ``StreamFilter``.
 
     Args:
-        path: The only one that is served, "" for any.
-        pages: Which pages may connect.
-        packet_bytes_max: Of an MQTT packet: clients send each one in a frame, so a frame may have as many.
+        path: The only allowed path, "" for any.
+        pages: Pages that may connect.
+        packet_bytes_max: Of an MQTT packet; also a bound of frames, because clients send each packet in a frame.
         joined: Packets that are sent together share a frame.
-        local: Address that the connection came to.
+        local: Local address of the connection.
 
     Attributes:
         refused_page: A page that may not connect, for the log.
-        refusal: Name of the counter when the handshake or a frame's length was refused, "" while neither was.
+        refusal: Name of the counter if the handshake or a frame's length was refused, else "".
         ended: The connection must close: the peer closed, or was refused.
     """
 
@@ -105,18 +104,18 @@ class WebSocketServer:
         self._open = False
         self._handshake_bytes = 0
         self._clock = clock
-        self._controls_paid = 0.0  # until when control frames have used up their rate
+        self._controls_paid = 0.0  # end of the used part of the control frames' rate
         self._tiny = 0
-        self._fragments = self._fragment_bytes = 0  # of the message that has not come whole
+        self._fragments = self._fragment_bytes = 0  # of the incomplete message
 
     def __del__(self) -> None:
-        """Free what a connection leaves whose peer is gone."""
+        """Free the parser of a closed connection."""
         self._let_go()
 
     def _let_go(self) -> None:
-        """Free the parser, a generator that holds its own object: old cycles are looked for nearly never in a node.
+        """Free the parser, a generator that references itself: a node rarely runs the collection of old cycles.
 
-        With it goes what it has not read: half a megabyte, where a flood came at once and the connection lingers.
+        This also frees its unread data, up to half a megabyte after a burst on a lingering connection.
         """
         framing = self._connection.connection  # None before the handshake
         if framing is not None:
@@ -124,7 +123,7 @@ class WebSocketServer:
         self._connection = WSConnection(ConnectionType.SERVER)
 
     def receive(self, data: bytes) -> bytes:
-        """Return the MQTT bytes of the frames in ``data``, of those before the one that ended the layer too."""
+        """Return the MQTT bytes of the frames in ``data``, including those before a frame that ended the layer."""
         received = bytearray()
         if self.ended:
             return b""
@@ -185,7 +184,7 @@ class WebSocketServer:
         return False
 
     def _note_length(self, event: BytesMessage) -> bool:
-        """Count a frame; return whether data come in frames of a sensible length."""
+        """Count a frame; return False if the data frames are too short."""
         self._fragment_bytes += len(event.data)
         if event.frame_finished:
             self._tiny = self._tiny + 1 if len(event.data) < 2 else max(0, self._tiny - 1)
@@ -208,7 +207,7 @@ class WebSocketServer:
         return 0
 
     def wrap(self, data: bytes) -> bytes:
-        """Return binary frames that carry whole MQTT packets; nothing before the handshake or after the close."""
+        """Return binary frames that carry whole MQTT packets; empty before the handshake or after the close."""
         if not self._open or self.ended or not data:
             return b""
         end = len(data) if self._joined else _packet_end(data, 0)
@@ -223,14 +222,14 @@ class WebSocketServer:
         return bytes(frames)
 
     def take_output(self) -> bytes:
-        """Return what the layer itself has to say."""
+        """Return the pending output of the layer itself."""
         output = bytes(self._output)
         self._output.clear()
         return output
 
 
 def _packet_end(data: bytes, start: int) -> int:
-    """Return where the MQTT packet at ``start`` ends, the end of the data for one that ends later."""
+    """Return the end of the MQTT packet at ``start``, or of the data if that is earlier."""
     remaining = shift = 0
     for at in range(start + 1, min(start + 5, len(data))):
         remaining |= (data[at] & 0x7F) << shift
@@ -241,9 +240,9 @@ def _packet_end(data: bytes, start: int) -> int:
 
 
 def _frame_head(size: int) -> bytes:
-    """Return the head of a whole binary frame of a server, which is not masked [RFC 6455, 5.2].
+    """Return the header of a whole unmasked binary frame of a server [RFC 6455, 5.2].
 
-    Written here because wsproto takes 18 us for a frame of 20 bytes, and a turn may have hundreds of them.
+    Own code because wsproto takes 18 us for a frame of 20 bytes, and an iteration may have hundreds of them.
     """
     if size < 126:
         return bytes((FINAL_BINARY, size))

@@ -1,12 +1,9 @@
-"""Login: run a listener's chain of authenticators between CONNECT and the claim of a client ID.
+"""Login: runs a listener's chain of authentication steps between CONNECT and the claim of a client ID.
 
-Owns: The chains of an edge by listener, logins that wait for a job or an AUTH packet, ends of principals by the clock.
-
-Doors: ``logins.Logins`` runs chains and takes results; ``listener_chain`` makes a chain of settings; ``job_desk``
-bounds each kind of job, and a shell works at each desk.
-
-Always holds: Text that a client gave becomes its user only through a step of the chain. A job that fails, finds no room
-or has no desk refuses the client. A decision that waited is looked at again before its CONNACK is written.
-
-May import: hot, node and listeners of this room, access, mqtt and conf.
+Owns: The chains of an edge by listener, logins that wait for a job or an AUTH packet, expiry of principals. Entry
+points: ``logins.ClientLogins`` runs chains and handles results; ``listener_chain`` builds a chain from settings;
+``auth_jobs`` bounds each kind of job, and a shell runs the jobs of each queue. Invariant: Text of a client becomes its
+user only through a step of the chain. A job that fails, or finds its queue full or missing, refuses the client. A
+decision that waited is checked again before its CONNACK is written. May import: loop, node and listeners of this
+package, access, mqtt and conf.
 """

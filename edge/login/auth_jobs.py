@@ -1,7 +1,7 @@
-"""A desk of jobs: logins that wait for one kind of work, bounded, and taken in turns of their addresses.
+"""A bounded queue of logins that wait for one kind of job, fair by address.
 
-When the desk is full, the newest login of the address with most of them makes room, so an address that asks for much
-takes no place from one that asks for little.
+A full queue drops the newest login of the address with most of them, so an address with many logins does not displace
+one with few.
 """
 
 from collections import OrderedDict
@@ -16,8 +16,8 @@ class AuthJobs:
     """Logins that wait for one kind of job.
 
     Args:
-        waiting_max: Logins that may wait; those whose job is done now do not count.
-        came: Called when a login came: a shell that sleeps goes on.
+        waiting_max: Largest number of queued logins; those with a running job do not count.
+        came: Called for each queued login, to wake the shell.
     """
 
     def __init__(self, waiting_max: int, came: Callable[[], None] = lambda: None) -> None:
@@ -30,10 +30,10 @@ class AuthJobs:
         return len(self._addresses)
 
     def put(self, number: int, ticket: Ticket) -> int | None:
-        """Let a login wait; return the number of the login that finds no room, None if there was room.
+        """Queue a login; return the number of the displaced login, None if the queue was not full.
 
         Args:
-            number: Of its connection, which waits for one job at most.
+            number: Of its connection, which waits for at most one job.
             ticket: Of its chain.
         """
         address = ticket.credentials.address
@@ -50,7 +50,7 @@ class AuthJobs:
         return out
 
     def take(self) -> tuple[int, Ticket] | None:
-        """Return the login whose turn it is, None if nobody waits."""
+        """Return the next login, None if the queue is empty."""
         if not self._by_address:
             return None
         address, waiting = self._by_address.popitem(last=False)
@@ -61,7 +61,7 @@ class AuthJobs:
         return number, ticket
 
     def withdraw(self, number: int) -> None:
-        """Forget a login whose connection is gone."""
+        """Remove a login of a closed connection."""
         address = self._addresses.pop(number, None)
         if address is None:
             return

@@ -1,4 +1,4 @@
-"""AUTH packets of MQTT 5: the ones that are in turn, and the ones that this edge writes.
+"""AUTH packets of MQTT 5: validation of received packets, and encoding.
 
 Source: MQTT 5.0 section 4.12.
 """
@@ -14,16 +14,16 @@ __all__ = ["Authentication", "encode_auth", "read_auth"]
 
 
 class Authentication:
-    """The method that CONNECT chose."""
+    """The authentication method of a CONNECT."""
 
     __slots__ = ("final", "method")
 
     def __init__(self, method: str) -> None:
         self.method = method
-        self.final = b""  # data of the step that accepted, for CONNACK
+        self.final = b""  # data of the accepting step, for CONNACK
 
     def connack_properties(self) -> dict[int, object]:
-        """Return what CONNACK says about the exchange [MQTT-4.12.0-4]."""
+        """Return the properties of CONNACK for the exchange [MQTT-4.12.0-4]."""
         return _properties(self.method, self.final)
 
 
@@ -50,7 +50,7 @@ def encode_auth(authentication: Authentication, data: bytes, *, ends: bool) -> b
     Args:
         authentication: Of the client.
         data: For the client.
-        ends: The exchange is over with success; otherwise the client goes on with it.
+        ends: The exchange succeeded; otherwise the client continues it.
     """
     code = ReasonCode.SUCCESS if ends else ReasonCode.CONTINUE_AUTHENTICATION
     return encode_packet(Auth(code, _properties(authentication.method, data)), 5)

@@ -1,4 +1,4 @@
-"""Bans and revocations as chains ask for them: the cluster's policy as this edge has it, and the listener's lists."""
+"""Bans and revocations for chains: the cluster's policy as this edge has it, and the listener's lists."""
 
 from access.identity.chain import Revocations
 from access.identity.principal import Credentials, Principal
@@ -8,10 +8,10 @@ __all__ = ["BanView", "RevokedView"]
 
 
 class BanView:
-    """Bans of the policy that is in force here.
+    """Bans of the policy in force at this edge.
 
     Attributes:
-        view: The policy; whoever follows it puts a newer one here before anybody is judged by it.
+        view: The policy; its follower sets a newer one before any client is checked by it.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class BanView:
 
 
 class RevokedView:
-    """Revoked certificates: those of the policy, and those of a listener's CRL files.
+    """Revoked certificates of the policy and of a listener's CRL files.
 
     Attributes:
         lists: Of the files, None for a listener without any; a newer set replaces it.

@@ -1,4 +1,4 @@
-"""Common parts of questions over HTTP: TLS as settings say, and an answer that is read to its bound and no further."""
+"""Common parts of HTTP requests: TLS from the settings, and bounded reads of response bodies."""
 
 import ssl
 from pathlib import Path
@@ -22,7 +22,7 @@ UrlSetting = Literal["http_url", "ocsp_url", "token_jwks_url"]
 
 
 def needs_httpx(subject: str) -> None:
-    """Check that the extra is installed; ``httpx`` is imported by those edges alone that ask something.
+    """Check that the extra is installed; only edges that send requests import ``httpx``.
 
     Raises:
         UserError: It is not.
@@ -40,12 +40,13 @@ def tls_context(authority: Path | None, shown: tuple[Path, Path] | None = None) 
 
     Args:
         authority: PEM; None for the authorities of the system.
-        shown: Certificate and key that this side shows; None for none.
+        shown: Certificate and key of this side; None for none.
+
     Raises:
         UserError: A file is unusable.
     """
     if authority is not None:
-        load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), authority)  # judged first: a pipe would hold the node
+        load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), authority)  # checked first: a pipe would block the node
     context = ssl.create_default_context(cafile=authority)
     if shown is not None:
         load_certificate(context, *shown)
@@ -56,7 +57,7 @@ def server_url(listener: "ListenerSettings", setting: UrlSetting) -> "HttpUrl | 
     """Return the URL of a listener's setting, read from its file if it names one.
 
     Raises:
-        UserError: The file is unusable, or has another scheme than the settings of TLS beside it are for.
+        UserError: The file is unusable, or its scheme does not fit the TLS settings.
     """
     where = f"listener {listener.name}: {setting}"
     url = getattr(listener, setting).read(where)
@@ -67,12 +68,12 @@ def server_url(listener: "ListenerSettings", setting: UrlSetting) -> "HttpUrl | 
 
 
 def error_text(error: Exception) -> str:
-    """Return in plain text what a library says of a request that failed; it may repeat the URL."""
+    """Return a library's error text of a failed request, escaped and with masked URLs."""
     return plain_text(mask_urls(str(error)))
 
 
 async def read_body(answer: "httpx.Response") -> bytes | None:
-    """Return the body as it came, None as soon as it is longer than ``ANSWER_BYTES_MAX``."""
+    """Return the raw body, None as soon as it is longer than ``ANSWER_BYTES_MAX``."""
     content = bytearray()
     async for piece in answer.aiter_raw():
         content += piece

@@ -1,9 +1,9 @@
-"""Questions of logins to a server of their listener: posted over HTTP, and never waited for long.
+"""Requests of logins to a server of their listener, posted over HTTP with short timeouts.
 
-A question has 0.5 s to connect and 2 s in all, 32 run at once, an answer has 64 KiB; no redirect is followed. A server
-that gives no whole answer, or one of 500 and above, five times in 10 s is asked by nobody for 5 s: those logins go on
-without an answer at once. Other wrong answers do not count for that, because a client could provoke them, and they cost
-nobody time.
+A request has 0.5 s to connect and 2 s in all, 32 run at once, a response has at most 64 KiB; redirects are not
+followed. After five failures in 10 s (no complete response, or status 500 and above) the server gets no request for 5
+s; these logins continue at once without a response. Other wrong responses do not count: a client could provoke them,
+and they cost no time.
 """
 
 import logging
@@ -38,7 +38,7 @@ CLOSE_S = 1.0
 
 
 class CalloutRequest(Protocol):
-    """One login's question."""
+    """The request of one login."""
 
     @property
     def body(self) -> bytes:
@@ -46,10 +46,10 @@ class CalloutRequest(Protocol):
 
     @property
     def kept(self) -> object | None:
-        """The result that is known already, None if the server has to be asked."""
+        """The cached result, None if a request is needed."""
 
     def read(self, reply: HttpReply | None) -> tuple[object, str]:
-        """Return the result of a reply, None for no reply; and a word for the counters, empty without a reply."""
+        """Return the result of a reply, None for no reply; and a label for the counters, empty without a reply."""
 
 
 class ServerConnections:
@@ -77,8 +77,8 @@ class Server:
 
     Args:
         setting: Names it in the log.
-        url: Where it is; a reload may replace it.
-        content: Type of the questions.
+        url: Its URL; a reload may replace it.
+        content: Content type of the requests.
         context: Verifies it.
     """
 
@@ -89,10 +89,10 @@ class Server:
         self.headers = {"Content-Type": content, "Accept-Encoding": "identity"}
         self.door = ServerConnections(context)
         self.breaker = Breaker()
-        self.is_said = False  # the log knows that it is not asked
+        self.is_said = False  # it was logged that requests stopped
 
     def tell(self, problem: str) -> None:
-        """Log that it is asked no more, or again; each once."""
+        """Log once that requests stop or resume."""
         if self.breaker.closed == (not self.is_said):
             return
         self.is_said = not self.is_said
@@ -103,15 +103,16 @@ class Server:
 
 
 class CalloutService:
-    """The questions of one kind at one edge.
+    """The requests of one kind at one edge.
 
     Args:
-        servers: By listener, whose names are those of the tickets.
-        question_of: Returns the question of a ticket, None for a job of another kind.
-        desk: Where logins wait.
-        done: Takes each login.
+        servers: By listener name of the tickets.
+        question_of: Returns the request of a ticket, None for a job of another kind.
+        desk: Queue of the logins.
+        done: Called with the result of each login.
+
     Attributes:
-        outcomes: How many logins of a listener were answered how.
+        outcomes: Number of results by listener and kind.
     """
 
     def __init__(
@@ -131,26 +132,26 @@ class CalloutService:
         self.outcomes: Counter[tuple[str, ...]] = Counter()
 
     def came(self) -> None:
-        """Go on: a login waits."""
+        """Wake the service: a login is queued."""
         self._came.set()
 
     def open_breakers(self) -> Mapping[tuple[str, ...], float]:
-        """Return for each listener whether its server is left alone: 1, else 0."""
+        """Return 1 for each listener with an open circuit breaker, else 0."""
         return {(name,): float(not server.breaker.closed) for name, server in self._servers.items()}
 
     def replace_url(self, listener: str, url: Url) -> None:
-        """Ask the server of a listener at another URL from now on."""
+        """Use another URL for the server of a listener."""
         self._servers[listener].url = url
 
     def replace_context(self, listener: str, context: ssl.SSLContext) -> None:
-        """Ask the server of a listener under another context from now on."""
+        """Use another TLS context for the server of a listener."""
         server = self._servers[listener]
         self._retired.append(server.door)
         server.door = ServerConnections(context)
         self._came.set()
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -198,7 +199,7 @@ class CalloutService:
 
 
 async def _post(client: "httpx.AsyncClient", server: Server, body: bytes) -> tuple[HttpReply | None, str]:
-    """Return the reply, or None and why there is none; its first word is for the counters."""
+    """Return the reply, or None and the error; its first word is for the counters."""
     import httpx
 
     try:
@@ -206,7 +207,7 @@ async def _post(client: "httpx.AsyncClient", server: Server, body: bytes) -> tup
             async with client.stream(
                 "POST", server.url.plain, content=body, headers=server.headers, follow_redirects=False
             ) as answer:
-                client.cookies.clear()  # nothing of one client's answer goes into the next one's question
+                client.cookies.clear()  # no cookie of one client's response is sent in the next request
                 content = await read_body(answer)
                 if content is None:
                     return None, "too_long"
@@ -217,5 +218,5 @@ async def _post(client: "httpx.AsyncClient", server: Server, body: bytes) -> tup
         return None, f"connect: {error_text(error)}"
     except (trio.TooSlowError, httpx.TimeoutException):
         return None, f"timeout: no whole answer within {ANSWER_S:g} s"
-    except Exception as error:  # whatever a hostile server makes the library raise
+    except Exception as error:  # any error that a hostile server can provoke in the library
         return None, f"broken: {type(error).__name__}: {error_text(error)}"

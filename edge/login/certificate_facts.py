@@ -1,8 +1,8 @@
-"""Facts of the certificate that a connection shows, read once for each login.
+"""Facts of a connection's certificate, read once for each login.
 
-Behind a load balancer that verifies certificates the connection's own one is the load balancer's, and the PROXY header
-names the client, also where the load balancer is a gateway. A certificate of a node or an operator is told as such
-wherever it is shown, for the chain to refuse.
+Behind a load balancer that verifies certificates, the connection's own certificate is the load balancer's, and the
+PROXY header names the client, even if the load balancer is a gateway. A certificate of a node or an operator is always
+reported as such, so that the chain refuses it.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 KINDS = tuple(NameKind)
-KEPT = 1_024  # certificates whose facts are kept: reading one costs more than all the rest of a login
-KEPT_BYTES_MAX = 4_096  # of one that is
+KEPT = 1_024  # cached certificates: parsing one costs more than the rest of a login
+KEPT_BYTES_MAX = 4_096  # of a cached one
 
 
 class InvalidCertificate(ValueError):
-    """A certificate that names nobody; the text is the name of the counter."""
+    """The certificate names no client; the text is the name of the counter."""
 
 
 class FromHeader(Protocol):
@@ -38,7 +38,7 @@ class FromHeader(Protocol):
 
     @property
     def common_name(self) -> str | None:
-        """The name that it vouches for, "" for none; None: one that no client can have."""
+        """The name that the load balancer verified, "" for none; None: an invalid client name."""
 
 
 CertificateReader: TypeAlias = Callable[[LoopConnection], CertificateFacts | None]
@@ -62,16 +62,16 @@ def _read_facts(der: bytes) -> CertificateFacts:
     return certificate_facts(der, KINDS, ocsp=False)
 
 
-_kept_facts = lru_cache(KEPT)(_read_facts)  # they follow from the bytes alone; dates and lists are judged at each login
+_kept_facts = lru_cache(KEPT)(_read_facts)  # a pure function of the bytes; dates and lists are checked at each login
 
 
 def facts_of(
     conn: LoopConnection, policy: ListenerPolicy, header: FromHeader | None, read: CertificateReader
 ) -> CertificateFacts | None:
-    """Return the facts that a client's chain judges, None for a client without a certificate.
+    """Return the certificate facts for a client's chain, None for a client without a certificate.
 
     Raises:
-        InvalidCertificate: It is unreadable, or the header names nobody by it.
+        InvalidCertificate: It is unreadable, or the header has no valid name.
     """
     try:
         facts = read(conn)

@@ -1,7 +1,7 @@
-"""The chains of one edge by listener: each stands until a reload replaces it as a whole.
+"""The chains of one edge by listener; a reload replaces a chain as a whole.
 
-A listener that has none here, as in an edge without settings, verifies nobody: each client is anonymous where that is
-allowed, and refused where it is not.
+A listener without one, as in an edge without settings, authenticates no client: each is anonymous if that is allowed,
+and refused otherwise.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chains"]
 
-ANSWERS_MAX = 10_000  # of HTTP servers, of 4 KiB at most (edge/login/http_callouts.py)
+ANSWERS_MAX = 10_000  # of HTTP servers, at most 4 KiB each (edge/login/http_callouts.py)
 
 
 class Chains:
@@ -36,18 +36,18 @@ class Chains:
         self.bans = BanView()
         self.known = KnownLogins(secret)
         self.answers: AnswerCache[HttpReply] = AnswerCache(secret, ANSWERS_MAX)
-        self.unanswered: Counter[tuple[str, ...]] = Counter()  # (listener,): certificates without an answer of OCSP
+        self.unanswered: Counter[tuple[str, ...]] = Counter()  # (listener,): certificates without an OCSP response
         self._chains: dict[str, Chain] = {}
         self._revoked: dict[str, RevokedView] = {}
         self.sources: dict[str, KeySource] = {}
         self._without_steps: dict[bool, Chain] = {}
 
     def revoked_of(self, listener: str) -> RevokedView:
-        """Return the revoked certificates of a listener; each chain of it asks this one object."""
+        """Return the revoked certificates of a listener; its chains share this object."""
         return self._revoked.setdefault(listener, RevokedView(self.bans))
 
     def source_of(self, listener: ListenerSettings) -> "KeySource | None":
-        """Return the fetched keys of a listener's tokens, which outlive a reload; None without an address."""
+        """Return the fetched keys of a listener's tokens, which survive a reload; None without a URL."""
         if not listener.token_jwks_url:
             return None
         if listener.name not in self.sources:
@@ -57,16 +57,16 @@ class Chains:
         return self.sources[listener.name]
 
     def put(self, listener: str, chain: Chain) -> None:
-        """Judge by a chain from now on; logins that wait for a job of the former one are judged anew."""
+        """Replace the chain of a listener; logins that wait for a job of the former one start again."""
         self._chains[listener] = chain
         self.known.clear()
         self.forget_answers()
 
     def forget_answers(self) -> None:
-        """Forget every answer of a server that came before: rights were taken.
+        """Remove all cached responses of servers after a removal of permissions.
 
-        A check of a password stays: it says nothing but that the password is a record's, and is found by that record.
-        Without it a fleet that comes behind a step of the policy would cost a hash for each client.
+        Cached password checks stay: they depend only on the password record. Without them a connect storm after a
+        policy step would cost a hash for each client.
         """
         self.answers.clear()
 
@@ -79,7 +79,7 @@ class Chains:
         return chain
 
     def outcomes(self) -> Iterator[tuple[str, str, int]]:
-        """Return (listener, step and kind of its answer, number) of all that steps answered."""
+        """Return (listener, step and kind of its result, number) for all results of steps."""
         for listener, chain in self._chains.items():
             for what, count in chain.outcomes.items():
                 yield listener, what, count

@@ -1,7 +1,7 @@
-"""Revocation lists of a listener's clients: read and checked, asked at CONNECT, and again for those who are there.
+"""Revocation lists of a listener's clients, checked at CONNECT and again for live connections.
 
-A stale list, or none of a certificate's issuer, refuses a CONNECT; a connection that stands is ended by what a list
-says, not by its age. ``cryptography`` reads them in a thread; files are looked at every 30 s and at a reload.
+A stale list, or a missing list of a certificate's issuer, refuses a CONNECT; a live connection is closed only if its
+certificate is listed. ``cryptography`` reads the lists in a thread; files are checked every 30 s and at a reload.
 """
 
 import time
@@ -26,10 +26,11 @@ def client_lists(
     end_those: Callable[[Callable[[ConnectingClient], bool]], None],
     utc: Callable[[], float] = time.time,
 ) -> ClientFiles:
-    """Return the lists of one listener, by which ``revoked`` judges from now on.
+    """Return the lists of one listener, and apply them in ``revoked``.
 
     Args:
         end_those: Closes live clients; not called at the start, when there are none.
+
     Raises:
         UserError: A file is unusable at the start.
     """
@@ -45,7 +46,7 @@ def client_lists(
             if settings.name == listener.name:
                 assert isinstance(settings, ListenerSettings)
                 return settings
-        raise UserError(f"listener {listener.name} is named no more: restart the node")
+        raise UserError(f"listener {listener.name} was removed from the settings: restart the node")
 
     files = RevocationFiles(
         f"clients of listener {listener.name}",

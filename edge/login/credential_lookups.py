@@ -1,7 +1,7 @@
-"""Questions about the cluster's users: of logins that wait for one, and of live clients that are to be judged again.
+"""Requests of user records from routers: for waiting logins, and for live clients to be checked again.
 
-Any router answers at once, by the policy that it has. An answer of an older epoch than this edge's own view is asked of
-another router, or rights that were taken would come back by it. Source: docs/adr/0034-access.md, rule 3.
+Any router responds at once, by its own policy. After a response of an older epoch than this edge's view, the edge tries
+another router; otherwise removed permissions would return. Source: docs/adr/0034-access.md, rule 3.
 """
 
 import itertools
@@ -23,12 +23,12 @@ from wire.messages.policy import USERS_ASKED_MAX, AskCredentials, FetchUsers, Us
 
 __all__ = ["Heard", "UserQuestions", "principal_now", "record_of"]
 
-ANSWER_S = 0.5  # of a router that lives
-BEHIND_S = 0.1  # until a router that is behind this edge's view is asked again, or another one
-ASKS_MAX = 6  # of a login; of live clients there is no end, as nobody acknowledges before
-QUESTIONS_MAX = 32  # under way; a login has one of its own
-LOOKS_MAX = USERS_ASKED_MAX  # users who are looked up at once, and who wait for one
-KNOWN_MAX = 10_000  # users who were looked up, until the policy moves
+ANSWER_S = 0.5  # of a live router
+BEHIND_S = 0.1  # until the next request after a response older than this edge's view
+ASKS_MAX = 6  # requests for a login; unlimited for live clients, because the epoch is not acknowledged before
+QUESTIONS_MAX = 32  # pending requests; a login has its own
+LOOKS_MAX = USERS_ASKED_MAX  # users in one lookup request, and callbacks for one user
+KNOWN_MAX = 10_000  # cached users, until the policy changes
 
 Heard = Callable[[str, User | None], None]  # the user of a name
 Told = Callable[[User | None], None]
@@ -36,21 +36,21 @@ Done = Callable[[int, Ticket, object], None]
 
 
 class CredentialLookupIO(Protocol):
-    """This edge, as far as questions go."""
+    """The edge as these requests use it."""
 
     @property
     def now(self) -> float:
-        """Time of the turn."""
+        """Time of the iteration."""
 
     def tell(self, node: str, message: Control) -> bool:
-        """Send a message; False when there is no link or no room."""
+        """Send a message; False if there is no link or its queue is full."""
 
     def count(self, what: str) -> None:
         """Count an event."""
 
 
 class _Question:
-    """Names that were asked for and not told yet."""
+    """Requested names without a response."""
 
     __slots__ = ("asks", "heard", "logins", "looks", "names", "router", "until")
 
@@ -66,19 +66,19 @@ class _Question:
         self.looks = looks if looks is not None else {}
         self.heard = heard
         self.asks = 0
-        self.router = ""  # that was asked last
+        self.router = ""  # the last one that was sent a request
         self.until = float("-inf")
 
 
 class UserQuestions:
-    """Questions of one edge.
+    """The requests of one edge.
 
     Args:
         node: This edge.
-        routers: Returns those that a link stands to.
+        routers: Returns the linked routers.
         view: Returns the policy in force here.
-        desk: Where logins wait for a user.
-        done: Takes a login's answer.
+        desk: Queue of logins that wait for a user.
+        done: Called with the result of a login.
     """
 
     def __init__(
@@ -94,18 +94,18 @@ class UserQuestions:
         self._view = view
         self._desk = desk
         self._done = done
-        self._questions: dict[int, _Question] = {}  # by the request that was sent last
+        self._questions: dict[int, _Question] = {}  # by their last request number
         self._numbers = itertools.count(1)
         self._turn = 0
-        self._looks: dict[str, list[Told]] = {}  # to be asked
-        self._known: dict[str, User | None] = {}  # that were looked up, by the view of ``_known_at``
+        self._looks: dict[str, list[Told]] = {}  # not requested yet
+        self._known: dict[str, User | None] = {}  # looked-up users, by the view of ``_known_at``
         self._known_at: tuple[int, bytes] = (-1, b"")
 
     def look_up(self, name: str, told: Told) -> bool:
-        """Have a user told who is not here, at once if it is known by the view in force.
+        """Call ``told`` with the record of a user, at once if it is cached for the current view.
 
         Returns:
-            False: too many wait, and nothing will be told. Nor is anything told while no router answers in time.
+            False: too many are pending, and ``told`` is not called; neither is it while no router responds in time.
         """
         if self._known_at != self._state():
             self._known.clear()
@@ -121,9 +121,9 @@ class UserQuestions:
         return True
 
     def ask(self, names: Iterable[str], heard: Heard) -> None:
-        """Ask for users until some router has told each of them by a policy that is no older than this edge's.
+        """Request users until a router has returned each of them by a policy at least as new as this edge's.
 
-        Those of a former call are asked for no more: a new view names every live one again.
+        A new call cancels the former one: a new view names every live user again.
         """
         former = [number for number, question in self._questions.items() if question.heard is not None]
         for number in former:
@@ -134,11 +134,11 @@ class UserQuestions:
 
     @property
     def asks_again(self) -> bool:
-        """Whether live clients wait to be judged."""
+        """Whether live clients wait for user records."""
         return any(question.heard is not None for question in self._questions.values())
 
     def step(self, now: float) -> None:
-        """Ask for those who wait, and ask again what got no answer."""
+        """Send requests of pending names, and retry those without a response."""
         for number in [number for number, question in self._questions.items() if now >= question.until]:
             self._send(self._questions.pop(number))
         while len(self._questions) < QUESTIONS_MAX and (taken := self._desk.take()) is not None:
@@ -166,7 +166,7 @@ class UserQuestions:
             self._node.tell(question.router, AskCredentials(number, *names) if is_login else FetchUsers(number, names))
 
     def handle(self, router: str, message: UserRecords) -> None:
-        """Take a router's answer; one that is too old, or that nobody asked for, tells nothing."""
+        """Handle a router's response; an outdated or unrequested one is ignored."""
         question = self._questions.get(message.request)
         if question is None or router != question.router:
             self._node.count("users_unasked")
@@ -182,7 +182,7 @@ class UserQuestions:
                 user = _decode(data) if data is not None else None
             except Unreadable:
                 self._node.count("users_unreadable")
-                continue  # asked again: of another router
+                continue  # retried at another router
             question.names.discard(name)
             self._tell(question, name, user)
         if not question.names:
@@ -205,7 +205,7 @@ class UserQuestions:
         return view.epoch, view.digest
 
     def next_deadline(self) -> float:
-        """Return when a question is asked, or asked again."""
+        """Return when the next request or retry is due."""
         if self._looks and len(self._questions) < QUESTIONS_MAX:
             return float("-inf")
         return min((question.until for question in self._questions.values()), default=float("inf"))
@@ -215,14 +215,14 @@ _decode = strictly(msgspec.msgpack.Decoder(User).decode, "user")
 
 
 def _question_of(login: tuple[int, Ticket]) -> _Question:
-    """Return the question of one login: routers send credentials for one at a time, and count them."""
+    """Return the request of one login: routers send credentials one at a time, and count them."""
     job = login[1].job
     assert isinstance(job, FetchUser)
     return _Question({job.user}, {job.user: [login]}, None)
 
 
 def record_of(user: User, view: PolicyView) -> UserRecord | None:
-    """Return what a step takes of a user: None without a password and a verifier, which is as good as nobody."""
+    """Return the record of a user for the chain; None without a password and a verifier, as for an unknown user."""
     try:
         password = parse_record(user.record)
     except ValueError:
@@ -245,11 +245,11 @@ def record_of(user: User, view: PolicyView) -> UserRecord | None:
 
 
 def principal_now(principal: Principal, standing: UserEntitlements | None, view: PolicyView) -> Principal:
-    """Return a client of the cluster's users with its roles and limits of now; the same object where nothing moved.
+    """Return a cluster user's principal with its current roles and limits; the same object if they did not change.
 
     Args:
-        principal: Whom it was let in as.
-        standing: That a step told of its user, None if none did; of another user of that name it is not its own.
+        principal: Of the authenticated client.
+        standing: The changed entitlements of its user, None if unchanged; ignored if that user was recreated.
         view: The policy in force.
     """
     if standing is None or standing.made != principal.made:

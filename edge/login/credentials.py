@@ -1,4 +1,4 @@
-"""Credentials of a client: all that its CONNECT and its connection give to the chain of authenticators."""
+"""Credentials of a client: the data of its CONNECT and its connection for the chain of authentication steps."""
 
 from typing import cast
 
@@ -17,7 +17,7 @@ def credentials_of(
     Args:
         packet: The CONNECT.
         listener: Name of the listener.
-        address: Of the client, without port; that of a PROXY header where its sender is trusted.
+        address: Of the client, without port; that of a PROXY header if its sender is trusted.
         certificate: The client's, read once for a connection.
         secure: The connection is TLS.
     """

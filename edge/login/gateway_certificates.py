@@ -1,9 +1,9 @@
-"""Certificates of gateways at listeners: which certificate of the nodes' authority is an MQTT client's, and whose.
+"""Certificates of gateways at listeners: which certificates of the nodes' authority identify a gateway as a client.
 
-A listener with ``client_ca`` verifies against the nodes' authority too. What that authority signed is taken only where
-it names a gateway of this cluster; the client is then the user ``gateway/<name>``. The authority signs gateways itself:
-one that may have authorities below it (no path length of 0) is not used, for a handshake does not tell which of them
-signed. Source: docs/adr/0053-gateways-at-the-doors.md.
+A listener with ``client_ca`` verifies against the nodes' authority too. Of its certificates only those of this
+cluster's gateways are accepted; the client is then the user ``gateway/<name>``. The authority must sign gateways
+directly. An authority that may have subordinates (no path length of 0) is not used, because a handshake does not reveal
+which of them signed. Source: docs/adr/0053-gateways-at-the-doors.md.
 """
 
 import logging
@@ -40,7 +40,7 @@ class Signers:
 
     Args:
         path: Its file.
-        certificates: What is in it.
+        certificates: The certificates in it.
     """
 
     def __init__(self, path: Path, certificates: Sequence[x509.Certificate]) -> None:
@@ -49,7 +49,7 @@ class Signers:
 
 
 def gateway_signers(config: "EdgeConfig") -> Signers | None:
-    """Return who signs gateways, None where listeners take none of them.
+    """Return the authority of gateways, None if listeners accept none.
 
     Raises:
         AccessFileError: The file of the authority is missing or not PEM.
@@ -77,11 +77,12 @@ def _signs_no_authority(certificate: x509.Certificate) -> bool:
 
 
 class GatewayCertificates:
-    """Reader of the certificates that clients show.
+    """Reader of clients' certificates.
 
     Args:
         cluster: Of this edge.
-        signers: Who signs gateways; None: nobody. A reload replaces it together with the listeners' contexts.
+        signers: Authority of gateways; None: gateways are not accepted. A reload replaces it with the listeners'
+            contexts.
         revoked: Revoked certificates of that authority; None without links that have certificates.
     """
 
@@ -91,9 +92,9 @@ class GatewayCertificates:
         self._revoked = revoked
 
     def read(self, conn: LoopConnection) -> CertificateFacts | None:
-        """Return the facts of the certificate that a client shows, None without one.
+        """Return the facts of a client's certificate, None without one.
 
-        One in the name of the nodes' authority is told as of the cluster, with the gateway that it names, if it is one.
+        A certificate of the nodes' authority is marked as of the cluster, with the name of the gateway if it is one.
 
         Raises:
             ValueError: It is unreadable.
@@ -105,7 +106,7 @@ class GatewayCertificates:
         return replace(facts, of_cluster=True, gateway=self._gateway(conn, signer))
 
     def _gateway(self, conn: LoopConnection, signer: x509.Certificate) -> str:
-        """Return the name of the gateway, "" for what is none."""
+        """Return the name of the gateway, "" if the certificate is not a gateway's."""
         try:
             cluster, tier, name = peer_identity(conn.tls)
         except ValueError:
@@ -114,7 +115,7 @@ class GatewayCertificates:
             return ""
         der: bytes = conn.tls.getpeercert(True)
         try:
-            x509.load_der_x509_certificate(der).verify_directly_issued_by(signer)  # its issuer may only have the name
+            x509.load_der_x509_certificate(der).verify_directly_issued_by(signer)  # the name is no proof
             if self._revoked is not None:
                 self._revoked.check(der)
         except (ValueError, TypeError, InvalidSignature, LinkError) as error:
@@ -123,7 +124,7 @@ class GatewayCertificates:
         return name
 
     def is_revoked(self, conn: LoopConnection) -> bool:
-        """Return whether the lists that are in force end a connection of a gateway that stands."""
+        """Return whether a live connection of a gateway has a revoked certificate."""
         return (
             self._revoked is not None
             and conn.tls is not None

@@ -1,7 +1,7 @@
-"""The one thread of hashes: a flood of passwords costs one processor at most, and the loop none of its turns.
+"""One thread for password hashes: many logins use at most one processor, and never block the loop.
 
-The thread has the lowest priority of this process, so the loop is given a processor before it. It is made for the first
-hash, and serves nothing else: a priority that was lowered is not raised again.
+The thread has the lowest priority of this process, so the loop gets processor time first. It is created for the first
+hash and has no other work, because a lowered priority cannot be raised again.
 """
 
 import logging
@@ -24,11 +24,11 @@ LOWEST = 19
 
 
 class HashWorker:
-    """Computes the hashes that logins wait for, one at a time.
+    """Computes hashes for logins, one at a time.
 
     Args:
-        desk: Where they wait.
-        done: Takes each result.
+        desk: Queue of the logins.
+        done: Called with each result.
     """
 
     def __init__(self, desk: AuthJobs, done: Done) -> None:
@@ -41,7 +41,7 @@ class HashWorker:
         self._result: object = None
 
     def came(self) -> None:
-        """Go on: a login waits."""
+        """Wake the worker: a login is queued."""
         self._came.set()
 
     async def run(self) -> None:
@@ -60,7 +60,7 @@ class HashWorker:
             self._jobs.put(None)
 
     async def _compute(self, job: HashJob) -> object:
-        """Return the result of a job, None if there is none: no thread, or no room for the hash."""
+        """Return the result of a job; None without a thread, or without memory for the hash."""
         if self._thread is None:
             token = trio.lowlevel.current_trio_token()
             thread = threading.Thread(target=self._work, args=(token,), name="hashes", daemon=True)

@@ -1,6 +1,4 @@
-"""Callouts of the step ``http``: answers about clients, kept as ``AnswerCache`` has it; how a server is asked is in
-``asking_service.py``.
-"""
+"""Callouts of the step ``http`` with an ``AnswerCache``; ``callout_service.py`` sends the requests."""
 
 import ssl
 from collections.abc import Sequence
@@ -21,13 +19,13 @@ from wire.node.reload_parts import changed_files, file_marks, secret_marks
 
 __all__ = ["HttpCallouts"]
 
-KEPT_BYTES_MAX = 4096  # of an answer in the cache; longer ones are asked for each time
+KEPT_BYTES_MAX = 4096  # of a cached response; longer ones are requested each time
 
-Loaded = dict[str, tuple[ssl.SSLContext, dict[str, str]]]  # by listener: how to ask, and marks of the files
+Loaded = dict[str, tuple[ssl.SSLContext, dict[str, str]]]  # by listener: TLS context, and marks of the files
 
 
 class _Callout:
-    """The question about one client."""
+    """The request about one client."""
 
     def __init__(self, job: HttpJob, cache: AnswerCache[HttpReply]) -> None:
         self.body = job.body
@@ -37,7 +35,7 @@ class _Callout:
         self.kept = cache.get(job.cache_key, boot_time())
 
     def read(self, reply: HttpReply | None) -> tuple[HttpReply | None, str]:
-        """Return the reply and what it means; an answer is kept unless rights were taken since the question."""
+        """Return the reply and its outcome; cache it unless permissions were removed since the request."""
         if reply is None:
             return None, ""
         try:
@@ -52,13 +50,14 @@ class _Callout:
 
 
 class HttpCallouts:
-    """Callouts of one edge; also the part of a reload that takes up their certificates.
+    """Callouts of one edge; also the part of a reload for their certificates.
 
     Args:
-        listeners: Those with an address to ask.
-        cache: Of answers; cleared by whoever takes rights.
-        desk: Where logins wait for an answer.
-        done: Takes each login.
+        listeners: Those with an HTTP server.
+        cache: Of responses; cleared when permissions are removed.
+        desk: Queue of the logins.
+        done: Called with the result of each login.
+
     Raises:
         UserError: The extra is not installed, or a file is unusable.
     """
@@ -85,20 +84,20 @@ class HttpCallouts:
         """Read the files of all listeners.
 
         Raises:
-            UserError: One is wrong.
+            UserError: One is unusable.
         """
         return _load([listener for listener in config.edge.listeners if listener.http_url])
 
     def current(self) -> Loaded:
-        """Return what is in force."""
+        """Return the contexts in force."""
         return self._held
 
     def difference(self, loaded: Loaded) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files with changed content."""
         return changed_files(_marks(self._held), _marks(loaded))
 
     def put(self, loaded: Loaded) -> None:
-        """Ask with these from now on, and forget every answer of before."""
+        """Use these contexts, and clear the response cache."""
         for name, (context, marks) in loaded.items():
             if marks != self._held[name][1]:
                 self.asking.replace_context(name, context)

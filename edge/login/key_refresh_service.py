@@ -1,7 +1,7 @@
-"""Key sets of tokens over HTTP: fetched when they are due, or when a login names a key that is not known.
+"""Key sets of tokens over HTTP: fetched periodically, or when a login names an unknown key.
 
-One task for each address; logins that wait share a fetch. An answer has at most 64 KiB and 10 s, whoever sends it how
-slowly; a redirect is none. The keys of before stay through failures (``KeySource``).
+One task for each URL; waiting logins share a fetch. A response has at most 64 KiB and 10 s in all; a redirect is a
+failure. The former keys stay valid through failures (``KeySource``).
 """
 
 import logging
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 ANSWER_S = 10.0
 CONNECT_S = 3.0
 LOOK_S = 1.0
-RECENT_S = 2.0  # a login that came behind a fetch as old as this finds its keys, or no fetch does
+RECENT_S = 2.0  # a login needs no new fetch after one as recent as this
 
 
 class _Place:
-    """One address, and the logins that wait for it."""
+    """One URL, and the logins that wait for it."""
 
     def __init__(self, url: Url, source: "KeySource", context: ssl.SSLContext) -> None:
         self.url = url
@@ -50,10 +50,11 @@ class KeyRefresh:
     """Fetches of one edge.
 
     Args:
-        listeners: Those with an address of keys; their names are those of the tickets.
+        listeners: Those with a key set URL; their names are those of the tickets.
         sources: By listener.
-        desk: Where logins wait for a fetch.
-        done: Takes each login when its fetch has ended.
+        desk: Queue of the logins.
+        done: Called for each login after its fetch.
+
     Raises:
         UserError: The extra is not installed, or an authority's file is unusable.
     """
@@ -70,14 +71,14 @@ class KeyRefresh:
         }
 
     def replace_url(self, listener: str, url: Url) -> None:
-        """Fetch the keys of a listener from another URL from now on, at once; the former keys stay until then."""
+        """Fetch the keys of a listener from another URL at once; the former keys stay until then."""
         place = self._places[listener]
         place.url = url
         place.source.expire()
         place.wanted.set()
 
     def came(self) -> None:
-        """Go on: a login waits."""
+        """Wake the service: a login is queued."""
         self._came.set()
 
     async def run(self) -> None:
@@ -132,7 +133,7 @@ class KeyRefresh:
 
 
 async def _content(place: _Place) -> tuple[bytes | None, str]:
-    """Return the body of an answer, or None and why there is none."""
+    """Return the body of a response, or None and the error."""
     import httpx
 
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
@@ -148,7 +149,7 @@ async def _content(place: _Place) -> tuple[bytes | None, str]:
                 return body, "" if body is not None else f"an answer of more than {ANSWER_BYTES_MAX} bytes"
     except trio.TooSlowError:
         return None, f"no whole answer within {ANSWER_S:g} s"
-    except Exception as error:  # whatever a hostile server makes the library raise: the former keys stay
+    except Exception as error:  # any error that a hostile server can provoke in the library: the former keys stay
         return None, f"{type(error).__name__}: {error_text(error)}"
 
 

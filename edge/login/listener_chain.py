@@ -1,6 +1,6 @@
-"""The chain that a listener's settings ask for, with every file that its steps read.
+"""The chain of a listener from its settings, with the content of all files of its steps.
 
-Reading is all that happens here: a mistake refuses the start, or a reload as a whole, in one line that names the file.
+This module only reads: an error refuses the start, or the whole reload, with one line that names the file.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 4096
 
 
 def steps_of(listener: ListenerSettings, edge: EdgeSettings) -> tuple[StepName, ...]:
-    """Return the steps of a listener: those that it names, or each one whose settings are there."""
+    """Return the configured steps of a listener, or by default each step with settings."""
     if listener.authentication:
         return listener.authentication
     there: dict[StepName, bool] = {
@@ -48,12 +48,12 @@ def steps_of(listener: ListenerSettings, edge: EdgeSettings) -> tuple[StepName, 
 
 
 class ListenerChain:
-    """The chain of a listener, with the content of the files that it came of.
+    """The chain of a listener, with the content of its files.
 
     Attributes:
-        chain: Made of them.
-        users: Facts of each user that a file has, by the step that verifies it.
-        marks: Of every file that the steps read, taken before its content.
+        chain: The chain.
+        users: Facts of each user of a file, by the step that verifies it.
+        marks: Of every file of the steps, taken before its content.
         token_keys: Those of the files with keys of tokens.
 
     Raises:
@@ -71,11 +71,11 @@ class ListenerChain:
         self.chain = Chain(steps, rules, chains.revoked_of(listener.name), chains.bans)
 
     def is_gone(self, method: str, user: str, former: "ListenerChain") -> bool:
-        """Return whether a user whom a file of the former chain had is none of this one's, or has another secret.
+        """Return whether a user of the former chain's files was removed, or has another secret.
 
-        A key of tokens that is gone takes all clients with tokens along: they log in again with what is left.
+        Removal of a token key ends all clients with tokens: they log in again with the remaining keys.
         """
-        if method == "token":  # which key let it in is not known
+        if method == "token":  # the key of its token is unknown
             return not former.token_keys.items() <= self.token_keys.items()
         known = former.users.get(method)
         return known is not None and known.get(user) != self.users.get(method, {}).get(user)
@@ -100,7 +100,7 @@ class ListenerChain:
                 yield PasswordStep(of_cluster, chains.known)
 
     def _ocsp(self) -> Iterator[AuthenticationStep]:
-        """Return the step that judges certificates before every other one, whichever of them lets the client in."""
+        """Return the step that checks certificates, before any step that may accept the client."""
         listener, unanswered = self._listener, self._chains.unanswered
         if listener.ocsp == "off":
             return
@@ -117,12 +117,12 @@ class ListenerChain:
         asks = listener.cluster_users and shared is not None
         if path is None and not asks:
             raise UserError(
-                f'listener {listener.name}: authentication has "scram", which needs edge.scram_users_file, or '
+                f'listener {listener.name}: step "scram" needs edge.scram_users_file, or '
                 "cluster_users with edge.scram_secret_file"
             )
         if shared is None:
             raise UserError(
-                f"{path}: names that are not in it must look the same at every edge and after a restart: name a secret "
+                f"{path}: unknown user names need the same salt at every edge and after a restart: set a secret "
                 "in edge.scram_secret_file (`head -c 32 /dev/urandom` makes one), the same at every edge"
             )
         self.marks |= {**file_marks([path] if path is not None else []), **secret_marks([shared])}
@@ -136,12 +136,13 @@ def shared_secret(path: Path) -> bytes:
     """Return the secret of ``edge.scram_secret_file``.
 
     Raises:
-        UserError: The file is unusable, or no secret.
+        UserError: The file is unusable, or its secret is too short.
     """
     secret = read_secret(path, SECRET_BYTES_MAX)
     if len(secret) < SECRET_BYTES_MIN:
         raise UserError(
-            f"{path}: a secret of {len(secret)} bytes: `head -c 32 /dev/urandom` makes one; bring it to every edge"
+            f"{path}: a secret of {len(secret)} bytes is too short: create one with `head -c 32 /dev/urandom` "
+            "and copy it to every edge"
         )
     return hashlib.sha256(b"stratamq scram names\0" + secret).digest()
 

@@ -1,7 +1,7 @@
-"""Sweeps over live clients after files of a listener were read anew: who is let in no more is closed.
+"""Sweeps over live clients after a reload of a listener's files: clients without permission are closed.
 
-A sweep looks at a slice of clients in each turn. Whoever logs in meanwhile is judged by what is new, so a sweep looks
-only at those who were there when it began.
+Each iteration checks a slice of clients. Later logins are checked by the new files, so a sweep covers only the clients
+at its start.
 """
 
 from collections import deque
@@ -10,18 +10,18 @@ from typing import Generic, TypeVar
 
 __all__ = ["SLICE", "LiveSweep"]
 
-SLICE = 1_000  # clients of one turn: well below 1 ms
+SLICE = 1_000  # clients of one iteration: well below 1 ms
 
 C = TypeVar("C")
 
 
 class LiveSweep(Generic[C]):
-    """Looks at clients in slices.
+    """Checks clients in slices.
 
     Args:
         clients: Returns all clients of this edge.
         end: Closes one.
-        slice_max: Clients of one turn.
+        slice_max: Clients of one iteration.
     """
 
     def __init__(self, clients: Callable[[], Sequence[C]], end: Callable[[C], None], slice_max: int = SLICE) -> None:
@@ -32,15 +32,15 @@ class LiveSweep(Generic[C]):
 
     @property
     def busy(self) -> bool:
-        """Whether clients are left to look at."""
+        """Whether a sweep is in progress."""
         return bool(self._sweeps)
 
     def begin(self, is_gone: Callable[[C], bool]) -> None:
-        """Close, from the next turn on, each client that is not let in any more."""
+        """Close, from the next iteration on, each client for which ``is_gone`` returns True."""
         self._sweeps.append((list(self._clients()), is_gone))
 
     def step(self) -> None:
-        """Look at a slice."""
+        """Check a slice."""
         if not self._sweeps:
             return
         clients, is_gone = self._sweeps[0]

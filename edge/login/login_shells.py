@@ -1,4 +1,4 @@
-"""The shells that do the work logins wait for, each with its desk: hashes, keys of tokens, callouts and OCSP."""
+"""The services for the jobs of logins, each with its queue: hashes, keys of tokens, callouts and OCSP."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -17,20 +17,22 @@ from edge.login.server_urls import ServerUrls
 
 __all__ = ["LoginShells"]
 
-WAITING_MAX = 1_000  # logins that wait for a server, of each kind; more get 0x89, by address in turn
+WAITING_MAX = 1_000  # logins that wait for a server, of each kind; more get 0x89, fairly by address
 
 
 class LoginShells:
-    """The shells of one edge.
+    """The services of one edge.
 
     Args:
         edge: Its settings.
-        chains: Whose keys and answers they fetch.
-        logins: Takes what they did.
-        kick: Lets the loop go on, when a login came to a desk.
+        chains: Their keys and response caches.
+        logins: Receives the results.
+        kick: Wakes the loop after a login was queued.
+
     Attributes:
         runs: To be run until cancelled.
         reloads: Parts of a reload.
+
     Raises:
         UserError: An extra is not installed, or a file is unusable.
     """
@@ -72,27 +74,30 @@ class LoginShells:
         self.reloads: list[Any] = [urls, self._callouts]
 
     def register(self, metrics: Metrics) -> None:
-        """Show what servers answered."""
+        """Add the metrics of responses."""
         answers = self._chains.answers
         for name, asking in (("http", self._callouts.asking), ("ocsp", self._ocsp)):
             metrics.counter(
                 f"{name}_logins_total",
-                f"Logins that the step {name} had answered, by listener and how.",
+                f"Results of the login step {name}, by listener and outcome.",
                 partial(_counted, asking.outcomes),
                 ("listener", "outcome"),
             )
             metrics.gauge(
-                f"{name}_breaker_open", "1 while a listener's server is not asked.", asking.open_breakers, ("listener",)
+                f"{name}_breaker_open",
+                "1 while the circuit breaker of a listener's server is open.",
+                asking.open_breakers,
+                ("listener",),
             )
-        metrics.gauge("http_answers_kept", "Answers of HTTP servers in the cache.", lambda: float(len(answers)))
+        metrics.gauge("http_answers_kept", "Cached responses of HTTP servers.", lambda: float(len(answers)))
         metrics.counter(
             "http_answers_dropped_total",
-            "Answers that left the cache before their time, because it was full.",
+            "Responses evicted before their expiry because the cache was full.",
             lambda: float(answers.dropped),
         )
         metrics.counter(
             "ocsp_unanswered_total",
-            "Certificates of which no usable answer came, by listener: let through (soft) or refused (require).",
+            "Certificates without a usable OCSP response, by listener: accepted (soft) or refused (require).",
             partial(_counted, self._chains.unanswered),
             ("listener",),
         )

@@ -1,16 +1,17 @@
-"""Logins: runs the chain of a listener for each CONNECT, and again where a client proves itself anew.
+"""Logins: runs the chain of a listener for each CONNECT, and for re-authentication.
 
-A login that needs a job waits at the desk of its kind, bounded, while the time for CONNECT runs on; results are judged
-in the turn after they came. A decision that waited is looked at again before its CONNACK, and made anew where rights
-were taken meanwhile. Source: docs/adr/0034-access.md.
+A login that needs a job is queued by kind, bounded, within the connect timeout; results are handled in the next
+iteration. A decision that waited is checked again before its CONNACK, and the chain runs again if permissions were
+removed meanwhile. Source: docs/adr/0034-access.md.
 
-| state of a login | holds | way out |
+| state of a login | holds | transition |
 |---|---|---|
-| none | nothing | CONNECT, or AUTH 0x19 of an open client: judged; where nothing is judged: open door |
-| open door | nothing | looked at again before CONNACK: none, or judged |
-| waits for a job | the ticket of its chain; the client is not read | the result: judged; no desk or no room: refused |
-| waits for AUTH | the same, and the client is read | AUTH 0x18: judged; anything else: an error |
-| let in | the credentials, until CONNACK is written | looked at again: none, refused, or judged anew |
+| none | no data | CONNECT, or AUTH 0x19 of an open client: chain; without any check: unchecked |
+| unchecked | no data | checked again before CONNACK: none, or chain |
+| waits for a job | the ticket of its chain; the client is not read | the result: chain; no queue or a full one: refused
+|
+| waits for AUTH | the same, and the client is read | AUTH 0x18: chain; another packet: an error |
+| accepted | the credentials, until CONNACK is written | checked again: none, refused, or chain |
 """
 
 import heapq
@@ -45,10 +46,10 @@ __all__ = ["ClientLogins", "ConnectingClient", "Done", "LoginReplies"]
 
 logger = logging.getLogger(__name__)
 
-OPEN_DOOR = object()  # login of a client of whom nothing is judged, until CONNACK is written
-LOOK_S = 1.0  # between looks at the wall clock for principals that end: it may be set
-RENEWAL_NS = 250_000_000  # of a connection's rate: a renewal runs the chain and compiles rules
-RENEWED_FILTER_NS = 2_000_000  # and for each of its filters, which are judged: 20 us, 150 by many rules
+OPEN_DOOR = object()  # login of a client without any check, until CONNACK is written
+LOOK_S = 1.0  # between checks of the wall clock, which may be set, for expired principals
+RENEWAL_NS = 250_000_000  # of a connection's rate: re-authentication runs the chain and compiles rules
+RENEWED_FILTER_NS = 2_000_000  # and for each of its filters, which are authorized: 20 us, 150 with many rules
 NAMES = {  # of counters, by the code of the refusal
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: "bad_credentials",
     ReasonCode.NOT_AUTHORIZED: "not_authorized",
@@ -61,13 +62,13 @@ NAMES = {  # of counters, by the code of the refusal
 
 
 class AdmittedClient(Protocol):
-    """The place of a connection at its listener."""
+    """The slot of a connection at its listener."""
 
     address: str
 
 
 class ConnectingClient(Protocol):
-    """A client, as far as its login goes."""
+    """A client as its login uses it."""
 
     conn: LoopConnection
     number: int
@@ -86,24 +87,24 @@ class ConnectingClient(Protocol):
 
     @property
     def seat(self) -> AdmittedClient | None:
-        """Its place; None in a loop without sockets."""
+        """Its slot; None in a loop without sockets."""
 
     @property
     def first_bytes(self) -> FromHeader | None:
-        """The PROXY header, None without one."""
+        """PROXY header, None without one."""
 
 
 class LoginReplies(Protocol):
-    """Answers to clients, as the room of clients gives them."""
+    """Responses to clients, sent by ``edge.clients``."""
 
     def refused(self, client: Any, code: ReasonCode, *, guessed: bool) -> None:
         """Refuse a client, or end it if it is open; ``guessed``: its credentials were wrong."""
 
     def expired(self, client: Any) -> None:
-        """End a client whose principal is over."""
+        """End a client with an expired principal."""
 
     def renewed(self, client: Any) -> None:
-        """Give an open client the rights that it has proved now."""
+        """Give an open client the permissions of its new identity."""
 
 
 Done: TypeAlias = Callable[[int, Ticket, object], None]
@@ -111,15 +112,15 @@ GoOn: TypeAlias = Callable[[Any], None]
 
 
 class _Login:
-    """One login under way; ``go_on`` is called when the client is let in."""
+    """One pending login; ``go_on`` is called when the client is accepted."""
 
     __slots__ = ("again", "credentials", "go_on", "taken", "ticket")
 
     def __init__(self, credentials: Credentials, go_on: GoOn, taken: int, again: bool) -> None:
         self.credentials = credentials
         self.go_on = go_on
-        self.taken = taken  # Logins.taken when it was judged by the chain's first step, or the client proved itself
-        self.again = again  # it is judged anew, because rights were taken
+        self.taken = taken  # number of permission removals at its first step or its last client message
+        self.again = again  # the chain runs again, because permissions were removed
         self.ticket: Ticket | None = None
 
 
@@ -128,11 +129,11 @@ class ClientLogins:
 
     Args:
         node: This edge.
-        loop: Where AUTH is written.
+        loop: Writes AUTH.
         chains: By listener.
         client_of: Returns a connection by its number.
         clients: Returns all of them.
-        read_certificate: Returns the facts of the certificate that a connection shows.
+        read_certificate: Returns the facts of a connection's certificate.
         utc: Seconds since the epoch, by this machine's clock.
     """
 
@@ -153,26 +154,26 @@ class ClientLogins:
         self._read_certificate = read_certificate
         self._utc = utc
         self._desks: dict[str, AuthJobs] = {}
-        self._results: deque[tuple[int, Ticket, object]] = deque()  # at most one of each login that waits
-        self._taken = 0  # how often rights were taken
-        self._ends: dict[int, float] = {}  # number of a connection -> end of its principal, utc
-        self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with former ones
+        self._results: deque[tuple[int, Ticket, object]] = deque()  # at most one of each waiting login
+        self._taken = 0  # how often permissions were removed
+        self._ends: dict[int, float] = {}  # number of a connection -> expiry of its principal, utc
+        self._next_ends: list[tuple[float, int]] = []  # a heap of the same, with outdated ones
         self._look_at = 0.0
         self._answers: LoginReplies | None = None
         self._sweep: LiveSweep[ConnectingClient] = LiveSweep(clients, lambda client: self.end(client, "files of users"))
 
     def join(self, answers: LoginReplies) -> None:
-        """Name the one who answers clients."""
+        """Set the receiver of responses to clients."""
         self._answers = answers
 
     def add_desks(self, desks: Mapping[str, AuthJobs]) -> None:
-        """Let logins wait for jobs of these kinds; without a desk a job fails, and its client gets 0x88."""
+        """Add queues for jobs of these kinds; without a queue a job fails, and its client gets 0x88."""
         self._desks.update(desks)
 
     # --- packets
 
     def begin(self, client: ConnectingClient, go_on: GoOn) -> None:
-        """Judge a CONNECT that is well formed."""
+        """Start the chain of a well-formed CONNECT."""
         packet = client.connect
         assert packet is not None
         if self._is_door_open(client, packet):
@@ -191,7 +192,7 @@ class ClientLogins:
         self._begin(client, credentials, go_on)
 
     def _is_door_open(self, client: ConnectingClient, packet: Connect) -> bool:
-        """Whether nothing of a client would be judged: no steps, no ban of anybody, no certificate, no method."""
+        """Return whether a client needs no check: no steps, no bans, no certificate, no method."""
         return (
             self._chains.of(client.policy).asks_nothing
             and not len(self._chains.bans.view.bans)
@@ -207,10 +208,10 @@ class ClientLogins:
             return False
 
     def take_auth(self, client: ConnectingClient, first_byte: int, body: bytes) -> None:
-        """Take an AUTH packet: the next message of an exchange, or the beginning of a renewal.
+        """Handle an AUTH packet: the next message of an exchange, or the start of a re-authentication.
 
         Raises:
-            MqttError: It is malformed or out of turn.
+            MqttError: It is malformed or not expected.
         """
         code, data = read_auth(first_byte, body, self._node.packet_limits, client.authentication)
         login = client.login
@@ -232,7 +233,7 @@ class ClientLogins:
         return credentials_of(packet, client.policy.name, address, certificate=facts, secure=secure)
 
     def _renew(self, client: ConnectingClient, data: bytes) -> None:
-        """Run the chain again for an open client; it may prove that it is the same user for longer, never another."""
+        """Run the chain again for an open client; it may extend its login as the same user, never become another."""
         principal, authentication = client.principal, client.authentication
         assert principal is not None and authentication is not None
         packet = Connect(client.client_id)
@@ -257,7 +258,7 @@ class ClientLogins:
 
     @property
     def moment(self) -> TimePoint:
-        """This turn's."""
+        """The time of this iteration."""
         return TimePoint(self._node.now, self._utc())
 
     def _begin(self, client: ConnectingClient, credentials: Credentials, go_on: GoOn, *, again: bool = False) -> None:
@@ -269,11 +270,11 @@ class ClientLogins:
         assert isinstance(login, _Login)
         login.ticket = None
         if isinstance(result, ClientData):
-            login.taken = self._taken  # the steps before had nothing of it to judge, and this one looks only now
+            login.taken = self._taken  # earlier steps had no data to check, and this step checks it only now
         self._take(client, self._chains.of(client.policy).resume(ticket, result, self.moment))
 
     def _take(self, client: ConnectingClient, outcome: Outcome) -> None:
-        """Answer a client as its chain demands."""
+        """Handle an outcome of the chain."""
         login = client.login
         assert isinstance(login, _Login)
         if isinstance(outcome, LoginRefused):
@@ -281,7 +282,7 @@ class ClientLogins:
         elif isinstance(outcome, LoginPending):
             login.ticket = outcome.ticket
             self._wait(client, outcome)
-        elif login.taken != self._taken:  # what it was judged by may be gone
+        elif login.taken != self._taken:  # its checks may be outdated
             self._begin(client, login.credentials, login.go_on, again=True)
         else:
             self._admit(client, outcome, login)
@@ -291,7 +292,7 @@ class ClientLogins:
         if isinstance(job, Challenge):
             assert client.authentication is not None
             login = client.login
-            if isinstance(login, _Login) and login.again:  # it has had its exchange, and expects no other
+            if isinstance(login, _Login) and login.again:  # its exchange is complete, and the client expects no other
                 self._refuse(client, LoginRefused(ReasonCode.SERVER_BUSY, "rights were taken while it proved itself"))
                 return
             self._loop.write(client.conn, encode_auth(client.authentication, job.data, ends=False))
@@ -344,12 +345,12 @@ class ClientLogins:
         assert self._answers is not None
         self._answers.refused(client, code, guessed=guessed)
 
-    # --- what came while a client waited
+    # --- changes while a client waited
 
     def stands(self, client: ConnectingClient, go_on: GoOn) -> bool:
-        """Return whether a client that was let in may have its CONNACK now.
+        """Return whether an accepted client may get its CONNACK now.
 
-        Otherwise it is taken care of: it is refused, or judged anew, and ``go_on`` is called when it is let in again.
+        Otherwise it is refused, or its chain runs again and ``go_on`` is called when it is accepted.
         """
         login, principal = client.login, client.principal
         if login is OPEN_DOOR:
@@ -357,7 +358,7 @@ class ClientLogins:
             if self._is_door_open(client, client.connect):
                 client.login = None
                 return True
-            self.begin(client, go_on)  # a ban came, or another chain
+            self.begin(client, go_on)  # a new ban, or another chain
             return False
         assert isinstance(login, _Login) and principal is not None
         if login.taken != self._taken:
@@ -372,28 +373,28 @@ class ClientLogins:
 
     @property
     def ends(self) -> int:
-        """Ends of principals that are kept, those of clients that left included."""
+        """Number of stored expiries, including those of disconnected clients."""
         return len(self._next_ends)
 
     def rights_taken(self) -> None:
-        """Trust no answer from before: a step of the policy took rights, or users were read anew."""
+        """Discard earlier results: a policy step removed permissions, or files of users were reloaded."""
         self._taken += 1
         self._chains.forget_answers()
 
     def end_those(self, is_gone: Callable[[ConnectingClient], bool]) -> None:
-        """Judge anew who waits, and close each live client that is let in no more: files were read anew."""
+        """Run the chains of waiting logins again, and close live clients without permission: files were reloaded."""
         self.rights_taken()
         self._sweep.begin(is_gone)
         self._node.wake()
 
     def give(self, client: ConnectingClient, principal: Principal) -> None:
-        """Have an open client's user be what it is now; whoever waits for CONNACK is judged anew in any case."""
+        """Replace an open client's principal; a client that waits for CONNACK is checked again anyway."""
         assert self._answers is not None
         client.principal = principal
         self._answers.renewed(client)
 
     def end(self, client: ConnectingClient, reason: str) -> None:
-        """End a client that is let in no more."""
+        """End a client that is no longer permitted."""
         if client.principal is not None and not client.conn.closed:
             self._node.count("logins_ended")
             self._refuse(client, LoginRefused(ReasonCode.NOT_AUTHORIZED, f"let in no more: {reason}"), guessed=False)
@@ -401,14 +402,14 @@ class ClientLogins:
     # --- the shells
 
     def done(self, number: int, ticket: Ticket, result: object) -> None:
-        """Take the result of a job; any object of another type than the job's is a failure."""
+        """Queue the result of a job; an object of another type than the job's is a failure."""
         self._results.append((number, ticket, result))
         self._node.wake()
 
     # --- a part of edge/access.py
 
     def step(self, now: float) -> None:
-        """Judge by the results that came, and end whom the clock ends."""
+        """Handle queued results, and end clients with expired principals."""
         for _ in range(len(self._results)):
             number, ticket, result = self._results.popleft()
             client = self._client_of(number)
@@ -432,13 +433,13 @@ class ClientLogins:
         self._look_at = now + min(LOOK_S, wait_s)
 
     def next_deadline(self) -> float:
-        """Return when the clock is looked at again, or when a sweep goes on."""
+        """Return when the clock is checked again, or when a sweep continues."""
         if self._sweep.busy:
             return 0.0
         return self._look_at if self._next_ends else float("inf")
 
     def closed(self, client: ConnectingClient, why: int) -> None:
-        """Forget a connection that is gone."""
+        """Remove the login of a closed connection."""
         del why
         login, client.login = client.login, None
         if isinstance(login, _Login) and login.ticket is not None:
@@ -449,7 +450,7 @@ class ClientLogins:
             self._forget_former_ends()
 
     def _forget_former_ends(self) -> None:
-        """Keep no more of them than of those that count: a client may renew for as long as it likes."""
+        """Remove outdated heap entries: a client may re-authenticate any number of times."""
         if len(self._next_ends) > 2 * len(self._ends) + 64:
             self._next_ends = [(end, number) for number, end in self._ends.items()]
             heapq.heapify(self._next_ends)

@@ -1,6 +1,6 @@
-"""Questions of the step ``ocsp`` to the responder that a listener names; how it is asked is in ``asking_service.py``.
+"""Requests of the step ``ocsp`` to the responder of a listener; ``callout_service.py`` sends them.
 
-The step keeps answers itself, until their next update. A reply of another status than 200 is as good as none.
+The step caches responses itself, until their next update. A reply with a status other than 200 counts as none.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ OK = 200
 
 
 class _Question:
-    """The question about one certificate."""
+    """The request about one certificate."""
 
     kept: None = None
 
@@ -28,19 +28,20 @@ class _Question:
         self.body = job.request
 
     def read(self, reply: HttpReply | None) -> tuple[OcspReply, str]:
-        """Return what the responder said; what it is worth is the step's to say."""
+        """Return the responder's reply; the step evaluates it."""
         if reply is None:
             return OcspReply(b""), ""
         return (OcspReply(reply.body), "answered") if reply.status == OK else (OcspReply(b""), "status")
 
 
 def ocsp_questions(listeners: Sequence[ListenerSettings], desk: AuthJobs, done: Done) -> CalloutService:
-    """Return the questions of an edge.
+    """Return the OCSP service of an edge.
 
     Args:
         listeners: Those with a responder.
-        desk: Where logins wait for an answer.
-        done: Takes each login.
+        desk: Queue of the logins.
+        done: Called with the result of each login.
+
     Raises:
         UserError: The extra is not installed.
     """

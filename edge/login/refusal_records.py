@@ -1,4 +1,4 @@
-"""Lines of the audit about clients that an edge refused, or ended because they are let in no more."""
+"""Audit records of refused clients, and of clients closed after a loss of permission."""
 
 import re
 from typing import Protocol
@@ -8,7 +8,7 @@ from access.operators.audit_chain import AuditRecord
 
 __all__ = ["Refusable", "ended_record", "refusal_record"]
 
-TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")  # JWT in the field of the user name
+TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")  # a JWT in the user name field
 
 
 class _Seated(Protocol):
@@ -16,30 +16,30 @@ class _Seated(Protocol):
 
 
 class Refusable(Protocol):
-    """A client, as far as a line about it goes."""
+    """A client as its audit record uses it."""
 
     principal: Principal | None
     client_id: str
 
     @property
     def seat(self) -> _Seated | None:
-        """Its place; None in a loop without sockets."""
+        """Its slot; None in a loop without sockets."""
 
 
 def refusal_record(client: Refusable, code: int, reason: str, user: str = "") -> AuditRecord:
-    """Return the line about a client that gets ``code``; ``user`` is the name that it gave, if it proved none."""
+    """Return the record of a refused client; ``user`` is the name that it sent, if it proved none."""
     return _record("login", "refused", client, f"0x{code:02X} {reason}", user)
 
 
 def ended_record(client: Refusable, kind: str, reason: str) -> AuditRecord:
-    """Return the line about a client whose connection was ended."""
+    """Return the record of a closed client."""
     return _record(kind, "done", client, reason)
 
 
 def _record(kind: str, outcome: str, client: Refusable, reason: str, user: str = "") -> AuditRecord:
     principal = client.principal
     if TOKEN.fullmatch(user):
-        user = "(a token)"  # clients of other brokers send it there, and who reads the audit could come in with it
+        user = "(a token)"  # clients of other brokers send tokens there; a reader of the audit could use it
     return AuditRecord(
         kind,
         outcome,

@@ -1,4 +1,4 @@
-"""The part of a reload that reads URLs of servers of logins again from the files that settings name (``file:PATH``)."""
+"""The part of a reload that reads URLs of login servers again from the files of settings (``file:PATH``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,12 +18,13 @@ class ServerUrls:
 
     Args:
         listeners: Of the edge.
-        replace: By setting: takes the name of a listener and its URL from now on.
+        replace: By setting: called with the name of a listener and its new URL.
+
     Raises:
         UserError: A file is unusable.
     """
 
-    settings: Sequence[str] = ()  # a setting that names another URL or file is read at the start alone
+    settings: Sequence[str] = ()  # a setting with another URL or file is read at the start only
 
     def __init__(
         self, listeners: Sequence[ListenerSettings], replace: Mapping[UrlSetting, Callable[[str, Url], None]]
@@ -55,11 +56,11 @@ class ServerUrls:
         return self._held
 
     def difference(self, loaded: Loaded) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files with changed content."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: Loaded) -> None:
-        """Ask at these URLs from now on."""
+        """Apply these URLs."""
         for (setting, listener), url in loaded[0].items():
             if url != self._held[0][setting, listener]:
                 self._replace[setting](listener, url)

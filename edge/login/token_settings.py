@@ -1,6 +1,6 @@
-"""The step ``token`` of a listener as its settings ask for it: keys of files, and the set at an address.
+"""The step ``token`` of a listener from its settings: keys of files, and the set at a URL.
 
-``PyJWT`` is imported here and by the step only: an edge without tokens runs without the extra ``access``.
+Only this module and the step import ``PyJWT``: an edge without tokens runs without the extra ``access``.
 """
 
 from typing import TYPE_CHECKING

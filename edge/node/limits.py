@@ -12,11 +12,11 @@ DEFAULT = EdgeSettings()  # one default per setting, and its description: conf/e
 
 @dataclass(frozen=True, slots=True)
 class ListenerPolicy:
-    """Rights that a listener gives; ``Client.policy``."""
+    """Permissions of a listener's clients; ``Client.policy``."""
 
     name: str = "default"
     allow_anonymous: bool = False
-    protocol: str = "mqtt"  # "ws" for WebSocket; what a client meets is the same
+    protocol: str = "mqtt"  # "ws" for WebSocket; clients are handled alike
     publish_rate_max: float = 0.0
     byte_rate_max: float = 0.0
     subscribe_rate_max: float = 0.0
@@ -34,8 +34,8 @@ class ListenerPolicy:
     queue_messages_max: int = 0
     queue_bytes_max: int = 0
     tell_refusals: bool = True
-    proxy_identity: bool = False  # the certificate that a PROXY header vouches for names the client
-    unmetered: tuple[str, ...] = ()  # networks whose clients no limit per address holds for
+    proxy_identity: bool = False  # the certificate in a verified PROXY header names the client
+    unmetered: tuple[str, ...] = ()  # networks exempt from limits per address
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class EdgeLimits:
     announce_maximum_packet_size: bool = DEFAULT.announce_maximum_packet_size
     response_information: str = DEFAULT.response_information
     recheck_retained_source: bool = True
-    sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not in turn
+    sticky_shares: bool = False  # a shared subscription's member is chosen by topic, not round robin
     overlapping: str = DEFAULT.overlapping
     session_expiry_max_s: int = DEFAULT.session_expiry_max_s
     topic_levels_max: int = DEFAULT.topic_levels_max
@@ -67,7 +67,7 @@ class EdgeLimits:
     retained_rate_max: float = DEFAULT.retained_rate_max
     connect_timeout_s: float = DEFAULT.connect_timeout_s
     connect_packet_timeout_s: float = DEFAULT.connect_packet_timeout_s
-    claim_gap_s: float = 0.0  # between claims of client identifiers; one that comes alone does not wait
+    claim_gap_s: float = 0.0  # between claims of client identifiers; a single one does not wait
     connections_max: int = DEFAULT.connections_max
     memory_max: int = DEFAULT.memory_max
     routes_bytes_max: int = DEFAULT.routes_bytes_max
@@ -88,7 +88,7 @@ class EdgeLimits:
     requests_max: int = 100_000  # unanswered requests to partitions, per edge
 
     def of_packets(self) -> Limits:
-        """Return the bounds of what is read in one packet of a client."""
+        """Return the bounds of a client's packets."""
         return Limits(
             maximum_packet_size=self.maximum_packet_size,
             user_properties_bytes_max=self.user_property_bytes_max,

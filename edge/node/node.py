@@ -1,6 +1,6 @@
-"""The ground that all parts of one edge share: limits, time, map, lease, counts, and messages to other nodes.
+"""Shared state of one edge's parts: limits, time, map, lease, counts, and messages to other nodes.
 
-Parts take an ``EdgeNode`` and their real collaborators, never the core that joins them.
+Parts get an ``EdgeNode`` and their real collaborators, never the core that connects them.
 """
 
 from collections.abc import Callable
@@ -37,15 +37,15 @@ class EdgeCounters(dict[str, int]):
 class EdgeNode:
     """One edge as its parts see it.
 
-    Invariants: ``now`` never falls within a turn; messages to one node keep their order; nothing here calls back, but
-    for ``map_moved``.
+    Invariants: ``now`` never decreases within an iteration; messages to one node keep their order; the only callback is
+    ``map_moved``.
 
     Args:
         identity: This edge.
         entry: This edge as it registers.
         limits: Bounds and announcements.
         loop: Its clock, and the frames of links.
-        counts: Where events are counted.
+        counts: Counters of events.
         peer_of: The peer of a node, connected or not; None if no link to it was ever made.
         map_moved: Called with each new map, before its epoch is acknowledged.
         ended_incarnation: A former incarnation of this node that has surely ended; 0 for none.
@@ -67,12 +67,12 @@ class EdgeNode:
         self.bound_by(limits)
         self.counts = counts
         self.count = counts.add  # counts an event of this edge
-        self.ordered: Callable[[str, OrderNode], None] = self._not_ordered  # the service's: what a core cannot do
-        self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service puts the node's audit here
+        self.ordered: Callable[[str, OrderNode], None] = self._not_ordered  # set by the service
+        self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service sets the node's audit
         self.journal = Journal()
         self.peer_of = peer_of
         self._loop = loop
-        entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait for so long (P9)
+        entry = msgspec.structs.replace(entry, fence_close_s=limits.fence_close_s)  # others wait this time (P9)
         self.lease = LeaseHolder(
             entry,
             self.tell,
@@ -83,7 +83,7 @@ class EdgeNode:
         )
 
     def bound_by(self, limits: EdgeLimits) -> None:
-        """Go by these limits, at first or from now on; parts that made something of them are called by the core."""
+        """Set the limits; the core then updates parts with derived state."""
         self.limits, self.packet_limits = limits, limits.of_packets()
 
     def _not_ordered(self, router: str, order: OrderNode) -> None:
@@ -91,12 +91,12 @@ class EdgeNode:
 
     @property
     def now(self) -> float:
-        """Time of the current turn, s on CLOCK_BOOTTIME."""
+        """Time of the current iteration, s on CLOCK_BOOTTIME."""
         return self._loop.now_ns / NS
 
     @property
     def map(self) -> ClusterMap:
-        """The map as this node has it."""
+        """The map of this node."""
         return self.lease.map
 
     def has_lease(self) -> bool:
@@ -104,7 +104,9 @@ class EdgeNode:
         return self.lease.has_lease(self.now)
 
     def may_admit(self) -> bool:
-        """Return True while this edge may let clients in: it decides, by a policy that is not older than itself."""
+        """Return True while this edge may admit clients: it has a lease, and a policy not older than its
+        incarnation.
+        """
         return self.lease.knows_policy and self.lease.has_lease(self.now)
 
     def primary_peer(self, partition: int) -> LoopPeer | None:
@@ -113,7 +115,7 @@ class EdgeNode:
         return self.peer_of(placements[partition].primary) if partition < len(placements) else None
 
     def tell(self, node: str, message: Control) -> bool:
-        """Send a control message; False when there is no link or no room."""
+        """Send a control message; False if there is no link or its queue is full."""
         peer = self.peer_of(node)
         if peer is None:
             return False
@@ -131,11 +133,11 @@ class EdgeNode:
         return True
 
     def tell_all(self, node: str, messages: list[Control]) -> int:
-        """Send control messages to a node in as few frames as may be; return how many there was room for."""
+        """Send control messages to a node in few frames; return the number accepted by the link."""
         return self._send_joined(node, FrameKind.CONTROLS, [encode_control(message) for message in messages])
 
     def ask_connects(self, node: str, records: list[ConnectRequest]) -> int:
-        """Send what connections ask of a storage node likewise."""
+        """Send requests of connections to a storage node likewise."""
         return self._send_joined(node, FrameKind.CONNECTS, [encode_record(record) for record in records])
 
     def _send_joined(self, node: str, kind: int, payloads: list[bytes]) -> int:
@@ -160,10 +162,10 @@ class EdgeNode:
         return told
 
     def wake(self) -> None:
-        """Have ``turn_end`` called at the end of this turn: something changed that it looks at."""
+        """Request a call of ``turn_end`` at the end of this iteration, because relevant state changed."""
         self._loop.turn_end_ns = 0
 
     def wake_lightly(self) -> None:
-        """Likewise, for what comes in crowds alone: topics were missed or answered, plain connections came or went."""
+        """Likewise, for frequent events only: route cache misses and responses, plain connections and their ends."""
         if self._loop.turn_end_ns:
             self._loop.turn_end_ns = 1

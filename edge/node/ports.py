@@ -1,7 +1,7 @@
-"""Ports of the hot loop: its methods by the part that needs them. ``Engine`` satisfies all of these as it is.
+"""Ports of the loop: its methods by the part that uses them. ``BrokerLoop`` implements all of them.
 
-A part names the narrowest port that it uses; a test gives it a few lines that look like one.
-``edge/loop/broker_loop.py`` describes each method.
+A part declares the narrowest port that it uses; a test passes a small fake. ``edge/loop/broker_loop.py`` describes each
+method.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class NodeIO(Protocol):
 
     @property
     def now_ns(self) -> int:
-        """Time of the current turn."""
+        """Time of the current iteration."""
 
     def control(self, peer: LoopPeer, kind: int, payload: bytes) -> None:
         """Send one numbered frame."""
@@ -48,13 +48,13 @@ class LinkIO(Protocol):
     """Links to other nodes."""
 
     def add_peer(self, node: int, tier: str, incarnation: int) -> LoopPeer:
-        """Make a peer."""
+        """Create a peer."""
 
     def unbind_link(self, peer: LoopPeer) -> None:
-        """End the older connection of a peer."""
+        """Close the older connection of a peer."""
 
     def bind_link(self, conn: LoopConnection, peer: LoopPeer, peer_taken: int) -> None:
-        """Join a connection to its peer."""
+        """Bind a connection to its peer."""
 
     def retire_peer(self, peer: LoopPeer) -> None:
         """End an incarnation of a node."""
@@ -63,41 +63,41 @@ class LinkIO(Protocol):
         """Append to the output."""
 
     def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
-        """End a connection."""
+        """Close a connection."""
 
 
 class ClientIO(Protocol):
-    """Answers to clients."""
+    """Responses to clients."""
 
     def write(self, conn: LoopConnection, data: bytes, needs_lease: bool = False) -> None:
         """Append whole packets to the output."""
 
     def resume(self, conn: LoopConnection) -> None:
-        """End the parking by a Handler call."""
+        """End the pause that a Handler call started."""
 
     def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
-        """Let filters use up a client's rate and its address's: with more than a second's worth it is not read."""
+        """Charge filters to the rates of a client and its address; beyond one second's worth reading pauses."""
 
 
 class Sessions(Protocol):
     """Connections of durable sessions and their partitions' primaries."""
 
     def set_primary_of(self, conn: LoopConnection, peer: LoopPeer | None) -> None:
-        """Name the peer that gets a session's PUSH_ACKs."""
+        """Set the peer that gets a session's PUSH_ACKs."""
 
 
 class SessionIO(ClientIO, Sessions, Protocol):
-    """Sessions begin."""
+    """Opens sessions."""
 
     def open_session(self, conn: LoopConnection, options: SessionOptions) -> None:
-        """Put the bounds of CONNECT and CONNACK into force."""
+        """Apply the bounds of CONNECT and CONNACK."""
 
     def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
-        """Have a client use up what its address may send in all."""
+        """Charge a client to the shared rate limit of its address."""
 
 
 class ClientEnds(Protocol):
-    """Connections of clients end."""
+    """Closes connections of clients."""
 
     def close(self, conn: LoopConnection, last: bytes = b"", linger: bool = True) -> None:
         """Write the last bytes, stop reading, flush, half-close."""
@@ -106,38 +106,38 @@ class ClientEnds(Protocol):
         """Flush, and close."""
 
     def cut(self, conn: LoopConnection, last: bytes = b"") -> None:
-        """Close, and hold nothing more."""
+        """Close, and free all memory of the connection."""
 
 
 class RightsIO(Protocol):
-    """Decisions of rules that the loop keeps."""
+    """Cached authorization verdicts of the loop."""
 
     authorizing: bool
 
     @property
     def rights_epoch(self) -> int:
-        """Number of the rules that kept decisions are of."""
+        """Epoch of the rules for cached verdicts."""
 
     def limit(self, conn: LoopConnection, publish_rate_max: float, byte_rate_max: float, metered: bool) -> None:
-        """Read a client no faster than this."""
+        """Set the rate limits of reading a client."""
 
     def share(self, conn: LoopConnection, purse: SharedRateLimit | None) -> None:
-        """Have a client use up what its address may send in all."""
+        """Charge a client to the shared rate limit of its address."""
 
     def forget_verdicts(self, conn: LoopConnection) -> None:
-        """Ask anew for each topic of a connection."""
+        """Remove the cached verdicts of a connection."""
 
     def join_class(self, conn: LoopConnection, number: int) -> None:
-        """Name the bit on Routes of a connection's class, -1 for none."""
+        """Set the bit on Routes of a connection's class, -1 for none."""
 
     def judge_pushes_to(self, conn: LoopConnection) -> None:
-        """Have each PUSH to a connection judged before it is written."""
+        """Authorize each PUSH to a connection before it is written."""
 
     def drop_routes(self) -> None:
-        """Forget which subscribers topics have."""
+        """Remove all cached Routes."""
 
     def void_verdicts(self, rights_epoch: int) -> None:
-        """Take no decision that was made before."""
+        """Remove all verdicts of earlier rules."""
 
 
 class CorePublisher(Protocol):
@@ -158,31 +158,31 @@ class CorePublisher(Protocol):
         """Send a message to every destination of a route; return its tag."""
 
     def acknowledge(self, publish: InboundPublish, reason_code: int) -> None:
-        """Answer a PUBLISH that is not sent anywhere, or whose answer waited."""
+        """Acknowledge a PUBLISH without destinations, or a delayed acknowledgement."""
 
     def bears(self, publish: InboundPublish, origin_kind: int, origin_a: int, origin_b: int) -> None:
-        """Note which origin a message went by whose answer is due."""
+        """Set the origin of a message with a pending acknowledgement."""
 
     def released(self, conn: LoopConnection, packet_identifier: int, reason_code: int) -> None:
         """Write PUBCOMP."""
 
     def resume(self, conn: LoopConnection) -> None:
-        """End the parking by a Handler call."""
+        """End the pause that a Handler call started."""
 
     def begin_pipeline(self, conn: LoopConnection) -> None:
-        """Parse nothing but retained messages of QoS 1 and 2, and what has no order with them."""
+        """Parse only retained messages of QoS 1 and 2, and packets without an order to them."""
 
     def end_pipeline(self, conn: LoopConnection) -> None:
-        """Parse every packet again."""
+        """Parse all packets again."""
 
     def route(self, topic: bytes) -> Route | None:
         """Return the cached Route."""
 
     def install_route(self, topic: bytes, route: Route) -> None:
-        """Cache where a topic goes."""
+        """Cache the Route of a topic."""
 
     def send_pick(self, copy: PendingAck, chosen: object) -> None:
-        """Go on with a shared group's copy that was refused."""
+        """Continue with a shared subscription's refused copy."""
 
     def knows_pick(self, share: bytes, session: int, counter: int) -> bool:
         """Return whether a member here got the message of this origin."""
@@ -192,34 +192,34 @@ class CorePublisher(Protocol):
 
 
 class RouteTable(Protocol):
-    """The Routes that the loop keeps."""
+    """The Route cache of the loop."""
 
     def route(self, topic: bytes) -> Route | None:
-        """Return the cached Route, right as of now."""
+        """Return the cached Route if it is current."""
 
     def install_route(self, topic: bytes, route: Route) -> None:
-        """Cache where a topic goes."""
+        """Cache the Route of a topic."""
 
     def clear_used(self, topic: bytes) -> bool:
         """Clear the used mark of a topic's Route; return whether it was set."""
 
     def keep_route(self, route: Route) -> None:
-        """Say that an older Route is right."""
+        """Confirm that an older Route is current."""
 
     def replace_route(self, route: Route) -> None:
-        """Put a Route in the place of the topic's former one."""
+        """Replace the Route of a topic."""
 
     def drop_route(self, topic: bytes) -> None:
-        """Forget a topic's Route."""
+        """Remove a topic's Route."""
 
     def drop_oldest_local(self, count: int) -> None:
-        """Forget the subscribers kept for the topics that were forwarded here first."""
+        """Remove the cached subscribers of the topics forwarded here first."""
 
     def refresh_routes(self) -> None:
-        """Have every Route looked at before it is used again."""
+        """Check every Route before its next use."""
 
     def refresh_route(self, topic: bytes) -> None:
-        """Have one topic's Route looked at before it is used again."""
+        """Check one topic's Route before its next use."""
 
 
 class Primaries(Sessions, Protocol):
@@ -230,52 +230,52 @@ class Primaries(Sessions, Protocol):
         """The primary of each partition."""
 
     def set_partitions(self, count: int) -> None:
-        """Take the number of partitions."""
+        """Set the number of partitions."""
 
     def set_lease_length(self, lease_ns: int) -> None:
-        """Note how long a lease of the map lasts."""
+        """Set the length of a lease of the map."""
 
     def set_epoch(self, partition: int, partition_epoch: int) -> None:
-        """Note the epoch that a partition is at."""
+        """Set the epoch of a partition."""
 
     def set_primary(self, partition: int, peer: LoopPeer | None) -> None:
-        """Name a partition's primary."""
+        """Set a partition's primary."""
 
     def replay_partition(self, partition: int, peer: LoopPeer) -> int:
-        """Send again what the former primary did not acknowledge."""
+        """Send again the messages that the former primary did not acknowledge."""
 
 
 class DirectDelivery(Protocol):
-    """One message to one client, outside of any route."""
+    """Delivery of one message to one client without a route."""
 
     def deliver(self, conn: LoopConnection, publish: InboundPublish, qos: int, identifiers: bytes = b"") -> bool:
         """Send one message to one ephemeral session."""
 
     def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
-        """Let what a client asks for use up its rate: with more than a second's worth it is not read."""
+        """Charge requests of a client to its rate; beyond one second's worth reading pauses."""
 
     def can_take(self, conn: LoopConnection, size: int, qos: int) -> bool:
-        """Return whether a message that can wait is sent or queued, and none is dropped for it."""
+        """Return whether a message would be sent or queued without dropping any."""
 
     def report_room(self, conn: LoopConnection) -> None:
-        """Call ``Handler.has_room`` when a connection has taken more of what it was sent."""
+        """Call ``Handler.has_room`` after a connection has sent more of its output."""
 
 
 class RetainedCopySource(Protocol):
-    """Copies that the core kept for a subscriber."""
+    """Copies that the core held for a subscriber."""
 
     def can_take(self, conn: LoopConnection, size: int, qos: int, live: bool = False) -> bool:
         """Return whether a message is sent or queued, and not dropped."""
 
     def report_room(self, conn: LoopConnection) -> None:
-        """Call ``Handler.has_room`` when a connection has taken more of what it was sent."""
+        """Call ``Handler.has_room`` after a connection has sent more of its output."""
 
     def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
         """Send one to its subscriber."""
 
 
 class HeldBytes(Protocol):
-    """How much clients make the loop hold."""
+    """Memory of the loop for clients."""
 
     @property
     def held_bytes(self) -> int:
@@ -285,40 +285,40 @@ class HeldBytes(Protocol):
         """Set the bound above which the Handler is called."""
 
     def largest_holders(self, count: int) -> list[LoopConnection]:
-        """Return the clients for which most is held, the largest first."""
+        """Return the clients with the most held bytes, the largest first."""
 
 
 class LeaseGate(Protocol):
     """The lease, and connections that wait for one."""
 
     def set_lease(self, until_ns: int) -> None:
-        """Say when the lease runs out."""
+        """Set the end of the lease."""
 
     def set_fence(self, at_ns: int) -> None:
-        """Say when clients may not be served any more; 0: never."""
+        """Set when clients must not be served any more; 0: never."""
 
     def resume(self, conn: LoopConnection) -> None:
-        """End the parking by a Handler call."""
+        """End the pause that a Handler call started."""
 
 
 class ConnectionEnd(Protocol):
-    """Debts of an edge that stops."""
+    """Pending output of an edge that stops."""
 
     def stop_reading(self) -> None:
-        """Read nothing more from clients."""
+        """Stop reading from clients."""
 
     def owes(self, conn: LoopConnection) -> bool:
-        """Return whether a client is owed something."""
+        """Return whether a client has pending output."""
 
     def owes_partitions(self) -> bool:
-        """Return whether messages to partitions are not acknowledged."""
+        """Return whether messages to partitions are unacknowledged."""
 
     def lingers(self) -> bool:
-        """Return whether last bytes or closed sockets wait."""
+        """Return whether last bytes or closed sockets are pending."""
 
 
 class LoopCounters(Protocol):
-    """The loop's counters, and the topics that show them."""
+    """The loop's counters, and publishing of their topics."""
 
     def counters(self) -> dict[str, int]:
         """Return all counters by name."""

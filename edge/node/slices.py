@@ -1,7 +1,7 @@
-"""Work that may be long, done a few steps a turn, so that nobody else waits for it.
+"""Long jobs in slices of a few steps an iteration, so that other work is not delayed.
 
-A job is an iterator: it does some tens of microseconds of work and yields how many such steps that was. Steps are
-counted, for a core reads no clock.
+A job is an iterator: it works some tens of microseconds and yields that work as a number of steps. Steps are counted
+because a core reads no clock.
 Decision: docs/adr/0023-work-in-slices.md.
 """
 
@@ -12,12 +12,12 @@ __all__ = ["Slices"]
 
 
 class Slices:
-    """Jobs under way.
+    """Pending jobs.
 
     Args:
-        steps_max: Steps of a turn.
-        in_order: The first job to its end, then the next one; else one step of each in turn, so that a long job holds
-            up no short one.
+        steps_max: Steps of an iteration.
+        in_order: Complete the first job before the next one; else run one step of each in rotation, so that a long job
+            does not delay short ones.
     """
 
     def __init__(self, steps_max: int, *, in_order: bool = False) -> None:
@@ -31,17 +31,17 @@ class Slices:
         return len(self._jobs)
 
     def add(self, job: Iterator[int]) -> None:
-        """Begin a job, at once as far as the steps of this turn reach."""
+        """Start a job, at once if this iteration has steps left."""
         self._jobs.append(job)
         self._go_on()
 
     def next_turn(self) -> None:
-        """Go on with what is under way; once a turn."""
+        """Continue pending jobs; called once an iteration."""
         self._left = self._steps_max
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._running:  # a step that adds a job: the loop below comes to it
+        if self._running:  # a step added a job: the loop below runs it
             return
         self._running = True
         while self._jobs and self._left > 0:

@@ -1,10 +1,7 @@
-"""Looks at an edge: its clients, subscriptions, routes and figures, a bounded number at a time.
+"""Operators' queries at an edge: rows of clients, subscriptions, routes and metrics, with bounded work.
 
-Owns: Links of operators at this edge, their questions, and what is read of the other rooms to answer them.
-
-Doors: ``operators`` takes what operators say, ``sources`` joins what each kind of look shows.
-
-Always holds: A look changes nothing. No operator, no work: the loop pays for none of this while nobody asks.
-
-May import: edge.loop, edge.node, edge.rights, edge.clients, edge.cluster, edge.routes, edge.subscriptions.
+Owns: Links of operators at this edge, their queries, and the row sources over the other packages. Entry points:
+``operators`` handles messages of operators, ``sources`` collects the row sources. Invariant: A query changes no state.
+Without operators it costs the loop no time. May import: edge.loop, edge.node, edge.rights, edge.clients, edge.cluster,
+edge.routes, edge.subscriptions.
 """

@@ -1,4 +1,4 @@
-"""Columns of clients at an edge: who they are, what is under way to and from them, and why they are not read."""
+"""Columns of clients at an edge: identity, in-flight messages, and reasons of paused reading."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -21,23 +21,23 @@ from wire.queries.timestamp_columns import TimestampColumns
 __all__ = ["ClientTable"]
 
 PROTOCOLS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
-PAUSES = {  # Conn.parked
+PAUSES = {  # bits of Conn.parked
     1: "answer", 2: "slow_subscriber", 4: "outbox_full", 8: "quota", 16: "output", 32: "rate", 64: "retained"
 }  # fmt: skip
-NAMES_MAX = 16  # of others in one row
+NAMES_MAX = 16  # of other clients in one row
 
 
 class ClientTable:
-    """The clients of one edge, as looks show them.
+    """Query rows of one edge's clients.
 
     Args:
         node: This edge.
         hot: Its loop.
         clients: Its connections.
-        held: Live messages that wait for retained ones.
-        rights: What each client may receive.
+        held: Live messages held for retained reads.
+        rights: Permissions of each client.
         utc_ms: Milliseconds since the epoch.
-        peer_name: "ip:port" at the other end of a socket.
+        peer_name: "ip:port" of a socket's peer.
         traced: Names of the traces that mark a client.
     """
 
@@ -63,14 +63,14 @@ class ClientTable:
         self._keys: OrderedKeys[int] = OrderedKeys(clients.numbers)
 
     def sources(self) -> dict[str, RowSource]:
-        """Return the looks at clients."""
+        """Return the row sources of clients."""
         columns = self._columns()
         of_one = {name: _of_client(read) for name, read in {**columns, **self._columns_of_one()}.items()}
         one = RowSource(self._named, {**of_one, "may_receive": self._may_receive})
         return {"clients": RowSource(self._all, columns, lambda: len(self._clients), whole=self._whole), "client": one}
 
     def walk(self, ask: RowScan) -> Iterator[tuple[int, Client]]:
-        """Yield connections behind a place, by number."""
+        """Yield connections after a cursor, by number."""
         (after,) = ask.numbers(1)
         for number in self._keys.behind(after if after >= 0 else None, ask.now):
             client = self._clients.get(number)
@@ -78,7 +78,7 @@ class ClientTable:
                 yield number, client
 
     def named(self, client_id: str) -> list[Client]:
-        """Return the connections of a client ID; more than one while a newer one is being opened."""
+        """Return the connections of a client ID; several while a newer one is opening."""
         partition = self._node.map.partition_for(client_id) if self._node.map.partitions else -1
         found = [one for one in self._clients.at_partition(partition) if one.client_id == client_id]
         return sorted(found, key=lambda one: one.number)
@@ -126,7 +126,7 @@ class ClientTable:
         }
 
     def _whole(self) -> Callable[[Client], ClientRow]:
-        """Return what makes all columns of a client at once: a list of every client asks for them.
+        """Return a function that builds a whole row: a list of clients requests all columns.
 
         A call for each column takes three times as long.
         """
@@ -177,7 +177,7 @@ class ClientTable:
     def _columns_of_one(self) -> Columns:
         hot, node = self._hot, self._node
         return {
-            "window": lambda client: None if client.session else client.conn.window,  # storage keeps that of a session
+            "window": lambda client: None if client.session else client.conn.window,  # durable: in storage
             "window_max": lambda _: hot.limits.outbound_window_max,
             "unsent_bytes_max": lambda _: hot.output_high,
             "unsent_since_ms": lambda client: self._utc_of_ns(client.conn.high_since_ns if client.conn.high else 0),
@@ -205,7 +205,7 @@ class ClientTable:
         }
 
     def _may_receive(self, one: tuple[Client, Mapping[str, str]]) -> bool | None:
-        """Return whether its rules let a client receive the topic that a question names, None without one."""
+        """Return whether a client may receive the topic of the query, None without one."""
         client, where = one
         topic, qos = where.get("topic", ""), where.get("qos", "")
         return self._rights.may_receive(client, topic, int(qos) if qos in ("0", "1", "2") else 1) if topic else None
@@ -231,7 +231,7 @@ class ClientTable:
         return max(0.0, self._node.now - since / NS) if since else None
 
     def _waits_for(self, client: Client) -> list[str] | None:
-        """Return the slow subscribers that a publisher waits for."""
+        """Return the slow subscribers that pause a publisher."""
         if not client.conn.waits:
             return None
         slow = [conn.context for conn in self._hot.high if conn.waiters and client.conn in conn.waiters]
@@ -243,7 +243,7 @@ def _of_client(read: Callable[[Client], object]) -> Callable[[tuple[Client, Mapp
 
 
 def _queued(client: Client) -> int | None:
-    """Return the messages that wait here for an ephemeral session; those of a durable one wait in storage."""
+    """Return the queued messages of an ephemeral session; storage queues those of a durable one."""
     if client.session:
         return None
     outbound = client.conn.outbound
@@ -264,7 +264,7 @@ def _ends_at(utc_of_ns: Callable[[int], int | None]) -> Callable[[Client], int |
 
 
 def _packet_max(client: Client) -> int | None:
-    """Return the Maximum Packet Size that a client told, None of one that told none."""
+    """Return the Maximum Packet Size of a client, None if it sent none."""
     return client.conn.client_packet_max if client.conn.client_packet_max < NO_LIMIT else None
 
 

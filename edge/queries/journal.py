@@ -1,4 +1,4 @@
-"""The journal of an edge: the loop's drops come here by client, all else is noted by the parts that decide it."""
+"""The journal of an edge: connects drops of the loop to it; the other parts write their own entries."""
 
 from collections.abc import Callable
 
@@ -14,20 +14,20 @@ __all__ = ["join_journal"]
 
 
 class _Drops:
-    """Writes drops of the loop down (``edge/loop/handler.py``); who may not publish stands in the audit as well."""
+    """Journals drops of the loop (``edge/loop/handler.py``); unauthorized publishers also go to the audit."""
 
     def __init__(self, journal: Journal, rights: ClientRights) -> None:
         self._journal = journal
         self._rights = rights
 
     def dropped(self, context: object, reason: str, topic: bytes, kind: int, a: int, b: int) -> None:
-        """Write one down."""
+        """Journal one drop."""
         client_id = context.client_id if isinstance(context, Client) else ""
         origin = (kind, a, b) if a else (0, 0, 0)  # an incarnation, a session: never 0
         self._journal.note("drop", reason, client_id, topic.decode("utf-8", "replace"), origin)
 
     def denied(self, context: object, topic: bytes) -> None:
-        """Have the audit note it."""
+        """Audit a refused PUBLISH."""
         if isinstance(context, Client):
             self._rights.refused(context, "publish", topic.decode("utf-8", "replace"))
 
@@ -35,7 +35,7 @@ class _Drops:
 def join_journal(
     node: EdgeNode, hot: BrokerLoop, rights: ClientRights, utc_ms: Callable[[], int]
 ) -> dict[str, RowSource]:
-    """Have the loop write into the journal of its node, and return the look at it."""
+    """Connect the loop to the journal of its node, and return the journal's row source."""
     journal = node.journal
     journal.utc_ms = utc_ms
     journal.outside = lambda: hot.notes_left_out

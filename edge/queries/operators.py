@@ -1,7 +1,7 @@
-"""Operators at an edge: their links, their looks, and verbs about this edge and its clients.
+"""Operators at an edge: their links, their queries, and verbs about this edge and its clients.
 
-The table of rights has judged that a message may come from an operator at all (``wire/links/allowed.py``); the role is
-judged here. An operator whose link has no room does not read, and loses it.
+``wire/links/allowed.py`` has checked that the message may come from an operator; this module checks the role. An
+operator with a full link does not read, and loses the link.
 """
 
 import logging
@@ -34,15 +34,15 @@ class EdgeOperators:
 
     Args:
         node: This edge.
-        loop: Where links end.
+        loop: Closes links.
         peers: Their links.
-        sources: What each kind of look shows.
+        sources: Row sources by kind of query.
         traces: Its traces.
         utc_ms: Milliseconds since the epoch.
 
     Attributes:
-        desk: Their looks.
-        verbs: Carries out a verb of an operator; the service's.
+        desk: Their queries.
+        verbs: Carries out a verb of an operator; set by the service.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EdgeOperators:
         self.verbs: Callable[[PeerKey, Admin], AdminReply | None] = _no_verbs
 
     def take(self, key: PeerKey, message: Control) -> None:
-        """Take a message of an operator."""
+        """Handle a message of an operator."""
         self._node.wake()
         operator = operator_of(key)
         role = operator.role.name.lower() if operator is not None else ""
@@ -83,11 +83,11 @@ class EdgeOperators:
             self._node.count("messages_unknown")
 
     def ordered(self, router: str, order: OrderNode) -> None:
-        """Take an order about a trace that a router has judged and passed on."""
+        """Handle an order about a trace that a router has authorized and passed on."""
         self._node.tell(router, self.traces.desk.ordered(self._node.now, order))
 
     def tell(self, node: str, message: Control) -> None:
-        """Answer an operator; one that does not read what it asked for loses its link."""
+        """Send a response to an operator; close the link if it is full."""
         if self._node.tell(node, message):
             return
         peer = self._peers.get(node)
@@ -96,12 +96,12 @@ class EdgeOperators:
             self._loop.close(peer.conn, linger=False)
 
     def gone(self, key: PeerKey) -> None:
-        """Forget an operator whose link ended."""
+        """Remove an operator after the end of its link."""
         self.desk.gone(key.node)
         self._peers.forget_operator(key)
 
     def turn(self, now: float) -> None:
-        """Answer looks at the end of a turn, and go on with traces."""
+        """Run queries at the end of an iteration, and continue traces."""
         if now >= self.traces.next_deadline():
             self.traces.step(now)
         if self.traces.desk.running:
@@ -110,7 +110,7 @@ class EdgeOperators:
             self.desk.turn(now)
 
     def next_deadline(self) -> float:
-        """Return when ``turn`` has something to do; infinity while nobody asks."""
+        """Return when ``turn`` has work; infinity without queries and traces."""
         return min(self.desk.next_deadline(), self.traces.next_deadline())
 
 

@@ -1,4 +1,4 @@
-"""Routes that an edge's loop keeps, the subscriptions that a topic meets here, and shared groups with members here."""
+"""Query rows of the loop's Routes, subscribers of a topic at this edge, and shared subscriptions with members here."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from wire.queries.source import Columns, Place, QueryRefused, RowScan, RowSource
 
 __all__ = ["EdgeRouteQueries"]
 
-MEMBERS_MAX = 100  # of a group in one row
+MEMBERS_MAX = 100  # of a shared subscription in one row
 NEAR_MAX = 20  # near misses of one topic
 
 
@@ -30,7 +30,7 @@ class EdgeRouteQueries:
         node: This edge.
         hot: Its loop.
         local: Subscriptions of its ephemeral sessions.
-        rights: What each client may receive.
+        rights: Permissions of each client.
         get: A connection by its number.
     """
 
@@ -51,7 +51,7 @@ class EdgeRouteQueries:
         self._shares: OrderedKeys[bytes] = OrderedKeys(local.shares)
 
     def sources(self) -> dict[str, RowSource]:
-        """Return the looks at routes, matches and shares."""
+        """Return the row sources of routes, matches and shares."""
         return {
             "routes": RowSource(self._routes, self._route_columns(), lambda: len(self._hot.routes)),
             "matches": RowSource(self._matches, self._match_columns()),
@@ -84,7 +84,7 @@ class EdgeRouteQueries:
     # --- matches
 
     def _matches(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-        """Yield (client, subscription, share, why not, QoS) of the subscribers here, of groups their members."""
+        """Yield (client, subscription, share, reason of no delivery, QoS) of the subscribers and group members here."""
         topic = ask.where["topic"]
         if not topic or "+" in topic or "#" in topic or "\0" in topic:
             raise QueryRefused(f"{topic[:64]!r} is no topic name: no + and no # may be in it", 2)
@@ -102,7 +102,7 @@ class EdgeRouteQueries:
                     yield at, (None, name, "", "level", qos)
 
     def _near(self, topic: str) -> list[str]:
-        """Return filters that miss a topic by one level: longer, shorter, or another word at one place."""
+        """Return filters that miss a topic by one level: longer, shorter, or with another word at one level."""
         levels = topic.split("/")
         found = []
         for name in self._local.filters():
@@ -153,7 +153,7 @@ class EdgeRouteQueries:
             "why": lambda match: match[3],
         }
 
-    # --- shared groups
+    # --- shared subscriptions
 
     def _groups(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         for share in self._shares.behind(ask.after.encode() if ask.after else None, ask.now):
@@ -178,7 +178,7 @@ class EdgeRouteQueries:
         }
 
     def _who(self, group: tuple[bytes, Mapping[str, str]]) -> list[ShareMemberRow] | None:
-        """Return the members of a group that a question names in full."""
+        """Return the members of the one shared subscription that a query names."""
         share, where = group
         if f"{where.get('group')}/{where.get('filter')}" != share.decode():
             return None

@@ -1,6 +1,6 @@
-"""Clients that do not follow, each with its figure, and drops of an edge by reason.
+"""Query rows of slow clients by several measures, and of an edge's drops by reason.
 
-A walk passes all connections, a bounded number at a look; whoever asks keeps the largest figures.
+A walk covers all connections, a bounded number per query; the requester keeps the largest values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ MEASURES = ("unsent", "window", "age")
 
 
 class _Slow(NamedTuple):
-    """One client, by one figure."""
+    """One client with one value."""
 
     value: float
     number: int
@@ -32,7 +32,7 @@ class _Slow(NamedTuple):
 
 
 def slow_sources(node: EdgeNode, hot: BrokerLoop, table: ClientTable) -> dict[str, RowSource]:
-    """Return the looks at slow clients and at drops."""
+    """Return the row sources of slow clients and drops."""
 
     def measured(client: Client, by: str) -> _Slow | None:
         conn = client.conn
@@ -40,7 +40,7 @@ def slow_sources(node: EdgeNode, hot: BrokerLoop, table: ClientTable) -> dict[st
         if by == "unsent":
             value, unit, since_ns = float(unsent_bytes(conn)), "bytes", conn.high_since_ns if conn.high else 0
         elif by == "window":
-            kept_here = conn.window and not client.session  # storage measures that of a stored session
+            kept_here = conn.window and not client.session  # storage measures that of a durable session
             value, unit = in_flight(conn) / conn.window if kept_here else 0.0, "ratio"
         else:
             value, unit = (hot.now_ns - since_ns) / NS if since_ns else 0.0, "s"

@@ -1,4 +1,4 @@
-"""Everything that an edge shows to operators, by kind of look, and its operators."""
+"""All row sources of an edge for operators' queries, and its operators."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def edge_operators(
     utc: Callable[[], float],
     peer_name: Callable[[int], str],
 ) -> EdgeOperators:
-    """Return the operators of an edge, with all that it shows them."""
+    """Return the operators of an edge with their row sources."""
     traces = EdgeTraces(node, hot, clients, routes, utc)
     shown = edge_sources(node, hot, clients, held, routes.local, rights, utc, peer_name, traces.names_of)
     return EdgeOperators(node, hot, peers, shown, traces, lambda: int(utc() * 1000))
@@ -51,7 +51,7 @@ def edge_sources(
     peer_name: Callable[[int], str],
     traced: Callable[[Client], list[str]],
 ) -> dict[str, RowSource]:
-    """Return the sources of an edge's desk."""
+    """Return the row sources of an edge."""
 
     def utc_ms() -> int:
         return int(utc() * 1000)

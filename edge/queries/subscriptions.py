@@ -1,4 +1,4 @@
-"""Subscriptions of an edge's ephemeral sessions, and what is under way to and from one client."""
+"""Query rows of ephemeral sessions' subscriptions, and of one client's in-flight messages."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["subscription_sources"]
 
 
 def subscription_sources(node: EdgeNode, table: ClientTable, local: EphemeralSubscriptions) -> dict[str, RowSource]:
-    """Return the looks at subscriptions and at what is under way."""
+    """Return the row sources of subscriptions and in-flight messages."""
 
     def since_ms(pair: tuple[Client, SessionSubscription]) -> int | None:
         since = local.since(pair[0], pair[1].topic_filter)
@@ -31,12 +31,12 @@ def subscription_sources(node: EdgeNode, table: ClientTable, local: EphemeralSub
 
 
 def _subscriptions(table: ClientTable, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-    """Yield the subscriptions of each client behind a place: (connection, how many of its filters were shown)."""
+    """Yield the subscriptions of each client after a cursor: (connection, number of its rows passed)."""
     number, passed = ask.numbers(2)
     behind = RowScan(ask.where, str(number - 1) if number >= 0 else "", ask.wanted, ask.role, ask.limit, ask.now)
     for found, client in table.walk(behind):
         if client.session:
-            continue  # a storage node shows them; here stand filters of its groups alone
+            continue  # a storage node returns them; this edge has only filters of its shared subscriptions
         for count, subscription in enumerate(list(client.subscriptions.values()), 1):
             if found != number or count > passed:
                 yield (found, count), (client, subscription)
@@ -70,11 +70,11 @@ def _share_of(subscription: SessionSubscription) -> str:
     return shared[0] if shared is not None else ""
 
 
-# --- under way
+# --- in-flight messages
 
 
 class _Flight:
-    """One message under way, in either direction."""
+    """One in-flight message, in either direction."""
 
     __slots__ = ("client", "message", "now_ns", "packet", "seq", "state")
 
@@ -88,7 +88,7 @@ class _Flight:
 
 
 def _inflight(node: EdgeNode, table: ClientTable, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-    """Yield what is under way to a client, oldest first, then what it published; places count the rows."""
+    """Yield in-flight messages to a client, oldest first, then those from it; cursors count the rows."""
     clients = table.named(ask.where["client_id"])
     if not clients:
         raise QueryRefused(f"edge {node.name} has no connection of client {ask.where['client_id'][:64]!r}")
@@ -109,7 +109,7 @@ def _flights(client: Client) -> Iterator[_Flight]:
     for message in list(conn.ack_queue or ()):
         yield _Flight(client, message.packet_identifier, "unfinished", None, message)
     for packet, code in list((conn.received or {}).items()):
-        if code != -1:  # without PUBREC it stands in ack_queue: ANSWER_PENDING of edge/loop/state.pxd
+        if code != -1:  # without PUBREC it is in ack_queue: ANSWER_PENDING of edge/loop/state.pxd
             yield _Flight(client, packet, "unreleased", None, None)
 
 

@@ -1,8 +1,8 @@
-"""Traces at an edge: marks on connections and Routes, and the loop's events as a trace keeps them.
+"""Traces at an edge: marks on connections and Routes, and the conversion of the loop's events.
 
-A trace of clients or addresses marks connections, some in each turn, and those that open meanwhile; a trace of topics
-has every Route looked at before it is used again, which marks it (``edge/subscriptions/topic_routes.py``). The loop
-looks at marks, never at traces (``edge/loop/traces.py``). Decision: docs/adr/0170-traces.md.
+A trace of clients or addresses marks connections, some in each iteration, and those that open meanwhile. A trace of
+topics makes the loop check every Route before its next use, which marks it (``edge/subscriptions/topic_routes.py``).
+The loop reads marks, never traces (``edge/loop/traces.py``). Decision: docs/adr/0170-traces.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,13 +34,13 @@ class EdgeTraces:
     Args:
         node: This edge.
         hot: The loop.
-        clients: Connections, which bear marks.
-        routes: Makes Routes, which bear marks.
+        clients: Connections with marks.
+        routes: Builds Routes with marks.
         utc: Seconds since the epoch.
 
     Attributes:
         desk: The traces.
-        payload_bytes: Of a message, which events take along.
+        payload_bytes: Bytes of a payload in events.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class EdgeTraces:
         self._hot = hot
         self._clients = clients
         self._routes = routes
-        self._unmarked: list[int] = []  # connections whose marks may be old
+        self._unmarked: list[int] = []  # connections with possibly outdated marks
         self._marks_clients = self._marks_topics = False
-        self._map_epoch = 0  # of the map that was looked at last while traces ran
-        self._lives: dict[str, int] = {}  # edges and storage nodes that it had, with their incarnations
+        self._map_epoch = 0  # of the last map that was read while traces ran
+        self._lives: dict[str, int] = {}  # its edges and storage nodes, with their incarnations
         self._primaries: list[str] = []
-        self._forwarded: tuple[object, str] = (None, "")  # where the last message went, and that as a text
+        self._forwarded: tuple[object, str] = (None, "")  # destinations of the last message, and their text
         self.desk = Tracer(node.name, lambda: node.map, self._changed)
         self.desk.utc_us = lambda: int(utc() * 1e6)
         self.payload_bytes = 0
@@ -64,7 +64,7 @@ class EdgeTraces:
     # --- marks
 
     def _changed(self) -> None:
-        """Traces began or ended."""
+        """Update marks after traces started or ended."""
         desk = self.desk
         by_clients, by_topics = bool(desk.of_kind("client", "address")), bool(desk.of_kind("topic"))
         if by_clients or self._marks_clients:
@@ -86,7 +86,7 @@ class EdgeTraces:
     # --- other nodes
 
     def _look_at_map(self) -> set[str]:
-        """Remember nodes and primaries as they are; return which others started, or lead a partition, since."""
+        """Store the nodes and primaries of the map; return the other nodes that started, or became primary, since."""
         lives, primaries, cluster_map = self._lives, self._primaries, self._node.map
         self._map_epoch = cluster_map.epoch
         self._lives = {
@@ -99,7 +99,7 @@ class EdgeTraces:
         return (started | lead) - {self._node.name, ""}
 
     def follow(self, now: float) -> None:
-        """Tell nodes that started, or lead a partition, since the last map what is traced; while traces run."""
+        """Send the running traces to nodes that started or became primary since the last map; while traces run."""
         if self._node.map.epoch == self._map_epoch:
             return
         nodes = sorted(self._look_at_map())
@@ -109,11 +109,11 @@ class EdgeTraces:
                 self._node.tell(node, message)
 
     def heard(self, told: RunningTrace) -> None:
-        """Take what another edge says of a trace."""
+        """Handle another edge's running trace."""
         self.desk.heard(self._node.now, told)
 
     def step(self, now: float) -> None:
-        """End traces whose time is over, and mark some connections; at the end of a turn."""
+        """End expired traces, and mark some connections; at the end of an iteration."""
         if now >= self.desk.next_deadline():
             self.desk.step(now)
         for number in self._unmarked[-MARKED_PER_TURN:]:
@@ -123,7 +123,7 @@ class EdgeTraces:
         del self._unmarked[-MARKED_PER_TURN:]
 
     def next_deadline(self) -> float:
-        """Return when ``step`` has something to do; infinity while nothing is traced."""
+        """Return when ``step`` has work; infinity without traces."""
         return 0.0 if self._unmarked else self.desk.next_deadline()
 
     def _mark(self, client: Client) -> None:
@@ -134,7 +134,7 @@ class EdgeTraces:
         found = self.desk.of_kind("client", "address")
         return [trace.order.trace for trace in found if trace.is_about(client.client_id, _address(client), "")]
 
-    # --- clients come and go
+    # --- events of clients
 
     def connected(self, client: Client, opened: SessionOpened) -> None:
         """Mark a connection that opened."""
@@ -143,17 +143,17 @@ class EdgeTraces:
             self._about(client, "connected", detail=f"session {'resumed' if opened.session_present else 'new'}")
 
     def disconnected(self, client: Client) -> None:
-        """Tell of one that ended."""
+        """Record the end of a connection."""
         if self._marks_clients:
             self._about(client, "disconnected", reason=f"{client.end_code:#04x}" if client.end_code >= 0 else "")
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
-        """Tell of filters that were granted."""
+        """Record granted filters."""
         if self._marks_clients:
             self._about(client, "subscribed", detail=_few([one.topic_filter for one in taken]))
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
-        """Tell of filters that are gone."""
+        """Record removed filters."""
         if self._marks_clients:
             self._about(client, "unsubscribed", detail=_few(names))
 
@@ -176,7 +176,7 @@ class EdgeTraces:
         detail: object,
         payload: bytes,
     ) -> None:
-        """Take an event of a message; ``detail`` is a text, a reason code, an entry's number, a Peer, or a Route."""
+        """Record an event of a message; ``detail`` is a text, a reason code, an entry's number, a Peer, or a Route."""
         client_id = address = reason = text = ""
         session = seq = -1
         if isinstance(context, Client):
@@ -230,7 +230,7 @@ class EdgeTraces:
         reason_code: int,
         session_seq: int,
     ) -> None:
-        """Take a client's acknowledgement of a copy."""
+        """Record a client's acknowledgement of a copy."""
         client_id = address = ""
         if isinstance(context, Client):
             client_id = context.client_id
@@ -256,7 +256,9 @@ class EdgeTraces:
             self._node.wake()
 
     def _destinations(self, detail: Any) -> str:
-        """Return where a message goes: a Route and the partition that retains it, or a message and a group."""
+        """Return the destinations of a message: a Route and its retaining partition, or a message and a shared
+        subscription.
+        """
         if not isinstance(detail[0], Route):
             (kind, a, b), share = detail
             return f"{COPY_OF}{origin_text(kind, a, b, self._node.map)} for {share.decode('utf-8', 'replace')}"

@@ -1,4 +1,4 @@
-"""Messages under way to a client, read from the loop's records: windows, waiting messages, unsent bytes."""
+"""In-flight messages of a client from the loop's records: windows, pending messages, unsent bytes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,17 +15,17 @@ __all__ = [
     "waiting_since_ns",
 ]
 
-STATES = {1: "sent", 2: "sent", 3: "released", 4: "received"}  # of a packet towards a client
-ARRIVED = 3  # place of the arrival in a message that waits: edge/loop/state.py, Waiting
+STATES = {1: "sent", 2: "sent", 3: "released", 4: "received"}  # of a packet to a client
+ARRIVED = 3  # index of the arrival time in a pending message: edge/loop/state.py, Waiting
 
 
 def unsent_bytes(conn: LoopConnection) -> int:
-    """Return the bytes that the socket has not taken."""
+    """Return the bytes not yet written to the socket."""
     return conn.out.end - conn.out.start if conn.out is not None else 0
 
 
 def in_flight(conn: LoopConnection) -> int:
-    """Return how many QoS 1 and 2 packets a client has not acknowledged."""
+    """Return the number of unacknowledged QoS 1 and 2 packets of a client."""
     outbound = conn.outbound
     if outbound is None:
         return 0
@@ -33,7 +33,7 @@ def in_flight(conn: LoopConnection) -> int:
 
 
 def open_packets(conn: LoopConnection) -> Iterator[tuple[int, str, int | None]]:
-    """Yield (packet identifier, state, session_seq of a durable session) of what is not acknowledged, oldest first."""
+    """Yield (packet identifier, state, session_seq of a durable session) of unacknowledged packets, oldest first."""
     outbound = conn.outbound
     if outbound is None:
         return
@@ -51,17 +51,17 @@ def open_packets(conn: LoopConnection) -> Iterator[tuple[int, str, int | None]]:
 
 
 def oldest_unacknowledged(conn: LoopConnection) -> int | None:
-    """Return the packet identifier of the oldest packet that a client has not acknowledged."""
+    """Return the packet identifier of a client's oldest unacknowledged packet."""
     return next((identifier for identifier, _, _ in open_packets(conn)), None)
 
 
 def round_trip_p99_ms(conn: LoopConnection) -> float | None:
-    """Return within which time a client acknowledges 99 of 100 packets, None of one that acknowledged none."""
+    """Return the 99th percentile of a client's acknowledgement time, None without acknowledgements."""
     return p99_ms(conn.outbound.trips.counted()) if conn.outbound is not None else None
 
 
 def waiting_since_ns(conn: LoopConnection) -> int:
-    """Return since when a message waits for room in the window of an ephemeral session, 0 if none does."""
+    """Return since when a message waits for the window of an ephemeral session, 0 if none does."""
     outbound = conn.outbound
     if outbound is None or not outbound.pending:
         return 0

@@ -1,14 +1,14 @@
-"""Judgement of those who are not here: users of wills, of retained messages, and of filters of stored sessions.
+"""Authorization of disconnected users: their wills, retained messages, and filters of durable sessions.
 
-| who | is judged by |
+| user | is authorized by |
 |---|---|
-| nobody: an anonymous client | the rules for anonymous clients |
-| a user of the cluster | what a router says of it now: gone, disabled or made anew is no right; its roles of now |
-| another user | bans, and what files of rules say of its name |
-| an operator | nobody: what it left retained stays |
+| "", an anonymous client | the rules for anonymous clients |
+| a user of the cluster | its current record of a router: removed, disabled or recreated is refused; its current roles |
+| another user | bans, and rule files |
+| an operator | no rule: its retained messages stay |
 
-A router is asked once for a user until the policy moves. Without an answer nothing is decided, and whoever asked asks
-again, or goes without. Decision: docs/adr/0034-access.md.
+A user record is requested from a router once until the policy changes. Without a response there is no decision, and the
+caller retries or refuses. Decision: docs/adr/0034-access.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,26 +28,26 @@ __all__ = ["AbsentClientMessage", "AbsentUserChecks"]
 LookUp = Callable[[str, Callable[[User | None], None]], bool]
 WILL = (Action.PUBLISH, Action.WILL)
 RETAINED = (Action.PUBLISH, Action.RETAIN)
-KNOWN_MAX = 1_000  # rights kept while a page is judged: its topics may have many levels
+KNOWN_MAX = 1_000  # cached rights of a page: its topics may have many levels
 
 
 class AbsentClientMessage(NamedTuple):
-    """A will or a retained message, as far as its user is judged."""
+    """A will or a retained message with the data to authorize its user."""
 
     owner: str
-    made: int  # policy_epoch at which that user was made; 0: none of the cluster's
+    made: int  # policy_epoch at which that user was created; 0: not a user of the cluster
     topic: str
     qos: int
-    address: str = ""  # of the client that left a will, and its certificate's; "": not known
+    address: str = ""  # of the client of a will, and its certificate's; "": unknown
     fingerprint: str = ""
 
 
 class AbsentUserChecks:
-    """The judge of one edge.
+    """The authorization of disconnected users at one edge.
 
     Args:
         rights: Rules of its listeners.
-        look_up: Asks for a user of the cluster.
+        look_up: Requests a user record of the cluster.
         view: Returns the policy in force.
         utc: Seconds since the epoch, by this machine's clock.
     """
@@ -61,7 +61,9 @@ class AbsentUserChecks:
         self._utc = utc
 
     def judge_will(self, will: AbsentClientMessage, client_id: str, retain: bool, then: Callable[[bool], None]) -> bool:
-        """Have ``then`` told whether a will may go out; False: nobody can say now, and it is not called."""
+        """Call ``then`` with whether a will may be published; False: no decision is possible now, and it is not
+        called.
+        """
         actions = (*WILL, Action.RETAIN) if retain else WILL
 
         def told(user: User | None) -> None:
@@ -71,7 +73,7 @@ class AbsentUserChecks:
         return self._told(will, told)
 
     def judge_retained(self, left: Sequence[AbsentClientMessage], then: Callable[[list[bool]], None]) -> None:
-        """Have ``then`` told of each retained message whether its user may still leave it there."""
+        """Call ``then`` with whether each retained message may stay, by its user's current permissions."""
         users: dict[tuple[str, int], User | None] = {}
         wanted = {(one.owner, one.made) for one in left if one.made not in (0, OPERATOR_MADE)}
 
@@ -92,7 +94,7 @@ class AbsentUserChecks:
             return
         for owner in _sorted(wanted):
             if not self._look_up(owner[0], partial(told, owner)):
-                told(owner, None)  # too many wait: it is not delivered
+                told(owner, None)  # too many requests: it is not delivered
 
     @property
     def judges_users(self) -> bool:
@@ -100,11 +102,11 @@ class AbsentUserChecks:
         return self._rights.follows_cluster
 
     def judge_filters(self, away: DisconnectedSession, then: Callable[[list[str] | None], None]) -> bool:
-        """Have ``then`` told which filters of an absent client its user may not have any more; None: not now.
+        """Call ``then`` with the filters of a disconnected client that its user lost permission for; None: retry later.
 
-        All, where that user is gone. One that is disabled or banned keeps them: it may come back, and gets nothing
-        until then; so does one of a file or a token, whom no router knows (docs/adr/0133). False: nobody can say now,
-        and ``then`` is not called.
+        All, if that user was removed. A disabled or banned user keeps them without deliveries, because it may be
+        enabled again. A user of a file or a token keeps them too, because no router knows it (docs/adr/0133). False: no
+        decision is possible now, and ``then`` is not called.
         """
         if not away.owner_made:
             then([])
@@ -113,7 +115,7 @@ class AbsentUserChecks:
         def told(user: User | None) -> None:
             epoch = self._view().epoch
             if away.owner_made > epoch or (user is not None and user.version > epoch):
-                then(None)  # by a newer policy than this edge has: what it names may be unknown here
+                then(None)  # by a newer policy than this edge has: it may contain names that are unknown here
             elif user is None or user.made != away.owner_made:
                 then([away_filter.topic_filter for away_filter in away.filters])
             elif user.disabled:
@@ -132,7 +134,7 @@ class AbsentUserChecks:
         return True
 
     def _principal(self, left: AbsentClientMessage, client_id: str, user: User | None) -> Principal | None:
-        """Return who left it, as he is now; None if he has no rights at all."""
+        """Return the current principal of a message's user; None if it has no permissions at all."""
         view, utc = self._view(), self._utc()
         bans = view.bans
         if bans.of_address(left.address, utc) or bans.of_principal(left.owner, client_id, left.fingerprint, utc):
@@ -144,7 +146,7 @@ class AbsentUserChecks:
         return Principal(left.owner, "", client_id, roles_of(user, view), made=user.made)
 
     def _rights_of(self, left: AbsentClientMessage, client_id: str, user: User | None) -> AbsentRights | None:
-        """Return the rights of who left it, as he is now; None if he has none at all."""
+        """Return the current rights of a message's user; None if it has none at all."""
         principal = self._principal(left, client_id, user)
         if principal is None:
             return None
@@ -152,14 +154,14 @@ class AbsentUserChecks:
 
 
 class _Known:
-    """Rights of those who left the messages of one page, each looked up once: most pages are of few users."""
+    """Rights of the users of one page's messages, each looked up once: most pages have few users."""
 
     def __init__(self, look: Callable[[AbsentClientMessage, str], AbsentRights | None]) -> None:
         self._look = look
         self._known: dict[tuple[str, int, str], AbsentRights | None] = {}
 
     def of(self, left: AbsentClientMessage, client_id: str) -> AbsentRights | None:
-        """Return the rights of who left a message, with a client ID; None if he has none at all."""
+        """Return the rights of a message's user with a client ID; None if it has none at all."""
         key = (left.owner, left.made, client_id)
         if key not in self._known:
             if len(self._known) >= KNOWN_MAX:
@@ -169,7 +171,7 @@ class _Known:
 
 
 def _may_stay(left: AbsentClientMessage, known: _Known) -> bool:
-    """Whether its user, with some client ID, may leave a message there now: which one it had is not kept."""
+    """Return whether its user may leave a message there with any client ID; the original one is not stored."""
     if left.made == OPERATOR_MADE:
         return True
     for client_id in ("", *dict.fromkeys(left.topic.split("/"))):

@@ -1,7 +1,7 @@
-"""Bounds of one client: the strictest of its edge's, its listener's, its user's and groups', and its roles'.
+"""Bounds of one client: the strictest of its edge's, its listener's, its user's, its groups' and its roles' limits.
 
-A limit that is left out, or 0, asks for nothing, so none of them widens another. A step of the policy or a reload that
-changes limits leaves the client where it is: those that CONNACK told hold until it goes, the others follow at once.
+A limit that is missing or 0 adds no bound, so no limit widens another. After a policy step or a reload the limits
+announced in CONNACK stay until the disconnect; the others apply at once.
 Decision: docs/adr/0070-limits-follow-a-connection.md.
 """
 
@@ -24,26 +24,26 @@ class Bounds(NamedTuple):
     byte_rate_max: float = 0.0
     subscribe_rate_max: float = 0.0
     daily_bytes_max: int = 0
-    inflight_max: int = 0  # beside the edge's own, which are one for each direction
+    inflight_max: int = 0  # besides the edge's own, one for each direction
     packet_bytes_max: int = 0
     topic_levels_max: int = 0
     keep_alive_max_s: int = 0
     filters_max: int = 0
     connections_user_max: int = 0
     connect_rate_user_max: int = 0
-    sessions_user_max: int = 0  # this and the others are the partitions' to hold
+    sessions_user_max: int = 0  # partitions enforce this and the following limits
     retained_user_max: int = 0
     retained_bytes_user_max: int = 0
     queue_messages_max: int = 0
     queue_bytes_max: int = 0
 
     def inflight(self, most: int) -> int:
-        """Return how many messages may be open where another bound is ``most``."""
+        """Return the stricter bound of in-flight messages, given another bound."""
         return min(most, self.inflight_max) if self.inflight_max else most
 
 
 def bounds_of_listener(limits: EdgeLimits, policy: ListenerPolicy) -> Bounds:
-    """Return the bounds of a client of a listener of which nothing else is known."""
+    """Return the bounds of a listener's clients before their users and roles are known."""
     of_edge = {
         "publish_rate_max": limits.publish_rate_max,
         "packet_bytes_max": limits.maximum_packet_size,
@@ -55,13 +55,13 @@ def bounds_of_listener(limits: EdgeLimits, policy: ListenerPolicy) -> Bounds:
 
 
 def stricter(bounds: Bounds, all_limits: Iterable[Mapping[str, int]]) -> Bounds:
-    """Return bounds with limits of a user and its roles; names that nobody knows cannot come here."""
+    """Return bounds with limits of a user and its roles; unknown names are excluded before."""
     held = strictest(*all_limits)
     return Bounds._make(_least(bound, held.get(name, 0)) for name, bound in zip(LIMIT_NAMES, bounds, strict=True))
 
 
 def with_told(bounds: Bounds, before: Bounds) -> Bounds:
-    """Return the bounds of an open client by the limits of now; what CONNACK told it stays until it goes."""
+    """Return the bounds of an open client by the current limits; values announced in CONNACK stay."""
     return bounds._replace(**{name: getattr(before, name) for name in TOLD})
 
 

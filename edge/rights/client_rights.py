@@ -1,8 +1,8 @@
-"""Rights of each client of an edge: joined when it is let in, asked by the loop and the rooms that act for it.
+"""Permissions of each client of an edge, assigned at its login and used by the loop and other packages.
 
-With rules, be it none at all, a client without rights may do nothing. (A core without rules judges nobody; no edge is
-started so.) When the rules change, decisions that the loop keeps are void, and each client gets the
-class of its new rules before the next thing that it does.
+With any rule book, even an empty one, a client without rules may do nothing. (A core without a book authorizes all; no
+edge starts so.) A change of rules makes the loop's cached verdicts void, and each client gets the class of its new
+rules before its next operation.
 """
 
 import math
@@ -29,7 +29,7 @@ EVERYTHING, OF_CLASS, TOO_DEEP = 0x3F, 0x40, 0x80  # Handler.authorize
 
 
 class AuthorizedClient(Protocol):
-    """A client, as far as rights go."""
+    """A client as its authorization uses it."""
 
     conn: LoopConnection
     policy: ListenerPolicy
@@ -41,13 +41,13 @@ class AuthorizedClient(Protocol):
 
 
 class ClientRights:
-    """The rights of one edge's clients.
+    """The permissions of one edge's clients.
 
     Args:
-        loop: Where decisions about publishing are kept.
-        book: Which rules each client has; None: nobody is judged.
+        loop: Caches verdicts about publishing.
+        book: Rules of each client; None: no authorization.
         limits: Of the edge: no client's bounds are wider.
-        audit: Takes a line about what no rule allowed.
+        audit: Called with a record of each refusal.
     """
 
     def __init__(
@@ -64,11 +64,13 @@ class ClientRights:
         self._limits = limits
         self._now = 0.0
         self._renewed: list[AuthorizedClient] = []
-        # Clients with filters of before, to be judged by the sweep; and those of them that it took at once.
+        # Clients with filters of former connections for the sweep, and the filters already checked at once.
         self.resumed: deque[tuple[AuthorizedClient, list[str]]] = deque()
-        self.untold: deque[AuthorizedClient] = deque()  # whose filters of before were too many to be told at CONNECT
-        self.take_groups: Callable[[Any], list[str]] = lambda _: []  # the sweep's, for what cannot wait for its turn
-        self.renewals = 0  # clients that were given other rights in place of their own
+        self.untold: deque[AuthorizedClient] = deque()  # too many such filters for one message
+        self.take_groups: Callable[[Any], list[str]] = (
+            lambda _: []
+        )  # set by the sweep, for checks that cannot wait for it
+        self.renewals = 0  # clients that got other rights
         self._classes: RightsClasses | None = None
         if book is not None:
             self._classes = RightsClasses(book.tiers, 0, book.groups_named)
@@ -78,17 +80,17 @@ class ClientRights:
 
     @property
     def changes(self) -> int:
-        """How often the rules changed: what was decided at another number is decided again before it is acted on."""
+        """Number of rule changes: a decision of another number is repeated before it is used."""
         return self._classes.steps if self._classes is not None else 0
 
     def moment(self, client: AuthorizedClient) -> tuple[int, int]:
-        """Return what moves whenever decisions about a client may be others than before."""
+        """Return a value that changes whenever decisions about a client may change."""
         return self.changes, client.renewals
 
     def replace(self, book: RuleBook) -> None:
-        """Judge by other rules: what is decided from here on, and what was kept, is of them.
+        """Apply other rules to later decisions and to cached verdicts.
 
-        The roles of the cluster stay as they are.
+        The roles of the cluster stay unchanged.
         """
         assert self._book is not None, "an edge without rules begins with some"
         self._judge_by(replace(book, policy=self._book.policy))
@@ -96,24 +98,24 @@ class ClientRights:
     def _judge_by(self, book: RuleBook) -> None:
         assert self._classes is not None, "an edge without rules begins with some"
         if book.filters or self.judges:
-            self._loop.drop_routes()  # their subscribers are those who might receive a topic
+            self._loop.drop_routes()  # their subscribers are the potential receivers of a topic
         self._book = book
         self._classes.step(book.tiers, self._classes.policy_epoch, book.groups_named)
         self._follow(self._classes)
 
     def bound_by(self, limits: EdgeLimits) -> None:
-        """Give no client more than these limits from now on."""
+        """Apply other limits of the edge."""
         self._limits = limits
         self._of_listeners.clear()
         self.judge_again()
 
     def judge_again(self) -> None:
-        """Have the sweep look at every client: limits changed."""
+        """Make the sweep check every client: limits changed."""
         if self._book is not None:
             self._judge_by(self._book)
 
     def follow_roles(self, view: PolicyView) -> None:
-        """Judge by the cluster's roles as they are now, at the listeners that go by them."""
+        """Apply the cluster's current roles at the listeners that use them."""
         book = self._book
         if book is not None and book.of_cluster:
             self._judge_by(replace(book, policy=view))
@@ -121,7 +123,7 @@ class ClientRights:
     # --- clients
 
     def admit(self, client: AuthorizedClient, now: float, address: str = "") -> None:
-        """Give a client its rights; its principal and client ID stand."""
+        """Assign a client's rights; its principal and client ID are final."""
         if self._classes is None:
             return
         self._now = now
@@ -133,14 +135,14 @@ class ClientRights:
         self._join(client, who)
 
     def has_joined(self, client: AuthorizedClient) -> bool:
-        """Return whether a client's rights are those of its principal of now, by the rules of now."""
+        """Return whether a client's rights are of its current principal and the current rules."""
         if self._classes is None:
             return True
         rights = client.rights
         return rights is not None and rights.is_current and rights.principal is client.principal
 
     def renew(self, client: AuthorizedClient, now: float, address: str) -> None:
-        """Give an open client other rights in place of its own; the sweep judges its filters in its next turn."""
+        """Replace an open client's rights; the sweep authorizes its filters in its next step."""
         self._loop.forget_verdicts(client.conn)
         self.admit(client, now, address)
         client.renewals += 1
@@ -148,12 +150,14 @@ class ClientRights:
         self._renewed.append(client)
 
     def take_renewed(self) -> list[AuthorizedClient]:
-        """Return the clients whose filters are to be judged again, alone; with them ``renewals`` are dealt with."""
+        """Return the clients with filters to authorize again; they account for all ``renewals``."""
         renewed, self._renewed = self._renewed, []
         return renewed
 
     def _join(self, client: AuthorizedClient, who: Subject) -> ConnectionRights | None:
-        """Give a client the class of its rules of now; the former one is left behind it, so none ends between."""
+        """Assign a client the class of its current rules; the former class is left after that, so a shared one
+        persists.
+        """
         book, classes = self._book, self._classes
         if book is None or classes is None:
             return None
@@ -165,30 +169,30 @@ class ClientRights:
         return client.rights
 
     def _rights_of(self, client: AuthorizedClient) -> ConnectionRights | None:
-        """Return a client's rights by the rules of now: another file may give its user other roles."""
+        """Return a client's rights by the current rules: another file may give its user other roles."""
         rights = client.rights
         return rights if rights is None or rights.is_current else self._join(client, rights.who)
 
     def leave(self, client: AuthorizedClient) -> None:
-        """Take the rights of a client that is gone; it may do nothing any more."""
+        """Remove the rights of a disconnected client; it may do nothing any more."""
         rights, client.rights = client.rights, None
         if rights is not None and self._classes is not None:
             self._classes.leave(rights.rights_class)
 
     def _follow(self, classes: RightsClasses) -> None:
-        """Void what the loop keeps if numbers of classes have new owners, or rules are new."""
+        """Void the loop's cached verdicts if class numbers were reused or rules changed."""
         if classes.epoch > self._loop.rights_epoch:
             self._loop.void_verdicts(classes.epoch)
 
     def opened(self, client: AuthorizedClient, resumed: bool, filters: int, *, untold: bool = False) -> None:
-        """Have each push to a session judged that stood before: its filters were granted by rules of another time.
+        """Authorize each push to a resumed session: former rules granted its filters.
 
-        Whoever may receive every topic is spared that; pushes of topics that begin with $ are judged in any case.
+        A client with permission to receive every topic is exempt, except for topics that start with $.
 
         Args:
-            resumed: The session stood before.
-            filters: Its partition told so many of it: the sweep judges them.
-            untold: It has too many for that: they are read in pages.
+            resumed: The session existed before.
+            filters: Number of filters in the partition's response: the sweep authorizes them.
+            untold: They were too many for the response: they are read in pages.
         """
         if self._classes is None:
             return
@@ -200,24 +204,26 @@ class ClientRights:
             self.untold.append(client)
 
     def may_have_lost(self, client: AuthorizedClient, since: int) -> bool:
-        """Return whether a client's rules are others than at a number of ``changes``, and do not grant everything."""
+        """Return whether a client's rights changed since a number of ``changes``, and do not grant every topic."""
         rights = self._rights_of(client) if self._classes is not None else None
         return rights is not None and rights.changed_at > since and self.grant(client, "#", 2) is not Grant.GRANTED
 
     def judge_deliveries(self, client: AuthorizedClient) -> None:
-        """Have each push to a client judged, until it ends: a filter is granted in part, or rights were taken."""
+        """Authorize each push to a client until it disconnects: a filter is partly granted, or permissions were
+        removed.
+        """
         if self._classes is not None:
             self._loop.judge_pushes_to(client.conn)
 
     @property
     def judges(self) -> bool:
-        """Whether subscribers of a topic may have filters that are granted in part."""
+        """Whether subscribers of a topic may have partly granted filters."""
         return self._book is not None and self._book.filters
 
     # --- bounds
 
     def bounds_of(self, client: AuthorizedClient) -> Bounds:
-        """Return the bounds of a client whose principal stands, by the limits of now."""
+        """Return the bounds of an authenticated client by the current limits."""
         policy, principal, book = client.policy, client.principal, self._book
         known = self._of_listeners.get(policy.name)
         if known is None or known[0] is not policy:
@@ -229,7 +235,7 @@ class ClientRights:
     # --- decisions
 
     def authorize(self, client: AuthorizedClient, topic: bytes, retain: bool) -> int:
-        """Return what a client may publish to a topic, as ``Handler.authorize`` does."""
+        """Return the verdicts of a client's PUBLISH to a topic, as ``Handler.authorize`` does."""
         if self._classes is None:
             return EVERYTHING
         rights = self._rights_of(client)
@@ -237,7 +243,7 @@ class ClientRights:
             return 0
         of_edge = self._limits.topic_levels_max
         levels_max = client.bounds.topic_levels_max if client.bounds is not None else of_edge
-        is_own = levels_max < of_edge  # its decisions are its own: those of the class are for deeper topics
+        is_own = levels_max < of_edge  # its verdicts are its own: those of the class allow deeper topics
         if is_own and topic.count(b"/") >= levels_max:
             return TOO_DEEP
         text = topic.decode()
@@ -247,10 +253,10 @@ class ClientRights:
         return verdicts | OF_CLASS if of_class and not is_own else verdicts
 
     def refused(self, client: AuthorizedClient, kind: str, topic: str) -> None:
-        """Have the audit note a ``publish``, ``subscribe`` or ``will`` that no rule of a client allows."""
+        """Audit a ``publish``, ``subscribe`` or ``will`` of a client that no rule allows."""
         if client.rights is not None:
             who = client.rights.who
-            arguments: dict[str, Scalar] = {"topic": topic}  # no part of the reason: those of one address are one line
+            arguments: dict[str, Scalar] = {"topic": topic}  # not part of the reason: records of one address are merged
             self._audit(
                 AuditRecord(
                     kind,
@@ -264,28 +270,28 @@ class ClientRights:
             )
 
     def may_publish(self, client: AuthorizedClient, topic: str, qos: int, retain: bool) -> bool:
-        """Return whether a message that waited may go out now."""
+        """Return whether a delayed message may be published now."""
         if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.judge_publish(topic, qos, retain)
 
     def may_will(self, client: AuthorizedClient, topic: str, qos: int, retain: bool) -> bool:
-        """Return whether a client may leave a will."""
+        """Return whether a client may register a will."""
         if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.may_will(topic, qos, retain)
 
     def may_receive(self, client: AuthorizedClient, topic: str, qos: int = 0) -> bool:
-        """Return whether a client may be sent a message."""
+        """Return whether a client may receive a message."""
         if self._book is None:
             return True
         rights = self._rights_of(client)
         return rights is not None and rights.may_receive(topic, qos)
 
     def grant(self, client: AuthorizedClient, topic_filter: str, qos: int) -> Grant:
-        """Return how much of a filter is granted; a part is, only where each delivery is judged."""
+        """Return how much of a filter is granted; partly only if each delivery is authorized."""
         sources = self._book.of(client.policy.name) if self._book is not None else None
         if sources is None:
             return Grant.GRANTED
@@ -300,10 +306,10 @@ class ClientRights:
         return self._book is not None and self._book.of_cluster
 
     def refused_absent(self, principal: Principal, client_id: str, filters: Sequence[tuple[str, int]]) -> list[str]:
-        """Return the filters that no listener here would grant to a client that is not here any more.
+        """Return the filters that no listener here would grant to a disconnected client.
 
-        The listener that granted them may be at another edge with the same rules. What depends on more than its names
-        (its address, its certificate, what its credentials brought) is not kept, so nothing is refused by such rules.
+        The listener that granted them may be at another edge with the same rules. Rules that depend on unstored data
+        (address, certificate, credentials) refuse no filter.
         """
         book, classes = self._book, self._classes
         if book is None or classes is None or not book.of_cluster:
@@ -327,10 +333,10 @@ class ClientRights:
         return self._book is None
 
     def of_absent(self, principal: Principal | None, client_id: str) -> "AbsentRights":
-        """Return the rights, of this moment, that each listener here would give somebody who is not here any more.
+        """Return the current rights that each listener here would give to a disconnected client.
 
-        The listener that let it in may be at another edge. Rules that only credentials brought are gone with them:
-        where they may have been, what no other rule decides stays as it was decided then.
+        The listener of its login may be at another edge. Rules of its credentials are unknown now: where they may
+        apply, a topic without another matching rule keeps its former decision.
         """
         book, classes = self._book, self._classes
         if book is None or classes is None:
@@ -345,27 +351,27 @@ class ClientRights:
         self._follow(classes)
         return AbsentRights(listeners)
 
-    # --- turns
+    # --- iterations
 
     def step(self, now: float) -> None:
-        """Note the time; nothing waits here."""
+        """Store the time."""
         self._now = now
 
     def next_deadline(self) -> float:
-        """Return infinity: nothing waits here."""
+        """Return infinity: no work is pending here."""
         return math.inf
 
     def closed(self, client: AuthorizedClient, why: int) -> None:
-        """Forget a connection that is gone."""
+        """Remove the rights of a closed connection."""
         del why
         self.leave(client)
 
 
 class AbsentRights:
-    """Rights of somebody who is not here, at the moment at which they were asked for; not to be kept.
+    """Rights of a disconnected client at one time; not to be stored.
 
     Args:
-        listeners: Of each its rules, who that would be there, and whether undecided stays allowed; None: no rules.
+        listeners: For each its rules, the subject there, and whether undecided stays allowed; None: no rules.
     """
 
     __slots__ = ("_listeners",)
@@ -374,7 +380,7 @@ class AbsentRights:
         self._listeners = listeners
 
     def may(self, actions: Sequence[Action], topic: str, qos: int) -> bool:
-        """Return whether a listener would let it do all of these."""
+        """Return whether a listener would allow all of these actions."""
         if self._listeners is None:
             return True
         for policy, who, undecided_stays in self._listeners:
@@ -385,6 +391,6 @@ class AbsentRights:
 
 
 def _granted(rights: ConnectionRights, sources: Sources, topic_filter: str, qos: int) -> Grant:
-    """Return how much of a filter is granted by a listener's rules."""
+    """Return how much of a filter a listener's rules grant."""
     grant = rights.grant(topic_filter, qos)
     return Grant.REFUSED if grant is Grant.PARTIAL and not sources.filters else grant

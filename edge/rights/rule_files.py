@@ -1,4 +1,4 @@
-"""Files of rules that listeners name, read as a whole: one mistake in one of them, and no rule of any is taken."""
+"""Rule files of listeners, read as a whole: an error in one of them rejects all."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ def read_rules(listeners: Sequence[ListenerSettings]) -> RuleBook:
     """Return the rules of the listeners of an edge.
 
     Raises:
-        UserError: A listener has none, a file is wrong, or has a role not that a listener gives.
+        UserError: A listener has no rules, a file is unusable, or lacks a role that a listener assigns.
     """
     return RuleBook({listener.name: _sources(listener) for listener in listeners})
 
 
 def rule_paths(listeners: Sequence[ListenerSettings]) -> list[Path]:
-    """Return the files that listeners name."""
+    """Return the files of listeners."""
     paths = [path for listener in listeners for path in (listener.roles_file, listener.acl_file) if path is not None]
     return list(dict.fromkeys(paths))
 
@@ -33,7 +33,7 @@ def _sources(listener: ListenerSettings) -> Sources:
     roles, acl = listener.roles_file, listener.acl_file
     if not (roles or acl or listener.cluster_roles or listener.token_acl or listener.http_acl):
         raise UserError(
-            f"listener {listener.name}: nothing says what its clients may do: name edge.listeners.{listener.name}."
+            f"listener {listener.name}: no rules for its clients: set edge.listeners.{listener.name}."
             "roles_file (conf/roles.toml is one), acl_file, cluster_roles, token_acl or http_acl"
         )
     table = read_role_table(roles) if roles is not None else None

@@ -1,9 +1,9 @@
-"""Sources of rules: which tiers a client has from roles, from Mosquitto's acl_file, and from its own credentials.
+"""Sources of rules: the tiers of a client from roles, from Mosquitto's acl_file, and from its own credentials.
 
-The order is that of trust: the cluster's roles, those of a file, then the acl_file, all of which the operator wrote;
-then what a token or an HTTP answer said of the client itself. So no credential undoes a deny of the operator's. A
-client has the names of its rules as ``RightsKey``, and clients with equal names share one compiled form. A name that is
-not known gives no rule. Before all of them, topics under $gateway/ are reserved: to gateways, and nobody else.
+The order is that of trust: the cluster's roles, those of a file, then the acl_file, all written by the operator; then
+the rules in a token or an HTTP response. So no credential overrides a deny of the operator. ``RightsKey`` has the names
+of a client's rules, and clients with equal names share one compiled form. An unknown name gives no rule. Before all of
+them, topics under $gateway/ are reserved for gateways.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from access.rules.rules import ALL_ACTIONS, Action, Tier, make_rule
 
 __all__ = ["RuleBook", "Sources"]
 
-ROLE, SECTION, LISTENER = "role ", "section ", "listener "  # before a name
+ROLE, SECTION, LISTENER = "role ", "section ", "listener "  # prefixes of names
 CLUSTER_ROLE = "role of the cluster "
 ANONYMOUS_SECTION, PATTERNS = "anonymous", "patterns"
 GATEWAY = "gateway"  # a name of the rules of every gateway
@@ -30,16 +30,16 @@ NOT_THEIRS: Tier = (make_rule(False, ALL_ACTIONS, OF_GATEWAYS),)
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The rules of one edge.
+    """The rules of one listener.
 
     Attributes:
         roles: Of its file of roles.
         acl: Its acl_file.
-        authenticated: Roles of each client that an authenticator verified.
-        anonymous: Roles of each client that gave nothing.
-        of_cluster: The cluster's roles count: those of its users, and those that the two settings before name.
-        overlap: A filter of which a client may receive only a part is granted, and each delivery by it is judged; with
-            an acl_file it is, because Mosquitto does so.
+        authenticated: Roles of each authenticated client.
+        anonymous: Roles of each anonymous client.
+        of_cluster: The cluster's roles apply: those of its users, and those of the two settings before.
+        overlap: A partly allowed filter is granted, and each delivery by it is authorized; always with an acl_file, as
+            in Mosquitto.
     """
 
     roles: RoleTable | None = None
@@ -48,23 +48,23 @@ class Sources:
     anonymous: tuple[str, ...] = ()
     overlap: bool = False
     of_cluster: bool = False
-    of_credentials: bool = False  # tokens, or answers over HTTP, may bring rules of their own
+    of_credentials: bool = False  # tokens, or HTTP responses, may contain rules
 
     @property
     def filters(self) -> bool:
-        """Whether a part of a filter is granted."""
+        """Whether filters may be partly granted."""
         return self.overlap or self.acl is not None
 
     @property
     def groups_named(self) -> bool:
-        """Whether any rule names groups of subscribers: then no client joins one without the right."""
+        """Whether any rule has SHARE: then a client needs the permission to join a shared subscription."""
         acl = self.acl
         tiers = () if acl is None else (acl.anonymous, acl.patterns, *acl.users.values())
         in_file = any(rule.actions & Action.SHARE for tier in tiers for rule in tier)
         return in_file or (self.roles is not None and self.roles.groups_named)
 
     def key(self, principal: Principal | None, client_id: str) -> RightsKey:
-        """Return the names of a client's rules; without a principal it is anonymous, whatever user name it gave."""
+        """Return the names of a client's rules; without a principal it is anonymous, even with a user name."""
         user = principal.user if principal is not None else ""
         names: list[str] = []
         given = (*(self.authenticated if user else self.anonymous), *(principal.roles if principal is not None else ()))
@@ -93,7 +93,7 @@ class Sources:
         return limits
 
     def tiers(self, key: RightsKey, policy: PolicyView) -> Sequence[Tier]:
-        """Return the tiers of a key in the order that they decide."""
+        """Return the tiers of a key in the order of evaluation."""
         tiers: list[Tier] = []
         if self.of_cluster:
             names = (name.removeprefix(CLUSTER_ROLE) for name in key.names if name.startswith(CLUSTER_ROLE))
@@ -123,26 +123,27 @@ class RuleBook:
 
     by_listener: Mapping[str, Sources]
     policy: PolicyView = field(default_factory=PolicyView)  # of the cluster
-    _anonymous: dict[str, RightsKey] = field(default_factory=dict, compare=False)  # by listener, where all are alike
+    # By listener, if all its anonymous clients have equal rules.
+    _anonymous: dict[str, RightsKey] = field(default_factory=dict, compare=False)
 
     @property
     def of_cluster(self) -> bool:
-        """Whether the cluster's roles count anywhere."""
+        """Whether the cluster's roles apply at any listener."""
         return any(sources.of_cluster for sources in self.by_listener.values())
 
     @cached_property
     def filters(self) -> bool:
-        """Whether a part of a filter is granted anywhere; asked for each Route that is made."""
+        """Whether filters may be partly granted at any listener; read for each new Route."""
         return any(sources.filters for sources in self.by_listener.values())
 
     @property
     def groups_named(self) -> bool:
-        """Whether any rule of the edge names groups of subscribers."""
+        """Whether any rule of the edge has SHARE."""
         named = any(sources.groups_named for sources in self.by_listener.values())
         return named or (self.of_cluster and self.policy.groups_named)
 
     def of(self, listener: str) -> Sources:
-        """Return the rules of a listener; one that is not known has none, and its clients may do nothing."""
+        """Return the rules of a listener; an unknown one has none, and its clients may do nothing."""
         return self.by_listener.get(listener, NO_RULES)
 
     def key(self, listener: str, principal: Principal | None, client_id: str) -> RightsKey:
@@ -161,14 +162,14 @@ class RuleBook:
         return key
 
     def role_limits(self, listener: str, principal: Principal | None, client_id: str) -> list[Mapping[str, int]]:
-        """Return the limits of a client's roles, none of them where no role has any."""
+        """Return the limits of a client's roles, empty if no role has any."""
         sources = self.of(listener)
         if not (self.policy.role_limits if sources.of_cluster else ()) and not (sources.roles and sources.roles.limits):
             return []
         return sources.limits(self.key(listener, principal, client_id), self.policy)
 
     def tiers(self, key: RightsKey) -> Sequence[Tier]:
-        """Return the tiers of a key; of a listener that is known no more there is none."""
+        """Return the tiers of a key; empty for a removed listener."""
         sources = self.by_listener.get(key.names[0].removeprefix(LISTENER))
         if sources is None:
             return ()

@@ -1,12 +1,13 @@
-"""Sweep over live clients after rules changed: filters that they grant no more go, with their routes.
+"""Sweep over live clients after a change of rules: removes filters that are no longer granted, with their routes.
 
-New decisions follow new rules at once; this finds what was granted before. A pass is not begun anew while it runs: when
-it ends, the rules of its beginning are in force everywhere here, and the next pass begins if they moved meanwhile.
-Clients that were given other rights of their own are judged between, without a pass, and so are the filters that a
-stored session brings along from earlier connections. Of each turn's filters a pass gets half at least, and a client
-with many filters is judged over several turns: whoever renews or resumes without end holds up neither loop nor pass.
-A judgement is over when no output of before is left at the client, if something was taken from it; who does not read
-that within a second is closed, and gets nothing more (schedule A2).
+New decisions follow new rules at once; the sweep finds earlier grants. A running pass is not restarted: at its end the
+rules of its start are applied to all clients, and the next pass starts if they changed meanwhile. Clients with replaced
+rights, and filters of resumed sessions, are authorized between, without a pass. A pass gets at least half of an
+iteration's filters, and a client with many filters takes several iterations. So renewals and resumes delay neither the
+loop nor the pass.
+
+If a client lost a filter, its check ends only when all earlier output is written; a client that does not read it within
+a second is closed without it (schedule A2).
 Decision: docs/adr/0034-access.md, schedules A1 and A6 of docs/revocation.md.
 """
 
@@ -23,11 +24,11 @@ from wire.messages.sessions import SessionSubscription
 __all__ = ["FILTERS_OF_TURN", "Output", "ReauthorizationPass", "Subscriber"]
 
 CLIENTS_OF_TURN = 200
-FILTERS_OF_TURN = 250  # 5 to 10 us each: half of the 5 ms that a turn may take
-FILTERS_OF_SINGLE = FILTERS_OF_TURN // 2  # of clients that are judged without a pass
-GROUPS_AT_ONCE = 32  # of one client that is resumed
+FILTERS_OF_TURN = 250  # 5 to 10 us each: half of the 5 ms budget of an iteration
+FILTERS_OF_SINGLE = FILTERS_OF_TURN // 2  # of clients without a pass
+GROUPS_AT_ONCE = 32  # of one resumed client
 LATE_READER = "late_reader"
-DRAIN_S = 1.0  # for output of before the step, at a client from which it took something
+DRAIN_S = 1.0  # for earlier output of a client that lost a filter
 
 
 class Subscriber(AuthorizedClient, Protocol):
@@ -43,20 +44,20 @@ class Subscriber(AuthorizedClient, Protocol):
 
 
 class Output(Protocol):
-    """The loop, as far as output and Routes go."""
+    """The loop's output and Routes."""
 
     def output_mark(self, conn: LoopConnection) -> int:
-        """Return the end of the output of now."""
+        """Return the current end of the output."""
 
     def written_to(self, conn: LoopConnection) -> int:
-        """Return how much has left."""
+        """Return the written part of the output."""
 
     def refresh_routes(self) -> None:
-        """Have each Route looked at before it is used again."""
+        """Check each Route before its next use."""
 
 
 class _Draining(NamedTuple):
-    """Output of before a step that took something."""
+    """Output from before a removal."""
 
     client: Subscriber
     mark: int
@@ -68,18 +69,18 @@ C = TypeVar("C", bound=Subscriber)
 
 
 class _Look(Generic[C]):
-    """A client whose filters are being judged."""
+    """A client during the check of its filters."""
 
     __slots__ = ("before", "client", "has_lost", "left", "renewal", "since")
 
     def __init__(self, client: C, since: int, renewal: int = 0, spared: Collection[str] = ()) -> None:
         self.client = client
-        self.since = since  # the changes by which it was judged before
+        self.since = since  # ``changes`` of its last check
         self.renewal = renewal  # 0: of a pass
         self.begin(spared)
 
     def begin(self, spared: Collection[str] = ()) -> None:
-        """Begin anew, with the filters of now."""
+        """Start with its current filters."""
         self.left = deque(name for name in self.client.subscriptions if name not in spared)
         self.before = set(self.client.partial)
         self.has_lost = False
@@ -93,16 +94,16 @@ class ReauthorizationPass(Generic[C]):
     """Passes over the clients of one edge.
 
     Args:
-        rights: What each may do.
+        rights: Permissions of each client.
         clients: Returns all of them.
-        revoke: Takes filters from one.
-        rebound: Puts the limits of now of one into force.
+        revoke: Removes filters from one.
+        rebound: Applies the current limits to one.
         output: Of connections.
-        drop: Closes a client for a reason that is counted, and writes nothing of what waits.
-        left: Told a client that left before all of its filters were judged.
+        drop: Closes a client without its pending output, for a counted reason.
+        left: Called with a client that disconnected before the check of all its filters.
 
     Attributes:
-        judged: ``ClientRights.changes`` that every client is judged by.
+        judged: ``ClientRights.changes`` applied to every client.
     """
 
     def __init__(
@@ -123,25 +124,25 @@ class ReauthorizationPass(Generic[C]):
         self._drop = drop
         self.left = left
         self._left: list[C] | None = None
-        self._look: _Look[C] | None = None  # of the pass, under way
+        self._look: _Look[C] | None = None  # of the pass, in progress
         self._resuming: _Look[C] | None = None
         self._renewing: dict[int, _Look[C]] = {}  # by number of the connection
         self._draining: list[_Draining] = []
         self._begun = 0
-        self._renewals = 0  # ``ClientRights.renewals`` that were judged
-        self._seen = 0  # and those that were taken
+        self._renewals = 0  # applied ``ClientRights.renewals``
+        self._seen = 0  # and the received ones
         self._now = 0.0
         self.judged = 0
 
     def has_judged(self, changes: int, renewals: int) -> bool:
-        """Return whether the rules of then, and the rights that were given until then, are in force everywhere here."""
+        """Return whether the rules and rights up to these numbers are applied to all clients."""
         if self.judged < changes or self._renewals < renewals:
             return False
         return not any(0 < one.renewal <= renewals for one in self._draining)
 
     @property
     def untold(self) -> deque[C]:
-        """Clients whose filters of before were too many to be told at CONNECT."""
+        """Clients with too many filters for the response to CONNECT."""
         return cast("deque[C]", self._rights.untold)
 
     @property
@@ -154,7 +155,7 @@ class ReauthorizationPass(Generic[C]):
         return self._left is None and self.judged != self._rights.changes
 
     def step(self, now: float) -> None:
-        """Judge a slice."""
+        """Check a slice."""
         if not (self._has_work or self._draining or self._left is not None):
             return
         self._now = now
@@ -175,7 +176,7 @@ class ReauthorizationPass(Generic[C]):
             self.judged = self._begun
 
     def _take_renewed(self) -> None:
-        """Note whose rights are others; one that waits is judged anew at its place."""
+        """Queue clients with replaced rights; a queued client keeps its position and starts again."""
         if self._seen == self._rights.renewals:
             return
         self._seen = self._rights.renewals
@@ -188,7 +189,7 @@ class ReauthorizationPass(Generic[C]):
                 self._renewing[client.conn.number] = _Look(client, self._rights.changes - 1, self._seen)
 
     def _judge_renewed(self) -> tuple[int, int]:
-        """Judge clients that were given other rights; return how many clients and filters that were."""
+        """Check clients with replaced rights; return the number of clients and filters."""
         clients = filters = 0
         while self._renewing and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_SINGLE:
             number = next(iter(self._renewing))
@@ -206,7 +207,7 @@ class ReauthorizationPass(Generic[C]):
         return clients, filters
 
     def _judge_resumed(self, clients: int, filters: int) -> tuple[int, int]:
-        """Judge filters of stored sessions that were resumed; return how many clients and filters the turn has then."""
+        """Check filters of resumed durable sessions; return the iteration's number of clients and filters."""
         resumed = self._rights.resumed
         while (self._resuming or resumed) and clients < CLIENTS_OF_TURN and filters < FILTERS_OF_SINGLE:
             look = self._resuming
@@ -225,11 +226,10 @@ class ReauthorizationPass(Generic[C]):
         return clients, filters
 
     def take_groups(self, client: C) -> list[str]:
-        """Take from a resumed client, and return, its places in groups that it may not have.
+        """Remove, and return, a resumed client's shared subscriptions that it has no permission for.
 
-        Pushes follow on the same link. A refused copy of a group goes to another member only when this one is none any
-        more, so the order to remove it should leave before the refusal. Of more than some groups the partition takes
-        each at its first refusal.
+        Pushes follow on the same link. A refused copy is redispatched only after this member is removed, so the removal
+        should be sent before the refusal. Beyond ``GROUPS_AT_ONCE`` the partition removes each at its first refusal.
         """
         groups = [name for name in client.subscriptions if name.startswith("$share/")][:GROUPS_AT_ONCE]
         qos = {name: client.subscriptions[name].qos for name in groups}
@@ -239,7 +239,7 @@ class ReauthorizationPass(Generic[C]):
         return refused
 
     def _drain(self, now: float) -> None:
-        """Forget clients whose output of before is written, and close those whose time is over."""
+        """Remove clients with all earlier output written, and close those beyond their deadline."""
         left, self._draining = self._draining, []
         for one in left:
             if one.client.conn.closed or self._output.written_to(one.client.conn) >= one.mark:
@@ -250,7 +250,9 @@ class ReauthorizationPass(Generic[C]):
                 self._drop(cast(C, one.client), LATE_READER)
 
     def _judge(self, look: _Look[C], most: int) -> int:
-        """Judge some filters of a client by the rules of now; return how many. Behind the last one it is judged."""
+        """Check some filters of a client by the current rules; return their number. The last one completes its
+        check.
+        """
         client = look.client
         if client.conn.closed:
             look.left.clear()
@@ -265,12 +267,12 @@ class ReauthorizationPass(Generic[C]):
         return len(names)
 
     def _judged_whole(self, look: _Look[C]) -> None:
-        """Put what was found into force; wait for the output of before if something was taken."""
+        """Apply the result of a client's check; wait for its earlier output if it lost a filter."""
         client = look.client
         if client.partial != look.before or (client.partial and look.renewal):
-            self._output.refresh_routes()  # those that were made meanwhile have it where it may be no more
+            self._output.refresh_routes()  # Routes built meanwhile may have it as an unconditional subscriber
         if client.session or client.partial:
-            self._rights.judge_deliveries(client)  # what waits for it was let through by other rules
+            self._rights.judge_deliveries(client)  # earlier rules admitted its queued messages
         lost = look.has_lost or client.partial
         if lost or (client.session and self._rights.may_have_lost(client, look.since)):
             mark = self._output.output_mark(client.conn)
@@ -278,7 +280,7 @@ class ReauthorizationPass(Generic[C]):
                 self._draining.append(_Draining(client, mark, self._now + DRAIN_S, look.renewal))
 
     def judge_some(self, client: C, names: Iterable[str]) -> bool:
-        """Judge some of an open client's filters, and take those that are granted no more; return whether any was."""
+        """Check some of an open client's filters, and remove the refused ones; return whether there were any."""
         held = client.subscriptions
         refused = self._refused(client, [held[name] for name in names if name in held])
         if refused or client.partial:
@@ -288,7 +290,7 @@ class ReauthorizationPass(Generic[C]):
         return bool(refused)
 
     def _refused(self, client: C, some: Iterable[SessionSubscription]) -> list[str]:
-        """Return the filters that are granted no more, and note those that are in part."""
+        """Return the refused filters, and mark the partly granted ones."""
         refused = []
         for subscription in some:
             name = subscription.topic_filter
@@ -303,7 +305,7 @@ class ReauthorizationPass(Generic[C]):
         return refused
 
     def next_deadline(self) -> float:
-        """Return 0 while clients are left to judge, and by when the output of before has to be written."""
+        """Return 0 while clients are unchecked, else the deadline of earlier output."""
         if self._has_work:
             return 0.0
         return min((one.until for one in self._draining), default=math.inf)

@@ -1,8 +1,8 @@
-"""Subscriptions of this edge's ephemeral sessions: the trie, the subscribers of a topic, shared members.
+"""Subscriptions of this edge's ephemeral sessions: the trie, the subscribers of a topic, shared subscriptions' members.
 
 Overlapping subscriptions of one connection give a copy for each identifier, or one (``wire/messages/overlapping.py``).
-The trie holds filters and not subscribers, so that matching a topic costs what its filters cost, however many
-subscribe; topics that the same filters match share one tuple of subscribers.
+The trie stores filters, not subscribers, so the cost of a match does not depend on the number of subscribers. Topics
+that the same filters match share one tuple of subscribers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from wire.messages.sessions import SessionSubscription
 
 __all__ = ["EphemeralSubscriptions"]
 
-MEMBERS_ASKED_MAX = 1_000  # of a group, whether they may receive a message: a millisecond
+MEMBERS_ASKED_MAX = 1_000  # authorized members of a shared subscription for one message: a millisecond
 
 
 class _Member:
@@ -31,7 +31,7 @@ class _Member:
 
     def __init__(self, client: Client, subscription: SessionSubscription, since: float) -> None:
         self.client = client
-        self.since = since  # seconds, as the node counts them
+        self.since = since  # seconds of the node's clock
         self.subscription = subscription
         self.sub = subscriber(client, [subscription])
 
@@ -42,30 +42,30 @@ class _Filter:
     __slots__ = ("audience", "changed_at", "members", "number")
 
     def __init__(self, number: int) -> None:
-        self.number = number  # never given to another one
+        self.number = number  # never reused
         self.members: dict[int, _Member] = {}  # by connection
         self.changed_at = 0
         self.audience: Audience | None = None  # of topics that no other filter matches
 
 
 class _Group:
-    """The members of a shared group here."""
+    """The local members of a shared subscription."""
 
     __slots__ = ("delivered", "members", "numbers", "redispatched", "turn")
 
     def __init__(self) -> None:
-        self.delivered = 0  # copies that they were given
-        self.redispatched = 0  # of them, those that a member did not acknowledge before its connection ended
+        self.delivered = 0  # copies sent to them
+        self.redispatched = 0  # of them, those unacknowledged when the member's connection ended
         self.members: dict[int, _Member] = {}
         self.numbers: list[int] | None = (
-            None  # of members, sorted, without those found closed; None: to be sorted again
+            None  # of members, sorted, without those found closed; None: must be sorted again
         )
         self.turn = 0
 
     def member_at(self, turn: int) -> tuple[int, _Member] | None:
-        """Return the member whose turn it is, with its place; None if all are closed.
+        """Return the member at a round-robin position, with its index; None if all are closed.
 
-        Thousands may be closed at once and not removed yet: each of them is met once.
+        Thousands may be closed but not removed yet: each of them is visited once.
         """
         if self.numbers is None:
             self.numbers = sorted(self.members)
@@ -80,7 +80,7 @@ class _Group:
 
 
 class EphemeralSubscriptions:
-    """Local subscriptions; ``on_change`` is told every filter whose subscribers changed."""
+    """Local subscriptions; ``on_change`` is called with each filter after a change of its subscribers."""
 
     def __init__(
         self, on_change: Callable[[str], None], account: FanoutAccount | None = None, rights: ClientRights | None = None
@@ -92,7 +92,7 @@ class EphemeralSubscriptions:
         self._costs = FilterCosts(self._trie)
         self._filters: dict[str, _Filter] = {}
         self._size = 0
-        self._clock = 0  # of changes
+        self._clock = 0  # number of changes
         self._numbers = 0
         self._combined: WeakValueDictionary[tuple[int, ...], Audience] = WeakValueDictionary()  # by filters' numbers
         self._groups: dict[bytes, _Group] = {}
@@ -101,7 +101,7 @@ class EphemeralSubscriptions:
         return self._size
 
     def admits(self, client: Client, names: Sequence[str]) -> list[bool]:
-        """Return which filters of one SUBSCRIBE may be added: matching would cost too much with the others."""
+        """Return for each filter of a SUBSCRIBE whether it may be added, given the cost of matching."""
         return self._costs.admits(client.number, client.subscriptions, names)
 
     def add(self, client: Client, subscription: SessionSubscription, now: float = 0.0) -> None:
@@ -152,11 +152,11 @@ class EphemeralSubscriptions:
         self._changed(name)
 
     def ended(self, client: Client) -> None:
-        """The client's last subscription was removed, for it is gone."""
+        """Forget a closed client, after the removal of its last subscription."""
         self._costs.forget(client.number)
 
     def released(self, client: Client, name: str) -> None:
-        """Note that a subscription's copies are not held any more."""
+        """Stop holding a subscription's copies."""
         known = self._filters.get(name)
         member = known.members.get(client.number) if known is not None else None
         if member is not None:
@@ -172,7 +172,7 @@ class EphemeralSubscriptions:
         self._on_change(name)
 
     def subscribers(self, topic: str) -> Audience:
-        """Return the subscribers of a topic, one per connection, without those that may not receive it."""
+        """Return the subscribers of a topic, one per connection, without unauthorized ones."""
         audience = self._matching(topic)
         rights = self._rights
         if rights is None or not rights.judges:
@@ -184,7 +184,7 @@ class EphemeralSubscriptions:
         return Audience(subs, self._account, audience.made_at, own_copies=more) if subs else NOBODY
 
     def _may_receive(self, rights: ClientRights, sub: Sub, topic: str) -> bool:
-        """Return whether a subscriber may have a topic; of filters that are granted whole it may have each."""
+        """Return whether a subscriber may have a topic; always with wholly granted filters."""
         client = sub.conn.context
         if not isinstance(client, Client):
             return False
@@ -229,10 +229,10 @@ class EphemeralSubscriptions:
         more = sum(len(merged[number].copies) for number in several)
         return Audience(_grouped(list(merged.values())), self._account, self._clock, len(several), more)
 
-    # --- for looks
+    # --- for operators' queries
 
     def matching(self, topic: str) -> Iterator[tuple[int, SessionSubscription, str]]:
-        """Yield (connection, subscription, share or "") of all that a topic meets, groups' members among them."""
+        """Yield (connection, subscription, share or "") of all matches of a topic, including shared subscriptions."""
         for known in list(self._trie.match(topic)):
             for number, member in list(known.members.items()):
                 yield number, member.subscription, ""
@@ -243,7 +243,7 @@ class EphemeralSubscriptions:
                     yield number, member.subscription, text
 
     def since(self, client: Client, name: str) -> float | None:
-        """Return when a client subscribed to a filter last, in seconds as the node counts them."""
+        """Return when a client last subscribed to a filter, in seconds of the node's clock."""
         shared = parse_shared(name)
         share = f"{shared[0]}/{shared[1]}".encode() if shared is not None else b""
         known = self._groups.get(share) if share else self._filters.get(name)
@@ -255,48 +255,50 @@ class EphemeralSubscriptions:
         return list(self._filters)
 
     def shares(self) -> list[bytes]:
-        """Return the shared groups with members here."""
+        """Return the shared subscriptions with local members."""
         return list(self._groups)
 
     def member_clients(self, share: bytes) -> list[Client]:
-        """Return the members of a group here."""
+        """Return the local members of a shared subscription."""
         group = self._groups.get(share)
         return [member.client for member in group.members.values()] if group is not None else []
 
     def turn(self, share: bytes) -> int:
-        """Return the connection whose turn it is in a group, 0 if there is none; the turn stays."""
+        """Return the connection that is next in a shared subscription, 0 if there is none; the position stays."""
         group = self._groups.get(share)
         found = group.member_at(group.turn) if group is not None else None
         return found[1].client.number if found is not None else 0
 
     def counts(self, share: bytes) -> tuple[int, int]:
-        """Return the copies that members here were given, and those of them that went on to other members."""
+        """Return the number of copies sent to local members, and of those redispatched to others."""
         group = self._groups.get(share)
         return (group.delivered, group.redispatched) if group is not None else (0, 0)
 
     def note_redispatched(self, share: bytes) -> None:
-        """Note that a copy leaves a member whose connection ended."""
+        """Count a copy that leaves a member after the end of its connection."""
         group = self._groups.get(share)
         if group is not None:
             group.redispatched += 1
 
     @property
     def shared(self) -> int:
-        """How many of the subscriptions are members of shared groups."""
+        """Number of shared subscriptions' members here."""
         return sum(len(group.members) for group in self._groups.values())
 
     def members(self, share: bytes) -> int:
-        """Return how many local members a shared group has."""
+        """Return the number of a shared subscription's local members."""
         group = self._groups.get(share)
         return 0 if group is None else len(group.members)
 
     def has_member(self, share: bytes, topic: bytes) -> bool:
-        """Whether a shared group has a local member that ``pick`` would return for a topic."""
+        """Return whether ``pick`` would find a local member for a topic."""
         group = self._groups.get(share)
         return group is not None and self._member(group, group.turn, topic) is not None
 
     def pick(self, share: bytes, topic: bytes, *, sticky: bool = False) -> Sub | None:
-        """Return the next local member of a shared group, or the one for a topic; None if none may receive it."""
+        """Return the next local member of a shared subscription, or the one for a topic; None if none may receive
+        it.
+        """
         group = self._groups.get(share)
         if group is None:
             return None
@@ -310,12 +312,12 @@ class EphemeralSubscriptions:
         return subscriber(member.client, [member.subscription])
 
     def refuses(self, share: bytes, topic: bytes) -> bool:
-        """Whether a shared group has local members, none of which may receive a topic."""
+        """Return whether a shared subscription has local members, but none of them may receive a topic."""
         group = self._groups.get(share)
         return group is not None and group.member_at(group.turn) is not None and not self.has_member(share, topic)
 
     def _member(self, group: _Group, turn: int, topic: bytes) -> tuple[int, _Member] | None:
-        """Return the first member from a turn on that may receive a topic, with its place."""
+        """Return the first member from a position on that may receive a topic, with its index."""
         found, rights = group.member_at(turn), self._rights
         if found is None or rights is None or not rights.judges:
             return found
@@ -339,15 +341,15 @@ def _size(known: _Filter) -> int:
 
 
 def _grouped(subs: list[Sub]) -> tuple[Sub, ...]:
-    """Return subscribers as a Route wants them: neighbours share an encoding."""
+    """Return subscribers sorted for a Route: neighbours share an encoding."""
     if len({encoding_of(sub) for sub in subs}) > 1:
         subs.sort(key=encoding_of)
     return tuple(subs)
 
 
 def subscriber(client: Client, subscriptions: list[SessionSubscription]) -> Sub:
-    """Return the subscriber for all matching subscriptions of a connection, with the copies that it gets."""
-    # Held while any of them is: a later message of the topic may not overtake one that waits.
+    """Return the subscriber for all matching subscriptions of a connection, with its copies."""
+    # Held while any of them is: a later message of the topic must not overtake a held one.
     held = bool(client.holds) and any(subscription.topic_filter in client.holds for subscription in subscriptions)
     if len(subscriptions) == 1:
         one = subscriptions[0]
@@ -359,7 +361,7 @@ def subscriber(client: Client, subscriptions: list[SessionSubscription]) -> Sub:
 
 
 def _copies(client: Client, group: list[SessionSubscription], *, held: bool) -> Iterator[Sub]:
-    """Yield the copy of subscriptions that share one: two where No Local holds for a part of them [MQTT-3.8.3-3]."""
+    """Yield the copy of subscriptions that share one: two if No Local applies to only a part of them [MQTT-3.8.3-3]."""
     local = [subscription for subscription in group if not subscription.no_local]
     yield Sub(client.conn, *_positional(group, no_local=len(local) < len(group)), held)
     if 0 < len(local) < len(group):

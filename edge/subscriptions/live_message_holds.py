@@ -1,11 +1,11 @@
-"""Live messages of a new subscription, held until its retained ones are sent (ephemeral sessions).
+"""Live messages of a new subscription, held until its retained messages are sent (ephemeral sessions).
 
-While the retained messages are read, the loop gives copies for the subscription's topics here, as records, and delivers
-them when they are given back. All holds of a client have one order, and a topic's messages are held while any of its
-filters is, so that the end of one hold lets nothing overtake what waits for another. What the retained read found among
-them is sent once. What a read that lasts too long can hold no longer still goes this way, and its topics are noted: the
-read's copies of them are older. Bounded like any ephemeral session; a durable session's live messages wait in its queue
-instead. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4; docs/adr/0033-held-copies.md.
+During the retained read the loop passes copies for the subscription's topics here, as records, and delivers them after
+their release. All holds of a client share one order. A topic's messages are held while any of its filters is, so the
+end of one hold cannot reorder the messages of another. A message found both live and retained is sent once. After the
+deadline of a long read messages are released, and their topics are stored: later copies of the read are older than
+these. Bounded for each ephemeral session; a durable session's live messages stay in its queue instead.
+Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md rule 7.4; docs/adr/0033-held-copies.md.
 """
 
 from edge.clients.client import Client
@@ -24,24 +24,24 @@ from wire.messages.sessions import SessionSubscription
 
 __all__ = ["Hold", "LiveMessageHolds"]
 
-CLIENT_BYTES_MAX = 1024 * 1024  # held for one client; more end the holding
-EDGE_BYTES_MAX = 32 * 1024 * 1024  # for all of them; more end it for those that have more than their part of it
-COPY_OVERHEAD_BYTES = 1024  # what a copy takes besides its record, rounded up
-COPY_BYTES = 32  # of a written copy besides what is in its record, at most
-TOPICS_MAX = 10_000  # noted for one client; beyond it a late copy of any topic counts as older
+CLIENT_BYTES_MAX = 1024 * 1024  # held for one client; more end the hold
+EDGE_BYTES_MAX = 32 * 1024 * 1024  # of all clients; more end the holds of those with more than their share
+COPY_OVERHEAD_BYTES = 1024  # memory of a copy besides its record, rounded up
+COPY_BYTES = 32  # of a written copy besides its record, at most
+TOPICS_MAX = 10_000  # stored for one client; beyond it a late copy of any topic counts as older
 
 
 class Hold:
-    """One SUBSCRIBE's retained reads, and the filters that wait for them."""
+    """One SUBSCRIBE's retained reads, and the filters held for them."""
 
     __slots__ = ("client", "deadline", "late", "read", "topic_filters")
 
     def __init__(self, client: Client, topic_filters: list[str], deadline: float) -> None:
         self.client = client
-        self.topic_filters = set(topic_filters)  # without those that were unsubscribed meanwhile
+        self.topic_filters = set(topic_filters)  # without those unsubscribed meanwhile
         self.deadline = deadline
-        self.late = False  # messages pass; the read is still under way
-        self.read = False  # the read has ended; what is held goes out as the client takes it
+        self.late = False  # messages are released before the end of the read
+        self.read = False  # the read has ended; held messages are sent as the client accepts them
 
     @property
     def passes(self) -> bool:
@@ -62,19 +62,19 @@ class HeldCopy:
 
     @property
     def size(self) -> int:
-        """Return the bytes that it takes, about."""
+        """Return its approximate memory in bytes."""
         return len(self.record) + COPY_OVERHEAD_BYTES
 
     @property
     def payload(self) -> bytes:
-        """Return what its message says."""
+        """Return the payload of its message."""
         (message,) = decode_publish(self.record)
         assert isinstance(message, PublishMessage)
         return message.payload
 
 
 class HeldCopies:
-    """Copies held for one client, of all its SUBSCRIBEs: one order, so that a topic's messages keep theirs."""
+    """Copies held for one client, of all its SUBSCRIBEs, in one order, which keeps that of each topic."""
 
     __slots__ = ("bytes", "client", "copies", "holds", "passed")
 
@@ -82,13 +82,13 @@ class HeldCopies:
         self.client = client
         self.holds: list[Hold] = []
         self.copies: list[HeldCopy] = []
-        self.bytes = 0  # of them, about
-        # Topics of messages that went out before a late read ended, with the identifiers of their copies.
+        self.bytes = 0  # of them, approximately
+        # Topics of messages released before the end of a late read, with the identifiers of their copies.
         self.passed: dict[bytes, set[bytes]] = {}
 
     @property
     def passes(self) -> bool:
-        """Return whether copies of some hold go out."""
+        """Return whether copies of any hold are released."""
         return any(hold.passes for hold in self.holds)
 
     def wanted_filters(self) -> TopicTrie:
@@ -111,30 +111,29 @@ class LiveMessageHolds:
         self._loop = loop
         self._local = local
         self._waiting: dict[int, HeldCopies] = {}  # by client
-        self._due: dict[int, HeldCopies] = {}  # of them those that let go something at the end of the turn
-        self._bytes = 0  # of all copies, about
+        self._due: dict[int, HeldCopies] = {}  # those with copies to release at the end of the iteration
+        self._bytes = 0  # of all copies, approximately
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def count_for(self, number: int) -> int:
-        """Return how many copies wait for a connection."""
+        """Return the number of copies held for a connection."""
         waiting = self._waiting.get(number)
         return len(waiting.copies) if waiting is not None else 0
 
     def left_s(self, number: int) -> float | None:
-        """Return how long copies for a connection wait at most, None where none wait."""
+        """Return the largest remaining hold time of a connection's copies, None without any."""
         waiting = self._waiting.get(number)
         holds = waiting.holds if waiting is not None else []
         left = [hold.deadline - self._node.now for hold in holds if not hold.passes]
         return max(0.0, *left) if left else None
 
     def begin(self, client: Client, granted: list[SessionSubscription], existed: list[bool]) -> Hold | None:
-        """Hold the filters of a SUBSCRIBE, before they are added; None if nothing will be read for them.
+        """Hold the filters of a SUBSCRIBE before they are added; None if none of them needs a retained read.
 
-        A filter that is subscribed to again too: its retained messages are sent once more [MQTT-3.8.4-3].
-
-        No Local subscriptions are not held: from the copy alone nobody could tell whose message it was.
+        This includes repeated subscriptions: their retained messages are sent again [MQTT-3.8.4-3]. No Local
+        subscriptions are not held, because a copy does not contain its publisher.
         """
         filters = [
             subscription.topic_filter
@@ -156,7 +155,7 @@ class LiveMessageHolds:
         return hold
 
     def take(self, sub: Sub, topic: bytes, record: bytes) -> int:
-        """Keep a copy that the loop has for a subscriber, and answer as ``Handler.hold`` does."""
+        """Hold a subscriber's copy of the loop; return the result of ``Handler.hold``."""
         client = sub.conn.context
         waiting = self._waiting.get(client.number) if isinstance(client, Client) else None
         if waiting is None:
@@ -174,9 +173,9 @@ class LiveMessageHolds:
         self._bytes += copy.size
 
     def is_held(self, hold: Hold, subscription: SessionSubscription, message: RetainedMessage) -> bool:
-        """Whether a retained message is among the held ones, which are sent, or older than one that has passed.
+        """Return whether a retained message is also held live, or is older than a released one.
 
-        What another subscription of the client gets as a copy of its own says nothing of this one.
+        Copies of the client's other subscriptions with their own identifiers do not count.
         """
         waiting = self._waiting.get(hold.client.number)
         if waiting is None:
@@ -194,7 +193,7 @@ class LiveMessageHolds:
         )
 
     def unsubscribed(self, client: Client, names: list[str]) -> None:
-        """Filters are gone while their retained messages were read: what was held for them goes out before UNSUBACK."""
+        """Release the copies of removed filters before UNSUBACK."""
         waiting = self._waiting.get(client.number)
         held = client.holds.intersection(names)
         if waiting is None or not held:
@@ -205,7 +204,7 @@ class LiveMessageHolds:
         self._release(waiting, at_once=True)
 
     def end(self, hold: Hold) -> None:
-        """Deliver what was held and nothing else waits for; from now on the filters' copies go to the client."""
+        """End a hold: deliver its copies that no other hold keeps; later copies go directly to the client."""
         client = hold.client
         waiting = self._waiting.get(client.number)
         if waiting is None or hold not in waiting.holds:
@@ -214,9 +213,9 @@ class LiveMessageHolds:
         self._release(waiting)
 
     def _release(self, waiting: HeldCopies, *, at_once: bool = False) -> None:
-        """Deliver what nothing waits for any more, as far as the client takes it, and end the holds that are empty.
+        """Deliver the copies that no hold keeps, as far as the client accepts them, and end empty holds.
 
-        ``at_once``: all of it, and what the client does not take is dropped like any live message.
+        ``at_once``: deliver all, and drop those that the client does not accept, like any live message.
         """
         client = waiting.client
         copies, waiting.copies = waiting.copies, []
@@ -231,7 +230,7 @@ class LiveMessageHolds:
             elif at_once or self._takes(copy):
                 self._deliver(waiting, copy)
             else:
-                stuck = True  # those behind it as well: each topic keeps its order
+                stuck = True  # later ones too: each topic keeps its order
                 self._keep(waiting, copy)
         if stuck:
             self._loop.report_room(client.conn)
@@ -261,13 +260,13 @@ class LiveMessageHolds:
             self._node.journal.note("drop", "not_authorized", client.client_id, copy.topic.decode())
 
     def has_room(self, conn: LoopConnection) -> None:
-        """A client can be sent more."""
+        """Continue the release for a client that accepts output again."""
         waiting = self._waiting.get(conn.number)
         if waiting is not None and waiting.copies and waiting.passes:
             self._release(waiting)
 
     def next_turn(self, now: float) -> None:
-        """Let go what became much in this turn, and what came for a read that lasts too long."""
+        """Release copies beyond the bounds, and those of late reads."""
         if self._bytes > EDGE_BYTES_MAX:
             self._let_go(list(self._waiting.values()), now)
         elif self._due:
@@ -275,7 +274,7 @@ class LiveMessageHolds:
         self._due.clear()
 
     def tick(self, now: float) -> None:
-        """Let go what was held for long enough; a read that ends later brings nothing older."""
+        """Release copies held beyond their deadline; the read's later copies are older than these."""
         self._let_go(list(self._waiting.values()), now)
 
     def _let_go(self, some: list[HeldCopies], now: float) -> None:

@@ -1,4 +1,4 @@
-"""Load averages of $SYS: what happened per minute, over 1, 5 and 15 minutes, each with its exponential decay.
+"""Load averages of $SYS: rates per minute over 1, 5 and 15 minutes, with exponential decay.
 
 Source: mosquitto(8), "$SYS/broker/load/..."; the decay is that of Mosquitto's ``sys_tree.c``.
 """
@@ -12,14 +12,14 @@ MINUTES = (1, 5, 15)
 
 
 class LoadAverages:
-    """Averages of totals that only grow."""
+    """Averages of monotonic totals."""
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
         self._averages: dict[str, list[float]] = {}
 
     def update(self, interval_s: float, totals: Mapping[str, int]) -> dict[str, str]:
-        """Take totals after an interval, above 0; return each average by name, as ``bytes/sent/5min``."""
+        """Add totals after an interval, above 0; return each average by name, as ``bytes/sent/5min``."""
         shown = {}
         for name, total in totals.items():
             per_minute = (total - self._before.get(name, 0)) * 60.0 / interval_s

@@ -1,4 +1,4 @@
-"""Bounds of what one SUBSCRIBE may ask for before anything is decoded, and the pace of those that join groups."""
+"""Bounds of a SUBSCRIBE before its decoding, and the rate limit of joins to shared subscriptions."""
 
 from access.limits.buckets import Buckets
 from edge.clients.client import Client
@@ -7,32 +7,32 @@ from edge.node.ports import ClientIO
 
 __all__ = ["Joins", "count_filters"]
 
-WAIT_S = 5.0  # strangers who join without end hold up nobody for longer
+WAIT_S = 5.0  # largest pause for the joins of other clients
 
 
 class Joins:
-    """The pace at which clients of one edge join a shared group: each join has all others choose a member anew.
+    """The rate limit of joins to shared subscriptions at one edge, because each join reassigns all other members.
 
-    Nobody is refused: a client whose join came early is not read until its turn, WAIT_S at most.
+    Joins are not refused: reading of a client pauses after an early join, for at most WAIT_S.
 
     Args:
         node: This edge.
-        loop: Where reading pauses.
+        loop: Pauses reading.
     """
 
     def __init__(self, node: EdgeNode, loop: ClientIO) -> None:
         self._node = node
         self._loop = loop
-        self._groups: Buckets | None = None  # by filter, its group included
+        self._groups: Buckets | None = None  # by filter with its share name
         self.bound()
 
     def bound(self) -> None:
-        """Go by the node's rate of now; each group begins anew."""
+        """Apply the node's current rate; all buckets start full."""
         rate = self._node.limits.share_join_rate_max
         self._groups = Buckets(rate, max(1.0, rate)) if rate else None
 
     def pace(self, client: Client, topic_filter: str) -> None:
-        """Note that a client asks for a filter of a group."""
+        """Charge a client's join to a shared subscription."""
         if self._groups is None or topic_filter in client.subscriptions:
             return
         wait_s = self._groups.book(topic_filter, self._node.now, WAIT_S)
@@ -41,9 +41,9 @@ class Joins:
 
 
 def count_filters(body: bytes, version: int, option_bytes: int, most: int) -> int:
-    """Return how many filters a SUBSCRIBE or UNSUBSCRIBE has, counting no further than ``most`` + 1.
+    """Return the number of filters of a SUBSCRIBE or UNSUBSCRIBE, at most ``most`` + 1.
 
-    What is malformed is left to be found by whoever decodes it.
+    The decoder finds malformed packets later.
     """
     at = 2
     if version == 5:

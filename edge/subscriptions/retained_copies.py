@@ -1,8 +1,8 @@
-"""Copies of retained messages for the client of a read: to its connection, or into the queue of its durable session.
+"""Delivery of retained messages of a read: to the connection, or to the queue of the durable session.
 
-As many as there is room for: a copy that would be dropped waits for its client instead. An ephemeral session has room
-for half of what it may queue, and a durable one as far as its partition says: what that does not take is asked again,
-one message at first. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
+Bounded by capacity: a copy that would be dropped waits for its client. An ephemeral session accepts half of its queue
+bound, a durable one as much as its partition accepts; the rest is retried, with one message at first.
+Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
 """
 
 from collections.abc import Callable
@@ -29,23 +29,23 @@ __all__ = ["RetainedCopies"]
 
 DELIVER_MAX = 500  # messages in one DeliverRetained
 DELIVER_BYTES_MAX = 1024 * 1024  # of them, or one message
-REQUESTS_MAX = 8  # DeliverRetained of one SUBSCRIBE that are not answered
+REQUESTS_MAX = 8  # unanswered DeliverRetained of one SUBSCRIBE
 COPY_BYTES = 32  # of a copy besides topic, properties and payload, at most
-RETRY_S, RETRY_S_MAX = 0.1, 2.0  # before a queue without room is asked again
+RETRY_S, RETRY_S_MAX = 0.1, 2.0  # before the next request to a full queue
 
 Finish = Callable[[ReadPage], None]
 
 
 @dataclass(slots=True, frozen=True)
 class _Queued:
-    """Retained messages that a durable session's partition was asked to queue."""
+    """Retained messages sent to the queue of a durable session's partition."""
 
     copies: "RetainedCopies"
     page: ReadPage
     finish: Finish
 
     def answered(self, answer: Control) -> None:
-        """Go on with what was not taken, or read again where the session has a new primary."""
+        """Continue with the refused messages, or read again if the session has a new primary."""
         if isinstance(answer, RetainedDelivered):
             self.copies.queued(self.page, answer, self.finish)
 
@@ -57,11 +57,11 @@ class RetainedCopies:
         node: This edge.
         loop: Delivers copies to ephemeral sessions.
         requests: Requests to partitions.
-        held: Live messages that wait for the retained ones.
+        held: Live messages held for the retained ones.
         sys: The values of $SYS.
-        rights: What each client may receive.
-        pages: Where pages wait for room.
-        begin: Begins to read for a SUBSCRIBE.
+        rights: Permissions of each client.
+        pages: Queue of pages.
+        begin: Starts the reads of a SUBSCRIBE.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class RetainedCopies:
         self._rights = rights
         self._pages = pages
         self._begin = begin
-        self._retries: dict[Client, float] = {}  # durable sessions whose queue has no room: when to ask again
+        self._retries: dict[Client, float] = {}  # durable sessions with a full queue: time of the next request
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for its time."""
+        """Whether a retry is pending."""
         return bool(self._retries)
 
     def deliver(self, page: ReadPage, finish: Finish) -> bool:
-        """Deliver what there is room for; False if some is left. ``finish`` is called when all of it is delivered."""
+        """Deliver as much as accepted; False if some is left. ``finish`` is called when all of it is delivered."""
         if page.read.whole.durable:
             return self._queue(page, finish)
         return self._write(page, finish)
@@ -146,7 +146,7 @@ class RetainedCopies:
         return False
 
     def note(self, read: RetainedRead, reason: str, topic: str) -> None:
-        """Write a drop down."""
+        """Journal a drop."""
         self._node.journal.note("drop", reason, read.whole.client.client_id, topic, detail="retained")
 
     # --- durable sessions
@@ -157,7 +157,7 @@ class RetainedCopies:
         client = whole.client
         if whole.requests >= (1 if whole.retry_s else REQUESTS_MAX) or client in self._retries:
             return False
-        if not self._loop.can_take(client.conn, 0, 0):  # QoS 0 goes to the connection past the queue
+        if not self._loop.can_take(client.conn, 0, 0):  # QoS 0 bypasses the queue and goes to the connection
             self._loop.report_room(client.conn)
             return False
         allowed = [one for one in page.rest if self._may_receive(client, one.topic, min(one.qos, subscription.qos))]
@@ -177,7 +177,7 @@ class RetainedCopies:
                 one.origin_kind,
                 one.origin_a,
                 one.origin_b,
-            )  # without its user, who is judged: the session's partition has no use for that
+            )  # without its user, which this edge has authorized
             for one in allowed[: _chunk(allowed, 1 if whole.retry_s else DELIVER_MAX)]
         ]
         if self._send(whole, messages, _Queued(self, page, finish).answered, identifier=subscription.identifier):
@@ -206,7 +206,7 @@ class RetainedCopies:
         return False
 
     def queued(self, page: ReadPage, answer: RetainedDelivered, finish: Finish) -> None:
-        """A partition has taken some messages of a page, the first ones."""
+        """Handle the number of messages that a partition accepted, the first ones of a page."""
         whole = page.read.whole
         client = whole.client
         whole.requests -= 1
@@ -229,7 +229,9 @@ class RetainedCopies:
             self._pages.resume(client)
 
     def _begin_again(self, whole: SubscribeReads) -> None:
-        """The session has a new primary, which held nothing while this was read: hold there, then read again."""
+        """Start again after a change of the session's primary: the new one holds live messages first, then this edge
+        reads.
+        """
         if whole.over:
             return
         whole.over = True
@@ -246,7 +248,7 @@ class RetainedCopies:
             self._begin(whole)
 
     def end(self, whole: SubscribeReads) -> None:
-        """All copies of a SUBSCRIBE are queued: its partition holds live messages no more."""
+        """End the partition's hold of live messages: all copies of a SUBSCRIBE are queued."""
         self._send(whole, [], partial(self._ended, whole), done=True)
 
     def _ended(self, whole: SubscribeReads, answer: Control) -> None:
@@ -254,18 +256,18 @@ class RetainedCopies:
             self._begin_again(whole)
 
     def closed(self, client: Client) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._retries.pop(client, None)
 
     def tick(self, now: float) -> None:
-        """Ask queues again that had no room."""
+        """Retry full queues."""
         for client in [client for client, at in self._retries.items() if at <= now]:
             del self._retries[client]
             self._pages.resume(client)
 
 
 def _chunk(messages: list[RetainedMessage], most: int) -> int:
-    """Return how many of some messages go into one request."""
+    """Return the number of messages for one request."""
     count = octets = 0
     for message in messages[:most]:
         octets += len(message.payload) + len(message.properties) + len(message.topic)

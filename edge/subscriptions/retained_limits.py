@@ -1,8 +1,8 @@
-"""Reads of retained messages that met their bound, ``edge.retained_per_subscribe_max``: who is told of it, and when.
+"""Reads of retained messages beyond their bound, ``edge.retained_per_subscribe_max``, and the reports of them.
 
-How many messages match is known only when they are read, and SUBACK has left then. So the operator gets an event and
-the journal an entry (``client explain``), and the filter is remembered for a while: the next SUBSCRIBE to it, of any
-client of this edge, is answered with a Reason String in SUBACK [MQTT-3.9.2.1.2].
+The number of matches is known only after SUBACK. So the operator gets an event and the journal an entry (``client
+explain``), and the filter is stored for a while: the next SUBSCRIBE to it, of any client of this edge, gets a Reason
+String in SUBACK [MQTT-3.9.2.1.2].
 """
 
 import logging
@@ -16,25 +16,25 @@ __all__ = ["RetainedLimits"]
 
 logger = logging.getLogger(__name__)
 
-FILTERS_MAX = 1_000  # remembered, those that were read last
+FILTERS_MAX = 1_000  # stored, most recent reads
 EVENTS_PER_S = 1.0  # the counter has all of them
 
 
 class RetainedLimits:
-    """The reads of one edge that were cut."""
+    """The limited reads of one edge."""
 
     def __init__(self, node: EdgeNode) -> None:
         self._node = node
-        self._cut: OrderedDict[str, int] = OrderedDict()  # filter: the bound that its last read met
+        self._cut: OrderedDict[str, int] = OrderedDict()  # filter: the bound of its last read
         self._next_event = 0.0
 
     def reached(self, read: RetainedRead, dropped: int, topic: str) -> None:
-        """More retained messages match than a read may deliver.
+        """Report a read with more matches than may be delivered.
 
         Args:
-            read: Whose filter they match.
-            dropped: How many of those that were read are left out; others were not read.
-            topic: One of them, "" if none is known.
+            read: Its filter has the matches.
+            dropped: Number of messages that were read and dropped; others were not read.
+            topic: One of them, "" if unknown.
         """
         node, name = self._node, read.subscription.topic_filter
         if dropped:
@@ -56,12 +56,12 @@ class RetainedLimits:
             say(logger, "retained.limit_reached", client=client.client_id, topic_filter=name, limit=limit)
 
     def ended(self, read: RetainedRead) -> None:
-        """A read has ended: one that was not cut says that its filter matches no more than may be delivered."""
+        """Handle the end of a read; its filter is removed if the read was within the bound."""
         if not read.limited:
             self._cut.pop(read.subscription.topic_filter, None)
 
     def reason(self, topic_filters: list[str]) -> str:
-        """Return what SUBACK says of filters whose last read was cut; "" if none was."""
+        """Return the Reason String of SUBACK for filters with a limited last read; "" without any."""
         limit = self._node.limits.retained_per_subscribe_max
         cut = [name for name in topic_filters if 0 < limit <= self._cut.get(name, 0)]
         if not cut:

@@ -1,7 +1,7 @@
-"""How fast retained messages are read for each client: so many a second, a second's worth in advance.
+"""Rate limit of retained reads for each client: messages a second, with a burst of one second.
 
-Paced is what is asked for, not what came: nothing waits in this edge's memory. A question reserves as many messages as
-its answer may have, and gives back those that were not there. Live messages go on; a read that waits loses nothing.
+Requests are limited, not responses: no message waits in this edge's memory. A request reserves the largest number of
+messages in its response, and releases the unused ones. Live messages are not affected; a waiting read loses none.
 """
 
 import heapq
@@ -10,43 +10,44 @@ from collections.abc import Callable
 
 __all__ = ["RetainedPace"]
 
-BURST_S = 1.0  # of the rate, that may be read at once
-SWEPT_PER_CLIENT = 2  # clients whose rate is whole again that are forgotten when one is noted
+BURST_S = 1.0  # of the rate, as a burst
+SWEPT_PER_CLIENT = 2  # idle clients removed for each reservation
 
 
 class RetainedPace:
-    """The pace of one edge.
+    """The rate limit of one edge.
 
     Args:
         rate: Messages a second for one client, 0: no limit.
+
     Attributes:
-        rate: That, from now on.
+        rate: The current rate.
     """
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
-        self._paid: dict[int, float] = {}  # until when what a client reserved has used up its rate; the oldest first
-        self._waiting: dict[int, deque[Callable[[], None]]] = {}  # what asks on, by client
-        self._due: list[tuple[float, int]] = []  # a heap: when, which client of those
+        self._paid: dict[int, float] = {}  # end of the reserved part of a client's rate; the oldest first
+        self._waiting: dict[int, deque[Callable[[], None]]] = {}  # delayed requests, by client
+        self._due: list[tuple[float, int]] = []  # a heap of (time, client)
 
     def __len__(self) -> int:
-        """Return how many clients have reads that wait for their time."""
+        """Return the number of clients with delayed reads."""
         return len(self._waiting)
 
     def is_waiting(self, client: int) -> bool:
-        """Return whether reads of a client wait."""
+        """Return whether reads of a client are delayed."""
         return client in self._waiting
 
     def page(self, most: int, partitions: int) -> int:
-        """Return how many messages each of some partitions, which are asked at once, may answer with."""
+        """Return the largest page of each of several partitions with concurrent requests."""
         return min(most, max(1, int(self.rate / max(1, partitions)))) if self.rate else most
 
     def wait_s(self, client: int, now: float) -> float:
-        """Return the seconds for which nothing more may be asked for a client."""
+        """Return the seconds until the next request for a client."""
         return max(0.0, self._paid.get(client, now) - now - BURST_S)
 
     def reserve(self, client: int, messages: int, now: float) -> None:
-        """Note that so many may come."""
+        """Reserve messages of a request."""
         if not self.rate:
             return
         self._paid[client] = max(self._paid.pop(client, now), now) + messages / self.rate
@@ -57,12 +58,12 @@ class RetainedPace:
             del self._paid[oldest]
 
     def give_back(self, client: int, messages: int) -> None:
-        """Note that so many of those did not come."""
+        """Release unused messages of a request."""
         if client in self._paid and self.rate:
             self._paid[client] -= messages / self.rate
 
     def later(self, client: int, now: float, ask: Callable[[], None]) -> None:
-        """Have a question asked when its client may read more."""
+        """Call ``ask`` when its client may read more."""
         waiting = self._waiting.get(client)
         if waiting is None:
             waiting = self._waiting[client] = deque()
@@ -70,7 +71,7 @@ class RetainedPace:
         waiting.append(ask)
 
     def tick(self, now: float) -> None:
-        """Let clients ask on whose time has come."""
+        """Call the due requests."""
         for _ in range(len(self._due)):
             if self._due[0][0] > now:
                 break

@@ -1,11 +1,11 @@
-"""Pages of retained messages that wait to be delivered: some in a turn, one page of each client in turn.
+"""Queue of retained pages for delivery: bounded work an iteration, round robin by client.
 
-A wildcard brings thousands of messages at once, and each costs the edge more than a live one. Taken as they come, those
-of a client that subscribes again and again stand between everybody else's messages. A page that nothing waits for is
-taken at once. A page whose client has no room for all of it waits for that client alone.
+A wildcard can match thousands of retained messages, and each costs the edge more than a live one. Without a queue a
+client that subscribes repeatedly would delay all other messages. A page is delivered at once while the queue is empty.
+A page that its client cannot accept whole waits for that client alone.
 
-Bounded: with more than ``BYTES_MAX`` waiting a page is taken at once, and what its client has no room for is put back:
-it is read again later. So is what a client without room would hold beyond ``CLIENT_BYTES_MAX``.
+Bounded: beyond ``BYTES_MAX`` a page is delivered at once, and its unaccepted rest is read again later. The same applies
+to pages of one client beyond ``CLIENT_BYTES_MAX``.
 """
 
 from collections import OrderedDict, deque
@@ -17,35 +17,35 @@ __all__ = ["MESSAGE_BYTES", "RetainedPage", "RetainedPages"]
 
 MESSAGES_PER_TURN = 50
 BYTES_MAX = 16 * 1024 * 1024
-CLIENT_BYTES_MAX = 256 * 1024  # of pages that wait for the room of one client, or one page
-MESSAGE_BYTES = 500  # what a message takes besides its payload, about
-PAGE_MESSAGES = 1  # what a page costs besides its messages
+CLIENT_BYTES_MAX = 256 * 1024  # of pages that one client cannot accept, or one page
+MESSAGE_BYTES = 500  # approximate memory of a message besides its payload
+PAGE_MESSAGES = 1  # cost of a page besides its messages
 
 
 class RetainedPage(Protocol):
-    """A page on its way to a client."""
+    """A page for a client."""
 
     @property
     def client(self) -> Client:
-        """The client that waits for it."""
+        """The receiving client."""
 
     @property
     def count(self) -> int:
-        """How many messages are left in it."""
+        """Number of messages left in it."""
 
     @property
     def size(self) -> int:
-        """Bytes that they take, about."""
+        """Their approximate memory in bytes."""
 
     def take(self) -> bool:
-        """Deliver as much as the client has room for; False if some are left, and ``resume`` follows."""
+        """Deliver as much as the client accepts; False if some are left, and ``resume`` follows."""
 
     def put_back(self) -> None:
-        """Keep nothing of the rest: it is read again when the client has room."""
+        """Discard the rest: it is read again when the client accepts more."""
 
 
 class _Stalled:
-    """Pages of a client without room."""
+    """Pages of a client that accepts no more output."""
 
     __slots__ = ("bytes", "pages")
 
@@ -55,38 +55,38 @@ class _Stalled:
 
 
 class RetainedPages:
-    """The waiting pages of one edge."""
+    """The queued pages of one edge."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Client, deque[tuple[RetainedPage, int]]] = OrderedDict()
         self._stalled: dict[Client, _Stalled] = {}
         self._bytes = 0  # of all of them
-        self._taken = 0  # messages in this turn
+        self._taken = 0  # messages in this iteration
 
     def __len__(self) -> int:
-        """Return how many clients have pages that the next turn goes on with."""
+        """Return the number of clients with pages for the next iteration."""
         return len(self._waiting)
 
     def has(self, client: Client) -> bool:
-        """Return whether pages of a client are here."""
+        """Return whether pages of a client are queued."""
         return client in self._waiting or client in self._stalled
 
     def is_stalled(self, client: Client) -> bool:
-        """Return whether a client has no room for its pages."""
+        """Return whether a client accepts no more of its pages."""
         return client in self._stalled
 
     @property
     def stalled(self) -> int:
-        """How many clients have pages here and no room for them."""
+        """Number of clients with stalled pages."""
         return len(self._stalled)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all pages here, about."""
+        """Approximate memory of all pages in bytes."""
         return self._bytes
 
     def put(self, page: RetainedPage) -> None:
-        """Have a page delivered, now or in a later turn."""
+        """Deliver a page, now or in a later iteration."""
         if page.client in self._stalled:
             self._stall(page)
         elif self._bytes >= BYTES_MAX or (not self._waiting and self._taken < MESSAGES_PER_TURN):
@@ -117,19 +117,19 @@ class RetainedPages:
             stalled.pages.append((page, size))
         stalled.bytes += size
         self._bytes += size
-        if first:  # nothing else of the client is tried before it has room
+        if first:  # other pages of the client wait too
             for other, octets in self._waiting.pop(page.client, ()):
                 self._bytes -= octets
                 self._stall(other)
 
     def resume(self, client: Client) -> None:
-        """Go on with a client's pages: it has room, or wants some of them no more."""
+        """Continue with a client's pages: it accepts more, or removed some subscriptions."""
         stalled = self._stalled.pop(client, None)
         if stalled is not None:
             self._waiting.setdefault(client, deque()).extend(stalled.pages)
 
     def next_turn(self) -> None:
-        """Take what this turn has left for them."""
+        """Deliver pages within the rest of this iteration's budget."""
         while self._waiting and self._taken < MESSAGES_PER_TURN:
             client, pages = next(iter(self._waiting.items()))
             page, size = pages.popleft()

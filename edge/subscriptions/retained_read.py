@@ -1,11 +1,11 @@
-"""One SUBSCRIBE's reads of retained messages, and the pages that come for them.
+"""One SUBSCRIBE's reads of retained messages, and their pages.
 
-| state of a page | what holds | next |
+| state of a page | meaning | next |
 |---|---|---|
-| read | it came; bounds and the rights of those who left its messages are checked | waiting |
-| waiting | its client gets its messages as far as there is room | delivered, put back |
-| put back | nothing of it is kept but the last topic that was delivered; it is read again | read |
-| delivered | the next page of its partition is asked for | |
+| read | it was received; bounds and the permissions of its messages' users are checked | queued |
+| queued | its messages are delivered as far as the client accepts them | delivered, put back |
+| put back | only the last delivered topic is kept; it is read again | read |
+| delivered | the next page of its partition is requested | |
 """
 
 from collections import deque
@@ -47,13 +47,13 @@ class SubscribeReads:
         self.hold = hold
         self.wanted = wanted
         self.number = number  # durable: the request that made the partition hold live messages
-        self.open = len(wanted)  # not read to the end
-        self.unread = deque(wanted)  # not begun
+        self.open = len(wanted)  # incomplete reads
+        self.unread = deque(wanted)  # not started
         self.starting = False
-        self.paced = False  # what is not begun waits for its time
-        self.over = False  # another one has taken its place
+        self.paced = False  # unstarted reads wait for the rate limit
+        self.over = False  # replaced by another one
         self.requests = 0  # durable: DeliverRetained with messages, unanswered
-        self.retry_s = 0.0  # durable: its queue has no room; how long until it is asked again
+        self.retry_s = 0.0  # durable: its queue is full; delay of the next request
 
 
 class RetainedRead:
@@ -78,28 +78,28 @@ class RetainedRead:
         self.subscription = subscription
         self.whole = whole
         self.left = left  # how many more may be delivered
-        self.asked_at = self.deadline = now  # the latter: when to look which nodes have not answered
+        self.asked_at = self.deadline = now  # deadline: time of the next check for unresponsive nodes
         self.request = 0  # of its ReadRetainedAll
-        self.partitions: set[int] = set()  # not yet read to the end
-        self.scanning: set[int] = set()  # of those: whose nodes were asked and have not answered
-        self.placements: dict[int, PartitionEntry] = {}  # as the map had them when nodes were asked
-        self.reserved: dict[int, int] = {}  # partitions that were asked: messages that they may answer with
-        self.asked_after: dict[int, str] = {}  # of those: topic behind which they were asked, if not from the first on
-        self.limited = False  # more matched than may be delivered
+        self.partitions: set[int] = set()  # incomplete ones
+        self.scanning: set[int] = set()  # of those, the ones at nodes with an unanswered request
+        self.placements: dict[int, PartitionEntry] = {}  # placements at the time of the request
+        self.reserved: dict[int, int] = {}  # partitions with requests: reserved messages of the response
+        self.asked_after: dict[int, str] = {}  # of those: topic of the cursor, if not at the start
+        self.limited = False  # more matches than may be delivered
 
 
 class PageDelivery(Protocol):
-    """Delivers a page, or has it read again."""
+    """Delivers a page, or reads it again."""
 
     def take(self, page: "ReadPage") -> bool:
-        """Deliver as much of it as there is room for; False if some is left."""
+        """Deliver as much of it as accepted; False if some is left."""
 
     def put_back(self, page: "ReadPage") -> None:
         """Read the rest of it again later."""
 
 
 class ReadPage:
-    """A page that a partition answered with, on its way to the client of its read."""
+    """A page of a partition, to be delivered to the client of its read."""
 
     __slots__ = ("_delivery", "after", "answer", "arrived", "at", "messages", "partition", "read")
 
@@ -110,14 +110,14 @@ class ReadPage:
         self.read = read
         self.partition = partition
         self.answer = answer
-        self.after = after  # topic behind which it was asked for
+        self.after = after  # topic of its request's cursor
         self.arrived = now
-        self.messages: list[RetainedMessage] | None = None  # that may be delivered; None: not checked yet
-        self.at = 0  # of them, the next one
+        self.messages: list[RetainedMessage] | None = None  # deliverable ones; None: not checked yet
+        self.at = 0  # index of the next one
 
     @property
     def client(self) -> Client:
-        """The client that waits for it."""
+        """The receiving client."""
         return self.read.whole.client
 
     @property
@@ -128,21 +128,21 @@ class ReadPage:
 
     @property
     def count(self) -> int:
-        """How many are left."""
+        """Number of messages left."""
         return len(self.answer.messages if self.messages is None else self.messages) - self.at
 
     @property
     def size(self) -> int:
-        """Bytes that they take, about."""
+        """Their approximate memory in bytes."""
         return sum(MESSAGE_BYTES + len(message.payload) for message in self.rest)
 
     @property
     def last_delivered(self) -> str:
-        """Topic behind which the rest begins."""
+        """Cursor of the rest."""
         return self.messages[self.at - 1].topic if self.messages and self.at else self.after
 
     def take(self) -> bool:
-        """Deliver as much of it as there is room for; False if some is left."""
+        """Deliver as much of it as accepted; False if some is left."""
         return self._delivery.take(self)
 
     def put_back(self) -> None:

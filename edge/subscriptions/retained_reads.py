@@ -1,10 +1,10 @@
-"""Retained messages for a new subscription: read after the routes stand, delivered before what was held.
+"""Retained messages for a new subscription: read after its routes are in place, delivered before held live messages.
 
-A concrete filter asks one partition, a wildcard every storage node once. Copies carry RETAIN 1 [MQTT-3.3.1-8]. For a
-durable session they go through its queue, and the last of them ends the holding of live messages there. Pages are
-judged and delivered some in a turn, one of each client in turn: who reads everything again and again holds nobody up.
-A client that is slow to acknowledge, or a queue without room, delays its own reads and loses nothing of them: pages
-wait, within bounds, and beyond those are read again. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
+A concrete filter is read from one partition, a wildcard from every storage node once. Copies carry RETAIN 1
+[MQTT-3.3.1-8]. For a durable session they pass through its queue, and the last of them ends the hold of live messages
+there. Each iteration authorizes and delivers some pages, round robin by client, so repeated reads of one client delay
+no other. A slow client or a full queue delays its own reads without loss: pages wait, within bounds, and beyond those
+are read again. Source: MQTT 5.0 section 3.3.1.3; docs/protocol.md section 7.
 """
 
 from collections import deque
@@ -35,36 +35,36 @@ from wire.messages.sessions import SessionSubscription
 __all__ = ["RetainedReads"]
 
 PAGE = 100
-UNREAD_S = 5.0  # most that a client is not read for whose reads wait
-RETRY_S = 0.5  # before a node is asked again that has too many look-ups under way
-READS_MAX = 16  # filters of one SUBSCRIBE read at a time: a thousand of one client keep nobody else's waiting
+UNREAD_S = 5.0  # longest pause of reading from a client with waiting reads
+RETRY_S = 0.5  # before the next request to a node with too many scans
+READS_MAX = 16  # concurrent reads of one SUBSCRIBE: a client with a thousand filters must not delay others
 
 
 @dataclass(slots=True, frozen=True)
 class _Asked:
-    """A page that one partition was asked for."""
+    """A page requested from one partition."""
 
     reads: "RetainedReads"
     read: RetainedRead
     partition: int
 
     def answered(self, answer: Control) -> None:
-        """Deliver it, and go on behind it."""
+        """Deliver it, and continue after it."""
         if isinstance(answer, RetainedPage):
             self.reads.came(self.read, self.partition, answer)
 
 
 class RetainedReads:
-    """Reads under way at one edge.
+    """Reads in progress at one edge.
 
     Args:
         node: This edge.
         loop: Delivers copies to ephemeral sessions.
         requests: Requests to partitions.
-        held: Live messages that wait for the retained ones.
+        held: Live messages held for the retained ones.
         sys: The values of $SYS.
-        rights: What each client may receive.
-        absent: Judges the users of retained messages.
+        rights: Permissions of each client.
+        absent: Authorizes the users of retained messages.
     """
 
     def __init__(
@@ -86,53 +86,55 @@ class RetainedReads:
         self.page = self._scans.page  # of a node, if it answers ReadRetainedAll
         self.none = self._scans.none  # likewise: partitions without a match
         self.map_moved = self._scans.map_moved
-        self._current: dict[int, dict[str, SessionSubscription]] = {}  # by connection: what is read for it, by filter
+        self._current: dict[int, dict[str, SessionSubscription]] = {}  # by connection, filter
         self._put_back: dict[int, deque[tuple[RetainedRead, int, str]]] = {}  # by connection: pages to read again
-        self._delayed: dict[int, list[SubscribeReads]] = {}  # by connection: that are read when it has room
-        self._refused: deque[tuple[float, RetainedRead, int, str]] = deque()  # when to ask again; the next one first
+        self._delayed: dict[int, list[SubscribeReads]] = {}  # by connection: to be read when it accepts more
+        self._refused: deque[tuple[float, RetainedRead, int, str]] = deque()  # time of the retry; the next one first
         self._pages = RetainedPages()
         self._copies = RetainedCopies(node, loop, requests, held, sys, rights, self._pages, self.begin)
         self._pace = RetainedPace(node.limits.retained_rate_max)
         self.limits = RetainedLimits(node)
 
     def bound(self) -> None:
-        """Go by the node's rate of now."""
+        """Apply the node's current rate."""
         self._pace.rate = self._node.limits.retained_rate_max
 
     @property
     def waits(self) -> bool:
-        """Whether a read of several partitions is under way, or something waits for its time."""
+        """Whether a read of several partitions or a timer is pending."""
         return bool(len(self._scans) or self._pace or self._refused or self._copies.waits)
 
     @property
     def busy(self) -> bool:
-        """Whether pages wait for the next turn."""
+        """Whether pages are queued for the next iteration."""
         return len(self._pages) > 0
 
     @property
     def stalled(self) -> int:
-        """How many clients have no room for the pages that wait for them."""
+        """Number of clients with pages that they do not accept yet."""
         return self._pages.stalled
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the pages that wait."""
+        """Memory of the queued pages in bytes."""
         return self._pages.held_bytes
 
     def unfinished(self, client: Client) -> int:
-        """Return how many filters of a client are being read."""
+        """Return the number of a client's filters being read."""
         return len(self._current.get(client.number, ()))
 
     def read_for_connection(
         self, client: Client, granted: list[SessionSubscription], existed: list[bool], hold: Hold | None
     ) -> None:
-        """An ephemeral session subscribed; what is held for it is delivered after the last copy."""
+        """Read for an ephemeral session's SUBSCRIBE; its held messages are delivered after the last copy."""
         self._start(client, granted, existed, durable=False, hold=hold)
 
     def read_for_session(
         self, client: Client, granted: list[SessionSubscription], existed: list[bool], number: int
     ) -> None:
-        """A durable session subscribed, with this request; its partition holds live messages until the last copy."""
+        """Read for a durable session's SUBSCRIBE, this request; its partition holds live messages until the last
+        copy.
+        """
         self._start(client, granted, existed, durable=True, number=number)
 
     def _start(
@@ -155,12 +157,14 @@ class RetainedReads:
         if hold is not None and not wanted:
             self._held.end(hold)
         wait_s = self._pace.wait_s(client.number, self._node.now)
-        if wait_s and wanted:  # whoever asks for more meanwhile is not read
+        if wait_s and wanted:  # reading pauses, so that it cannot request more
             self._loop.charge(client.conn, 1, int((min(wait_s, UNREAD_S) + 1.0) * NS))
         self.begin(SubscribeReads(client, durable, hold, wanted, number))
 
     def begin(self, whole: SubscribeReads) -> None:
-        """Begin to read what was subscribed to; an older read of the same filter ends, for this one has all of it."""
+        """Start the reads of a SUBSCRIBE; an older read of the same filter ends, because this one includes its
+        messages.
+        """
         client = whole.client
         if whole.wanted:
             current = self._current.setdefault(client.number, {})
@@ -171,7 +175,7 @@ class RetainedReads:
         self._read_more(whole)
 
     def _look_again(self, client: Client) -> None:
-        """Let go of reads that are not wanted any more, also where they wait for room."""
+        """Drop reads that are no longer needed, including queued pages."""
         self._pages.resume(client)
         kept = self._put_back.pop(client.number, None)
         for read, number, after in kept or ():
@@ -182,7 +186,7 @@ class RetainedReads:
         self._go_on(client)
 
     def _read_more(self, whole: SubscribeReads) -> None:
-        """Begin as many reads as may be under way; what ends at once is not begun from within itself."""
+        """Start as many reads as allowed; without recursion when one ends at once."""
         if whole.starting:
             return
         whole.starting = True
@@ -194,11 +198,11 @@ class RetainedReads:
         whole.starting = False
 
     def _is_full(self, client: Client) -> bool:
-        """Return whether a client has no room for what was read for it."""
+        """Return whether a client does not accept its pages at present."""
         return not client.conn.closed and (self._pages.is_stalled(client) or client.number in self._put_back)
 
     def _paces(self, whole: SubscribeReads) -> bool:
-        """Return whether what is not begun of a SUBSCRIBE waits for its time."""
+        """Return whether the unstarted reads of a SUBSCRIBE wait for the rate limit."""
         client, now = whole.client, self._node.now
         if not whole.paced and self._pace.wait_s(client.number, now) and not client.conn.closed:
             whole.paced = True
@@ -245,12 +249,12 @@ class RetainedReads:
         self._scans.begin(read, page)
 
     def _ask_alone(self, read: RetainedRead, partition: int) -> None:
-        """Ask a partition by itself, now or when it has a primary, that was to be asked with its node."""
+        """Request a partition by itself, now or when it has a primary, instead of with its node."""
         self._answered(read, partition, 0)
         self._ask_again(read, partition, "")
 
     def scanned(self, read: RetainedRead, partition: int, answer: RetainedPage | None) -> None:
-        """A node has answered for a partition; None: nothing matches there."""
+        """Handle a node's response for a partition; None: no message matches there."""
         if answer is not None:
             self.came(read, partition, answer)
         else:
@@ -258,7 +262,7 @@ class RetainedReads:
             self._done(read, partition)
 
     def _ask_on(self, read: RetainedRead, partition: int, after: str) -> None:
-        """Ask for the next page, in its time."""
+        """Request the next page, within the rate limit."""
         client, now = read.whole.client.number, self._node.now
         if self._pace.is_waiting(client) or self._pace.wait_s(client, now):
             self._pace.later(client, now, partial(self._ask_again, read, partition, after))
@@ -274,7 +278,7 @@ class RetainedReads:
         self._ask(read, partition, after)
 
     def _answered(self, read: RetainedRead, partition: int, messages: int) -> None:
-        """Note how many messages a partition had."""
+        """Release the unused reservation of a response."""
         self._pace.give_back(read.whole.client.number, read.reserved.pop(partition, messages) - messages)
 
     def _ask(self, read: RetainedRead, partition: int, after: str) -> None:
@@ -299,20 +303,20 @@ class RetainedReads:
             self._done(read, partition)
 
     def came(self, read: RetainedRead, partition: int, answer: RetainedPage) -> None:
-        """A page: it is taken now or in a later turn, or let go where nobody waits for it any more."""
+        """Queue a page, or drop it if its read has ended."""
         self._answered(read, partition, len(answer.messages))
         after = read.asked_after.pop(partition, "")
         if partition in read.partitions:
             self._pages.put(ReadPage(self, read, partition, answer, after, self._node.now))
 
     def next_turn(self) -> None:
-        """Go on with pages that wait."""
+        """Continue with queued pages."""
         self._pages.next_turn()
 
     # --- pages
 
     def take(self, page: ReadPage) -> bool:
-        """Deliver as much of a page as its client has room for; False if some is left."""
+        """Deliver as much of a page as its client accepts; False if some is left."""
         read = page.read
         if page.partition not in read.partitions or not self._is_wanted(read):
             self._done(read, page.partition)
@@ -323,7 +327,7 @@ class RetainedReads:
         return self._copies.deliver(page, self._finish)
 
     def _check(self, page: ReadPage) -> bool:
-        """Leave out what is beyond the bound of a read, or what its user may not leave there any more; then deliver."""
+        """Remove messages beyond the bound of a read, and unauthorized ones; then deliver."""
         read = page.read
         messages = page.answer.messages[: max(0, read.left)]
         if len(messages) < len(page.answer.messages) or (len(messages) == read.left and page.answer.more):
@@ -335,7 +339,7 @@ class RetainedReads:
             checked: list[bool] = []
             self._absent.judge_retained(left, partial(self._checked, page, messages, checked))
             if page.messages is None:
-                checked.append(False)  # the answer comes later, and brings the page again
+                checked.append(False)  # the response comes later, and queues the page again
                 return True
         else:
             page.messages = messages
@@ -344,7 +348,7 @@ class RetainedReads:
     def _checked(
         self, page: ReadPage, messages: list[RetainedMessage], later: list[bool], may_stay: list[bool]
     ) -> None:
-        """Note what of a page may be delivered; the read may have ended meanwhile."""
+        """Set the deliverable messages of a page; the read may have ended meanwhile."""
         kept = [message for message, stays in zip(messages, may_stay, strict=True) if stays]
         if len(kept) < len(messages):
             self._node.count("dropped_retained_source", len(messages) - len(kept))
@@ -354,7 +358,7 @@ class RetainedReads:
             self._pages.put(page)
 
     def _finish(self, page: ReadPage) -> None:
-        """All of a page is delivered: ask for what is behind it."""
+        """Request the page after a delivered one."""
         read, answer = page.read, page.answer
         if page.partition not in read.partitions:
             return
@@ -363,11 +367,11 @@ class RetainedReads:
             self._go_on(read.whole.client)
         elif answer.messages:
             self._next(read, page.partition, answer.messages[-1].topic)
-        else:  # the node has too many look-ups
+        else:  # the node has too many scans
             self._refused.append((self._node.now + RETRY_S, read, page.partition, page.after))
 
     def _next(self, read: RetainedRead, partition: int, after: str) -> None:
-        """Ask for a page; those that were put back come first."""
+        """Request a page; pages to read again come first."""
         waiting = self._put_back.get(read.whole.client.number)
         if waiting is None:
             self._ask_on(read, partition, after)
@@ -376,7 +380,7 @@ class RetainedReads:
             self._go_on(read.whole.client)
 
     def put_back(self, page: ReadPage) -> None:
-        """Keep nothing of what is left of a page: it is read again when the client has room."""
+        """Discard the rest of a page: it is read again when the client accepts more."""
         read = page.read
         if page.messages is not None:
             read.left += page.count
@@ -385,7 +389,7 @@ class RetainedReads:
         waiting.append((read, page.partition, page.last_delivered))
 
     def _go_on(self, client: Client) -> None:
-        """Ask for one page again, if none of the client waits; if none is left, begin what was not read yet."""
+        """Request one page again if none of the client is queued; if none is left, start delayed reads."""
         if self._pages.has(client):
             return
         waiting = self._put_back.get(client.number)
@@ -399,7 +403,7 @@ class RetainedReads:
                 self._read_more(whole)
 
     def has_room(self, conn: LoopConnection) -> None:
-        """A connection has taken more of what it was sent: what waited for that goes on."""
+        """Continue the work of a connection that accepts more output."""
         self._node.wake()
         self._held.has_room(conn)
         if isinstance(client := conn.context, Client):
@@ -407,12 +411,12 @@ class RetainedReads:
             self._go_on(client)
 
     def unsubscribed(self, client: Client) -> None:
-        """A client let go of filters: what waits for their retained messages is forgotten."""
+        """Drop the reads of removed filters."""
         if client.number in self._current:
             self._look_again(client)
 
     def closed(self, client: Client) -> None:
-        """A connection is gone."""
+        """Drop the reads of a closed connection."""
         if client.number in self._current:
             if client.session:
                 self._node.count("retained_reads_cut", len(self._current[client.number]))
@@ -420,7 +424,7 @@ class RetainedReads:
             self._copies.closed(client)
 
     def _is_wanted(self, read: RetainedRead) -> bool:
-        """Whether the subscription that asked still stands; a durable session's partition judges that itself."""
+        """Return whether the subscription of a read still exists; a durable session's partition checks that itself."""
         name, whole = read.subscription.topic_filter, read.whole
         if whole.over or whole.client.conn.closed:
             return False
@@ -457,7 +461,7 @@ class RetainedReads:
             self._copies.end(whole)
 
     def tick(self, now: float) -> None:
-        """Ask partitions by themselves that did not answer a node's question in time; live messages go on."""
+        """Send due requests, and request partitions by themselves after a node's timeout."""
         self._pace.tick(now)
         self._copies.tick(now)
         while self._refused and self._refused[0][0] <= now:

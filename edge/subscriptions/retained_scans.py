@@ -1,8 +1,8 @@
-"""Look-ups of a wildcard at all storage nodes: each is asked once for the first pages of all its partitions.
+"""Reads of a wildcard at all storage nodes: one request to each node for the first pages of its partitions.
 
-A node answers for each of its partitions. One that does not is asked for that partition by itself: when the partition
-has another primary, or when the node has answered nothing for a while; a link between living nodes loses nothing. Of a
-client's look-ups for one filter one is under way: who subscribes again and again makes nodes look for nobody.
+A node responds for each of its partitions. A partition is requested by itself if its primary changed, or if the node
+sent no response for a while; a link between live nodes loses no message. Only one scan of a client for a filter runs at
+a time, so repeated subscriptions do not multiply scans.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,21 +15,21 @@ from wire.messages.retained import ReadRetainedAll, RetainedNone, RetainedPage
 
 __all__ = ["NodeScans"]
 
-ANSWER_S = 10.0  # without an answer to any look-up, after which a node's partitions are asked by themselves
-LOOK_S = 1.0  # between two looks at that
+ANSWER_S = 10.0  # timeout without a response to any scan; then a node's partitions are requested by themselves
+LOOK_S = 1.0  # between timeout checks
 SCAN_S = 60.0  # after which a node has given up
 
 Key = tuple[int, str]
 
 
 class NodeScans:
-    """The look-ups of one edge.
+    """The scans of one edge.
 
     Args:
         node: This edge.
-        requests: Gives their numbers.
-        came: Takes a partition's answer; None: nothing matches there.
-        ask: Asks a partition by itself.
+        requests: Allocates request numbers.
+        came: Called with a partition's response; None: no message matches there.
+        ask: Requests a partition by itself.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class NodeScans:
         self._ask = ask
         self._reads: dict[int, RetainedRead] = {}  # by request
         self._by_filter: dict[Key, RetainedRead] = {}
-        self._next: dict[Key, tuple[RetainedRead, Callable[[RetainedRead], None]]] = {}  # that begin when those end
-        self._answers: dict[str, float] = {}  # by node: when it answered last
+        self._next: dict[Key, tuple[RetainedRead, Callable[[RetainedRead], None]]] = {}  # to start later
+        self._answers: dict[str, float] = {}  # by node: time of its last response
 
     def __len__(self) -> int:
         return len(self._reads)
 
     def waits(self, read: RetainedRead, begin: Callable[[RetainedRead], None]) -> bool:
-        """Return whether a read has to wait for an older one of its client and filter; ``begin`` is called then."""
+        """Return whether a read must wait for an older one of its client and filter; ``begin`` is called then."""
         key = _key(read)
         if key not in self._by_filter:
             return False
@@ -63,7 +63,7 @@ class NodeScans:
         return True
 
     def begin(self, read: RetainedRead, page: int) -> None:
-        """Ask the nodes for pages of so many messages at most."""
+        """Request pages from the nodes, with a largest number of messages."""
         node = self._node
         placements = dict(enumerate(node.map.partitions))
         request = self._requests.next_number()
@@ -80,7 +80,7 @@ class NodeScans:
             self._ask(read, number)
 
     def page(self, answer: RetainedPage, name: str) -> bool:
-        """Take a node's page; False if it answers no look-up."""
+        """Handle a node's page; False if it belongs to no scan."""
         read = self._reads.get(answer.request)
         if read is None:
             return False
@@ -92,7 +92,7 @@ class NodeScans:
         return True
 
     def none(self, answer: RetainedNone, name: str) -> None:
-        """Take a node's partitions without a match."""
+        """Handle a node's partitions without a match."""
         read = self._reads.get(answer.request)
         if read is None:
             return
@@ -104,7 +104,7 @@ class NodeScans:
         self._scanned(read)
 
     def _scanned(self, read: RetainedRead) -> None:
-        """End a look-up whose nodes have answered, and begin the next one of its client and filter."""
+        """End a scan with all responses received, and start the next one of its client and filter."""
         if read.scanning or self._reads.pop(read.request, None) is None:
             return
         key = _key(read)
@@ -120,7 +120,7 @@ class NodeScans:
         self._scanned(read)
 
     def tick(self, now: float) -> None:
-        """Ask partitions by themselves whose nodes do not answer."""
+        """Request partitions of unresponsive nodes by themselves."""
         for read in [read for read in self._reads.values() if read.deadline <= now]:
             read.deadline = now + LOOK_S
             given_up = now - read.asked_at >= SCAN_S
@@ -137,7 +137,7 @@ class NodeScans:
         return max(read.asked_at, self._answers.get(name, 0.0))
 
     def map_moved(self, cluster_map: ClusterMap) -> None:
-        """Ask partitions by themselves that have another primary than the node that was asked."""
+        """Request partitions with a changed primary by themselves."""
         placements = cluster_map.partitions
         for read in list(self._reads.values()):
             moved = [

@@ -1,8 +1,8 @@
-"""Filters of durable sessions, which their partitions keep: many go there in pieces, one after the other.
+"""Filters of durable sessions, sent to their partitions in pieces, one after the other.
 
-A thousand broad filters in one request stop a storage node for tens of milliseconds. So a piece leaves when the one
-before it was answered. Nothing of the same connection overtakes them: it stays parked until all are answered. Pieces of
-one SUBSCRIBE belong to one retained read, which is named by the first.
+A thousand broad filters in one request block a storage node for tens of milliseconds. So a piece is sent after the
+response to the one before. The connection stays paused until all are answered, so that later packets cannot overtake
+them. Pieces of one SUBSCRIBE belong to one retained read, with the number of the first request.
 """
 
 from collections.abc import Callable
@@ -23,22 +23,22 @@ FILTERS_PER_PIECE = 32
 
 
 class SubscribeCallback(Protocol):
-    """The asker for filters to be added."""
+    """Callback for added filters."""
 
     def subscribed(self, codes: list[int], existed: list[bool], read: int) -> None:
-        """Take the filters' codes, whether each stood before, and the name of the retained read."""
+        """Handle the filters' codes, whether each existed before, and the number of the retained read."""
 
 
 class Unsubscribed(Protocol):
-    """The asker for filters to be removed."""
+    """Callback for removed filters."""
 
     def unsubscribed(self, codes: list[int]) -> None:
-        """Take the filters' codes."""
+        """Handle the filters' codes."""
 
 
 @dataclass(slots=True)
 class _Adding:
-    """A SUBSCRIBE of which some pieces are answered."""
+    """A SUBSCRIBE with some pieces answered."""
 
     filters: "SessionFilters"
     client: Client
@@ -49,17 +49,17 @@ class _Adding:
     read: int = 0
 
     def piece(self) -> list[SessionSubscription]:
-        """Return the filters that are asked for next."""
+        """Return the filters of the next request."""
         return self.wanted[len(self.codes) : len(self.codes) + FILTERS_PER_PIECE]
 
     def answered(self, answer: Control) -> None:
-        """Take the answer to a piece."""
+        """Handle the response to a piece."""
         self.filters.piece_subscribed(self, answer)
 
 
 @dataclass(slots=True)
 class _Removing:
-    """An UNSUBSCRIBE of which some pieces are answered."""
+    """An UNSUBSCRIBE with some pieces answered."""
 
     filters: "SessionFilters"
     client: Client
@@ -69,19 +69,19 @@ class _Removing:
     codes: list[int] = field(default_factory=list)
 
     def piece(self) -> list[str]:
-        """Return the filters that are asked for next."""
+        """Return the filters of the next request."""
         return self.names[len(self.codes) : len(self.codes) + FILTERS_PER_PIECE]
 
     def answered(self, answer: Control) -> None:
-        """Take the answer to a piece."""
+        """Handle the response to a piece."""
         self.filters.piece_unsubscribed(self, answer)
 
 
 class SessionFilters:
-    """Asks the partitions of an edge's durable sessions to take and to drop filters.
+    """Adds and removes filters of durable sessions at their partitions.
 
     Attributes:
-        on_left: Told a client that left while filters that it may not have were taken piece by piece.
+        on_left: Called with a client that disconnected during a revocation of its filters.
     """
 
     on_left: Callable[[Client], None]
@@ -92,9 +92,10 @@ class SessionFilters:
         self._requests = requests
 
     def subscribe(self, client: Client, wanted: list[SessionSubscription], then: SubscribeCallback) -> None:
-        """Add or replace subscriptions; ``then`` is called when the routes of all stand, unless the client has left.
+        """Add or replace subscriptions; ``then`` is called when all routes are in place, unless the client has
+        disconnected.
 
-        What cannot be asked, because too many requests are unanswered, is refused with 0x97.
+        Filters without a request, because too many are pending, are refused with 0x97.
         """
         self._subscribe_piece(_Adding(self, client, wanted, then))
 
@@ -109,7 +110,7 @@ class SessionFilters:
             item.then.subscribed(codes, item.existed + [False] * left, item.read)
 
     def piece_subscribed(self, item: _Adding, answer: Control) -> None:
-        """Ask for the next piece, or say that all stand."""
+        """Request the next piece, or complete the SUBSCRIBE."""
         conn = item.client.conn
         if conn.closed or not isinstance(answer, SessionSubscribed):
             return
@@ -124,10 +125,10 @@ class SessionFilters:
             item.then.subscribed(item.codes, item.existed, item.read)
 
     def unsubscribe(self, client: Client, names: list[str], then: Unsubscribed, *, revoked: bool = False) -> None:
-        """Remove subscriptions; ``then`` is called when that of all is committed, unless the client has left.
+        """Remove subscriptions; ``then`` is called when all removals are committed, unless the client has disconnected.
 
         Args:
-            revoked: The client may not have them any more; what waits for it in groups goes to other members.
+            revoked: Permissions were removed; its pending copies of shared subscriptions go to other members.
         """
         self._unsubscribe_piece(_Removing(self, client, names, then, revoked))
 
@@ -137,7 +138,7 @@ class SessionFilters:
             self._clients.error(item.client.conn, ReasonCode.SERVER_BUSY)
 
     def piece_unsubscribed(self, item: _Removing, answer: Control) -> None:
-        """Ask for the next piece, or say that all are gone."""
+        """Request the next piece, or complete the UNSUBSCRIBE."""
         conn = item.client.conn
         if conn.closed and item.revoked:
             self.on_left(item.client)

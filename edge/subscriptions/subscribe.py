@@ -1,8 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: filters become routes, then SUBACK, then retained messages.
 
-SUBACK leaves when the routes stand at every edge. An ephemeral session's filters are this edge's own; a durable one's
-are committed at its partition, which adds their routes. Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2; docs/protocol.md
-rule 3.8.
+SUBACK is sent when every edge has the routes. An ephemeral session's filters are this edge's own; a durable one's are
+committed at its partition, which adds their routes.
+Source: MQTT 5.0 sections 3.8 to 3.11, 4.8.2; docs/protocol.md rule 3.8.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,15 +36,15 @@ from wire.node.route_registrar import RouteRegistrar
 __all__ = ["SubscribeHandler"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
-STEPS_MAX = 10  # of a turn, for what clients ask and again for those that leave
+STEPS_MAX = 10  # of an iteration, for packets and again for disconnected clients
 JUDGED_PER_STEP = 50
-CHANGED_PER_STEP = 20  # filters added or removed in one go; a broad one is told to the owner of every shard
+CHANGED_PER_STEP = 20  # filters added or removed in one step; a broad one is registered at the owner of every shard
 CHANGED_COST = 10
-FILTERS_PER_PACKET = 1_000  # more than a session may have, that are answered one by one
+FILTERS_PER_PACKET = 1_000  # beyond the limit of a session, answered one by one
 
 
 class _Waiting:
-    """A SUBSCRIBE whose filters' routes do not all stand yet."""
+    """A SUBSCRIBE with pending routes."""
 
     __slots__ = ("at", "client", "codes", "hold", "judged", "kept", "missing", "packet")
 
@@ -52,16 +52,16 @@ class _Waiting:
         self.at = at
         self.client = client
         self.packet = packet
-        self.judged = (0, 0)  # ClientRights.moment when its filters were judged
+        self.judged = (0, 0)  # ClientRights.moment of the authorization of its filters
         self.codes: list[int] = []
-        self.kept: list[tuple[SessionSubscription, bool]] = []  # granted ones, with whether they stood before
+        self.kept: list[tuple[SessionSubscription, bool]] = []  # granted ones, and whether they existed before
         self.hold: Hold | None = None
         self.missing: set[str] = set()
 
 
 @dataclass(slots=True, frozen=True)
 class _DurableSubscribe:
-    """A SUBSCRIBE of a durable session, whose filters its partition takes."""
+    """A SUBSCRIBE of a durable session, pending at its partition."""
 
     subscribing: "SubscribeHandler"
     item: _Waiting
@@ -87,30 +87,30 @@ class _DurableUnsubscribe:
 
 @dataclass(slots=True, frozen=True)
 class _Revoked:
-    """Filters that the rules grant no more, until their partition has dropped them."""
+    """Revoked filters, until their partition has removed them."""
 
     subscribing: "SubscribeHandler"
     client: Client
     names: list[str]
 
     def unsubscribed(self, codes: list[int]) -> None:
-        """Forget them."""
+        """Remove them."""
         self.subscribing.durable_removed(self.client, self.names, codes)
 
 
 class SubscribeHandler:
-    """Handles the subscription packets of one edge; those of many filters, and ended connections, in slices.
+    """Handles the subscription packets of one edge; many filters, and closed connections, in slices.
 
     Args:
         node: This edge.
-        loop: Where answers are written.
+        loop: Writes responses.
         clients: The connections.
         requests: Requests to the partitions of durable sessions.
         local: Subscriptions of ephemeral sessions.
         registrar: Their routes at the owners of shards; it calls ``standing``.
-        held: Live messages that wait for retained ones.
+        held: Live messages held for retained ones.
         retained: Reads retained messages after SUBACK.
-        rights: Which filters a client may subscribe to.
+        rights: Authorizes filters.
     """
 
     def __init__(
@@ -134,31 +134,31 @@ class SubscribeHandler:
         self._held = held
         self._retained = retained
         self._rights = rights
-        self._waiting: dict[str, list[_Waiting]] = {}  # by the filters that are missing
+        self._waiting: dict[str, list[_Waiting]] = {}  # by pending filter
         self.durable = SessionFilters(node, clients, requests)
         self._joins = Joins(node, loop)
-        self.bound = self._joins.bound  # where something was made of the node's limits
+        self.bound = self._joins.bound  # updates state derived from the node's limits
         self._asked = Slices(STEPS_MAX)
         self._leaving = Slices(STEPS_MAX)
 
     def __len__(self) -> int:
-        """Return how many filters are missing to SUBSCRIBEs that wait."""
+        """Return the number of pending filters."""
         return len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether the next turn has something to go on with."""
+        """Whether the next iteration must continue work."""
         return bool(len(self._asked) or len(self._leaving))
 
     def next_turn(self) -> None:
-        """Go on with what is under way; once a turn."""
+        """Continue pending work; called once an iteration."""
         self._asked.next_turn()
         self._leaving.next_turn()
 
     # --- SUBSCRIBE
 
     def subscribe(self, client: Client, first_byte: int, body: bytes) -> None:
-        """A SUBSCRIBE packet; the connection stays parked until SUBACK was written."""
+        """Handle a SUBSCRIBE packet; the connection stays paused until SUBACK is written."""
         if self._refuse_too_many(client, body, 1):
             return
         packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
@@ -167,7 +167,7 @@ class SubscribeHandler:
         self._asked.add(self._subscribing(_Waiting(client, packet, self._node.now)))
 
     def _refuse_too_many(self, client: Client, body: bytes, option_bytes: int) -> bool:
-        """End a connection whose packet has far more filters than a session may have: they are decoded in one go."""
+        """Close a connection for a packet with far more filters than a session may have: its decoding is one step."""
         most = self._node.limits.filters_per_session_max + FILTERS_PER_PACKET
         if len(body) <= most * (2 + option_bytes) or count_filters(body, client.version, option_bytes, most) <= most:
             return False
@@ -195,7 +195,7 @@ class SubscribeHandler:
                     SessionSubscription(
                         wanted.topic_filter,
                         code,
-                        # Not of a shared group, whose member has none [MQTT-3.8.3-4].
+                        # Not for shared subscriptions [MQTT-3.8.3-4].
                         wanted.no_local or (client.bridge and not wanted.topic_filter.startswith("$share/")),
                         wanted.retain_as_published or client.bridge,
                         wanted.retain_handling,
@@ -232,7 +232,7 @@ class SubscribeHandler:
         return self._judge_rights(client, topic_filter, qos)
 
     def _judge_rights(self, client: Client, topic_filter: str, qos: int) -> int:
-        """Return 0, or the code that refuses a filter; one that is granted in part is noted with the client."""
+        """Return 0, or the code that refuses a filter; a partly granted one is added to the client's."""
         grant = self._rights.grant(client, topic_filter, min(qos, self._node.limits.maximum_qos))
         if grant is Grant.REFUSED:
             self._node.count("refused_filter_rights")
@@ -273,10 +273,10 @@ class SubscribeHandler:
 
         Args:
             item: Its SUBSCRIBE.
-            granted: The filters that its partition was asked to take.
+            granted: The filters sent to its partition.
             answers: The partition's reason code for each of these.
             existed: Whether the session had each before.
-            read: The name of the retained read.
+            read: The number of the retained read.
         """
         client = item.client
         results = iter(answers)
@@ -301,7 +301,7 @@ class SubscribeHandler:
         for start in range(0, len(granted), CHANGED_PER_STEP):
             if start:
                 yield CHANGED_COST
-                if client.conn.closed:  # what was added is gone with it
+                if client.conn.closed:  # its added filters are removed with it
                     return
             stop = start + CHANGED_PER_STEP
             some = list(zip(granted[start:stop], existed[start:stop], positions[start:stop], strict=True))
@@ -317,7 +317,9 @@ class SubscribeHandler:
     def _affordable(
         self, item: _Waiting, some: list[tuple[SessionSubscription, bool, int]]
     ) -> list[tuple[SessionSubscription, bool]]:
-        """Refuse the filters that would make matching too expensive; a durable session's partition does so itself."""
+        """Refuse the filters that would make matching too expensive; a durable session's partition checks them
+        itself.
+        """
         client = item.client
         verdicts = self._local.admits(client, [subscription.topic_filter for subscription, _, _ in some])
         if not all(verdicts):
@@ -345,7 +347,7 @@ class SubscribeHandler:
         self._registrar.hold(fresh, self._node.now)
 
     def _judge_again(self, item: _Waiting) -> set[str]:
-        """Judge by the rules of now what was granted by others, before SUBACK says so; return what is taken back."""
+        """Authorize granted filters again before SUBACK if rules changed; return the revoked ones."""
         revoked: set[str] = set()
         if item.judged == self._rights.moment(item.client):
             return revoked
@@ -360,8 +362,8 @@ class SubscribeHandler:
         return revoked
 
     def revoke(self, client: Client, names: list[str]) -> None:
-        """Take filters from a client that the rules grant no more: routes go, and what is on its way is judged."""
-        if not client.session:  # a sweep may have come before
+        """Remove filters that rules no longer grant, with their routes; authorize pending deliveries."""
+        if not client.session:  # a sweep may have removed them before
             names = [name for name in names if name in client.subscriptions]
         if not names:
             return
@@ -375,7 +377,7 @@ class SubscribeHandler:
                 self._wait_no_more(client, name)
 
     def _wait_no_more(self, client: Client, name: str) -> None:
-        """Let a SUBSCRIBE go on whose filter was taken: its route will not stand."""
+        """Complete a SUBSCRIBE without a revoked filter: its route will not be added."""
         waiting = self._waiting.get(name, [])
         for item in [item for item in waiting if item.client is client]:
             waiting.remove(item)
@@ -386,7 +388,7 @@ class SubscribeHandler:
                 self._finish(item)
 
     def standing(self, names: list[str]) -> None:
-        """These filters' routes stand everywhere now."""
+        """Handle filters with routes at every edge."""
         for name in names:
             for item in self._waiting.pop(name, ()):
                 item.missing.discard(name)
@@ -408,7 +410,7 @@ class SubscribeHandler:
     # --- UNSUBSCRIBE
 
     def unsubscribe(self, client: Client, first_byte: int, body: bytes) -> None:
-        """An UNSUBSCRIBE packet."""
+        """Handle an UNSUBSCRIBE packet."""
         if self._refuse_too_many(client, body, 0):
             return
         packet = decode_packet(first_byte, body, client.version, self._node.packet_limits)
@@ -426,7 +428,7 @@ class SubscribeHandler:
         self.durable_removed(client, packet.topic_filters, codes)
 
     def durable_removed(self, client: Client, names: Sequence[str], codes: list[int]) -> None:
-        """Forget filters that a durable session does not have any more."""
+        """Remove filters that a durable session no longer has."""
         for name in names:
             client.subscriptions.pop(name, None)
         self._clients.lifecycle.unsubscribed(
@@ -464,9 +466,9 @@ class SubscribeHandler:
         return gone
 
     def ended(self, client: Client) -> None:
-        """A connection is gone, and with that of an ephemeral session its subscriptions.
+        """Remove the subscriptions of a closed ephemeral session, in slices.
 
-        Until they are, they do no harm: a closed connection is sent nothing, and is no member of a group.
+        Until then they are harmless: a closed connection receives no message, and is skipped in shared subscriptions.
         """
         self._retained.closed(client)
         if not client.session:
@@ -489,11 +491,11 @@ class SubscribeHandler:
 
 
 def _refusal(client: Client, code: int) -> int:
-    """Return a code as this client's SUBACK has it; 3.1.1 knows one refusal."""
+    """Return a code as in this client's SUBACK; 3.1.1 has only one refusal."""
     return code if code < FAILURE or client.version == 5 else FAILURE
 
 
 def _counter_of(topic_filter: str, levels_max: int) -> str:
-    """Return the counter of a filter that is beyond a limit of names."""
+    """Return the counter of a filter beyond a limit of topic names."""
     plain = topic_filter.split("/", 2)[-1] if topic_filter.startswith("$share/") else topic_filter
     return "refused_topic_levels" if plain.count("/") >= levels_max else "refused_topic_bytes"

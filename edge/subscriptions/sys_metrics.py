@@ -1,8 +1,7 @@
-"""$SYS by time: this edge's figures are published to the subscribers that are connected here when they changed.
+"""Publishes changed $SYS metrics of this edge to the subscribers connected here.
 
-Routes have the ephemeral sessions. Filters of stored sessions stand in storage, which knows nothing of an edge's
-figures: those under $SYS are kept here too, for as long as their client is connected here. An absent client misses
-figures, as there is no edge whose they would be.
+Ephemeral sessions get them by Routes. The partitions of durable sessions know no metrics of an edge, so this edge keeps
+the $SYS filters of its connected durable sessions too. A disconnected client misses them, as no edge is its own then.
 """
 
 from collections.abc import Sequence
@@ -24,15 +23,15 @@ __all__ = ["SysFigures"]
 
 
 class SysFigures:
-    """Publishes the figures of one edge every ``sys_interval_s``; 0: never.
+    """Publishes the metrics of one edge every ``sys_interval_s``; 0: never.
 
     Args:
         node: This edge.
-        loop: Its counters, and where topics are published.
-        clients: The connections; it looks on when they open and end.
+        loop: Its counters; publishes the topics.
+        clients: The connections; observed when they open and end.
         routes: Subscribers of ephemeral sessions.
-        sys: The figures.
-        rights: What each client may receive.
+        sys: The metrics.
+        rights: Permissions of each client.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class SysFigures:
         rights: ClientRights,
     ) -> None:
         self._rights = rights
-        self._stored = EphemeralSubscriptions(lambda _: None)  # of stored sessions connected here
+        self._stored = EphemeralSubscriptions(lambda _: None)  # of durable sessions connected here
         self._names: dict[int, set[str]] = {}  # their filters, by connection
         clients.lifecycle.watch(self)
         self._node = node
@@ -58,16 +57,16 @@ class SysFigures:
         self._last = 0.0
 
     def begin(self, now: float) -> None:
-        """Count the time of service from the first call."""
+        """Start the uptime at the first call."""
         if not self._started:
             self._started = self._last = now
 
     def next_deadline(self) -> float:
-        """Return when ``tick`` has something to do."""
+        """Return when ``tick`` is due."""
         return self._next if self._node.limits.sys_interval_s else float("inf")
 
     def tick(self, now: float) -> None:
-        """Publish what changed, if it is time."""
+        """Publish changed values if due."""
         if now < self.next_deadline():
             return
         self._next = now + self._node.limits.sys_interval_s
@@ -82,7 +81,7 @@ class SysFigures:
                 self._loop.publish(Route(topic.encode(), stored), InboundPublish(topic.encode(), value))
 
     def _figures(self) -> dict[str, int]:
-        """Return the loop's counters, and what else $SYS shows."""
+        """Return the loop's counters, and the other values of $SYS."""
         figures = self._loop.counters() | {
             name: self._node.counts[name] for name in REASON_OF.keys() & self._node.counts
         }
@@ -94,19 +93,19 @@ class SysFigures:
         return figures
 
     def _may_receive(self, sub: Sub, topic: str) -> bool:
-        """Return whether a stored session may have a figure: other rules may have granted its filter."""
+        """Return whether a durable session may receive a metric: other rules may have granted its filter."""
         client = sub.conn.context
         return isinstance(client, Client) and self._rights.may_receive(client, topic, 0)
 
-    # --- filters of stored sessions
+    # --- filters of durable sessions
 
     def connected(self, client: Client, opened: SessionOpened) -> None:
-        """Take the filters that a session had before, as its partition names them."""
+        """Add the $SYS filters of a resumed session, as its partition sent them."""
         if opened.sys_filters:
             self.subscribed(client, opened.sys_filters)
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
-        """Take filters that reach figures; those of an ephemeral session stand in Routes."""
+        """Add filters that match metrics; Routes have those of ephemeral sessions."""
         if not client.session:
             return
         for subscription in taken:
@@ -115,7 +114,7 @@ class SysFigures:
                 self._stored.add(client, subscription)
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
-        """Forget filters."""
+        """Remove filters."""
         held = self._names.get(client.number)
         for name in held.intersection(names) if held else ():
             self._stored.remove(client, name)
@@ -123,6 +122,6 @@ class SysFigures:
             held.difference_update(names)
 
     def disconnected(self, client: Client) -> None:
-        """Forget the filters of a client that is gone."""
+        """Remove the filters of a closed client."""
         for name in self._names.pop(client.number, ()):
             self._stored.remove(client, name)

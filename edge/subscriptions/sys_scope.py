@@ -1,14 +1,14 @@
-"""Which topics and filters under $SYS are the cluster's, and which are one edge's own figures.
+"""Scope of topics and filters under $SYS: the cluster's, or one edge's own metrics.
 
-Two branches are routed like ordinary topics: the states of bridges, and the events of the cluster. Everything else
-under $SYS never leaves the edge that says it. A filter may reach both kinds, as ``$SYS/#`` does.
+Two branches are routed like ordinary topics: the states of bridges, and the events of the cluster. All other topics
+under $SYS stay at their edge. A filter may match both kinds, as ``$SYS/#`` does.
 Decision: docs/adr/0056-sys-topics-and-events.md.
 """
 
 __all__ = ["EVENTS", "has_figures", "is_routed"]
 
 EVENTS = "$SYS/cluster/events/"
-ROUTED = (["$SYS", "broker", "connection"], EVENTS.split("/")[:-1])  # what is below these
+ROUTED = (["$SYS", "broker", "connection"], EVENTS.split("/")[:-1])  # topics below these
 
 
 def is_routed(topic_filter: str) -> bool:
@@ -20,7 +20,7 @@ def is_routed(topic_filter: str) -> bool:
 
 
 def has_figures(topic_filter: str) -> bool:
-    """Return whether a filter may match a topic under $SYS that is an edge's own."""
+    """Return whether a filter may match a $SYS topic of an edge's own."""
     return topic_filter.startswith("$SYS") and topic_filter.split("/")[:3] not in ROUTED
 
 

@@ -1,8 +1,8 @@
-"""$SYS: this edge's figures as retained messages, with Mosquitto's names, and the nodes of its map.
+"""$SYS: this edge's metrics as retained messages, with Mosquitto's names, and the nodes of its map.
 
-They never leave the edge: a subscriber sees the figures of the node that it is connected to. Topics under $SYS that are
-routed are in ``edge/subscriptions/sys_scope.py``. An edge stores nothing, so it has no topic of what a broker stores:
-storage nodes show that on ``/metrics``. Source: mosquitto(8), "Broker Status".
+They stay at the edge: a subscriber receives the metrics of its own edge. ``edge/subscriptions/sys_scope.py`` lists the
+routed topics under $SYS. An edge stores no data, so it has no topics of a broker's storage: storage nodes export them
+on ``/metrics``. Source: mosquitto(8), "Broker Status".
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ BROKER, LOAD, NODES = "$SYS/broker/", "$SYS/broker/load/", "$SYS/cluster/nodes/"
 
 
 class SysTopics:
-    """Current values by topic, and which of them changed."""
+    """Current values by topic, and detection of changes."""
 
     def __init__(self, version: str, node: str) -> None:
         self._values: dict[str, bytes] = {
@@ -26,20 +26,19 @@ class SysTopics:
             "$SYS/broker/node": node.encode(),
         }
         self._loads = LoadAverages()
-        self._most: dict[str, int] = {}  # clients and bytes at their highest
-        self._epoch = -1  # of the map whose nodes are shown
+        self._most: dict[str, int] = {}  # maxima of clients and bytes
+        self._epoch = -1  # of the published map
 
     def update(
         self, uptime_s: float, interval_s: float, counters: Mapping[str, int], cluster_map: ClusterMap
     ) -> list[tuple[str, bytes]]:
-        """Take new figures; return (topic, value) of those that changed.
+        """Update the values; return (topic, value) of the changed ones.
 
         Args:
             uptime_s: Since the edge began to serve.
             interval_s: Since the last call.
-            counters: Those of the loop; ``clients``, ``subscriptions``, ``shared``, ``sockets`` and ``connects`` beside
-                them.
-            cluster_map: Its nodes are shown when it is another one.
+            counters: Those of the loop, and ``clients``, ``subscriptions``, ``shared``, ``sockets`` and ``connects``.
+            cluster_map: Its nodes are published if its epoch changed.
         """
         totals = _totals(counters)
         new: dict[str, object] = {f"{BROKER}{name}": total for name, total in totals.items() if name not in UNTOLD}
@@ -78,7 +77,7 @@ class SysTopics:
         }
 
     def _nodes(self, cluster_map: ClusterMap) -> dict[str, object]:
-        """Return what the map says of each node, and forget those that it has no more."""
+        """Return the topics of the map's nodes, and remove those of removed nodes."""
         shown: dict[str, object] = {}
         for name, entry in cluster_map.nodes.items():
             shown[f"{NODES}{name}/tier"] = entry.tier
@@ -90,12 +89,12 @@ class SysTopics:
         return shown
 
     def matching(self, topic_filter: str) -> list[tuple[str, bytes]]:
-        """Return (topic, value) that a filter matches, by topic."""
+        """Return the matching (topic, value) pairs, sorted by topic."""
         return [(topic, self._values[topic]) for topic in sorted(self._values) if matches(topic_filter, topic)]
 
 
 UNTOLD = frozenset(("sockets", "connections"))  # these have load averages only
-LOADS = {  # names of load averages, where they differ from the totals'
+LOADS = {  # names of load averages that differ from the totals' names
     "publish/messages/received": "publish/received",
     "publish/messages/sent": "publish/sent",
     "publish/messages/dropped": "publish/dropped",
@@ -103,7 +102,7 @@ LOADS = {  # names of load averages, where they differ from the totals'
 
 
 def _totals(counters: Mapping[str, int]) -> dict[str, int]:
-    """Return what only grows, by the name of its topic."""
+    """Return the monotonic totals by topic name."""
     sent = sum(counters.get(f"publish_out_qos{qos}", 0) for qos in range(3))
     return {
         "bytes/received": counters.get("bytes_in", 0),

@@ -1,9 +1,8 @@
-"""The Routes of this edge: the answers of shards' owners, joined with the subscribers that are connected here.
+"""The Routes of this edge: the responses of shard owners, joined with the subscribers connected here.
 
-The loop keeps the Routes and asks for one when a topic has none, or an older one (``edge/loop/routes.py``). What the
-answers are is decided in ``edge/routes/route_cache.py``; who subscribes here, in
-``edge/subscriptions/ephemeral_sessions.py``.
-Decision: docs/adr/0023-work-in-slices.md.
+The loop caches the Routes and requests one if a topic has none, or an older one (``edge/loop/routes.py``).
+``edge/routes/route_cache.py`` requests the responses; ``edge/subscriptions/ephemeral_sessions.py`` has the local
+subscribers. Decision: docs/adr/0023-work-in-slices.md.
 """
 
 from collections.abc import Callable
@@ -23,26 +22,26 @@ from mqtt.topics import has_wildcard, is_reserved
 
 __all__ = ["TopicRoutes"]
 
-FORGOTTEN_MAX = 16  # topics that were forwarded here first, for a new one when Routes have no room
+FORGOTTEN_MAX = 16  # oldest local topics, removed for a new one when the cache is full
 
 
 class TopicRoutes:
-    """Makes Routes and keeps them right.
-
-    Attributes:
-        local: Subscriptions of this edge's ephemeral sessions.
-        cache: Cached answers of shards' owners.
-        answers: Makes one object of equal answers.
-        shared_bytes: Of what Routes share.
-        named: Topics on which a message names its publisher.
-        traced: Whether a trace names a topic; None while none names any.
+    """Builds Routes and keeps them current.
 
     Args:
         node: This edge.
-        loop: The Routes that the loop keeps.
-        next_number: Numbers a question; no incarnation of this edge gives a number twice.
+        loop: The Route cache of the loop.
+        next_number: Numbers a request; no incarnation of this edge uses a number twice.
         topics_max: Bound of the cache.
-        rights: What each client may receive.
+        rights: Permissions of each client.
+
+    Attributes:
+        local: Subscriptions of this edge's ephemeral sessions.
+        cache: Cached responses of shard owners.
+        answers: Interns equal responses.
+        shared_bytes: Memory shared by Routes.
+        named: Topics with a publisher name in each message.
+        traced: Returns whether a trace covers a topic; None without such traces.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class TopicRoutes:
         )
 
     def with_route(self, topic: bytes, then: Callable[[Route], None]) -> None:
-        """Call with the topic's Route; the one in use, whose shared groups know whose turn it is, if there is one."""
+        """Call ``then`` with the topic's Route; the cached one if present, because it has the round-robin state."""
         route = self._loop.route(topic)
         if route is not None:
             then(route)
@@ -90,7 +89,7 @@ class TopicRoutes:
             self.need(topic.decode(), then)
 
     def need(self, topic: str, then: Callable[[Route], None]) -> None:
-        """Call with the topic's Route when it is known; any part may have work by that, so the turn looks at all."""
+        """Call ``then`` with the topic's Route when it is known; this iteration then runs all parts."""
 
         def told(route: Route) -> None:
             self._wake()
@@ -108,7 +107,7 @@ class TopicRoutes:
         return route
 
     def refresh(self, route: Route) -> Route | None:
-        """Judge a Route of an older generation that is about to be used."""
+        """Check a Route of an older generation before its use."""
         if route.reason_code:
             self._loop.keep_route(route)
             return route
@@ -131,13 +130,13 @@ class TopicRoutes:
         return fresh
 
     def peers_changed(self) -> None:
-        """Note that edges were linked or retired: Routes name them."""
+        """Check all Routes again after edges were linked or retired."""
         self.answers.peers_changed()
         self._loop.refresh_routes()
         self.cache.look_again()
 
     def _local_changed(self, topic_filter: str) -> None:
-        """Subscribers of a filter at this edge changed."""
+        """Check Routes again after a change of a filter's local subscribers."""
         if has_wildcard(topic_filter):
             self._loop.refresh_routes()
             self.cache.look_again()
@@ -149,7 +148,7 @@ class TopicRoutes:
 
     def _install(self, topic: str, answer: RouteAnswer) -> Route:
         route = self._route(topic.encode(), topic, answer)
-        # Where a node's own message goes is no way for a client's: what the loop keeps says no to it.
+        # The route of a node's own message must not be used for clients: the cached one refuses them.
         kept = Route(route.topic, reason_code=ReasonCode.NOT_AUTHORIZED) if is_reserved(topic) else route
         self._loop.install_route(route.topic, kept)
         return route
