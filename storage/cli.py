@@ -1,6 +1,6 @@
-"""``stratamq store``: export, import, verify and look at stores.
+"""``stratamq store``: export, import, verify and inspect stores.
 
-Decides what is asked of whom and how it is told; the work is in ``export_run``, ``importing`` and ``scrub``.
+This module parses arguments and prints results; ``export_run``, ``importing`` and ``scrub`` do the work.
 """
 
 import json
@@ -32,8 +32,10 @@ DATA = Path("data")
 
 @app.command()
 def export(
-    output: Annotated[Path, typer.Option("--output", help="Folder of the manifest; its runs go below it.")],
-    since: Annotated[Path | None, typer.Option("--since", help="Manifest of --output: export what changed.")] = None,
+    output: Annotated[Path, typer.Option("--output", help="Folder for the manifest and its runs.")],
+    since: Annotated[
+        Path | None, typer.Option("--since", help="Earlier manifest in --output: export changes only.")
+    ] = None,
     store: Annotated[Path | None, typer.Option("--store", help="A stopped node's store instead of a cluster.")] = None,
     replicas: Annotated[bool, typer.Option("--replicas", help="Every copy in sync, for the audit.")] = False,
     router: RouterOption = "",
@@ -58,19 +60,21 @@ def import_(
     source: Annotated[Path, typer.Option("--input", help="Folder of exported or compacted runs, or a manifest in it.")],
     store: Annotated[Path | None, typer.Option("--store", help="One node's store: DATA/<node>/store.")] = None,
     data: Annotated[Path, typer.Option("--data", help="Folder of a stopped `stratamq up`: every storage node.")] = DATA,
-    node: Annotated[str, typer.Option("--node", help="Whose store --store becomes, where there is none yet.")] = "",
-    cluster: Annotated[str, typer.Option("--cluster", help="Likewise.")] = "stratamq",
-    any_cluster: Annotated[bool, typer.Option("--any-cluster", help="Take runs of another cluster.")] = False,
+    node: Annotated[str, typer.Option("--node", help="Node of --store if it does not exist yet.")] = "",
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="Cluster of --store if it does not exist yet.")
+    ] = "stratamq",
+    any_cluster: Annotated[bool, typer.Option("--any-cluster", help="Accept runs of another cluster.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put exported runs in the place of a stopped node's store; the former one is kept, quarantined."""
+    """Replace a stopped node's store with exported runs; the former one is kept, quarantined."""
     from conf.errors import ExitCode, UserError
     from storage.export.importing import import_runs
     from storage.store.settings import StoreSettings
 
     stores = [store_path(store)] if store is not None else sorted(folder / "store" for folder in data.glob("storage-*"))
     if not stores:
-        raise UserError(f"no storage node in {data}: name a --store", ExitCode.USAGE)
+        raise UserError(f"no storage node in {data}: pass --store", ExitCode.USAGE)
     for path in stores:
         began = time.monotonic()
         identity = _identity(path, node if store is not None else "", cluster)
@@ -90,7 +94,7 @@ def import_(
 
 
 def _identity(path: Path, node: str, cluster: str) -> tuple[str, str]:
-    """Return cluster and node that a store belongs to, or will belong to."""
+    """Return the cluster and node that a store belongs to, or will belong to."""
     import tomllib
 
     from conf.errors import ExitCode, UserError
@@ -107,7 +111,7 @@ def _identity(path: Path, node: str, cluster: str) -> tuple[str, str]:
     try:
         opened = Store.open_existing(path, StoreSettings())
     except StoreError as error:
-        raise UserError(f"{error}; say --node and --cluster", ExitCode.USAGE) from None
+        raise UserError(f"{error}; pass --node and --cluster", ExitCode.USAGE) from None
     try:
         found = opened.identity()
     finally:
@@ -122,16 +126,16 @@ def stats(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count what a stopped node's store holds.
+    """Count the rows of a stopped node's store.
 
-    Without STORE: figures of the running storage nodes, with the options of `store replicas`.
+    Without STORE: statistics of the running storage nodes, with the options of `store replicas`.
     """
     from conf.errors import ExitCode, UserError
     from storage.store.errors import StoreError
     from storage.store.stats import store_stats
 
     if store is None:
-        raise UserError("name a stopped node's store; running nodes are asked with -o json", ExitCode.USAGE)
+        raise UserError("name a stopped node's store; query running nodes with -o json", ExitCode.USAGE)
     try:
         _print(store_stats(store_path(store)), as_json)
     except StoreError as error:
@@ -143,7 +147,7 @@ def verify(
     store: Annotated[Path, typer.Argument(help="A stopped node's store: DATA/<node>/store, or that node's folder.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Check every record of a stopped node's store; exit code 1 when something is wrong."""
+    """Check every record of a stopped node's store; exit code 1 if a record is damaged."""
     from conf.errors import ExitCode, UserError
     from storage.store.errors import StoreError
     from storage.store.scrub import verify as scrub

@@ -1,9 +1,9 @@
 """The storage node's core: frames, map changes and syncs in; writes to commit and frames to send out.
 
-Sans-IO. ``handle(now, events)`` takes all events of one turn of the shell's loop and answers with one batch of writes;
-``BatchSynced`` says that a batch is on disk, and only then what waited for it leaves. The way of a frame to its
-partition is in ``storage/incoming``; which partition does what is decided in the modules that ``HostedPartition``
-joins. The core orders a turn: events, map, timers, slices, then one operation for each partition that was touched.
+Sans-IO. ``handle(now, events)`` takes all events of one iteration of the shell's loop and returns one batch of writes.
+``BatchSynced`` reports that a batch is on disk; only then the outputs that depend on it leave. ``storage/incoming``
+routes a frame to its partition. The modules that ``HostedPartition`` joins decide for one partition. The core orders
+an iteration: events, map, timers, slices, then one operation for each partition that changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,12 +48,14 @@ from wire.node.unreached import Unreached
 
 __all__ = ["BatchSynced", "FrameArrived", "LinkDown", "LinkUp", "NodeTick", "StorageCore", "StorageReady"]
 
-SLICE_STEPS = 50  # of about ten microseconds: what every message waits for that comes while a slice is done
-SLICE_EVERY_S = 0.004  # at most between two slices, though other events come in every turn
-SYNC_REST_S = 0.001  # after one while something is synced: that thread gets no lock from a loop that never sleeps
-STOP_S = 3.5  # from the order to stop to the end, when others do not take over
-CROWDED_S = 1.0  # after a full window was seen: acknowledgements are waited for
-LOOK_S = 0.5  # between two looks at who is not reached, and at what partitions hold
+SLICE_STEPS = 50  # of about ten microseconds: latency that a slice adds to messages
+SLICE_EVERY_S = 0.004  # minimum interval between two slices while other events arrive
+SYNC_REST_S = (
+    0.001  # pause after a slice during a sync: a loop that never sleeps starves the sync thread of the interpreter lock
+)
+STOP_S = 3.5  # from the stop order to the end if no other node takes over
+CROWDED_S = 1.0  # after a full window was seen: acknowledgements are urgent
+LOOK_S = 0.5  # interval of the check for unreachable nodes and of partition sizes
 
 
 class StorageCore:
@@ -80,7 +82,7 @@ class StorageCore:
         )  # fmt: skip
         self.stop = OrderlyStop(lease, STOP_S)
         self._batches = WriteBatches()
-        self.crowded_until = 0.0  # windows of subscribers are full, or were lately
+        self.crowded_until = 0.0  # the windows of subscribers are full, or were lately
         self.placements = Placements(entry.node, settings, store, self._batches.overlay, lambda: lease.map, ledger)
         self.figures = StorageMetrics(self.placements.hosted, self.placements.left_counts)
         self._early = PendingUntilMap()
@@ -104,39 +106,38 @@ class StorageCore:
         self._timers = PartitionTimers(turn, self._partitions)
         self._changes = MapChanges()
         self._unreached = Unreached(entry.node)
-        self._moved: list[int] = []  # partitions that came here, or to another epoch, with the event at hand
-        self._followed = False  # the map that lists this node was looked at
-        self._sweeps = True  # this turn looks at partitions whose time has come, though nothing happened to them
+        self._moved: list[int] = []  # partitions that the current event brought here or to another epoch
+        self._followed = False  # the core has applied a map that lists this node
+        self._sweeps = True  # this iteration runs the timers of idle partitions
         self._next_sweep = float("-inf")
         self._next_look = float("-inf")
         self._slice_at = float("-inf")
-        self._goes_on = False  # the turn under way has more events
-        self._ends = False  # it had none when a message was in the middle of its receivers: it ends behind that
-        self._steps = 0  # that partitions took in this turn, on their way to serving
-        self._sweep_at = float("-inf")  # when partitions whose time has come are looked at
-        self._others_at = float("-inf")  # when something else than messages is to be looked at
-        self._others_due = float("-inf")  # the same without what may wait for a turn that something else makes
-        self.frames_lost: set[str] = set()  # nodes that frames did not reach, as the shell finds them
-        self.copies_max = 1 << 60  # of messages in one go; what is left of the events goes back
+        self._goes_on = False  # the current iteration has more events
+        self._ends = False  # no event was left in the middle of a message's fan-out: the iteration ends after it
+        self._steps = 0  # that partitions used in this iteration on their way to serving
+        self._sweep_at = float("-inf")  # when the timers of idle partitions run next
+        self._others_at = float("-inf")  # when work other than messages is due
+        self._others_due = float("-inf")  # the same, without work that can wait for the next full iteration
+        self.frames_lost: set[str] = set()  # nodes that did not receive some frames, reported by the shell
+        self.copies_max = 1 << 60  # of messages in one quantum; the remaining events are returned
 
     @property
     def map(self) -> ClusterMap:
-        """The map as this node has it."""
+        """The cluster map that this node has applied."""
         return self.lease.map
 
     @property
     def partitions(self) -> dict[int, HostedPartition]:
-        """The partitions whose primary is this node."""
+        """The partitions with this node as primary."""
         return self.placements.hosted
 
     @property
     def full(self) -> bool:
-        """Whether the disk is below its floor, as the shell sees it: new messages are refused."""
+        """Whether free disk space is below its floor: new messages are refused. The shell sets it."""
         return self._publishing.full
 
     @full.setter
     def full(self, full: bool) -> None:
-        """Note what the shell found."""
         self._publishing.full = full
 
     @property
@@ -151,7 +152,7 @@ class StorageCore:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Events of this node by name, without those of its partitions."""
+        """Event counts of this node by name, without those of its partitions."""
         return self._turn.counts
 
     def event_counts(self) -> dict[str, int]:
@@ -165,17 +166,22 @@ class StorageCore:
         self._partitions.tick(hosted)
         return hosted.partition.served_ms
 
-    # --- the one entry
+    # --- the one entry point
 
     def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> StorageReady:
-        """Take the events of one turn; if it ``goes_on``, nothing of it is done or said before the rest is here."""
+        """Process the events of one iteration; return the work for the shell.
+
+        With ``goes_on`` more events follow in this iteration: no work is returned yet.
+        """
         begun, ends = self._goes_on, self._ends
         calm = not begun and self._begin(now) and not events
         self._turn.now = now
         self._publishing.copies_left = self.copies_max
         self._publishing.go_on()
         if ends:
-            self._publishing.copies_left = 0  # nothing of peers: the turn ends behind the message that it was in
+            self._publishing.copies_left = (
+                0  # no peer's event is taken: the iteration ends after the message whose fan-out is in progress
+            )
         left = self._take_some(events, now)
         self._ends = self._publishing.unfinished and (ends or not goes_on)
         self._goes_on = self._publishing.unfinished or (goes_on and not ends)
@@ -200,24 +206,24 @@ class StorageCore:
         return self._ready(now, left, short=False)
 
     def _take_some(self, events: Sequence[Event], now: float) -> list[Event]:
-        """Take events as far as copies are left; return what is left of those of peers."""
+        """Process events until the fan-out budget is used; return the unprocessed events of peers."""
         left: list[Event] = []
         for place, event in enumerate(events):
             if self._publishing.copies_left <= 0 and isinstance(event, FrameArrived | LinkUp | LinkDown):
                 return [*left, *events[place:]]
             left += self._take(event, now)
-            while self._moved:  # at once: what comes next in this turn may not overtake what waited
+            while self._moved:  # at once: later events of this iteration must not overtake pending requests
                 number = self._moved.pop(0)
                 self._partitions.here(number)
                 self._take_up_early(number)
         return left
 
     def _begin(self, now: float) -> bool:
-        """Begin a turn; return whether it looks at nothing of itself."""
+        """Begin an iteration; return whether it skips the partitions' timers."""
         turn = self._turn
         fenced = not self.lease.has_lease(now)
         if fenced != turn.fenced:
-            self._partitions.tick_all()  # served clocks went on, or stood, until the turn before
+            self._partitions.tick_all()  # served clocks ran, or were stopped, until the previous iteration
             turn.fenced = fenced
             if not fenced:
                 self._partitions.lease_came()
@@ -228,10 +234,10 @@ class StorageCore:
         return not self._sweeps
 
     def is_short(self, now: float) -> bool:
-        """Whether a turn is messages' alone: nothing else is due, and nothing was begun that it would go on with.
+        """Return whether an iteration has only messages to process: no other work is due or in progress.
 
-        Then the other parts are not asked: what they said at the end of the last full turn stands, for what they look
-        at is changed by control messages, links and time.
+        Then the other parts are skipped. Their deadlines from the last full iteration still hold, because only control
+        messages, links and time change them.
         """
         if not self._frames.of_partitions or now >= self._others_at or self._sweeps:
             return False
@@ -241,7 +247,7 @@ class StorageCore:
         return not (placements.users.stale or placements.tracing.desk.stale)
 
     def _take(self, event: Event, now: float) -> Sequence[Event]:
-        """Take an event; return what is left of a frame of messages, if copies of others have used up this go."""
+        """Process an event; return the rest of a frame of messages if the fan-out budget was used."""
         if isinstance(event, FrameArrived):
             return self._frames.take(event.peer, event.kind, event.payload, event.begin)
         if isinstance(event, BatchSynced):
@@ -269,18 +275,18 @@ class StorageCore:
 
     @property
     def _over(self) -> bool:
-        """Whether the map ended this incarnation, and not at its own word."""
+        """Whether the map ended this incarnation, and not by its own request."""
         return self.lease.ended and not self.stop.begun
 
     def _rests(self, now: float) -> bool:
-        """Whether a turn without events has nothing to do either."""
+        """Return whether an iteration without events has no other work either."""
         turn = self._turn
         left = turn.sends or turn.condemned or turn.orders or self._partitions.active or self._settling or self._slices
         left = left or now >= min(self.operators.next_deadline(), self.placements.users.next_deadline())
         return not left and not self._reports and now < self.placements.window.deadline and not self.placements.loading
 
     def _due_at(self) -> float:
-        """Return when some partition has something to do of itself."""
+        """Return when a partition next has work without an event."""
         return min(self._timers.next, self.placements.next_look, self._reports.next_again)
 
     def _link(self, peer: PeerKey, now: float, *, up: bool) -> None:
@@ -300,10 +306,10 @@ class StorageCore:
             else:
                 self.placements.link_down(peer.node, now)
 
-    # --- requests whose wait is over
+    # --- pending requests
 
     def _take_up_early(self, number: int) -> None:
-        """Go on with what waited for this node's map."""
+        """Process the messages and requests that were pending until this node's map."""
         for waiting in self._early.take(number):
             if isinstance(waiting, WaitingMessage):
                 self._publishing.waited_for_map(waiting)
@@ -311,7 +317,7 @@ class StorageCore:
                 self._requests.ask(waiting.peer, waiting.request)
 
     def _take_up(self, hosted: HostedPartition, waiting: Waiting) -> None:
-        """Go on with what waited until a partition serves."""
+        """Process a message or request that was pending until its partition serves."""
         if isinstance(waiting, WaitingMessage):
             self._publishing.waited_to_serve(hosted, waiting)
         elif isinstance(waiting, WaitingRequest):
@@ -321,7 +327,7 @@ class StorageCore:
         else:
             self._requests.scan(hosted, waiting.request, waiting.peer.node)
 
-    # --- partitions that nobody asks
+    # --- work without requests
 
     def _advance(self) -> None:
         now = self._turn.now
@@ -338,7 +344,7 @@ class StorageCore:
         self._reports.repeat(now)
 
     def _settle(self, now: float) -> None:
-        """Let some partitions go on towards serving: those that something happened to, and at times all."""
+        """Advance partitions towards serving: those with new events, and periodically all."""
         settled_epoch, active = self.lease.settled_epoch, self._partitions.active
         self._settling.look(now, (self.map.epoch, settled_epoch), active)
         left = ADVANCE_STEPS
@@ -358,11 +364,11 @@ class StorageCore:
 
     @property
     def _slices(self) -> bool:
-        """Whether the next turn has something to go on with."""
+        """Whether the next iteration has work to resume."""
         return bool(len(self._scans) or len(self._work))
 
     def _go_on(self, *, idle: bool) -> None:
-        """Do a slice of what may take long; what came in this turn is answered before, mostly."""
+        """Run one slice of long work, usually after this iteration's replies."""
         turn = self._turn
         if turn.fenced:
             return
@@ -374,7 +380,7 @@ class StorageCore:
         for scan, none in self._scans.go_on(turn.now, SLICE_STEPS - done):
             turn.tell(scan.edge, RetainedNone(scan.request.request, none))
 
-    # --- the end of a turn
+    # --- the end of an iteration
 
     def _ready(self, now: float, left: list[Event], *, short: bool) -> StorageReady:
         turn, batches = self._turn, self._batches
@@ -415,7 +421,7 @@ class StorageCore:
         return ready
 
     def _replicate(self, now: float, touched: list[int], *, fenced: bool) -> None:
-        """Answer primaries once this turn is on disk; stream to backups."""
+        """Reply to primaries once this iteration is on disk; stream to backups."""
         turn, batches = self._turn, self._batches
         for node, answer in self.placements.answers:
             batches.note_answer(node, encode_replica_message(answer))
@@ -425,7 +431,7 @@ class StorageCore:
         if fenced:
             return
         turn.sends.extend(self.placements.stream(now, touched, sweeps=self._sweeps))
-        if self.stop.begun:  # whose copies others look after from now on, and which backup stops too is theirs to see
+        if self.stop.begun:  # other nodes take over its copies, and they detect backups that stop too
             return
         for request in self.placements.wanted(now) if self._sweeps else ():
             if self.lease.leader:
@@ -450,7 +456,7 @@ class StorageCore:
         return self._short_deadline(now)
 
     def _short_deadline(self, now: float) -> float:
-        """Return when the next turn is due, where nothing but messages has happened since this was asked fully."""
+        """Return when the next iteration is due if only messages arrived since the last full computation."""
         self._sweep_at = max(self._due_at(), self._next_sweep)
         if self._turn.fenced:
             return self._others_due
@@ -473,7 +479,8 @@ class StorageCore:
                 unserved = hosted.waiting.leave(self.lease.newest_at)
                 if unserved:
                     self._early.put_back(number, unserved)
-        # Somebody asks for these already, and soon it would be forgotten: whoever asked knew this map, or an older one.
+        # Some node requests these already, and the requests would expire soon. The sender had this map or an older
+        # one.
         self._moved += [number for number in self._early.partitions() if number in self.placements.coming]
         left = before.keys() - self.partitions.keys()
         self._partitions.forget_left()
@@ -481,7 +488,7 @@ class StorageCore:
         self._tell_partitions(cluster_map)
 
     def _tell_partitions(self, cluster_map: ClusterMap) -> None:
-        """Tell those that serve which shards have other owners, and which edges are dead."""
+        """Pass changed shard owners and dead edges to the serving partitions."""
         changed, gone, came = self._changes.follow(cluster_map)
         if changed:
             self._reports.add([hosted for hosted in self.partitions.values() if hosted.serving], changed)

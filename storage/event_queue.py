@@ -1,11 +1,11 @@
-"""Events that wait for a storage node's loop: how many of them it takes in one go, and whose links wait to be read.
+"""The event queue of a storage node's loop: bounds of one quantum, and backpressure on links.
 
-So many that no client keeps the loop long. A frame of many messages or acknowledgements is taken in parts, in its
-order: an edge packs what its clients sent into one. Several such goes are one turn to the core, so that what is written
-to disk at once stays large; the loop sees to others between them.
+A quantum is short enough that no client occupies the loop for long. A frame of many messages or acknowledgements is
+processed in parts, in order: an edge packs the packets of all its clients into one. Several quanta form one iteration
+of the core, so the batches written to disk stay large. The loop serves other tasks between quanta.
 
-Each edge and each storage node has a lane (``wire/node/fair_queue.py``): behind an edge that sends more than this node
-takes waits that edge alone. Ends of syncs go first, and what routers send comes next.
+Each edge and each storage node has its own queue (``wire/node/fair_queue.py``): an edge that sends more than this node
+can process delays only itself. Completed syncs go first, then events of routers.
 """
 
 from storage.ready import BatchSynced, Event
@@ -18,15 +18,18 @@ from wire.node.fair_queue import FairQueue, LinkReading
 
 __all__ = ["StorageEventQueue"]
 
-WEIGHT_MAX = 2_000  # microseconds, about, of what is taken in one go
-TURN_WEIGHT = 9_000  # beyond it the core's turn ends: what it writes and says takes a third of that
-REQUEST_WEIGHT = 70  # it may end a session and begin another one; what it leaves to do is cut where that may be long
+WEIGHT_MAX = 2_000  # microseconds, estimated, of the events in one quantum
+TURN_WEIGHT = (
+    9_000  # microseconds, estimated; above it the core's iteration ends. Its writes and sends take a third of that.
+)
+REQUEST_WEIGHT = 70  # it may end a session and begin another one; long remainders are divided into slices
 MESSAGE_WEIGHT = 12  # of a message, for each of its partitions
 ACK_WEIGHT = 7
-SYNCED_WEIGHT = 200  # of a batch that is on disk: its rows leave the memory of what is not
-SHORT_BYTES = 1_000  # of a frame that is not looked into: its records are estimated
+SYNCED_WEIGHT = 200  # of a synced batch: its rows are removed from the unsynced overlay
+SHORT_BYTES = 1_000  # of a frame that is not parsed: its records are estimated
 RECORD_BYTES = 100
-# Of messages in one go of the core, plain ones among them: how many receivers one has is not known before it is taken.
+# Of messages in one quantum of the core, fast path included: the receivers of a message are unknown before it is
+# processed.
 COPIES_MAX = WEIGHT_MAX // MESSAGE_WEIGHT + 1
 
 RECORDS = {
@@ -39,19 +42,18 @@ class StorageEventQueue(FairQueue):
     """Events of all peers.
 
     Args:
-        links: Reads them; None in a simulation, where nobody sends without a bound.
+        links: Pauses and resumes reading; None in a simulation, where senders are bounded.
 
     Attributes:
-        goes_on: What was taken last and what is taken next are one turn to the core.
-        pressing: Somebody waits for one of them, whatever the core knows: not all are PUBACKs of subscribers, or a
-            link is not read.
+        goes_on: The last and the next batch belong to one iteration of the core.
+        pressing: An event must be processed now: not all are PUBACKs of subscribers, or a link is paused.
     """
 
     def __init__(self, links: LinkReading | None = None) -> None:
         super().__init__(_weigh, (TIER_EDGE, TIER_ROUTER), links)
         self.goes_on = self.pressing = False
-        self._weight = 0  # of the core's turn
-        self._left: dict[str, list[Event]] = {}  # was taken from a lane, and put back: by node, whose turn it is first
+        self._weight = 0  # of the core's iteration
+        self._left: dict[str, list[Event]] = {}  # requeued events by node, the next one first
         self._others_next = False
 
     def __bool__(self) -> bool:
@@ -59,14 +61,14 @@ class StorageEventQueue(FairQueue):
 
     @property
     def octets(self) -> int:
-        """Bytes of what waits."""
+        """Payload bytes of all queued events."""
         left = sum(
             len(event.payload) for some in self._left.values() for event in some if isinstance(event, FrameArrived)
         )
         return super().octets + left
 
     def append(self, event: Event) -> bool:
-        """Add the newest one of its peer; return whether that is not read any more from here on."""
+        """Add the newest event of its peer; return whether the peer's link is now paused."""
         if not self.pressing:
             acks = isinstance(event, FrameArrived) and event.kind == FrameKind.PUSH_ACK and only_pubacks(event.payload)
             self.pressing = not acks
@@ -75,10 +77,10 @@ class StorageEventQueue(FairQueue):
         return paused
 
     def take(self, *, own: bool = False) -> list[Event]:
-        """Remove and return what is taken next: something of the first event at least, if there is one.
+        """Remove and return the next batch: a part of the first event at least, if there is one.
 
         Args:
-            own: Only of what routers sent, and of this node.
+            own: Only events of routers and of this node.
         """
         taken: list[Event] = []
         if own or not self._left or self._others_next:
@@ -98,15 +100,15 @@ class StorageEventQueue(FairQueue):
         return taken
 
     def put_back(self, left: list[Event]) -> None:
-        """Keep what a go had no time for: of each node it comes before what waits in its lane, others in between."""
+        """Requeue unprocessed events: each goes before its node's queue, after the events of other nodes."""
         for event in left:
-            assert isinstance(event, FrameArrived | LinkUp | LinkDown), "what is no peer's is never left"
+            assert isinstance(event, FrameArrived | LinkUp | LinkDown), "only events of peers are requeued"
             self._left.setdefault(event.peer.node, []).append(event)
             self.pressing = True
 
 
 def _weigh(event: Event, begin: int, left: int) -> tuple[int, int]:
-    """Return the weight of what there is room for in an event, and where that ends in a frame; 0: with it."""
+    """Return the weight of the part of an event that fits, and its end in the frame; 0 if the event fits whole."""
     if not isinstance(event, FrameArrived):
         return SYNCED_WEIGHT if isinstance(event, BatchSynced) else 1, 0
     if event.kind in (FrameKind.CONTROLS, FrameKind.CONNECTS):

@@ -1,7 +1,8 @@
-"""Families of a storage node's partitions on its metrics page: drops, sessions, queues, retained messages, lag, epochs.
+"""Per-partition metric families of a storage node: drops, sessions, queues, retained messages, lag, epochs.
 
-One walk over the partitions finds what all families show: a node may have thousands, and a page goes on between them.
-Partitions that nothing happened to are not read again. Decision: docs/adr/0199-figures-are-kept-until-counted.md.
+One walk over the partitions collects the values of all families. A node may have thousands of partitions, so the walk
+yields between them. Unchanged partitions are not read again. Decision:
+docs/adr/0199-figures-are-kept-until-counted.md.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -16,14 +17,14 @@ from storage.state.timers import EndSession
 
 __all__ = ["expose_partitions"]
 
-AT_ONCE = 8  # partitions that are read anew, some 10 us
+AT_ONCE = 8  # partitions that are read without a yield, some 10 us
 
 
 class _Found:
-    """Figures that walks found; of partitions that serve, if nothing else is said."""
+    """Sums of a walk; of serving partitions unless noted."""
 
     def __init__(self) -> None:
-        self.online = self.sessions = self.queued = self.retained = 0  # of all partitions whose primary this node is
+        self.online = self.sessions = self.queued = self.retained = 0  # of all partitions with this node as primary
         self.epochs: dict[tuple[str, ...], float] = {}
         self.lags: dict[tuple[str, ...], float] = {}
         self.oldest_s: dict[tuple[str, ...], float] = {}
@@ -32,7 +33,7 @@ class _Found:
         self.fills = Histogram(FILL_BOUNDS)
 
     def add(self, told: PartitionMetrics, sign: int) -> None:
-        """Add a partition, or take away what was added of it."""
+        """Add the values of a partition (sign 1) or subtract them (sign -1)."""
         tally = told.tally
         if told.sessions:
             self.sessions += sign * told.sessions
@@ -56,22 +57,22 @@ class _Walk:
     """Walks over the partitions of a node.
 
     Args:
-        shown: Those that it serves.
-        figures: Of those whose primary it is.
+        shown: The partitions that it serves.
+        figures: Statistics of the partitions with this node as primary.
     """
 
     def __init__(self, shown: QueryRows, figures: StorageMetrics) -> None:
         self._shown = shown
         self._figures = figures
-        self._keys: dict[int, tuple[str, ...]] = {}  # labels, made once
-        self._found = _Found()  # sums over what is told
-        self._told: dict[int, PartitionMetrics] = {}  # by partition
-        self._queues: set[int] = set()  # partitions of which something is queued
+        self._keys: dict[int, tuple[str, ...]] = {}  # labels by partition, cached
+        self._found = _Found()  # sums over the exposed partitions
+        self._told: dict[int, PartitionMetrics] = {}  # last exposed values by partition
+        self._queues: set[int] = set()  # partitions with queued messages
 
     def steps(self) -> Generator[None, None, _Found]:
-        """Return what there is; others may have their turn at each step.
+        """Return the sums; other tasks may run at each yield.
 
-        A partition that nothing happened to since the walk before is not read again.
+        Partitions that have not changed since the last walk are not read again.
         """
         for _ in self._figures.count():
             yield
@@ -94,7 +95,7 @@ class _Walk:
         return self._found
 
     def _put(self, number: int, told: PartitionMetrics | None) -> None:
-        """Have a partition counted as it is told, None for one that has left."""
+        """Replace the counted values of a partition; None for one that has left."""
         before = self._told.pop(number, None)
         if before is not None:
             self._found.add(before, -1)
@@ -106,7 +107,7 @@ class _Walk:
                 self._queues.add(number)
 
     def _add_queues(self) -> None:
-        """Show ages and fills of what is queued, which no sum has."""
+        """Compute queue ages and fill ratios, which cannot be summed."""
         found = self._found
         found.oldest_s, found.fullest, found.fills = {}, 0.0, Histogram(FILL_BOUNDS)
         for number in sorted(self._queues):
@@ -121,7 +122,7 @@ class _Walk:
                 found.fills.total += tally.fill_sum
 
     def _tell(self, hosted: HostedPartition) -> PartitionMetrics:
-        """Return what is shown of a partition; it is kept while nothing happens to it."""
+        """Return the metrics of a partition, cached while it does not change."""
         partition, tally = hosted.partition, hosted.tally
         key = self._keys.get(partition.number)
         if key is None:
@@ -140,7 +141,9 @@ class _Walk:
             ending,
             bool(partition.sessions and partition.ages),
         )
-        if not (lag or ending or hosted.changed):  # acknowledgements, slices of work, a count that is not done
+        if not (
+            lag or ending or hosted.changed
+        ):  # acknowledgements, slices of work and an unfinished count change without an event
             hosted.told = told
         return told
 
@@ -152,14 +155,14 @@ def expose_partitions(
     event_counts: Callable[[], Mapping[str, int]],
     budget_bytes: int,
 ) -> None:
-    """Show what a node's partitions hold.
+    """Register the metrics of a node's partitions.
 
     Args:
-        metrics: The page.
+        metrics: The metrics page.
         shown: The partitions that this node serves.
-        figures: Of those whose primary it is.
+        figures: Statistics of the partitions with this node as primary.
         event_counts: Events of this node and of its partitions by name.
-        budget_bytes: Of one partition's retained payloads.
+        budget_bytes: Bound of one partition's retained payloads.
     """
     found = metrics.walked(_Walk(shown, figures).steps)
     _expose_events(metrics, metrics.shared(event_counts))
@@ -173,7 +176,7 @@ def expose_partitions(
     )
     metrics.gauge(
         "partition_lag_ops",
-        "Operations of a partition that its slowest copy in sync has not on its disk.",
+        "Operations of a partition that its slowest in-sync copy has not written to disk.",
         lambda: found().lags,
         ("partition",),
     )
@@ -183,21 +186,20 @@ def expose_partitions(
 
 
 def _expose_events(metrics: Metrics, event_counts: Callable[[], Mapping[str, int]]) -> None:
-    """Show what happened."""
     metrics.counter(
         "messages_dropped_total",
-        "Copies of messages that somebody should have had and did not get, by reason.",
+        "Messages dropped before delivery, counted on the node that dropped them, by reason.",
         lambda: count_drops(event_counts()),
         ("reason",),
     )
     metrics.counter(
         "repeats_total",
-        "Messages that came again and were dropped: nobody misses them.",
+        "Repeated messages that were received before and discarded.",
         lambda: count_repeats(event_counts()),
     )
     metrics.counter(
         "storage_events_total",
-        "All other events of this node by name, those of partitions that have left it included.",
+        "All other events of this node by name, including those of partitions that left it.",
         lambda: {
             (name,): float(count)
             for name, count in event_counts().items()
@@ -208,7 +210,6 @@ def _expose_events(metrics: Metrics, event_counts: Callable[[], Mapping[str, int
 
 
 def _expose_sessions(metrics: Metrics, found: Callable[[], _Found]) -> None:
-    """Show what sessions hold, together."""
     metrics.gauge(
         "sessions",
         "Durable sessions of these partitions, by state.",
@@ -218,23 +219,23 @@ def _expose_sessions(metrics: Metrics, found: Callable[[], _Found]) -> None:
     metrics.gauge("queued_messages", "Unconsumed entries of all sessions.", lambda: float(found().queued))
     metrics.gauge(
         "queued_bytes",
-        "Bytes of unconsumed entries, as queues are bounded by: topic, payload, properties and what an entry takes.",
+        "Bytes of unconsumed entries as in queue_bytes_max: topic, payload, properties and entry overhead.",
         lambda: float(found().queued_bytes),
     )
     metrics.gauge(
         "queue_oldest_seconds",
-        "Age of the oldest queued message of a partition; none where nothing is queued.",
+        "Age of the oldest queued message of a partition; absent if its queues are empty.",
         lambda: found().oldest_s,
         ("partition",),
     )
     metrics.gauge(
         "queue_fullest_ratio",
-        "Of the sessions served here, how full the fullest queue is, by messages or bytes; 1 is its bound.",
+        "Fill ratio of the fullest session queue served here, by messages or bytes; 1 is its bound.",
         lambda: found().fullest,
     )
     metrics.show(
         "queue_fill_ratio",
-        "Queues of the sessions served here that hold something, by how full they are now; 1 is the bound.",
+        "Non-empty session queues served here by current fill ratio; 1 is the bound.",
         lambda: found().fills,
     )
     metrics.gauge(

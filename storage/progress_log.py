@@ -1,6 +1,6 @@
-"""Lines of a storage node's log about what it waits for, what it reads from its store, and copies that it makes anew.
+"""Log lines about a storage node's startup, store reads and copies that it rebuilds.
 
-Decides when they are said. Why a node waits is put in words by ``wire/node/startup_log.py``.
+This module decides when a line is logged. ``wire/node/startup_log.py`` has the reasons for waiting.
 """
 
 import logging
@@ -16,21 +16,21 @@ __all__ = ["ProgressLog"]
 
 logger = logging.getLogger(__name__)
 
-PROGRESS_S = 1.0  # between two lines about copies that are made anew
+PROGRESS_S = 1.0  # between two lines about copies that are rebuilt
 
 
 class ProgressLog:
-    """Looks at a node once a second at most.
+    """Logs a node's progress at most once a second.
 
     Args:
-        lease: Its lease and map.
-        placements: Its copies.
-        figures: Of its partitions.
-        seeds: Where it looks for routers (node.seeds).
-        fault: Returns why a router that answered made no link with this node; "" if it did.
+        lease: The node's lease and map.
+        placements: The node's copies.
+        figures: Statistics of its partitions.
+        seeds: Addresses of routers (node.seeds).
+        fault: Returns why a router that answered opened no link to this node; "" if it did.
 
     Attributes:
-        catches_up: Copies are made anew here, as of the last look.
+        catches_up: Copies were being rebuilt at the last check.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class ProgressLog:
         self._seeds = seeds
         self._fault = fault
         self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
-        self._told_at = -1  # epoch of the map when copies were last looked at
+        self._told_at = -1  # map epoch of the last check of copies
         self._look_at = 0.0
-        self._reads = False  # partitions from the store
+        self._reads = False  # partitions are being read from the store
 
     def look(self, now: float) -> None:
-        """Say how far this node is with reading its partitions, and with copies that it makes anew."""
+        """Log the progress of reading partitions and of rebuilding copies."""
         if now < self._look_at:
             return
         self._look_at = now + PROGRESS_S
@@ -77,5 +77,5 @@ class ProgressLog:
         self.catches_up = missing > 0
 
     def waits_for(self, now: float) -> str:
-        """Return why this node serves nothing, in one line; "" if it serves."""
+        """Return why this node does not serve, in one line; "" if it serves."""
         return missing_from_routers(self._lease, now, self._seeds, self._fault()) or self._gaps.reason(self._lease.map)

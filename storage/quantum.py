@@ -1,7 +1,7 @@
-"""Goes of a storage node's core: parts of one turn, taken one after the other until others have theirs.
+"""Quanta of a storage node's core: parts of one iteration, run in sequence until the time budget is used.
 
-A turn ends where the core says so, though more has come: it ends behind a message that it was in the middle of. What
-it asks for is carried out before the next one begins. Decision: docs/adr/0205-goes-end-inside-a-message.md.
+The core ends an iteration even if more events are queued, when a message's fan-out is in progress. Its work is carried
+out before the next iteration begins. Decision: docs/adr/0205-goes-end-inside-a-message.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,27 +14,25 @@ __all__ = ["QuantumRunner", "take_goes"]
 
 
 class QuantumRunner(Protocol):
-    """The core, as this module uses it."""
-
     def handle(self, now: float, events: Sequence[Event], *, goes_on: bool = False) -> StorageReady:
-        """Take events; ``goes_on``: more have come."""
+        """Process events; ``goes_on``: more events of this iteration follow."""
         ...
 
 
 def take_goes(
     core: QuantumRunner, events: StorageEventQueue, clock: Callable[[], float], others_at: float, *, own: bool
 ) -> StorageReady:
-    """Take what waits, until the turn is over or others have theirs; return the work of the last go.
+    """Process queued events until the iteration ends or the time budget is used; return the last result.
 
     Args:
-        core: Takes it.
-        events: What waits.
-        clock: As the core has it.
-        others_at: When no other go is begun.
-        own: Only of what routers sent, and of this node.
+        core: Processes the events.
+        events: The event queue.
+        clock: The core's clock.
+        others_at: End of the time budget: no quantum begins after it.
+        own: Only events of routers and of this node.
     """
     while True:
-        taken = events.take(own=own)  # nothing: it is time for something of the core's own, or will soon be
+        taken = events.take(own=own)  # may be empty: the core's own timer is due now or soon
         ready = core.handle(clock(), taken, goes_on=events.goes_on)
         events.put_back(ready.left)
         if not (ready.goes_on and events.goes_on) or clock() >= others_at:

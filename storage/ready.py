@@ -1,4 +1,4 @@
-"""Events of a turn of a storage node's core, and the work that it asks of its shell."""
+"""Events of an iteration of a storage node's core, and the work that it returns to its shell."""
 
 from dataclasses import dataclass, field
 
@@ -22,15 +22,19 @@ Event = FrameArrived | LinkUp | LinkDown | BatchSynced | NodeTick
 
 @dataclass(slots=True)
 class StorageReady:
-    """Work for the shell: commit and sync the writes as batch ``commit``; send now what ``sends`` holds."""
+    """Work for the shell: send ``sends`` now; commit and sync ``writes`` as batch ``batch``."""
 
-    batch: int = 0  # its number; 0: nothing to write
+    batch: int = 0  # number of the batch; 0: no writes
     writes: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     sends: list[Output] = field(default_factory=list)
     next_deadline: float = float("inf")
-    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
-    orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, what it passed on)
-    ended: bool = False  # this incarnation is dead in the map: start anew
-    left: list[Event] = field(default_factory=list)  # was not taken: it is the first of its peers in a later go
-    goes_on: bool = False  # the turn is not over: there is no work of it yet
-    stopped: bool = False  # the orderly stop is over: end the process
+    condemned: list[tuple[PeerKey, str]] = field(
+        default_factory=list
+    )  # peers that violated the protocol, and how: close their links
+    orders: list[tuple[str, OrderNode]] = field(default_factory=list)  # (router, forwarded order)
+    ended: bool = False  # the map declares this incarnation dead: restart the node
+    left: list[Event] = field(
+        default_factory=list
+    )  # unprocessed events: they are the first of their peers in a later quantum
+    goes_on: bool = False  # the iteration has not ended: it returns no work yet
+    stopped: bool = False  # the orderly stop is complete: end the process

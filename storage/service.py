@@ -1,4 +1,4 @@
-"""The storage node's process: links, store, group commit and the core joined in one loop. Decides nothing itself."""
+"""The storage node's process: links, store, group commit and the core joined in one loop. It makes no decisions."""
 
 import gc
 import logging
@@ -65,13 +65,13 @@ __all__ = ["StorageService", "main"]
 
 logger = logging.getLogger(__name__)
 
-TICK_MAX_S = 0.25  # the loop turns at least this often while partitions load or the disk is full
-IDLE_TICK_MAX_S = 1.0  # otherwise: the core names every deadline, and a wake-up with cold caches costs as much as work
-LAST_SYNC_S = 1.0  # at an orderly end; what was acknowledged is on disk before that
-ROOM_LOOK_S = 0.1  # between two looks at the free space of the disk
-ACKS_REST_S = 0.05  # that PUBACKs of subscribers wait for other news at most, while no window is full
-OTHERS_EVERY_S = 0.001  # other tasks of this process have their turn so often, if a part takes no longer
-# What the loop may wait for the interpreter lock behind another thread that computes, an export for example.
+TICK_MAX_S = 0.25  # minimum loop interval while partitions load or the disk is full
+IDLE_TICK_MAX_S = 1.0  # otherwise: the core returns every deadline, and a wakeup with cold caches costs as much as work
+LAST_SYNC_S = 1.0  # timeout of the last sync at an orderly end; acknowledged operations are on disk before it
+ROOM_LOOK_S = 0.1  # interval of the free space check
+ACKS_REST_S = 0.05  # maximum delay of subscribers' PUBACKs without other events while no window is full
+OTHERS_EVERY_S = 0.001  # time budget of one call: other tasks of this process run after it
+# Time that the loop may wait for the interpreter lock behind another computing thread, such as an export.
 SLOW_SYNC_S = 64e-6 * 2**11  # 0.13 s, a bound of the histogram
 SWITCH_S = 0.0005
 
@@ -92,10 +92,10 @@ def _wall_ms() -> int:
 
 
 def _tend_garbage(*, loading: bool) -> None:
-    """Keep the collector away from what partitions read from the store: many objects that stay, and are no garbage.
+    """Disable garbage collection while partitions load, then freeze their objects: many, long-lived, and no garbage.
 
-    It would walk them again and again: more than half of the time of reading 6 000 sessions, and a pause of the loop
-    each time later.
+    The collector would traverse them repeatedly. That takes over half of the time of reading 6 000 sessions, and
+    pauses the loop later.
     """
     if loading and gc.isenabled():
         gc.disable()
@@ -115,7 +115,7 @@ class StorageService:
         self._deadline = 0.0  # of the core
         self._turned_at = 0.0
         self._serves = self._over = False
-        self._cluster_map = ClusterMap("")  # as this node follows it
+        self._cluster_map = ClusterMap("")  # as this node has applied it
         self._hub = LinkHub(
             process.identity,
             process.contexts,
@@ -130,11 +130,11 @@ class StorageService:
             roster=Roster(lambda: self._cluster_map),
         )
         self._events = StorageEventQueue(self._hub)
-        self._frames_lost: set[str] = set()  # nodes that frames did not reach, until the core knows
+        self._frames_lost: set[str] = set()  # nodes that did not receive some frames, until the core processes it
         self._audit = AuditService(config.node, process.folder.path)
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
         self._peers: dict[str, tuple[str, str, int]] = {}
-        self._followed = -1  # epoch of the map that they are from
+        self._followed = -1  # map epoch of ``_peers``
         self._said_ready, self._submitted = False, 0
         self._look_at = 0.0
         self._created = CreatedMarker(self._process.folder.path)
@@ -143,11 +143,11 @@ class StorageService:
     def _open_store(self) -> WalStore:
         """Open or create the store.
 
-        ``_whole`` says whether it may hold all that this node ever acknowledged: never when it was created just now,
-        nor in later incarnations before the map has heard of that.
+        ``_whole`` is False if the store may lack operations that this node acknowledged: when it was created just now,
+        and in later incarnations until the map records the loss.
 
         Raises:
-            StoreDamaged, StoreIncomplete: It is to be put aside.
+            StoreDamaged, StoreIncomplete: The caller quarantines the store.
         """
         if not self._path.exists():
             self._created.write()
@@ -186,11 +186,11 @@ class StorageService:
         return PartitionLedger(number, self._ledger, _wall_ms) if self._ledger.enabled else None
 
     async def run(self) -> None:
-        """Serve until cancelled, until the map ends this incarnation, or until the store turns out to lack something.
+        """Serve until cancelled, until the map ends this incarnation, or until the store is found incomplete.
 
-        What lost acknowledged commits, or has a damaged page (most are read long after the store was opened), is put
-        aside, and the next incarnation begins without it: the library cannot open another file of that name in this
-        one.
+        A store that lost acknowledged commits or has a damaged page is quarantined. Most pages are read long after the
+        store was opened. The next incarnation starts with an empty store, because the library cannot open a second
+        file of that name in this process.
         """
         try:
             self._store = self._open_store()
@@ -203,7 +203,7 @@ class StorageService:
             try:
                 aside = quarantine(self._path)
             except StoreError as refused:
-                raise UserError(f"{damage}; not put aside: {refused}") from None
+                raise UserError(f"{damage}; the store was not quarantined: {refused}") from None
             say(logger, "store.put_aside", problem=damage, path=aside)
             self._process.put_aside = True
 
@@ -274,7 +274,7 @@ class StorageService:
         return Exporter(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_aside)
 
     def _export_dir(self) -> Path:
-        """Return where exports may be written: as set, else beside the store."""
+        """Return the folder for exports: as configured, else beside the store."""
         return self._config.storage.export_dir or self._process.folder.path / "exports"
 
     def _commit_settings(self) -> GroupCommitSettings:
@@ -283,7 +283,7 @@ class StorageService:
     def _partition_settings(self) -> PartitionSettings:
         return PartitionSettings(**shared_values(self._config.storage, PartitionSettings))
 
-    # --- what happens
+    # --- events
 
     def _push(self, event: Event) -> None:
         self._events.append(event)
@@ -296,7 +296,7 @@ class StorageService:
                 self._push(FrameArrived(peer, kind, payload))
                 return
             if not isinstance(question, Admin):
-                raise LinkError("an operator asks, and does nothing else")
+                raise LinkError("an operator's link carries queries only")
             reply = self._verbs.asked(peer, question) or self._desk.ask(question, operator_of(peer))
             self._verbs.replied(peer.node, reply, partial(self._reply, peer.node))
             return
@@ -313,17 +313,17 @@ class StorageService:
         self._hub.send(router, FrameKind.CONTROL, encode_control(answer))
 
     def _on_durable(self, commit: int) -> None:
-        self._events.append(BatchSynced(commit))  # likewise
+        self._events.append(BatchSynced(commit))  # ``_turn_at_once`` follows
 
     def _room(self, node: str) -> int:
-        """Return how many bytes the link to a node takes now."""
+        """Return how many bytes the link to a node accepts now."""
         link = self._hub.link(node)
         return 0 if link is None else link.room()
 
     # --- the loop
 
     async def _loop(self) -> None:
-        """Turn when it is time, or when there is more to do than was done at once, until this node's end."""
+        """Run an iteration at each deadline and whenever events are left, until this node stops."""
         self._serves = True
         while not self._over:
             steady = self.core.serving and not self.core.full and not self._progress.catches_up
@@ -334,7 +334,7 @@ class StorageService:
             self._wake = trio.Event()
             if self._presses or boot_time() >= min(self._deadline, self._wakes_at):
                 self._turn()
-                if self._presses:  # what was written is synced already
+                if self._presses:  # previous writes are synced already
                     self._wake.set()
             self._process.check_cluster(self.core.lease.cluster, self._hub.table)
         self._serves = False
@@ -345,22 +345,25 @@ class StorageService:
 
     @property
     def _presses(self) -> bool:
-        """Whether somebody waits for an event that may be taken now: while the disk is behind only for one of its own.
+        """Whether an event needs processing now.
 
-        Leases go on then, and what edges sent waits, and is not read any more when it is much.
+        While the disk is congested, only events of routers and of this node count. Leases are renewed then. Events of edges stay queued, and links with long queues are paused.
         """
         return self._events.own if self._committer.congested else self._events.pressing
 
     def _turn_at_once(self) -> None:
-        """Turn in the task that has read something, or that learned of a sync: the loop's would be one wake-up more."""
+        """Run an iteration in the task that read a frame or finished a sync.
+
+        The loop's own task would cost one more wakeup.
+        """
         if self._events.goes_on or self._committer.congested:
             self._wake.set()
         elif self._events and self._serves:
             if self._events.pressing or boot_time() < self.core.crowded_until:
                 self._turn()
                 if self._events.pressing and not self._events.goes_on:
-                    self._turn()  # what was written is synced already
-            else:  # nobody's window is full: PUBACKs go with what comes next
+                    self._turn()  # previous writes are synced already
+            else:  # no window is full: PUBACKs are processed with the next events
                 self._deadline = min(self._deadline, boot_time() + ACKS_REST_S)
             if self._events.pressing or self._deadline < self._wakes_at:
                 self._wake.set()
@@ -382,7 +385,7 @@ class StorageService:
             self._wake.set()
 
     def _take_some(self) -> StorageReady:
-        """Take events for about a millisecond: of a turn that goes on, as many parts as that lasts."""
+        """Process events for about a millisecond, as several quanta of one iteration."""
         own = self._committer.congested
         ready = take_goes(self.core, self._events, boot_time, boot_time() + OTHERS_EVERY_S, own=own)
         if self._events.own or (self._events and not self._committer.congested):
@@ -396,7 +399,7 @@ class StorageService:
         self._wake.set()
 
     async def _end_in_order(self) -> None:
-        """Nothing is decided any more: what was handed out reaches the disk, and the links."""
+        """Write and send the committed work; no new decision is made."""
         kept = len(self.core.partitions)
         say(logger, "node.stopped", waits=f"; {f'{kept} partitions wait' if kept else 'nothing waits'} for this node")
         with trio.move_on_after(LAST_SYNC_S):
@@ -404,7 +407,7 @@ class StorageService:
         await self._hub.drain()
 
     def _look_for_room(self) -> None:
-        """Refuse messages before they are ordered: what was ordered must be written, whatever the floor."""
+        """Refuse new messages when the disk is full, before they get an operation: operations are always written."""
         if boot_time() < self._look_at:
             return
         self._look_at = boot_time() + ROOM_LOOK_S
@@ -421,8 +424,8 @@ class StorageService:
 
     def _carry_out(self, ready: StorageReady) -> None:
         self._process.give_way()
-        self._ledger.flush(_wall_ms())  # no operation is committed before its records can be found
-        self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
+        self._ledger.flush(_wall_ms())  # an operation is committed only after its ledger records
+        self._follow_map()  # first: the sends belong to the incarnations of the current map
         for peer, why in ready.condemned:
             self._hub.condemn(peer, why)
         for router, order in ready.orders:
@@ -456,7 +459,7 @@ class StorageService:
         metrics.gauge("partitions_primary", "Partitions served here.", lambda: float(len(core.partitions)))
         metrics.gauge(
             "partitions_catching_up",
-            "Copies that are made anew here.",
+            "Copies of partitions that are being rebuilt here.",
             lambda: float(core.placements.catching_up()[0]),
         )
         shown = QueryRows(core.node, core.placements.hosted, lambda: core.map, core.served_ms, _wall_ms)
@@ -464,35 +467,35 @@ class StorageService:
         expose_partitions(metrics, shown, core.figures, core.event_counts, budget_bytes)
         metrics.show(
             "store_wal_fsync_seconds",
-            "Syncs of the store's log, as long as the disk took.",
+            "Duration of the syncs of the store's write-ahead log.",
             lambda: self._syncs.lengths,
         )
-        metrics.counter("store_syncs_total", "Syncs of the store's log.", lambda: float(self._committer.syncs))
+        metrics.counter("store_syncs_total", "Syncs of the write-ahead log.", lambda: float(self._committer.syncs))
         metrics.counter(
             "store_slow_syncs_total",
-            f"Those that took more than {SLOW_SYNC_S:.2f} s.",
+            f"Syncs of the write-ahead log that took more than {SLOW_SYNC_S:.2f} s.",
             lambda: float(self._syncs.lengths.above(SLOW_SYNC_S)),
         )
-        metrics.counter("store_rows_total", "Rows written.", lambda: float(self._committer.rows))
+        metrics.counter("store_rows_total", "Rows written to the store.", lambda: float(self._committer.rows))
         metrics.gauge(
             "store_compaction_pending_bytes",
-            "Log of the store that is not in its data file yet.",
+            "Bytes of the write-ahead log that are not in the data file yet.",
             lambda: float(self._store.unmoved_bytes),
         )
         metrics.gauge(
-            "links_waiting_bytes", "Frames that were read and wait for their turn.", lambda: float(self._events.octets)
+            "links_waiting_bytes", "Bytes of received frames in the event queue.", lambda: float(self._events.octets)
         )
         metrics.counter(
             "links_paused_total",
-            "Times that an edge's link was not read until this node had worked off what it sent.",
+            "Times that reading of an edge's link was paused until its queued events were processed.",
             lambda: float(self._events.pauses),
         )
-        metrics.gauge("store_full", "1 while messages are refused for want of disk.", lambda: float(core.full))
+        metrics.gauge("store_full", "1 while messages are refused for lack of disk space.", lambda: float(core.full))
         metrics.explain(lambda: self._progress.waits_for(boot_time()))
         metrics.pool("node_links", lambda: self._hub.handshakes.counts)
         metrics.counter(
             "links_refused_total",
-            "Connections to the port of links that were not taken, incarnations that broke the protocol, by reason.",
+            "Refused connections to the link port and incarnations closed for protocol violations, by reason.",
             self._hub.refused_by_reason,
             ("reason",),
         )

@@ -1,11 +1,11 @@
-"""Partitions on this node: which are served, how each comes to serve, and what waits until then.
+"""Partitions on this node: their phases from backup to serving primary, and pending requests.
 
-Owns: The way from backup to primary and back, loading, requests that came too early, and work in slices.
+Owns: promotion and demotion, loading, requests that arrived too early, and work in slices.
 
-Doors: ``placements`` follows the map, ``hosted_partition`` joins the parts of one partition.
+Entry points: ``placements`` follows the map, ``hosted_partition`` joins the parts of one partition.
 
-Always holds: Loading, settling, polling, serving: a partition answers in the last state only. What waits has a bound
-and an order.
+Invariant: loading, settling, polling, serving: a partition replies in the last phase only. Pending requests have a
+bound and an order.
 
 May import: storage.state, storage.messages, storage.sessions, storage.replication.
 """

@@ -1,15 +1,15 @@
-"""Partitions on their way to serving: which of them may be able to go on, so that a turn need not look at all.
+"""Partitions on their way to serving: selects those that may advance, so that an iteration need not check all.
 
-A partition is looked at when something happened to it, all of them when the map or its settled epoch moved, and at
-times, because edges are asked again. A turn lets a bounded number go on.
+A partition is checked after an event of its own. All are checked when the map or its settled epoch changed, and
+periodically, because edges are polled again. An iteration advances a bounded number.
 """
 
 from collections.abc import Container, Iterable
 
 __all__ = ["ADVANCE_STEPS", "PartitionActivation"]
 
-ADVANCE_STEPS = 100  # of ten microseconds, in a turn, for partitions that go on towards serving
-ADVANCE_AGAIN_S = 0.1  # between two looks at those that wait for others
+ADVANCE_STEPS = 100  # of ten microseconds, in an iteration, for partitions on their way to serving
+ADVANCE_AGAIN_S = 0.1  # interval of the check of all waiting partitions
 
 
 class PartitionActivation:
@@ -17,8 +17,8 @@ class PartitionActivation:
 
     def __init__(self) -> None:
         self._waiting: dict[int, None] = {}
-        self._to_advance: dict[int, None] = {}  # those of them that may be able to go on
-        self._advanced_for = (-1, -1)  # the map's epoch and the settled one when all were looked at
+        self._to_advance: dict[int, None] = {}  # those of them that may be able to advance
+        self._advanced_for = (-1, -1)  # map epoch and settled epoch of the last check of all
         self._next_look = float("-inf")
 
     def __len__(self) -> int:
@@ -28,25 +28,25 @@ class PartitionActivation:
         return number in self._waiting
 
     def add(self, number: int) -> None:
-        """Note that a partition came to this node."""
+        """Add a partition that came to this node."""
         self._waiting[number] = None
 
     def forget(self, number: int) -> None:
-        """Forget a partition that serves now."""
+        """Remove a partition that serves now."""
         del self._waiting[number]
 
     def keep_only(self, hosted: Container[int]) -> None:
-        """Forget the partitions whose primary is another node now."""
+        """Remove the partitions that have another primary now."""
         for number in [number for number in self._waiting if number not in hosted]:
             del self._waiting[number]
 
     def look(self, now: float, epochs: tuple[int, int], active: Iterable[int]) -> None:
-        """Find the partitions that may be able to go on.
+        """Select the partitions that may be able to advance.
 
         Args:
             now: Seconds.
             epochs: Of the map, and the settled one.
-            active: Partitions that something happened to in this turn.
+            active: Partitions with events in this iteration.
         """
         if epochs != self._advanced_for or now >= self._next_look:
             self._advanced_for = epochs
@@ -56,18 +56,18 @@ class PartitionActivation:
             self._to_advance.update((number, None) for number in active if number in self._waiting)
 
     def take(self) -> int | None:
-        """Return the next partition to look at, None if there is no other."""
+        """Return the next partition to check, None if there is no other."""
         number = next(iter(self._to_advance), None)
         if number is not None:
             del self._to_advance[number]
         return number
 
     def look_again(self, number: int) -> None:
-        """Note that a partition is on its way still, and may go on in the next turn."""
+        """Select a partition again for the next iteration."""
         self._to_advance[number] = None
 
     def deadline(self, now: float) -> float:
-        """Return when to look again; infinity while every partition serves."""
+        """Return the time of the next check; infinity while every partition serves."""
         if not self._waiting:
             return float("inf")
         return now if self._to_advance else self._next_look

@@ -1,7 +1,7 @@
-"""When partitions have something to do of themselves: one time per partition, the earliest known.
+"""Deadlines of partitions: one time per partition, the earliest known.
 
-An idle partition has none and costs nothing. A time may be too early, for the served clock can stand: whoever takes a
-partition looks whether something is due, and sets the next time.
+An idle partition has none and costs no time. A deadline may be too early, because the served clock can stop: the
+caller checks whether work is due, and sets the next deadline.
 """
 
 from heapq import heapify, heappop, heappush
@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 __all__ = ["NEVER", "Deadlines"]
 
 NEVER = float("inf")
-STALE_MIN = 64  # entries of times that became earlier, below which the heap is not built anew
+STALE_MIN = 64  # superseded heap entries below which the heap is not rebuilt
 
 
 class Deadlines:
@@ -28,7 +28,7 @@ class Deadlines:
         return number in self._at
 
     def set(self, number: int, when: float) -> None:
-        """Look at a partition then, unless it is looked at sooner anyway."""
+        """Set a partition's deadline, unless it has an earlier one."""
         if when < self._at.get(number, NEVER):
             self._at[number] = when
             heappush(self._heap, (when, number))
@@ -37,7 +37,7 @@ class Deadlines:
                 heapify(self._heap)
 
     def take(self, now: float, most: int) -> list[int]:
-        """Return up to ``most`` partitions whose time has come, and forget their times."""
+        """Return up to ``most`` partitions whose deadline has passed, and remove their deadlines."""
         taken: list[int] = []
         while self.next <= now and len(taken) < most:
             _, number = heappop(self._heap)
@@ -46,7 +46,7 @@ class Deadlines:
         return taken
 
     def forget(self, number: int) -> None:
-        """A partition is not here any more."""
+        """Remove a partition that is not here any more."""
         self._at.pop(number, None)
 
     @property

@@ -1,4 +1,4 @@
-"""All orders of one partition to edges: its wills, and copies that ended members of shared groups left."""
+"""All orders of one partition to edges: its wills, and redispatched copies of shared groups."""
 
 from storage.state.order_window import OrderWindow
 
@@ -16,20 +16,20 @@ class EdgeOrders:
 
     @property
     def lack_edge(self) -> bool:
-        """Whether some wait because no edge was alive."""
+        """Whether orders are pending because no edge was alive."""
         return any(window.lacks_edge for window in self._windows)
 
     def serve(self) -> None:
-        """Begin to send: this node serves the partition from now on."""
+        """Start sending orders: this node serves the partition from now on."""
         for window in self._windows:
             window.begin()
 
     def edge_came(self) -> None:
-        """Send those that waited because no edge was alive."""
+        """Send the orders that waited for a live edge."""
         for window in self._windows:
             window.edge_came()
 
     def frames_lost(self, edge: str) -> None:
-        """Send those again whose frames to an edge were lost."""
+        """Send an edge's orders again, because frames to it were lost."""
         for window in self._windows:
             window.frames_lost(edge)

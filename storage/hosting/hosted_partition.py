@@ -1,19 +1,19 @@
-"""A partition at its primary: the parts that decide for it, and the phases in which it comes to serve.
+"""A partition at its primary: its components, and its phases until it serves.
 
-| phase | holds | ends once | next |
+| phase | state | ends when | next |
 |---|---|---|---|
-| loading | the whole log is applied, on its way to the disk; rows are read in slices | all rows are read | settling |
-| settling | the state is whole; the log goes to every copy in sync | log committed, map epoch settled | polling |
-| polling | each edge that was alive is asked which connections it holds | all are taken, or are dead | serving |
-| serving | requests are carried out; the served clock and its timers run | never | |
+| loading | the whole log is applied and being synced; rows are read in slices | all rows are read | settling |
+| settling | the state is complete; the log is sent to the in-sync copies | log committed, map epoch settled | polling |
+| polling | each live edge is polled for its connections | all replies are processed, or their edges dead | serving |
+| serving | requests are processed; the served clock and its timers run | never | |
 
-The map epoch is settled when the former primary acknowledged it, or when its lease surely ran out. Before the last
-phase the served clock stands and nothing is answered: requests wait in ``waiting``, in order and bounded, and the core
-takes them up as soon as the partition serves.
+The map epoch is settled when the former primary acknowledged it, or when its lease has certainly expired. Before the
+last phase the served clock is stopped and no reply is sent. Requests are pending in ``waiting``, in order and bounded;
+the core processes them as soon as the partition serves.
 
-A phase never goes back. From each of them the map can end it: ``Placements`` drops the object, and the copy stays as a
-backup's. An epoch that follows at once, with this node still the primary, changes no phase. Source: docs/protocol.md
-sections 9, 10.
+A phase never goes back. The map can end any phase: ``Placements`` drops the object, and the copy becomes a backup's.
+An epoch that follows directly, with this node still the primary, changes no phase. Source: docs/protocol.md sections
+9, 10.
 """
 
 from collections.abc import Callable, Iterator
@@ -62,18 +62,19 @@ from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 
 __all__ = ["HostedPartition", "PartitionCounters", "PartitionMetrics", "PartitionPhase", "TakeUp"]
 
-POLL_AGAIN_S = 0.2  # the first time; each time twice as long, for many partitions ask at once
+POLL_AGAIN_S = 0.2  # the first interval, doubled each time, because many partitions poll at once
 POLL_AGAIN_MAX_S = 1.6
-SESSIONS_PER_EPOCH_BITS = 28  # of the 48 that count sessions: more than a partition ever makes under one epoch
+# Of the 48 bits of session counters: more sessions than a partition creates under one epoch
+SESSIONS_PER_EPOCH_BITS = 28
 ORDERS_PER_EPOCH_BITS = 32
-INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have counted
+INBOUND_SKIPPED = 1 << 32  # QoS 2 messages of one session that a lost copy may have numbered
 CLAIMS_MAX = 1_000_000  # of one edge: as many as it can hold of one partition, and more
-DUE_MAX = 500  # of those taken from the clock at once: a million sessions may expire together
+DUE_MAX = 500  # timers taken from the clock at once: a million sessions may expire together
 STEPS_PER_TIMER = 4  # of about ten microseconds
-TIMER_STEPS = 100  # for the timers of one turn
-REQUEST_STEPS = 3  # for one that waited until this partition serves
+TIMER_STEPS = 100  # for the timers of one iteration
+REQUEST_STEPS = 3  # for a request that was pending until this partition serves
 STEPS_PER_ADVANCE = 3  # of about ten microseconds
-COUNTED_AT_ONCE = 250  # sessions, of which one costs no more than a row that is read
+COUNTED_AT_ONCE = 250  # sessions; counting one costs no more than reading a row
 SESSION_BYTES = 256  # rows of a session without its queue, roughly
 
 
@@ -90,7 +91,7 @@ FILL_BOUNDS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class PartitionCounters(NamedTuple):
-    """Content of a partition when it was counted last."""
+    """Content of a partition at its last count."""
 
     online: int  # sessions
     queued: int  # unconsumed entries
@@ -98,13 +99,13 @@ class PartitionCounters(NamedTuple):
     bytes: int
     fill: float  # of the fullest queue, by messages or bytes; 1 is its bound
     subscriptions: int = 0
-    fills: tuple[int, ...] = (0,) * (len(FILL_BOUNDS) + 1)  # queues that hold something, by how full they are
+    fills: tuple[int, ...] = (0,) * (len(FILL_BOUNDS) + 1)  # histogram of the fill ratios of non-empty queues
     fill_sum: float = 0.0
     queue_bytes: int = 0
 
 
 class PartitionMetrics(NamedTuple):
-    """A partition as a page of figures shows it."""
+    """A partition's values on the metrics page."""
 
     key: tuple[str, ...]  # its labels
     serving: bool
@@ -114,8 +115,8 @@ class PartitionMetrics(NamedTuple):
     tally: PartitionCounters
     retained: int  # messages
     retained_bytes: int
-    ending: int  # sessions whose rows are not all deleted yet
-    ages: bool  # something is queued, and grows older
+    ending: int  # ended sessions with undeleted rows
+    ages: bool  # its queues are not empty, so their age grows
 
 
 class HostedPartition:
@@ -148,23 +149,23 @@ class HostedPartition:
         self.delivery.targets.forget_routes = self.lane.forget_routes
         self.tally = PartitionCounters(0, 0, 0, 0, 0.0)
         self._size = (0, 0)
-        self.changed = True  # since it was counted
-        self.told: PartitionMetrics | None = None  # kept until it is counted again
+        self.changed = True  # since the last count
+        self.told: PartitionMetrics | None = None  # cached until the next count
         self.phase = PartitionPhase.LOADING
-        self.serving = False  # the last phase; asked several times for each message
-        self.served_from_ms = 0  # the served clock when it began
+        self.serving = False  # the last phase; a field, because each message reads it several times
+        self.served_from_ms = 0  # the served clock at the start of the phase
         self.placed_at = 0  # map epoch that made this node the primary
-        self.loaded_to = 0  # op_index that every replica in sync must have before this one serves
+        self.loaded_to = 0  # op_index that every in-sync replica must have before this one serves
         self._map = cluster_map
-        self._polled: dict[str, int] = {}  # live edges that have not answered the claims poll
-        self._claimed: dict[str, list[Claim]] = {}  # of those, what the pieces said that came so far
-        self._taken: dict[str, Iterator[int]] = {}  # of those, whose whole answer is taken, in slices
-        self._beginning: Iterator[int] | None = None  # what comes between the last answer and serving
+        self._polled: dict[str, int] = {}  # live edges without a reply to the claims poll
+        self._claimed: dict[str, list[Claim]] = {}  # edge -> claims of the pieces received so far
+        self._taken: dict[str, Iterator[int]] = {}  # edge -> iterator over a complete reply, in slices
+        self._beginning: Iterator[int] | None = None  # work between the last reply and serving
         self._poll_at = float("-inf")
         self._poll_again_s = POLL_AGAIN_S
-        self._looked_epoch = -1  # of the map, at the last step towards serving
+        self._looked_epoch = -1  # map epoch of the last step towards serving
         self.waiting = PendingUntilServing(settings.waiting_opens_max, waiting_bytes)
-        self._more_due = False  # timers, than a turn may take
+        self._more_due = False  # more timers are due than one iteration may run
 
     def _is_alive(self, edge: str, incarnation: int) -> bool:
         return self._map().is_alive(edge, incarnation)
@@ -174,7 +175,7 @@ class HostedPartition:
         return nodes[number % len(nodes)].node if nodes else ""
 
     def load(self) -> Iterator[int]:
-        """Read the state from the store, in slices; yields what each cost, in rows."""
+        """Read the state from the store, in slices; yields the cost of each, in rows."""
         yield from load(self.partition, self.delivery, self.subscriptions, self.owners, self.retained, self.inbound)
         self.loaded_to = self.partition.meta.op_index
         first = self.partition.local.accepted << SESSIONS_PER_EPOCH_BITS
@@ -191,7 +192,7 @@ class HostedPartition:
         self.served_from_ms = self.partition.served_ms
 
     def _renumber(self, first: int) -> Iterator[int]:
-        """Give no number again that this copy may have missed: elsewhere it would be taken for a repeat."""
+        """Skip the numbers that this copy may have missed: receivers would treat reused ones as repeats."""
         partition = self.partition
         partition.meta.next_session = first
         ordered = partition.local.accepted << ORDERS_PER_EPOCH_BITS
@@ -204,9 +205,9 @@ class HostedPartition:
                 yield COUNTED_AT_ONCE
 
     def count(self) -> Iterator[int]:
-        """Count what this partition holds, in slices; yields the sessions of each.
+        """Count this partition's content, in slices; yields the sessions of each.
 
-        Those that come meanwhile are counted next time, for they change the partition.
+        Sessions that arrive meanwhile are counted next time, because they mark the partition as changed.
         """
         self.changed, self.told = False, None
         online = queued = keys = size = subscribed = queue_bytes = 0
@@ -239,18 +240,18 @@ class HostedPartition:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return (keys, bytes) as a rebalance counts them: coarse, so that they are told again only when it matters."""
+        """Return (keys, bytes) for a rebalance, rounded so that insignificant changes are not reported."""
         return self._size
 
     def wait_to_serve(self, waiting: Waiting) -> bool:
-        """Keep a request until this partition ``takes`` it; False, and counted, if too many wait already."""
+        """Keep a request until this partition ``takes`` it; return False, counted, if too many are pending."""
         if self.waiting.keep(waiting):
             return True
         self.partition.count("requests_dropped_not_serving")
         return False
 
     def may_advance(self, now: float, settled_epoch: int) -> bool:
-        """Whether ``advance`` has something to do."""
+        """Return whether ``advance`` has work."""
         if self.phase is PartitionPhase.SETTLING:
             return settled_epoch >= self.placed_at and self.partition.commit_index >= self.loaded_to
         due = self.goes_on or now >= self._poll_at
@@ -258,11 +259,11 @@ class HostedPartition:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next turn has something to go on with, on the way to serving."""
+        """Whether the next iteration has activation work to resume."""
         return self.phase is PartitionPhase.POLLING and bool(self._taken or not self._polled)
 
     def advance(self, now: float, settled_epoch: int, steps_max: int) -> int:
-        """Go on towards serving as far as the map allows; return the steps of ten microseconds that it took."""
+        """Advance towards serving as far as the map allows; return the steps of ten microseconds that it took."""
         if not self.may_advance(now, settled_epoch):
             return 0
         cluster_map = self._map()
@@ -273,8 +274,8 @@ class HostedPartition:
         for edge in [edge for edge, incarnation in self._polled.items() if not cluster_map.is_alive(edge, incarnation)]:
             del self._polled[edge]
             self._claimed.pop(edge, None)
-            self._taken.pop(edge, None)  # what it holds is over
-        if self._polled and now >= self._poll_at:  # again until answered: an edge's link may not stand yet
+            self._taken.pop(edge, None)  # its connections have ended
+        if self._polled and now >= self._poll_at:  # repeated until answered: an edge's link may not be up yet
             self._poll_at = now + self._poll_again_s
             self._poll_again_s = min(2 * self._poll_again_s, POLL_AGAIN_MAX_S)
             for edge in [edge for edge in self._polled if edge not in self._taken]:
@@ -284,7 +285,7 @@ class HostedPartition:
         return STEPS_PER_ADVANCE + self._take_some(steps_max - STEPS_PER_ADVANCE)
 
     def _take_some(self, steps_max: int) -> int:
-        """Take some of what edges claimed; once nothing is left of that, end what is over, and serve."""
+        """Process claims of edges; after all of them, end the connections of dead edges and serve."""
         steps = 0
         for edge in list(self._taken):
             for more in self._taken[edge]:
@@ -302,23 +303,23 @@ class HostedPartition:
         return steps
 
     def owns_session(self, number: int, peer: PeerKey) -> bool:
-        """Whether a session's connection is at this edge."""
+        """Return whether a session's connection is at this edge."""
         session = self.partition.sessions.get(number)
         return session is not None and (session.edge, session.incarnation) == (peer.node, peer.incarnation)
 
     def may_ask(self, request: object, peer: PeerKey) -> bool:
-        """Whether an edge may ask this: what belongs to a connection is asked by the edge that holds it."""
+        """Return whether an edge may send this request: only the edge with the connection may."""
         if isinstance(request, CloseSession):
             return self.owners.is_held_by(request.client_id, peer.node, peer.incarnation)
         session = getattr(request, "session", 0)
         return not session or self.owns_session(session, peer)
 
     def claims_answered(self, answer: Claims, edge: str, incarnation: int) -> None:
-        """One edge's answer to the claims poll."""
+        """Process one edge's reply to the claims poll."""
         if self._polled.get(edge) == incarnation and edge not in self._taken:
             before = [] if answer.first else self._claimed.get(edge)
             if before is None or len(before) + len(answer.claims) > CLAIMS_MAX:
-                self._claimed.pop(edge, None)  # of an answer whose beginning is void: the poll comes again
+                self._claimed.pop(edge, None)  # of an incomplete reply: the poll is repeated
                 return
             before += answer.claims
             self._claimed[edge] = before
@@ -327,9 +328,9 @@ class HostedPartition:
             self._taken[edge] = self.owners.claimed(edge, incarnation, self._claimed.pop(edge))
 
     def publish(self, message: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
-        """Take one message: into the store of retained ones when it is retained, into the queues of its subscribers.
+        """Publish one message: store it if it is retained here, and queue it for its subscribers.
 
-        Return in how many queues it is; beyond ``most`` it is left unfinished (``PartitionDelivery.go_on``).
+        Return the number of queues; above ``most`` it is left unfinished (``PartitionDelivery.go_on``).
         """
         partition = self.partition
         if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
@@ -349,7 +350,7 @@ class HostedPartition:
         return self._map().partition_for(topic.decode()) == self.partition.number
 
     def _begin(self) -> Iterator[int]:
-        """End what was open on edges that are gone, or go meanwhile: only who serves is told of those."""
+        """End connections at dead edges, and at edges that die meanwhile: only serving partitions are notified."""
         ended_for: list[tuple[str, int]] | None = None
         while ended_for != (live := [(edge.node, edge.incarnation) for edge in self._map().live("edge")]):
             ended_for = live
@@ -366,9 +367,9 @@ class HostedPartition:
         self.waiting.begin()
 
     def run_timers(self, steps_max: int = TIMER_STEPS) -> int:
-        """Do what is due on the served clock; nothing is, before this partition serves. Return the steps that it took.
+        """Run due timers, once this partition serves. Return the steps that it took.
 
-        Of sessions that expire together some are taken now, the others when those are done.
+        If sessions expire together, some are processed now and the others afterwards.
         """
         steps = 0
         self._more_due = False
@@ -387,38 +388,38 @@ class HostedPartition:
         return steps
 
     def close_operation(self) -> list[tuple[bytes, bytes | None]]:
-        """End the operation being built and return its writes; acknowledgements that wait go with it."""
+        """Close the operation being built and return its writes; pending acknowledgements are saved with it."""
         if self.partition.writes or self.partition.touched:
             self.delivery.consumed.ride()
         return self.partition.close_operation()
 
     @property
     def takes(self) -> bool:
-        """Whether a request is carried out now: this partition serves, and nothing older waits."""
+        """Whether a request is processed now: this partition serves, and no older one is pending."""
         return self.serving and not self.waiting
 
     def takes_plain(self, epoch: int) -> bool:
-        """Whether it is served under this partition_epoch, and no request and no change of claims waits here."""
+        """Return whether it serves this partition_epoch with no pending request and no uncommitted change of claims."""
         partition = self.partition
         return epoch == partition.epoch and self.serving and not self.waiting and partition.claims_settled
 
     def is_time(self, epoch: int) -> bool:
-        """Whether a partition_epoch is of the present time of this node as primary."""
+        """Return whether a partition_epoch is in this node's current term as primary."""
         return self.partition.since <= epoch <= self.partition.epoch
 
     @property
     def is_behind(self) -> bool:
-        """Whether ``catch_up`` has something to do."""
+        """Whether ``catch_up`` has work."""
         delivery = self.delivery
         fills = delivery.outbound.freed or delivery.consumed.saving
         if self.serving:
             return bool(fills or self._more_due or self.waiting)
-        return bool(fills) and not self.goes_on  # windows are filled once the claims are taken
+        return bool(fills) and not self.goes_on  # windows are filled once the claims are processed
 
     def catch_up(self, steps_max: int, take_up: "TakeUp") -> int:
-        """Go on with what belongs to a turn, and is more than one may take; return the steps that it took.
+        """Resume work of an iteration that exceeds its budget; return the steps that it took.
 
-        Requests that waited go before those that came later; at least twice as many as came are taken up.
+        Pending requests go before later ones; at least twice as many as arrived are processed.
         """
         steps = self.run_timers(steps_max) if self._more_due else 0
         if self.serving and self.waiting:
@@ -436,11 +437,11 @@ class HostedPartition:
 
     @property
     def has_work(self) -> bool:
-        """Whether ``do_work`` has something to do."""
+        """Whether ``do_work`` has work."""
         return self.serving and bool(self.partition.work)
 
     def do_work(self, steps_max: int) -> int:
-        """Do some of what nobody waits for; return the steps that it took, of about ten microseconds."""
+        """Run a slice of background work; return the steps that it took, of about ten microseconds."""
         steps = 0
         while self.partition.work and steps < steps_max:
             work = self.partition.work.popleft()
@@ -479,7 +480,7 @@ class HostedPartition:
                 self.delivery.outbound.hold_expired(session)
 
 
-TakeUp = Callable[[HostedPartition, Waiting], None]  # goes on with a request that waited
+TakeUp = Callable[[HostedPartition, Waiting], None]  # processes a pending request
 
 
 def _coarse(number: int) -> int:

@@ -1,6 +1,6 @@
-"""The turn of a storage node's loop that is under way, as all its parts see it: time, frames to send, counts, refusals.
+"""The current iteration of a storage node's loop: time, frames to send, counts, refusals.
 
-Parts take a ``Iteration`` and their real collaborators, never the core that joins them.
+Components take an ``Iteration`` and their own collaborators, never the core that joins them.
 """
 
 from storage.state.partition import Output
@@ -14,17 +14,17 @@ __all__ = ["Iteration"]
 
 
 class Iteration:
-    """Time and way out of one node.
+    """Time and outputs of one node.
 
-    Invariants: ``now`` never falls; frames to one node leave in the order of the calls; nothing here calls back.
+    Invariants: ``now`` never decreases; frames to one node leave in call order; no method calls back.
 
     Attributes:
         now: Monotonic seconds.
-        fenced: The node has no lease: nothing of a partition may leave, and served clocks stand.
-        sends: Frames that leave with this turn.
-        condemned: Peers that broke the protocol in this turn, and how; their links end.
+        fenced: The node has no lease: no output of a partition may leave, and served clocks are stopped.
+        sends: Frames that leave with this iteration.
+        condemned: Peers that violated the protocol in this iteration, and how; their links are closed.
         counts: Events of this node by name.
-        orders: Of operators, with the routers that passed them on.
+        orders: Of operators, with the routers that forwarded them.
     """
 
     __slots__ = ("_refusals", "condemned", "counts", "fenced", "now", "orders", "sends")
@@ -43,21 +43,21 @@ class Iteration:
         self.counts[what] = self.counts.get(what, 0) + 1
 
     def tell(self, node: str, message: Control) -> bool:
-        """Send a control message that shows nothing uncommitted; returns True, as a lease holder asks."""
+        """Send a control message without uncommitted state; returns True, as the lease holder requires."""
         self.sends.append((node, FrameKind.CONTROL, encode_control(message)))
         return True
 
     def refuse(self, peer: PeerKey, what: str, fault: str, *, early: bool = False) -> None:
-        """Refuse a message, count it and log it now and then; its link stays."""
+        """Refuse a message, count it and log it at a limited rate; its link stays open."""
         self._refusals.refuse(self.now, peer, what, fault, early=early)
 
     def condemn(self, peer: PeerKey, what: str, fault: str) -> None:
-        """Refuse a message that no honest node sends, and close its link."""
+        """Refuse a message that no correct node sends, and close its link."""
         self.refuse(peer, what, fault)
         self.condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
 
     def take_sends(self) -> list[Output]:
-        """Return the frames of this turn; the next one begins with none."""
+        """Return the frames of this iteration, and reset the list."""
         taken, self.sends = self.sends, []
         return taken
 
@@ -67,6 +67,6 @@ class Iteration:
         return taken
 
     def take_condemned(self) -> list[tuple[PeerKey, str]]:
-        """Return the peers whose links end, and why."""
+        """Return the peers to disconnect, and the reason for each."""
         taken, self.condemned = list(self.condemned.items()), {}
         return taken

@@ -1,9 +1,9 @@
-"""Read a partition's state from its rows: at start, and when this node becomes its primary.
+"""Loads a partition's state from its rows: at start, and when this node becomes its primary.
 
-One scan in key order, then what was found is put in its place: both in slices, for a node may have a million sessions,
-and its loop must go on meanwhile. Kinds do not sort in the order in which they are needed (queues before sessions), so
-rows are kept until the scan ended: those of a queue as a few numbers each. Rows of a session that has no session row
-are leftovers of a deletion that a crash cut short, and are deleted with the next operation.
+One scan in key order, then the rows are restored. Both run in slices, because a node may have a million sessions and
+its loop must not block. Key order differs from restore order (queues before sessions), so rows are buffered until the
+scan ends, queue rows as a few numbers each. Rows without a session row remain from an interrupted deletion; the next
+operation deletes them.
 """
 
 from bisect import bisect_right
@@ -42,10 +42,10 @@ from storage.state.timers import EndSession
 __all__ = ["load"]
 
 SLICE_ROWS = 200  # about 1 ms
-READ_ROWS = 48  # of one look into the store, at most: each may be a quarter of a megabyte
-READ_BYTES = 256 * 1024  # likewise: how many rows a look asks for follows the one before
-ROW_BYTES = 4096  # of a long row that take as long as a short one
-Outline = tuple[bytes, int, int, int, int, int, int]  # key; qos, state, identifier, body, bytes without it, arrival
+READ_ROWS = 48  # of one store scan, at most: each may be a quarter of a megabyte
+READ_BYTES = 256 * 1024  # of one store scan: the row limit of a scan follows from the one before
+ROW_BYTES = 4096  # of a long row, counted as one short row
+Outline = tuple[bytes, int, int, int, int, int, int]  # key; qos, state, identifier, body, bytes without body, arrival
 
 
 class _Rows:
@@ -58,7 +58,7 @@ class _Rows:
         self.queues: deque[list[Outline]] = deque()  # in slices likewise
 
     def read(self) -> Iterator[int]:
-        """Read them; yields what each slice cost, in short rows."""
+        """Read the rows; yields the cost of each slice, in short rows."""
         number, scan = self._partition.number, self._partition.store.scan
         first, stop = keys.partition_range(number)
         logged, unlogged = keys.kind_range(number, keys.LOG)
@@ -92,7 +92,7 @@ class _Rows:
             self._slices.setdefault(kind, deque()).append(slice_)
 
     def slices(self, kind: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Return the rows of a kind in key order, in slices; each is forgotten here as it is returned."""
+        """Return the rows of a kind in key order, in slices; each slice is released when it is returned."""
         slices = self._slices.pop(kind, deque())
         while slices:
             yield slices.popleft()
@@ -106,7 +106,7 @@ def load(
     retained: RetainedStore,
     inbound: InboundIdentifiers,
 ) -> Iterator[int]:
-    """Fill a partition that was just made, from its store; yields what each slice cost, in rows.
+    """Fill a new partition from its store; yields the cost of each slice, in rows.
 
     Raises:
         StoreDamaged: A row fails its check.
@@ -161,7 +161,7 @@ def load(
 def _load_senders(
     partition: Partition, rows: _Rows, delivery: PartitionDelivery, owners: Owners, inbound: InboundIdentifiers
 ) -> Iterator[int]:
-    """Take over what tells repeats from new requests and messages."""
+    """Restore the state that separates repeats from new requests and messages."""
     for slice_ in rows.slices(keys.OPENED):
         for _, value in slice_:
             owners.opened.restore(unpack(OpenedRow, value))
@@ -199,7 +199,7 @@ def _load_sessions(
 def _load_subscriptions(
     partition: Partition, rows: list[tuple[bytes, bytes]], subscriptions: Subscriptions, names: dict[str, str]
 ) -> None:
-    """Attach subscriptions; a filter that many sessions hold is one string."""
+    """Attach subscriptions; equal filters of many sessions share one string."""
     decode = row_decoder(SubscriptionRow)
     for key, value in rows:
         session = _owner(partition, key)
@@ -219,7 +219,7 @@ def _owner(partition: Partition, key: bytes) -> DurableSession | None:
 
 
 def _is_consumed(session: DurableSession, session_seq: int, gaps: list[int]) -> bool:
-    """True if the session row says so: its rows go with a later batch than the row that tells of them."""
+    """Return whether the session row marks an entry as consumed: its rows are deleted in a later batch."""
     if session_seq < session.push_seq:  # the row's head
         return True
     return bisect_right(gaps, session_seq) % 2 == 1  # [start, stop) pairs, flat and ascending
@@ -250,7 +250,7 @@ def _load_released(
     gaps: dict[int, list[int]],
     found: dict[int, dict[int, InFlight | int]],
 ) -> None:
-    """Find out what became of one message whose queue row is gone: its PUBREC was recorded, or it is consumed."""
+    """Restore one message without a queue row: its PUBREC was recorded, or it is consumed."""
     number, session_seq = int.from_bytes(name[:8], "big"), int.from_bytes(name[8:16], "big")
     session = partition.sessions.get(number)
     consumed = session is not None and _is_consumed(session, session_seq, gaps.get(number, []))
@@ -262,7 +262,7 @@ def _load_released(
 
 
 def _place_queues(partition: Partition, found: dict[int, dict[int, InFlight | int]]) -> Iterator[int]:
-    """Give each session the entries of its queue, in order."""
+    """Restore each session's queue entries, in order."""
     passed = 0
     for session in partition.sessions.values():
         place = found.pop(session.number, None)
@@ -294,7 +294,7 @@ def _load_entry(
     states: dict[bytes, InflightRow],
     found: dict[int, dict[int, InFlight | int]],
 ) -> None:
-    """Find out what became of one queue row: waiting (its size), in flight, or consumed."""
+    """Restore one queue row as queued (its size), in flight, or consumed."""
     key, qos, entry_state, packet_identifier, body, size, arrived = outline
     session = _owner(partition, key)
     if session is None:

@@ -1,4 +1,4 @@
-"""Changes from one map to the next that partitions act on: shards that moved, and edges that are gone."""
+"""Map changes that partitions act on: shards with another owner, and edges that died."""
 
 from typing import NamedTuple
 
@@ -13,18 +13,18 @@ class MapDifference(NamedTuple):
 
     shards: set[int]
     edges_gone: list[tuple[str, int]]  # edge, incarnation
-    edges_came: bool  # some incarnation is alive that was not
+    edges_came: bool  # an incarnation is alive that was not before
 
 
 class MapChanges:
-    """The part of the map that partitions saw last."""
+    """The part of the map that partitions processed last."""
 
     def __init__(self) -> None:
         self._shards: list[ShardEntry] = []
         self._edges: dict[str, int] = {}  # live ones: their incarnations
 
     def follow(self, cluster_map: ClusterMap) -> MapDifference:
-        """Return the differences to the map before; the next ones are those to this map."""
+        """Return the differences to the previous map; the next call compares with this map."""
         shards = {
             number
             for number, shard in enumerate(cluster_map.shards)

@@ -1,7 +1,7 @@
-"""Timers of partitions that nobody asks: which are due, and when the next one is.
+"""Timers of idle partitions: which are due, and the time of the next one.
 
-Timers run by a partition's served clock, which may have stood: a time that is kept here may be too early, and is then
-set anew. A partition's served clock itself is saved now and then.
+Timers use a partition's served clock, which may have stopped: a time here may be too early, and is then set again. The
+served clock itself is saved periodically.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from storage.hosting.partitions import Partitions
 
 __all__ = ["SWEEP_S", "PartitionTimers"]
 
-SWEEP_S = 0.02  # between two looks at the partitions whose time has come: what timers may be late by
-DUE_PER_TURN = 500  # of those: all others have their turn in the next looks
+SWEEP_S = 0.02  # interval of checks for due partitions: the maximum delay of timers
+DUE_PER_TURN = 500  # of due partitions; the others follow in the next checks
 
 
 class PartitionTimers:
-    """When each partition of a node has something to do of itself."""
+    """The times at which each partition of a node has timers due."""
 
     def __init__(self, turn: Iteration, partitions: Partitions) -> None:
         self._turn = turn
@@ -38,7 +38,7 @@ class PartitionTimers:
                 self._run(number, hosted)
 
     def _run(self, number: int, hosted: HostedPartition) -> None:
-        """Run a partition's timers, or save its served clock; neither is due yet where the clock has stood."""
+        """Run a partition's timers, or save its served clock; neither is due if the clock was stopped."""
         self._partitions.tick(hosted)
         if hosted.partition.next_due_s() == 0.0:
             hosted.run_timers()
@@ -49,7 +49,7 @@ class PartitionTimers:
             self._note(number, hosted)
 
     def note(self, numbers: Iterable[int]) -> None:
-        """Keep when each of these partitions has something to do next, if it serves."""
+        """Set the next deadline of each of these partitions that serves."""
         for number in numbers:
             hosted = self._partitions.hosted.get(number)
             if hosted is not None and hosted.serving:

@@ -1,7 +1,7 @@
-"""Work of partitions that nobody waits for, some of it at a time: expired sessions, routes to repeat.
+"""Background work of partitions in slices: expired sessions, route retries.
 
-Partitions take turns. What is left is done in the next turn, which the node asks for at once.
-Decision: docs/adr/0022-cost-of-filters.md.
+Partitions are served round-robin. The rest is done in the next iteration, which the node starts at once. Decision:
+docs/adr/0022-cost-of-filters.md.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from storage.hosting.hosted_partition import HostedPartition, TakeUp
 __all__ = ["PartitionWork"]
 
 STEPS_PER_TURN = 10  # of one partition
-TURN_STEPS = 250  # of about ten microseconds, of all together, for what clients wait for
+TURN_STEPS = 250  # of about ten microseconds, for all partitions together, for work that clients wait for
 
 
 class PartitionWork:
-    """The partitions of a node that have such work."""
+    """The partitions of a node with background work."""
 
     def __init__(
         self,
@@ -26,18 +26,18 @@ class PartitionWork:
         self._is_hosted = is_hosted
         self._touch = touch
         self._take_up = take_up
-        self._waiting: dict[int, HostedPartition] = {}  # in turn
-        self._behind: dict[int, HostedPartition] = {}  # likewise
+        self._waiting: dict[int, HostedPartition] = {}  # round-robin
+        self._behind: dict[int, HostedPartition] = {}  # partitions with work left from their iteration, round-robin
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._behind)
 
     def catch_up(self, active: dict[int, HostedPartition], taken: int) -> None:
-        """Let partitions go on with what belongs to a turn, and may be more than one turn takes.
+        """Let partitions resume the work of iterations that exceeded their budget.
 
         Args:
-            active: Partitions that something happened to.
-            taken: Steps that this turn took before.
+            active: Partitions with events.
+            taken: Steps that this iteration used already.
         """
         for number in sorted(active):
             if active[number].is_behind:
@@ -54,7 +54,7 @@ class PartitionWork:
                     self._behind[number] = hosted
 
     def look(self, number: int, hosted: HostedPartition) -> None:
-        """Something happened to a partition: it may have work now."""
+        """Add a partition if it has work after an event."""
         if hosted.has_work:
             self._waiting.setdefault(number, hosted)
 

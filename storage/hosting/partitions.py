@@ -1,9 +1,9 @@
-"""Partitions whose primary is this node, as the parts of the core reach them in a turn.
+"""Partitions with this node as primary, as the core's components access them during an iteration.
 
-A part asks for a partition by number. One that the map gave to this node, and that nobody has promoted yet, comes at
-that moment: what waited for it goes before what comes next. A part that does something to a partition *touches* it:
-then its operation is closed, and what may leave does, at the end of the turn. Without a lease nothing leaves; those
-partitions are looked at again in the first turn with one.
+A component gets a partition by number. If the map assigned one to this node that is not promoted yet, it is promoted
+then: its pending requests go before the current one. A component that changes a partition *touches* it. At the end of
+the iteration its operation is closed and its committed outputs leave. Without a lease no output leaves; those
+partitions are touched again in the first iteration with one.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ __all__ = ["Partitions"]
 
 
 class Partitions:
-    """The hosted partitions of one node, and those that something happened to.
+    """The hosted partitions of one node, and those with events.
 
     Args:
-        placements: Keeps them.
+        placements: The owner of the partitions.
         turn: Time and lease.
         batches: Numbers of writes.
-        settling: Is told of each that comes.
-        came: Called with the number of each that comes: takes up what waited for it.
+        settling: Gets each new partition.
+        came: Called with the number of each new partition, to process its pending requests.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Partitions:
         self._batches = batches
         self._settling = settling
         self._came = came
-        self._active: dict[int, HostedPartition] = {}  # touched in this turn
-        self._held: dict[int, HostedPartition] = {}  # touched in turns without a lease: nothing left since
+        self._active: dict[int, HostedPartition] = {}  # touched in this iteration
+        self._held: dict[int, HostedPartition] = {}  # touched in iterations without a lease: their outputs are pending
 
-    # --- reaching one
+    # --- access
 
     def here(self, number: int) -> HostedPartition | None:
-        """Return a partition, untouched; None if another node is its primary. One that is to come comes now."""
+        """Return a partition without touching it; None if another node is its primary. A coming one is promoted."""
         if number in self._placements.coming:
             self.arrive(self._placements.promote(number, self._turn.now, self._batches.next))
         return self.hosted.get(number)
 
     def reach(self, number: int) -> HostedPartition | None:
-        """Return a partition that something happens to; None if another node is its primary."""
+        """Return a partition after touching it; None if another node is its primary."""
         hosted = self.hosted.get(number)
         if hosted is None:
             hosted = self.here(number)
@@ -65,19 +65,19 @@ class Partitions:
         return hosted
 
     def arrive(self, hosted: HostedPartition) -> None:
-        """Note that a partition is here from now on: what waited for that goes before what comes next."""
+        """Add a partition to this node: its pending requests go before later ones."""
         number = hosted.partition.number
         self._settling.add(number)
         self.touch(number, hosted)
         self._came(number)
 
     def arrive_all(self) -> None:
-        """Let every partition that is to come arrive now: somebody asks all of them."""
+        """Promote every partition that the map assigned to this node, for a request to all of them."""
         for number in list(self._placements.coming):
             self.here(number)
 
     def is_hosted(self, number: int, hosted: HostedPartition) -> bool:
-        """Whether this very object is still the partition's primary here."""
+        """Return whether this object is still the partition's primary here."""
         return self.hosted.get(number) is hosted
 
     def routes_of(self, number: int) -> Subscriptions:
@@ -87,7 +87,7 @@ class Partitions:
         return hosted.subscriptions
 
     def order_again(self, edge: str) -> None:
-        """Let every partition order again, of an edge that is reached now, what lost frames had ordered."""
+        """Let every partition repeat its orders to an edge whose frames were lost."""
         for number, hosted in self.hosted.items():
             if hosted.serving and hosted.orders:
                 self.touch(number, hosted)
@@ -96,16 +96,16 @@ class Partitions:
     # --- time and touch
 
     def tick(self, hosted: HostedPartition) -> None:
-        """Bring a partition's clock to this turn's time: an idle one is not kept up to date."""
+        """Set a partition's clock to this iteration's time; idle partitions are not updated."""
         hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
 
     def tick_all(self) -> None:
-        """Bring every clock to this turn's time: the next turn has a lease where this one had none, or the reverse."""
+        """Set every clock to this iteration's time, before the lease state changes."""
         for hosted in self.hosted.values():
             self.tick(hosted)
 
     def touch(self, number: int, hosted: HostedPartition, *, changed: bool = True) -> None:
-        """Note that something happens to a partition in this turn."""
+        """Mark a partition as used in this iteration."""
         if changed:
             hosted.changed = True
         hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
@@ -113,22 +113,22 @@ class Partitions:
 
     @property
     def active(self) -> dict[int, HostedPartition]:
-        """Partitions that something happened to in this turn."""
+        """Partitions with events in this iteration."""
         return self._active
 
     def lease_came(self) -> None:
-        """Look again at those that were touched while this node had no lease."""
+        """Touch again the partitions that were touched while this node had no lease."""
         self._active = self._held | self._active
         self._held = {}
 
     def end_turn(self, *, fenced: bool) -> None:
-        """Forget which were touched, but for what could not leave."""
+        """Clear the touched partitions; without a lease they are kept for later."""
         if fenced:
             self._held |= self._active
         self._active = {}
 
     def forget_left(self) -> None:
-        """Forget what was noted of partitions whose primary is another node now."""
+        """Remove partitions that have another primary now."""
         for table in (self._active, self._held):
             for number in [number for number in table if number not in self.hosted]:
                 del table[number]

@@ -1,12 +1,13 @@
-"""Requests of edges that know more of the map than this node: kept, in order, until its own map has moved.
+"""Requests of edges with a newer map than this node's: pending, in order, until its own map has changed.
 
-An edge sends to the primary that its map names, once per epoch. What arrives before this node knows that it is the
-primary must neither be dropped (the edge would not send it again) nor overtaken by what comes later (its origin would
-then count as a repeat). If the edge's map was the older one it sends again, to the primary of the newer map, and may be
-told there that it is refused: such requests are forgotten as soon as this node knows that nobody had a newer map when
-they came. A request that waits longer than ``EARLY_S`` for want of that is refused, never dropped: its edge would not
-send it again by itself, and behind later messages of that edge a repeat of it would be acknowledged and not stored.
-Whoever takes a request asks whether its edge still lives.
+An edge sends to its map's primary once per epoch. A request may arrive before this node knows that it is the primary.
+It must not be dropped, because the edge would not send it again. Later messages must not overtake it, because its
+origin would then count as a repeat.
+
+If the edge's map was the older one, it sends the request again to the newer map's primary, where it may be refused.
+Such requests are forgotten once this node knows that no newer map existed when they arrived. A request that waits
+longer than ``EARLY_S`` is refused, never dropped: a repeat of it after later messages of that edge would be
+acknowledged and not stored. The code that processes a request checks whether its edge is alive.
 """
 
 from collections import deque
@@ -16,8 +17,8 @@ from storage.hosting.pending_until_serving import WaitingCopy, WaitingMessage, W
 __all__ = ["EARLY_S", "Early", "PendingUntilMap"]
 
 EARLY_MAX = 10_000  # of all partitions together
-EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise
-EARLY_S = 8.0  # four leases, for so long a partition remembers publishers; the map of a node with a lease lags less
+EARLY_BYTES_MAX = 64 * 1024 * 1024  # of all partitions together
+EARLY_S = 8.0  # four leases, as long as a partition remembers publishers; a leased node's map lags less
 
 Early = WaitingMessage | WaitingRequest | WaitingCopy
 
@@ -34,11 +35,11 @@ class PendingUntilMap:
         return self._count
 
     def partitions(self) -> list[int]:
-        """Return the partitions for which something waits."""
+        """Return the partitions with pending requests."""
         return sorted(self._waiting)
 
     def keep(self, partition: int, request: Early) -> bool:
-        """Keep a request; False if there is no room: refuse it, and everything of its partition that comes later."""
+        """Keep a request; False if a bound is reached: refuse it, and all later ones of its partition."""
         size = request.size
         if self._count >= EARLY_MAX or self._bytes + size > EARLY_BYTES_MAX:
             return False
@@ -48,22 +49,22 @@ class PendingUntilMap:
         return True
 
     def put_back(self, partition: int, requests: list[WaitingMessage]) -> None:
-        """Keep, in front of the others, what waited at a partition that this node stopped to be the primary of.
+        """Requeue, before the others, messages that were pending at a partition that this node stopped serving.
 
-        The edge's map may be that of the next time: it would not send again. They were within bounds there.
+        The edge's map may be that of the next epoch: it would not send them again. They were within the bounds there.
         """
         self._waiting[partition] = deque([*requests, *self._waiting.get(partition, ())])
         self._count += len(requests)
         self._bytes += sum(request.size for request in requests)
 
     def take(self, partition: int) -> list[Early]:
-        """Return, in order, what waited for a partition that this node serves now."""
+        """Return, in order, the pending requests of a partition that this node serves now."""
         taken = list(self._waiting.pop(partition, ()))
         self._gone(taken)
         return taken
 
     def forget_before(self, until: float) -> None:
-        """Forget what came before ``until``: no map was newer then than the one in which this node is no primary."""
+        """Forget requests before ``until``: no map was newer then than the one without this node as primary."""
         for partition in list(self._waiting):
             waiting = self._waiting[partition]
             while waiting and waiting[0].since < until:
@@ -72,9 +73,9 @@ class PendingUntilMap:
                 del self._waiting[partition]
 
     def take_overdue(self, now: float) -> list[Early]:
-        """Return, in order, what waited for the partitions whose oldest request waits for too long: to be refused.
+        """Return, in order, all requests of the partitions whose oldest one is overdue: to be refused.
 
-        The later requests of such a partition are refused as well: no message may overtake one that is refused.
+        Later requests of such a partition are refused as well, because no message may overtake a refused one.
         """
         overdue = [number for number, waiting in self._waiting.items() if waiting[0].since < now - EARLY_S]
         return [request for number in sorted(overdue) for request in self.take(number)]

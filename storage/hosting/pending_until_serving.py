@@ -1,8 +1,8 @@
-"""Waiting requests of other nodes, as records: each names its sender, its request, and since when it waits.
+"""Pending requests of other nodes, as records with sender, request and arrival time.
 
-Two rooms keep them. ``EarlyRequests`` keeps a request until this node's map has moved; ``PendingUntilServing`` keeps
-one until its partition serves. Each room bounds how many it keeps, and refuses the next one. Records hold no code: the
-core takes each up by its type when the wait is over, so that what waits can be printed.
+``PendingUntilMap`` keeps a request until this node's map has changed; ``PendingUntilServing`` keeps one until its
+partition serves. Both are bounded and refuse further requests. Records contain no code: the core dispatches each by
+its type, so pending requests can be printed.
 """
 
 from collections import deque
@@ -49,9 +49,9 @@ PartitionRequest = (
     | RevokeDisconnected
 )
 
-MESSAGES_BYTES_MAX = 64 * 1024 * 1024  # of messages that wait until their partitions serve, of all of a node
-MESSAGE_BYTES = 256  # of a waiting message beside topic and payload
-REQUEST_BYTES = 1024  # of a waiting request, roughly
+MESSAGES_BYTES_MAX = 64 * 1024 * 1024  # of messages pending until their partitions serve, for the whole node
+MESSAGE_BYTES = 256  # of a pending message beside topic and payload
+REQUEST_BYTES = 1024  # of a pending request, roughly
 
 
 class WaitingMessage(NamedTuple):
@@ -91,7 +91,7 @@ class WaitingAck(NamedTuple):
 
 
 class WaitingScan(NamedTuple):
-    """A partition's part of a look-up of retained topics in all partitions."""
+    """A partition's part of a retained read of all partitions."""
 
     since: float
     peer: PeerKey
@@ -117,7 +117,7 @@ Waiting = WaitingMessage | WaitingRequest | WaitingAck | WaitingScan
 
 
 class WaitingBytes:
-    """Bytes of messages that wait until their partitions serve, of all partitions of a node."""
+    """Bytes of messages pending until their partitions serve, of all partitions of a node."""
 
     __slots__ = ("used",)
 
@@ -126,13 +126,13 @@ class WaitingBytes:
 
 
 class PendingUntilServing:
-    """Requests to one partition that wait until it serves.
+    """Requests to one partition that are pending until it serves.
 
-    Messages that a former primary passed on come first: they are older than all that edges sent here.
+    Messages forwarded by a former primary come first: they are older than all that edges sent here.
 
     Args:
-        most: Records of either kind that it keeps, the passed on and the others.
-        octets: Of the messages of all partitions of the node, ``MESSAGES_BYTES_MAX`` at most.
+        most: Maximum number of records of each kind, forwarded messages and others.
+        octets: Shared byte count of all partitions of the node, ``MESSAGES_BYTES_MAX`` at most.
     """
 
     __slots__ = ("_came", "_most", "_octets", "_passed_on", "_waiting")
@@ -142,7 +142,7 @@ class PendingUntilServing:
         self._octets = octets
         self._passed_on: deque[WaitingMessage] = deque()
         self._waiting: deque[Waiting] = deque()
-        self._came = 0  # of those, since ``take_came``
+        self._came = 0  # arrivals since ``take_came``
 
     def __len__(self) -> int:
         return len(self._passed_on) + len(self._waiting)
@@ -151,7 +151,7 @@ class PendingUntilServing:
         return bool(self._waiting or self._passed_on)
 
     def keep(self, waiting: Waiting) -> bool:
-        """Keep a request; False if too many wait already: refuse it."""
+        """Keep a request; False if too many are pending: refuse it."""
         if len(self._waiting) >= self._most or not self._reserve(waiting):
             return False
         self._waiting.append(waiting)
@@ -159,14 +159,14 @@ class PendingUntilServing:
         return True
 
     def keep_passed_on(self, waiting: WaitingMessage) -> bool:
-        """Keep a message that the former primary passed on; False if too many wait already: drop it."""
+        """Keep a message that the former primary forwarded; False if too many are pending: drop it."""
         if len(self._passed_on) >= self._most or not self._reserve(waiting):
             return False
         self._passed_on.append(waiting)
         return True
 
     def _reserve(self, waiting: Waiting) -> bool:
-        """Take the bytes of a message if they are left; requests are few and small."""
+        """Reserve the bytes of a message if they are available; requests are few and small."""
         if isinstance(waiting, WaitingMessage):
             if self._octets.used + waiting.size > MESSAGES_BYTES_MAX:
                 return False
@@ -174,16 +174,16 @@ class PendingUntilServing:
         return True
 
     def begin(self) -> None:
-        """Note that the partition serves from now on."""
+        """Reset the count of arrivals: the partition serves from now on."""
         self._came = 0
 
     def take_came(self) -> int:
-        """Return how many came since this was asked last: so many and more have to be taken, or the room fills."""
+        """Return the number of arrivals since the last call: at least as many must be taken, or the queue fills."""
         came, self._came = self._came, 0
         return came
 
     def take(self) -> Waiting | None:
-        """Return the next request, None if no other waits."""
+        """Return the next request, None if no other is pending."""
         if not self:
             return None
         waiting = self._passed_on.popleft() if self._passed_on else self._waiting.popleft()
@@ -192,7 +192,7 @@ class PendingUntilServing:
         return waiting
 
     def leave(self, since: float) -> list[WaitingMessage]:
-        """Keep nothing, for this node is the primary no longer; return, in order, the messages that came since then."""
+        """Remove all requests, since this node is no longer primary; return, in order, messages since ``since``."""
         unserved = []
         passed_on = len(self._passed_on)
         while (waiting := self.take()) is not None:

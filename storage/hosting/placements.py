@@ -1,9 +1,9 @@
-"""Which partitions this node serves and which it only keeps, and the way from one to the other.
+"""Partitions that this node serves or backs up, and the transitions between both.
 
-Backup to primary: the whole log goes into the state; once that is in the store the rows are read, the log is made
-durable at every replica in sync, and only then ``HostedPartition`` goes on towards serving. Primary to backup: the copy
-stays, with everything that was applied. A primary whose partition_epoch moves by one keeps its state: nobody else was
-primary meanwhile. Rules: docs/protocol.md sections 9, 10.
+Backup to primary: the whole log is applied to the state and synced, then the rows are read. The log is made durable at
+every in-sync replica, and only then ``HostedPartition`` advances to serving. Primary to backup: the copy stays, with
+all applied operations. A primary whose partition_epoch rises by one keeps its state, because no other node was primary
+meanwhile. Rules: docs/protocol.md sections 9, 10.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,25 +33,25 @@ from wire.queries.journal import Journal
 
 __all__ = ["Placements"]
 
-# A large store is read in slices, between which the lease is renewed and partitions that were read already serve. Rows
-# of one turn, each handled about twice: some 3 ms.
+# A large store is read in slices. Between them the lease is renewed, and loaded partitions already serve. Rows of one
+# iteration, each processed about twice: some 3 ms.
 LOADED_PER_TURN = 800
-ROWS_PER_PARTITION = 40  # what reading an empty one costs
-PROMOTED_PER_TURN = 100  # partitions, of some 70 microseconds: the lease is renewed between two turns
-STREAMED_PER_TURN = 300  # of those that nothing happened to
+ROWS_PER_PARTITION = 40  # the cost of reading an empty one
+PROMOTED_PER_TURN = 100  # partitions, of some 70 microseconds: the lease is renewed between two iterations
+STREAMED_PER_TURN = 300  # of partitions without events
 TENDED_PER_TURN = 200
-STREAM_GRID_S = 0.1  # of the clock: what partitions owe their backups though nothing happens leaves together
-TURN_S = 0.02  # between two looks at whose turn it is to take a whole copy
-AWAY_S = 60.0  # a partition's copy stays for so long after it has become whole elsewhere
-DISCARDED_ROWS = 1_000  # of such a copy, in one go
-MEASURED_IN_TURN = 16  # a partition's size is measured with every so many'th look
+STREAM_GRID_S = 0.1  # of the clock: messages to backups of idle partitions leave together
+TURN_S = 0.02  # interval of the scheduling of whole copies
+AWAY_S = 60.0  # how long a partition's copy stays after it has become whole elsewhere
+DISCARDED_ROWS = 1_000  # of such a copy, deleted at a time
+MEASURED_IN_TURN = 16  # one in so many partitions is measured at each call
 
 
 class _Coming(NamedTuple):
-    """A partition of which the map made this node the primary, and nothing more was done yet."""
+    """A partition that the map assigned to this node as primary and that is not promoted yet."""
 
     former: PartitionEntry | None  # the placement before
-    since: int  # partition_epoch from which on this node is its primary
+    since: int  # partition_epoch since which this node is its primary
     placed_at: int  # map epoch
 
 
@@ -78,46 +78,46 @@ class Placements:
         self._waiting_bytes = WaitingBytes()
         self.replication: dict[int, PartitionReplication] = {}
         self.replicas: dict[int, PartitionBackup] = {}
-        self.answers: list[tuple[str, AppendAck]] = []  # of this turn; they leave when it is synced
+        self.answers: list[tuple[str, AppendAck]] = []  # of this iteration; they leave when it is synced
         self._node = node
         self._settings = settings
         self._store = store
         self._overlay = overlay
         self._map = cluster_map
         self._promoting: dict[int, int] = {}  # partition -> batch that must be synced before its rows are read
-        self._early = PendingUntilMap()  # messages of primaries that this node's map does not name yet
+        self._early = PendingUntilMap()  # messages of primaries that this node's map does not list yet
         self._touched: set[int] = set()  # replicas that may have writes
         self._linked: set[str] = set()
-        self._linked_for: dict[str, float] = {}  # since when a link stands; negative: since when it is down
-        self._known: list[PartitionEntry] = []  # of the map before
+        self._linked_for: dict[str, float] = {}  # time of the last link up; negative: time of the last link down
+        self._known: list[PartitionEntry] = []  # of the previous map
         self._known_nodes: list[NodeEntry] = []  # live storage nodes likewise
         self.coming: dict[int, _Coming] = {}  # to be promoted, in order
-        self._streams = Deadlines()  # when a partition's backups are to be told something though nothing happens
-        self._wishes = Deadlines()  # when a partition may have a change to ask for
-        self._transferring: set[int] = set()  # partitions of which some replica takes a whole copy
+        self._streams = Deadlines()  # when a partition's backups get a message without an event
+        self._wishes = Deadlines()  # when a partition may have a change to request
+        self._transferring: set[int] = set()  # partitions with a range transfer to a replica
         self._turn_at = float("-inf")
         self._more_to_read = False
         self._reading: tuple[HostedPartition, Iterator[int]] | None = None  # the one that is being read
-        self._away: dict[int, tuple[int, float]] = {}  # partitions that live elsewhere: epoch, since when
+        self._away: dict[int, tuple[int, float]] = {}  # partitions placed elsewhere: epoch, timestamp
         self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
-        self._clear: set[int] = set()  # partitions that live elsewhere and left nothing here
+        self._clear: set[int] = set()  # partitions placed elsewhere without rows here
         self._catch_up = CatchUp()
         self._request = 0
         self._sizes: dict[int, tuple[int, int]] = {}  # partition -> keys, bytes
-        self._measured = 0  # looks so far
-        self._counted = 0, (0, 0)  # map epoch, copies that are made and that are whole
+        self._measured = 0  # number of calls so far
+        self._counted = 0, (0, 0)  # map epoch, numbers of joining and of in-sync copies
 
     # --- links
 
     def link_up(self, node: str, now: float) -> None:
-        """A link to a storage node stands."""
+        """Record a new link to a storage node."""
         self._linked.add(node)
         self.sums.tell_all()
         self._linked_for[node] = now
         self._look_at_all(now)
 
     def link_down(self, node: str, now: float) -> None:
-        """It is gone."""
+        """Record a lost link to a storage node."""
         self._linked.discard(node)
         self._linked_for[node] = -now
         for number, replication in self.replication.items():
@@ -125,7 +125,7 @@ class Placements:
                 self._wishes.set(number, now + DROP_AFTER_S)
 
     def _look_at_all(self, now: float) -> None:
-        """Links or nodes have changed: in slices each partition sees whether that is of interest."""
+        """Schedule a check of all partitions after links or nodes have changed, in slices."""
         for number in self.replication:
             self._streams.set(number, now)
             self._wishes.set(number, now)
@@ -133,10 +133,10 @@ class Placements:
     # --- the map
 
     def map_moved(self, cluster_map: ClusterMap, now: float) -> list[HostedPartition]:
-        """Follow the map; return the partitions that are served here under a new epoch, with the state they have.
+        """Apply the map; return the partitions that are served here under a new epoch, with their state.
 
-        Those that come here are promoted some at a time, by ``promote_some``, or when somebody asks for one: until then
-        nobody serves them, as until they are read. What this node is no longer the primary of it gives up at once.
+        New partitions are promoted in slices by ``promote_some``, or on the first request. Until then they are not
+        served, as while they are read. Partitions with another primary are dropped at once.
         """
         live = cluster_map.live(TIER_STORAGE)
         for entry in live:
@@ -155,7 +155,7 @@ class Placements:
         for number in changed:
             placement = placements[number]
             if number < len(known) and known[number] == placement:
-                continue  # of a map that was read anew
+                continue  # of a map that was read again
             self._note_away(number, placement, cluster_map, now)
             hosted = self.hosted.get(number)
             if placement.primary == self._node:
@@ -188,14 +188,14 @@ class Placements:
             self.demote(number)
         coming = self.coming.get(number)
         if coming is not None and placement.epoch == self._known[number].epoch + 1:
-            return  # nobody else was primary meanwhile
+            return  # no other node was primary meanwhile
         former = self._known[number] if number < len(self._known) else None
         self.coming[number] = _Coming(former, placement.epoch, cluster_map.epoch)
         if number in self.replicas:
             self.replicas[number].seen_epoch(placement.epoch)
 
     def promote_some(self, now: float, next_batch: int) -> list[HostedPartition]:
-        """Promote some of the partitions that came here; the others follow in later turns."""
+        """Promote some of the partitions that came here; the others follow in later iterations."""
         numbers = list(islice(self.coming, PROMOTED_PER_TURN))
         return [self.promote(number, now, next_batch) for number in numbers]
 
@@ -217,7 +217,7 @@ class Placements:
         Args:
             number: One of ``coming``.
             now: Seconds.
-            next_batch: Number of the batch that this turn will write, if it writes anything.
+            next_batch: Number of the batch of this iteration, if it has writes.
         """
         former, since, placed_at = self.coming.pop(number)
         cluster_map = self._map()
@@ -225,7 +225,7 @@ class Placements:
         replica = self._replica(number)
         replica.seen_epoch(placement.epoch)
         if former is not None and former.epoch and self._node not in former.in_sync:
-            replica.accept_loss()  # never in sync, and now the primary: by an operator's word
+            replica.accept_loss()  # never in sync, and now the primary: an operator's decision
         replica.promote()
         self._touched.add(number)
         state = number, self._settings, self._store, self._overlay
@@ -244,10 +244,10 @@ class Placements:
             hosted.lane.forget_routes()
 
     def demote(self, number: int) -> None:
-        """Serve a partition no longer: this node is not its primary any more."""
+        """Stop serving a partition: this node is not its primary any more."""
         hosted = self.hosted.pop(number)
         self.sums.leave(hosted.partition.sessions_of, hosted.retained.owned)
-        for what, amount in hosted.partition.counts.items():  # what was counted here stays: no counter may fall
+        for what, amount in hosted.partition.counts.items():  # the counts stay: no counter may decrease
             self.left_counts[what] = self.left_counts.get(what, 0) + amount
         self.window.forget(number)
         self._sizes.pop(number, None)
@@ -257,12 +257,12 @@ class Placements:
         self._wishes.forget(number)
         self._transferring.discard(number)
         if self._promoting.pop(number, None) is not None:
-            return  # its replica stands, with everything applied
+            return  # its replica exists, with all operations applied
         replica = self.replicas[number] = PartitionBackup(number, self._store, self._overlay)
         replica.take_over(hosted.partition.meta, hosted.partition.local)
 
     def read_promoted(self, synced: int, now: float) -> list[HostedPartition]:
-        """Read some rows of promoted partitions whose log is in the store; return those that were read to the end."""
+        """Read some rows of promoted partitions whose log is in the store; return those that are read completely."""
         read: list[HostedPartition] = []
         weight = 0
         while self._promoting:
@@ -294,25 +294,26 @@ class Placements:
 
     @property
     def loading(self) -> bool:
-        """True while partitions that are served here have still to be read."""
+        """Whether partitions that this node serves are not completely read."""
         return bool(self._promoting or self.coming)
 
     def progress(self) -> tuple[int, int]:
-        """Return how many of the partitions served here have been read, and how many there are."""
+        """Return the number of loaded partitions served here, and the number of all."""
         return len(self.hosted) - len(self._promoting), len(self.hosted) + len(self.coming)
 
     def loaded(self, number: int) -> bool:
-        """True once a partition served here has read its rows."""
+        """Return whether a partition served here has read its rows."""
         return number not in self._promoting
 
     # --- frames
 
     def take(self, peer: str, message: ReplicaMessage, now: float) -> tuple[HostedPartition | None, bool]:
-        """Take a message of another replica.
+        """Process a message of another replica.
 
         Returns:
-            The partition whose commit index may have moved; whether the message was refused, as of a node that is not
-            the primary.
+            The partition whose commit index may have changed; whether the message was refused because its sender is
+              not the
+            primary.
         """
         number = message.partition
         if isinstance(message, AppendAck):
@@ -326,15 +327,15 @@ class Placements:
         cluster_map = self._map()
         epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
         found = standing(cluster_map, peer, number, message.partition_epoch, epoch)
-        if found is PrimaryStatus.LATER:  # the map that says so is on its way
-            check(message)  # now: later it would condemn the router that brings the map
+        if found is PrimaryStatus.LATER:  # the map of that epoch is on its way
+            check(message)  # now: later it would condemn the router that sends the map
             return None, not self._early.keep(number, WaitingCopy(now, peer, message))
         if found is PrimaryStatus.OTHER:
-            if 0 < message.partition_epoch < epoch:  # a former primary is told of its end
+            if 0 < message.partition_epoch < epoch:  # tells a former primary that its epoch ended
                 self.answers.append((peer, AppendAck(number, epoch, False, STALE)))
             return None, True
         if number in self.hosted:
-            return None, True  # this very node says that it is the primary, by the same map
+            return None, True  # this node is the primary in the same map
         replica = self._replica(number)
         answer = replica.append(message) if isinstance(message, Append) else replica.take_slice(message)
         self._touched.add(number)
@@ -342,7 +343,7 @@ class Placements:
         return None, False
 
     def take_writes(self) -> Writes:
-        """Return what the replicas of this node write in this turn."""
+        """Return the writes of this node's replicas in this iteration."""
         writes: Writes = []
         for number in sorted(self._touched):
             replica = self.replicas.get(number)
@@ -352,12 +353,12 @@ class Placements:
         return writes
 
     def stream(self, now: float, touched: Iterable[int], *, sweeps: bool) -> list[tuple[str, int, bytes]]:
-        """Return the frames that go to backups now.
+        """Return the frames to send to backups now.
 
         Args:
             now: Seconds.
-            touched: Partitions that something happened to.
-            sweeps: Look at others too whose time has come.
+            touched: Partitions with events.
+            sweeps: Include other partitions whose deadline has passed.
         """
         frames = []
         self._catch_up.rows = CATCH_UP_ROWS
@@ -385,16 +386,16 @@ class Placements:
                 self._wishes.set(number, replication.next_wish(now, self._linked_for))
         return frames
 
-    # --- what the map should change
+    # --- map changes to request
 
     @property
     def next_look(self) -> float:
-        """Return when ``stream`` and ``wanted`` should look at partitions that nothing happens to."""
+        """Time at which ``stream`` and ``wanted`` should check idle partitions."""
         turn = self._turn_at if self._transferring else float("inf")
         return min(turn, self._streams.next, self._wishes.next)
 
     def wanted(self, now: float) -> list[RequestChange]:
-        """Return changes to ask the leader for, of some partitions that may have one."""
+        """Return changes to request from the leader, of some partitions that may have one."""
         requests = []
         cluster_map = self._map()
         for number in self._wishes.take(now, TENDED_PER_TURN):
@@ -411,7 +412,7 @@ class Placements:
         return requests
 
     def catching_up(self) -> tuple[int, int]:
-        """Return how many copies here are still being made, and how many are whole or served."""
+        """Return the number of copies being built here, and of those that are complete or served."""
         cluster_map = self._map()
         if cluster_map.epoch != self._counted[0]:
             here = sum(self._node in placement.joining for placement in cluster_map.partitions)
@@ -420,7 +421,7 @@ class Placements:
         return self._counted[1]
 
     def describe(self, numbers: Iterable[int]) -> dict[str, str]:
-        """Say what this node's copies of partitions are worth, by number."""
+        """Return a text about the state of each of this node's copies, by number."""
         return {str(number): self._describe(int(number)) for number in numbers}
 
     def _describe(self, number: int) -> str:
@@ -437,7 +438,7 @@ class Placements:
         return f"up to operation {replica.log_end} of epoch {replica.log_end_epoch}"
 
     def sizes(self) -> dict[int, tuple[int, int]]:
-        """Return what the partitions served here held when they were counted; each call looks at some of them."""
+        """Return the last counted sizes of the partitions served here; each call updates some of them."""
         self._measured += 1
         for number in range(self._measured % MEASURED_IN_TURN, len(self._known), MEASURED_IN_TURN):
             hosted = self.hosted.get(number)
@@ -454,7 +455,7 @@ class Placements:
             self._away[number] = (placement.epoch, now)
 
     def discard(self, now: float) -> None:
-        """Delete some rows of a partition that moved away: not before it is whole elsewhere, for a while.
+        """Delete some rows of a partition that moved away, some time after it is complete elsewhere.
 
         Until then this copy, though out of date, may be the best that is left (``ring recover``).
         """
@@ -474,5 +475,5 @@ class Placements:
             self._discarding = (number, after) if after is not None else (-1, b"")
 
     def deadline(self, now: float) -> float:
-        """Return when to go on with reading and promoting."""
+        """Return when to continue reading and promoting."""
         return now if self._more_to_read or self.coming else float("inf")

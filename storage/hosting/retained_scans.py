@@ -1,8 +1,8 @@
-"""Look-ups of retained topics by wildcard, a slice per turn: no filter makes the node's loop stand.
+"""Retained reads with wildcards, one slice per iteration, so that no filter blocks the node's loop.
 
-A look-up goes through its partitions in order and answers each with its first page, or with "none" where nothing
-matches. It may take many turns; the state that it meets in each is as good as another page's. The one that has looked
-at the fewest topics goes first, so that a short one need not wait for a thousand long ones.
+A read scans its partitions in order and replies for each with its first page, or with "none" if no topic matches. It
+may take many iterations; the state in each is as valid as another page's. The read with the fewest scanned topics goes
+first, so that a short one need not wait for a thousand long ones.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedMessag
 
 __all__ = ["RetainedScan", "RetainedScans"]
 
-VISITS_PER_STEP = 8  # topics looked at in a step of about ten microseconds
-VISITS_PER_TURN = 128  # of one look-up, before another one is looked for
-VISITS_PER_PARTITION = 4  # what looking into one costs, if only to see that it has nothing, and
-VISITS_PER_MESSAGE = 16  # what reading a message from the store does, and
-VISITS_PER_KIB = 0.5  # what its payload does
-SCANS_MAX = 20_000  # under way; edges give up after some seconds, so more could not be answered in time either
-SCAN_S = 60.0  # most that an edge waits for an answer (edge.retained_hold_s)
+VISITS_PER_STEP = 8  # topics scanned in a step of about ten microseconds
+VISITS_PER_TURN = 128  # of one read, before another one is chosen
+VISITS_PER_PARTITION = 4  # cost of scanning one partition, even an empty one
+VISITS_PER_MESSAGE = 16  # cost of reading a message from the store
+VISITS_PER_KIB = 0.5  # cost of its payload
+SCANS_MAX = 20_000  # in progress; edges time out after some seconds, so more could not be answered in time
+SCAN_S = 60.0  # maximum time that an edge waits for a reply (edge.retained_hold_s)
 PAGE_BYTES_MAX = 1024 * 1024
 PAGE_MESSAGES_MAX = 1000
-HELD_BYTES_MAX = 32 * 1024 * 1024  # of pages that are not full yet, together: beyond it a page ends where it is
+HELD_BYTES_MAX = 32 * 1024 * 1024  # of incomplete pages, together: above it a page ends early
 
 Touch = Callable[[int, HostedPartition], None]
 
 
 class RetainedScan:
-    """One look-up: a filter in some partitions."""
+    """One read: a filter in some partitions."""
 
     __slots__ = ("after", "edge", "messages", "partitions", "request", "size", "until", "visits")
 
@@ -37,25 +37,25 @@ class RetainedScan:
     ) -> None:
         self.edge = edge
         self.request = request
-        self.partitions = partitions[::-1]  # the one at the end is next
-        self.after = request.after if isinstance(request, ReadRetained) else ""  # topic of the partition at hand
+        self.partitions = partitions[::-1]  # the last one is next
+        self.after = request.after if isinstance(request, ReadRetained) else ""  # topic in the current partition
         self.messages: list[RetainedMessage] = []
         self.size = 0
         self.visits = 0.0
-        self.until = 0.0  # when its edge does not wait any more
+        self.until = 0.0  # when its edge stops waiting
 
     def step(self, touch: Touch) -> bool | None:
-        """Look at some topics of the partition at hand; return whether more is behind its page, None before its end."""
+        """Scan some topics of the current partition; return whether more follow its page, None if it is incomplete."""
         number, hosted = self.partitions[-1]
         request = self.request
         limit = min(request.limit, PAGE_MESSAGES_MAX)
         found, after, visits = hosted.retained.page(request.topic_filter, self.after or None, VISITS_PER_TURN)
         self.visits += VISITS_PER_PARTITION + visits
         if found:
-            touch(number, hosted)  # its clock goes on
+            touch(number, hosted)  # advances its clock
         for topic, (size, deadline, *_) in found:
             if len(self.messages) >= limit or (self.messages and self.size + size > PAGE_BYTES_MAX):
-                return True  # a page with one large message at most fits into a frame
+                return True  # a page with at most one large message fits into a frame
             message = hosted.retained.message(topic, deadline)
             self.visits += VISITS_PER_MESSAGE
             if message is not None:
@@ -74,14 +74,14 @@ class RetainedScan:
 
 
 class RetainedScans:
-    """The look-ups of a node's partitions."""
+    """The retained reads of a node's partitions."""
 
     def __init__(self, is_hosted: Callable[[int, HostedPartition], bool], touch: Touch) -> None:
         self._is_hosted = is_hosted
         self._touch = touch
-        self._scans: list[tuple[int, int, RetainedScan]] = []  # turns had, number: a heap
+        self._scans: list[tuple[int, int, RetainedScan]] = []  # completed slices, number: a heap
         self._number = 0
-        self._held = 0  # bytes of messages that look-ups have found, and not told yet
+        self._held = 0  # bytes of messages that are found and not sent
         self.refused = 0
         self.cut = 0
 
@@ -89,7 +89,7 @@ class RetainedScans:
         return len(self._scans)
 
     def add(self, scan: RetainedScan, now: float) -> None:
-        """Begin a look-up; what it finds is told behind the commits of each partition."""
+        """Begin a read; its pages leave after the commits of each partition."""
         if len(self._scans) >= SCANS_MAX:
             self.refused += 1
             self._give_up(scan)
@@ -104,7 +104,7 @@ class RetainedScans:
         heappush(self._scans, (int(scan.visits // VISITS_PER_TURN), self._number, scan))
 
     def go_on(self, now: float, steps_max: int) -> list[tuple[RetainedScan, list[int]]]:
-        """Do some of the work; return, per look-up, partitions without a match that may be told at once."""
+        """Run a slice of work; return, per read, partitions without a match whose reply needs no commit."""
         told = []
         left = float(steps_max * VISITS_PER_STEP)
         while self._scans and left > 0:
@@ -129,7 +129,7 @@ class RetainedScans:
         while scan.partitions and scan.visits < until:
             number, hosted = scan.partitions[-1]
             if not self._is_hosted(number, hosted):
-                scan.next_partition()  # whoever asks it again asks another node
+                scan.next_partition()  # the edge sends it again to another node
                 continue
             more = scan.step(self._touch)
             if more is None:
@@ -147,7 +147,7 @@ class RetainedScans:
         return none
 
     def _give_up(self, scan: RetainedScan) -> None:
-        """Answer what an edge asks until it is answered; what its read misses it counts by its own deadline."""
+        """Reply to a request that the edge repeats until answered; a read of all partitions times out at the edge."""
         if isinstance(scan.request, ReadRetained):
             for number, hosted in scan.partitions:
                 if self._is_hosted(number, hosted):

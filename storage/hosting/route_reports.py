@@ -1,7 +1,7 @@
-"""Reports of partitions' filters to the owners of shards: whom to tell what, some in each turn and as links take it.
+"""Reports of partitions' filters to the owners of shards, in slices and as far as links accept them.
 
-A new owner of a shard answers nobody before it heard of every partition; so one that has no filters says just that.
-One partition may have hundreds of thousands: its report is made over several turns.
+A new owner of a shard serves only after a report of every partition, so one without filters reports that. One
+partition may have hundreds of thousands of filters: its report takes several iterations.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,24 +17,24 @@ from wire.node.route_registrar import PLACED_AT_ONCE
 __all__ = ["REPORT_ROOM_BYTES", "RouteReports"]
 
 AGAIN_S = 0.1
-# Filters, and reports that say that there is none, which cost as much: some 3 ms. More would keep the loop, and a
-# report of a million fits in no link.
+# Filters, and empty reports, which cost as much: some 3 ms. More would block the loop, and a report of a million
+# filters exceeds every link.
 REPORTED_PER_TURN = 1_500
-PLACES_PER_FILTER = 2  # shards that are looked up, likewise
-REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer one of one partition comes in pieces anyway
+PLACES_PER_FILTER = 2  # shards that are looked up, for the same cost
+REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer report of one partition is divided anyway
 REPORT_CHARACTERS = 200  # of filters that count as one more route
-REPORT_ROOM_BYTES = 16 * 1024 * 1024  # of a link, below which its owner's reports wait: acknowledgements go first
-PAUSE_S = 0.002  # between two turns that send reports, unless something else happens
+REPORT_ROOM_BYTES = 16 * 1024 * 1024  # free bytes of a link below which reports wait: acknowledgements go first
+PAUSE_S = 0.002  # between two iterations that send reports, without other events
 
 
 class _Report:
-    """One partition's report that has begun.
+    """One partition's report in progress.
 
     Attributes:
         hosted: The partition.
-        epoch: partition_epoch that the report is of.
-        shards: Those whose owners have not been told all of it.
-        made: What is told, step by step.
+        epoch: partition_epoch of the report.
+        shards: Shards whose owners do not have all of it.
+        made: Iterator over the pieces.
     """
 
     __slots__ = ("epoch", "hosted", "made", "shards")
@@ -47,12 +47,12 @@ class _Report:
 
 
 class RouteReports:
-    """Reports of one node that are due.
+    """Due reports of one node.
 
     Args:
-        partitions: Those whose primary is this node.
+        partitions: The partitions with this node as primary.
         cluster_map: Of this node.
-        room: Returns the bytes that the link to a node takes now.
+        room: Returns the bytes that the link to a node accepts now.
     """
 
     def __init__(
@@ -62,33 +62,33 @@ class RouteReports:
         self._partitions = partitions
         self._map = cluster_map
         self._room = room
-        self._again: dict[int, float] = {}  # shard -> when to tell its owner again
-        self._due: dict[int, frozenset[int]] = {}  # partition -> shards whose owners are to be told its filters
+        self._again: dict[int, float] = {}  # shard -> time of the next report to its owner
+        self._due: dict[int, frozenset[int]] = {}  # partition -> shards whose owners need its filters
         self._begun: _Report | None = None
 
     def __len__(self) -> int:
         return len(self._due) + (self._begun is not None)
 
     def add(self, partitions: Iterable[HostedPartition], shards: Iterable[int]) -> None:
-        """The owners of these shards have to be told the filters of partitions that serve."""
-        shards = frozenset(shards)  # one for all of them
+        """Schedule reports of serving partitions to the owners of these shards."""
+        shards = frozenset(shards)  # one object for all of them
         for hosted in partitions:
             known = self._due.get(hosted.partition.number)
             self._due[hosted.partition.number] = shards if known is None else known | shards
             if self._begun is not None and self._begun.hosted is hosted:
-                self._begun.shards -= shards  # what they were told is not all, or was told another owner
+                self._begun.shards -= shards  # an earlier piece is incomplete, or went to another owner
 
     def not_taken(self, shard: int, now: float) -> None:
-        """The router that was told does not own the shard yet, or any more."""
+        """Schedule a retry: the router does not own the shard yet, or any more."""
         self._again[shard] = now + AGAIN_S
 
     @property
     def next_again(self) -> float:
-        """When ``repeat`` has something to do."""
+        """Time of the next retry."""
         return min(self._again.values(), default=float("inf"))
 
     def repeat(self, now: float) -> None:
-        """Tell owners again that did not own their shards yet."""
+        """Report again to owners that did not own their shards yet."""
         due = {shard for shard, when in self._again.items() if when <= now}
         if due:
             for shard in due:
@@ -100,7 +100,7 @@ class RouteReports:
         return sum(hosted.subscriptions.filters for hosted in due if hosted is not None)
 
     def send(self, now: float, *, loading: bool) -> list[Output]:
-        """Return reports that are due: as much as a turn and the links take, each of what is held now."""
+        """Return due reports with current filters, within the budget of an iteration and the links' capacity."""
         self.next_send = now + PAUSE_S
         if loading and self._begun is None and self._filters() < REPORTED_PER_TURN:
             return []  # a shard waits for all of them: few large messages
@@ -122,24 +122,24 @@ class RouteReports:
         return sends
 
     def _going_on(self) -> _Report | None:
-        """Return the report that has begun, unless its partition is served by another one or at another epoch now."""
+        """Return the report in progress, unless its partition has another primary or epoch now."""
         report = self._begun
         if report is None:
             return None
         number = report.hosted.partition.number
         if self._partitions.get(number) is not report.hosted or not report.hosted.serving:
-            return None  # whoever serves it now reports it
+            return None  # the new primary reports it
         if report.hosted.partition.epoch != report.epoch:
             self.add([report.hosted], set(report.shards))
             return None
         return report
 
     def _next(self, waiting: Iterator[int], placements: Sequence[ShardEntry], full: set[int]) -> _Report | None:
-        """Begin the report of the next partition whose shards' owners have room for it."""
+        """Begin the report of the next partition whose shards' owners have capacity on their links."""
         for number in waiting:
             hosted = self._partitions.get(number)
             if hosted is None or not hosted.serving:
-                del self._due[number]  # whoever serves it now reports it
+                del self._due[number]  # the new primary reports it
                 continue
             shards = {shard for shard in self._due[number] if shard < len(placements)}
             if full.isdisjoint(shards):
@@ -148,7 +148,7 @@ class RouteReports:
         return None
 
     def _step(self, report: _Report, by_shard: dict[int, list[SenderReport]]) -> int:
-        """Make some of a report; return how many filters' worth of work it was."""
+        """Produce a piece of a report; return its cost in filters."""
         for made in report.made:
             if made is None:
                 return PLACED_AT_ONCE // PLACES_PER_FILTER
@@ -165,7 +165,7 @@ class RouteReports:
 
 
 def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:
-    """Spread reports over messages of so many routes, in order."""
+    """Divide reports into messages with a bounded number of routes, in order."""
     pieces: list[list[SenderReport]] = [[]]
     routes = 0
     for report in reports:

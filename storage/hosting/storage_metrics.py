@@ -1,7 +1,7 @@
-"""Figures of a node's partitions, as its metrics show them: sessions, queues, retained messages, counts of events.
+"""Statistics of a node's partitions for its metrics: sessions, queues, retained messages, event counts.
 
-Only partitions that changed are counted anew, some sessions at a time, for a million would keep the loop: what many
-sessions hold is some seconds old where a rebalance looks at it.
+Only changed partitions are counted again, in slices, because a million sessions would block the loop. So the sizes of
+large partitions are some seconds old when a rebalance reads them.
 """
 
 from bisect import bisect_left
@@ -15,32 +15,32 @@ __all__ = ["StorageMetrics"]
 COUNTED_PER_LOOK = 50_000  # sessions
 COUNTED_PER_TURN = 500  # of a microsecond or two
 PARTITION_WEIGHT = 5  # of one without any, in sessions
-SLICE_S = 0.04  # from one turn that counts to the next
-REST_S = 4.0  # from one look to the next
+SLICE_S = 0.04  # interval of iterations that count
+REST_S = 4.0  # pause between two passes
 
 
 class StorageMetrics:
     """Totals over the partitions of one node.
 
     Args:
-        hosted: Those whose primary is this node.
-        left: Counts of those that have left.
+        hosted: The partitions with this node as primary.
+        left: Counts of partitions that have left.
 
     Attributes:
-        deadline: When a look that has begun goes on; inf without one.
-        next_turn: When ``turn`` has something to do.
+        deadline: When a pass in progress continues; inf without one.
+        next_turn: When ``turn`` has work.
     """
 
     def __init__(self, hosted: Mapping[int, HostedPartition], left: Mapping[str, int]) -> None:
         self._hosted = hosted
         self._left = left
-        self._begins = 0  # number of the partition with which the next look begins
+        self._begins = 0  # number of the first partition of the next pass
         self.deadline = inf
         self.next_turn = -inf
-        self._counting: Iterator[int] | None = None  # what is left of the look under way
+        self._counting: Iterator[int] | None = None  # the rest of the pass in progress
 
     def turn(self, now: float) -> None:
-        """Go on counting, if it is time, for what ``HostedPartition.size`` tells."""
+        """Continue counting, if it is due, for ``HostedPartition.size``."""
         if now < self.next_turn:
             return
         self._counting = self._counting or self.count()
@@ -63,7 +63,7 @@ class StorageMetrics:
         return sum(tally.queued for tally in self._tallies())
 
     def event_counts(self, of_the_node: Mapping[str, int]) -> dict[str, int]:
-        """Return counts of events by name: the node's own, and those of its partitions, now and before, together."""
+        """Return event counts by name: of the node, its partitions and those that left, together."""
         counts = dict(of_the_node)
         for what, amount in self._left.items():
             counts[what] = counts.get(what, 0) + amount
@@ -75,9 +75,9 @@ class StorageMetrics:
         return counts
 
     def count(self) -> Iterator[int]:
-        """Count partitions that changed anew, in slices; yields the sessions of each, and what a partition costs.
+        """Count changed partitions again, in slices; yields the sessions of each, and the cost of a partition.
 
-        A look goes on where the one before came to its end: else the same ones would be counted each time.
+        A pass begins at the end of the previous one: else the same partitions would be counted each time.
         """
         numbers = sorted(number for number, hosted in self._hosted.items() if hosted.changed)
         at = bisect_left(numbers, self._begins)

@@ -1,4 +1,4 @@
-"""Counts of users that storage nodes tell each other: when, to whom, how much at once.
+"""Exchange of users' usage between storage nodes: timing, receivers and message size.
 
 Decision: docs/adr/0135-users-over-all-partitions.md.
 """
@@ -14,7 +14,7 @@ from wire.messages.user_counts import COUNTS_MAX, UserCount, UserCounts
 __all__ = ["UserUsageReports"]
 
 TELL_S = 0.1  # between two messages to the same node
-LOOK_S = 1.0  # between two looks at who was asked about for the last time a minute ago
+LOOK_S = 1.0  # interval of the removal of inactive users
 
 
 class UserUsageReports:
@@ -23,7 +23,7 @@ class UserUsageReports:
     Args:
         node: Its name.
         sums: Of its users.
-        cluster_map: Returns the map: who else is a storage node.
+        cluster_map: Returns the map with the other storage nodes.
     """
 
     def __init__(self, node: str, sums: UserSums, cluster_map: Callable[[], ClusterMap]) -> None:
@@ -34,7 +34,7 @@ class UserUsageReports:
         self._look_at = float("-inf")
 
     def turn(self, turn: Iteration) -> None:
-        """Tell what changed."""
+        """Send changed usage."""
         if not self._sums.dirty or turn.now < self._tell_at:
             return
         self._tell_at = turn.now + TELL_S
@@ -51,16 +51,16 @@ class UserUsageReports:
         return UserCount(user, here.sessions, here.retained, asked, here.retained_bytes)
 
     def take(self, peer: PeerKey, message: UserCounts, now: float) -> None:
-        """Take what another storage node told."""
+        """Store the usage that another storage node reported."""
         for one in message.counts:
             held = UserUsage(one.sessions, one.retained, one.retained_bytes)
             self._sums.told(peer.node, one.user, held, asked=one.asked, now=now)
 
     @property
     def stale(self) -> bool:
-        """Whether something is to be told, now or soon."""
+        """Whether usage has to be sent, now or soon."""
         return bool(self._sums.dirty)
 
     def next_deadline(self) -> float:
-        """Return when something is to be told."""
+        """Return when usage has to be sent."""
         return self._tell_at if self._sums.dirty else float("inf")

@@ -1,8 +1,8 @@
-"""Batches of writes on their way to the disk: what reads see of them, and what their sync allows.
+"""Batches of writes that are not synced yet: the overlay for reads, and the operations that their sync commits.
 
-Each turn makes at most one batch, numbered from 1. Until the shell says that a batch is synced, its rows stand in the
-overlay, which every read of the store looks through first. An operation's op_index, or a backup's answer, counts once
-the batch that holds it is synced.
+Each iteration makes at most one batch, numbered from 1. Until the shell reports a batch as synced, its rows are in the
+overlay, which every read of the store checks first. An operation's op_index, or a backup's reply, is valid once its
+batch is synced.
 """
 
 from collections import deque
@@ -19,7 +19,8 @@ SyncedOperation = tuple[int, int, int, int]  # batch, partition, partition_epoch
 class WriteBatches:
     """Batches of one node.
 
-    Invariants: ``synced`` <= ``newest``; neither falls; each key of the overlay names the newest batch that wrote it.
+    Invariants: ``synced`` <= ``newest``; neither decreases; each overlay key has the number of the newest batch that
+    wrote it.
     """
 
     def __init__(self) -> None:
@@ -32,16 +33,16 @@ class WriteBatches:
 
     @property
     def next(self) -> int:
-        """Number of the batch that this turn makes, if it writes anything."""
+        """Number of this iteration's batch, if it has writes."""
         return self.newest + 1
 
     def note_operation(self, number: int, epoch: int, op_index: int) -> None:
-        """Note an operation whose rows are in this turn's batch."""
+        """Record an operation whose rows are in this iteration's batch."""
         assert not self._operations or self._operations[-1][0] <= self.next
         self._operations.append((self.next, number, epoch, op_index))
 
     def close(self, writes: Writes) -> int:
-        """End this turn's batch; return its number, 0 if it holds nothing."""
+        """Close this iteration's batch; return its number, 0 if it is empty."""
         if not writes:
             assert not self._operations or self._operations[-1][0] <= self.newest, "an operation without rows"
             return 0
@@ -55,7 +56,7 @@ class WriteBatches:
         self._answers.append((self.newest, node, payload))
 
     def take_answers(self) -> list[tuple[str, bytes]]:
-        """Return the answers whose batch is synced, in order."""
+        """Return the replies whose batch is synced, in order."""
         taken = []
         while self._answers and self._answers[0][0] <= self.synced:
             _, node, payload = self._answers.popleft()
@@ -63,9 +64,9 @@ class WriteBatches:
         return taken
 
     def note_synced(self, batch: int) -> list[SyncedOperation]:
-        """Note that every batch up to this one is on disk; return the operations in them.
+        """Record that every batch up to this one is on disk; return the operations in them.
 
-        Rows that are in the store leave the overlay; a key that was written again since stays.
+        Rows in the store leave the overlay; a key that a later batch wrote again stays.
         """
         assert batch <= self.newest, f"batch {batch} is synced and was never made"
         self.synced = max(self.synced, batch)

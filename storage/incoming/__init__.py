@@ -1,11 +1,12 @@
-"""Frames of other nodes: for which partition each is, whether it may go there now, and which part carries it out.
+"""Frames of other nodes: selects the partition of each message, authorizes it, and calls its handler.
 
-Owns: The way of a message, a request or an acknowledgement from its frame to its partition, or into a waiting room.
+Owns: the path of a message, a request or an acknowledgement from its frame to its partition or to a pending queue.
 
-Doors: ``publishing`` takes messages, ``requests`` what edges ask of one partition or of all, ``control`` the rest.
+Entry points: ``publishing`` takes messages, ``requests`` the requests of edges to one partition or to all, ``control``
+the rest.
 
-Always holds: Nobody who may not send something reaches a partition with it. A request is carried out by the primary of
-its epoch, waits in a bounded room, or is refused aloud.
+Invariant: an unauthorized frame never reaches a partition. A request is executed by the primary of its epoch, waits in
+a bounded queue, or is refused with a reply.
 
 May import: storage.state, storage.messages, storage.sessions, storage.hosting, access.operators.
 """

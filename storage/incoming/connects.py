@@ -1,14 +1,14 @@
-"""Connects of edges: connections that open and end. Those that leave nothing on the disk are answered in their turn.
+"""Connects of edges: connections that open and end. Those without disk state are answered in the same iteration.
 
-Plain is the CONNECT of a session that ends with its connection, without a will, whose client ID nobody has and nothing
-is kept of; and the end of such a connection. It writes nothing, and waits for no commit of messages: only for one that
-changes claims, sessions or wills. All others go the way of every request. What a plain one does here is what it would
-do there (``tests/storage/test_connects.py`` plays both).
+The fast path takes a CONNECT without a will whose session ends with its connection, if the client ID has no owner and
+no stored state. It also takes the end of such a connection. It writes no row and waits for no commit of messages, only
+for commits that change claims, sessions or wills. All others take the general request path. Both paths give the same
+result (``tests/storage/test_connects.py`` compares them).
 
-| state of a claim | holds | way out |
+| claim | state | response |
 |---|---|---|
-| plain | a Holder in memory, its answer with those of the turn | the end of a turn with a lease: answered |
-| other | as ``storage/sessions/ownership.py`` and ``waiting.py`` have it | answered with its operation, or Moved |
+| fast path | a SessionOwner in memory, its response buffered | at the end of an iteration with a lease |
+| other | see ``sessions/ownership.py`` and ``hosting/pending_until_serving.py`` | with its operation, or Moved |
 
 Decisions: docs/adr/0202-connects-of-a-turn.md, docs/adr/0214-plain-connects-wait-for-no-message.md.
 """
@@ -30,13 +30,13 @@ __all__ = ["Connects"]
 
 
 class Connects:
-    """The claims and reports that come to one node.
+    """The claims and reports that arrive at one node.
 
     Args:
-        turn: Whether there is a lease.
+        turn: Whether the node has a lease.
         lease: The map.
-        partitions: Those whose primary is this node.
-        requests: Takes what is not plain.
+        partitions: The partitions with this node as primary.
+        requests: The general path.
     """
 
     def __init__(self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, requests: Requests) -> None:
@@ -44,10 +44,10 @@ class Connects:
         self._lease = lease
         self._partitions = partitions
         self._requests = requests
-        self._answers: list[tuple[HostedPartition, str, bytes]] = []  # of this turn
+        self._answers: list[tuple[HostedPartition, str, bytes]] = []  # of this iteration
 
     def take(self, peer: PeerKey, asked: Sequence[ConnectRequest]) -> None:
-        """Take the requests of one frame, in order."""
+        """Process the requests of one frame, in order."""
         edge, incarnation = peer.node, peer.incarnation
         may_be_plain = not self._turn.fenced and self._lease.map.is_alive(edge, incarnation)
         hosted_ones = self._partitions.hosted
@@ -66,13 +66,13 @@ class Connects:
             self._requests.ask(peer, request)
 
     def answers(self, *, fenced: bool) -> list[Output]:
-        """Return the answers of this turn; without a lease their partitions keep them until there is one."""
+        """Return the responses of this iteration; without a lease their partitions keep them until there is one."""
         taken, self._answers = self._answers, []
         leave: list[Output] = []
         for hosted, edge, payload in taken:
             number = hosted.partition.number
             if not self._partitions.is_hosted(number, hosted):
-                continue  # the next primary asks the edges what is open
+                continue  # the next primary polls the edges for open connections
             if fenced:
                 hosted.partition.emit(edge, FrameKind.CONNECT_ANSWERS, payload)
                 self._partitions.touch(number, hosted, changed=False)

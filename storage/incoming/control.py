@@ -1,7 +1,7 @@
-"""Control messages to a storage node: who may send each, and which part takes it.
+"""Control messages to a storage node: authorization of the sender, and dispatch to the handler.
 
-The table of rights judges first (``wire/links/allowed.py``). Answers of edges and of shards' owners name the request
-they answer, whose number names its partition.
+The permission table is checked first (``wire/links/allowed.py``). Replies of edges and of shard owners contain the
+request number, which identifies the partition.
 """
 
 from storage.hosting.iteration import Iteration
@@ -38,12 +38,12 @@ class ControlMessages:
 
     Args:
         turn: Time, counts, refusals.
-        lease: Takes the routers' messages about lease and map.
-        partitions: Those whose primary is this node.
-        early: Forgets requests that no newer map can make timely.
-        requests: Takes what edges ask.
-        reports: Is told of shards whose owner has not taken a report.
-        operators: Takes looks.
+        lease: Handles the routers' messages about lease and map.
+        partitions: The partitions with this node as primary.
+        early: Forgets requests that no newer map can make valid.
+        requests: Handles requests of edges.
+        reports: Notified of shards whose owner rejected a report.
+        operators: Handles queries.
     """
 
     def __init__(
@@ -66,7 +66,10 @@ class ControlMessages:
         self._operators = operators
 
     def take(self, peer: PeerKey, message: Control) -> None:
-        """Take one message; condemn a peer that may never send it, refuse one that is not in that role now."""
+        """Process one message.
+
+        Condemn a peer that may never send it, refuse one whose current role does not allow it.
+        """
         fault = fault_of(peer, TIER_STORAGE, message)
         if fault:
             self._turn.condemn(peer, name_of(message), fault)
@@ -135,7 +138,7 @@ class ControlMessages:
             hosted.claims_answered(message, peer.node, peer.incarnation)
 
     def _moved(self, peer: PeerKey, message: Moved) -> None:
-        """A shard's owner has another map than this node: ask it again soon, or when the map or the timer says so."""
+        """Retry a request soon after a shard's owner with another map rejected it, unless map or timer do it first."""
         self._turn.count("moved")
         if message.request:
             hosted = self._partitions.reach(message.request >> 32)
@@ -144,7 +147,7 @@ class ControlMessages:
         elif is_shard_owner(self._lease.map, peer.node, message.number):
             self._reports.not_taken(message.number, self._turn.now)
         else:
-            self._turn.count("answers_unknown")  # the shard has another owner since, which gets its own report
+            self._turn.count("answers_unknown")  # the shard has a new owner since, which gets its own report
 
     def _kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
         hosted = self._partitions.reach(answer.request)
@@ -152,7 +155,7 @@ class ControlMessages:
             hosted.owners.kicked(answer, edge, incarnation)
 
     def _relayed(self, router: PeerKey, relayed: Relayed) -> None:
-        """An edge's answer came by a router: its direct link to this node is down."""
+        """Process an edge's reply forwarded by a router because its direct link is down."""
         message = decode_control(relayed.message)
         entry = self._lease.map.nodes.get(relayed.node)
         if entry is None or not self._lease.map.is_alive(relayed.node, relayed.incarnation):

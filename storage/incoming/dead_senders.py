@@ -1,7 +1,7 @@
-"""Nodes whose incarnation the map calls dead: frames that they sent before arrive late, and are dropped.
+"""Frames of incarnations that the map declares dead are dropped.
 
-The cluster has forgotten what a dead edge sent, and its client may have gone on elsewhere. A message of it taken now
-would stand behind newer ones.
+The cluster has forgotten a dead edge's state, and its client may use another edge. Its messages would be stored after
+newer ones.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ __all__ = ["DeadSenders"]
 
 
 class DeadSenders:
-    """The dead among the senders of one node's frames.
+    """The dead senders of one node's frames.
 
     Args:
         turn: Counts.
-        cluster_map: Returns the map as this node has it.
+        cluster_map: Returns the map that this node has applied.
     """
 
     def __init__(self, turn: Iteration, cluster_map: Callable[[], ClusterMap]) -> None:
@@ -26,7 +26,7 @@ class DeadSenders:
         self._map = cluster_map
 
     def drops(self, peer: PeerKey) -> bool:
-        """Return True, and count, if a frame is of an incarnation that is over by the map. Routers are never."""
+        """Return whether a frame is from an incarnation that is dead in the map, and count it. Routers never are."""
         cluster_map = self._map()
         if peer.tier == TIER_ROUTER or not cluster_map.epoch or cluster_map.is_alive(peer.node, peer.incarnation):
             return False

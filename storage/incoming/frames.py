@@ -1,7 +1,7 @@
-"""Frames of other nodes: each goes to the part that takes its kind, whatever is in it.
+"""Dispatch of other nodes' frames by their kind, without interpreting their content.
 
-A frame of a tier that may not send its kind ends its link, and so does one that nobody can read; what the same peer
-sent behind it in that turn is void.
+A frame kind that the tier may not send closes the link, and so does an unreadable frame. Later frames of that peer in
+the same iteration are discarded.
 """
 
 from storage.hosting.iteration import Iteration
@@ -24,15 +24,15 @@ from wire.node.events import FrameArrived
 
 __all__ = ["Frames"]
 
-# What they bring concerns partitions alone: nothing else that a turn looks at is changed by it.
+# They affect partitions only, and no other work of an iteration.
 OF_PARTITIONS = frozenset((FrameKind.PUBLISH, FrameKind.PUSH_ACK, FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))
 
 
 class Frames:
-    """The way in of one node's frames.
+    """The frame dispatcher of one node.
 
     Attributes:
-        of_partitions: All frames since this was set are messages, acknowledgements, or copies of operations.
+        of_partitions: All frames since this was set are messages, acknowledgements or replication.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Frames:
         self._kinds = kinds_from(TIER_STORAGE)  # of frames, by the tier that sends them
 
     def take(self, peer: PeerKey, kind: int, payload: bytes, begin: int) -> list[FrameArrived]:
-        """Take a frame; return what is left of one of messages, if copies of others have used up this go.
+        """Process a frame; return the rest of a frame of messages if the fan-out budget was used.
 
         Args:
-            peer: Who sent it.
+            peer: The sender.
             kind: Of the frame.
             payload: Whole.
-            begin: Where messages begin that were left before.
+            begin: Offset of the first unprocessed message.
         """
         if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
-            return []  # what a peer sends behind a broken frame is void
+            return []  # frames after a broken one are discarded
         if kind not in OF_PARTITIONS:
             self.of_partitions = False
         try:

@@ -1,9 +1,9 @@
-"""Messages of edges, and those that a former primary passes on: to their partition, into a waiting room, or refused.
+"""Messages of edges, and those forwarded by a former primary: to their partition, to a pending queue, or refused.
 
-A message is for the time of one primary: that of its partition_epoch. For a later time it waits for the map; of an
-earlier one it is dropped, because another primary may have answered it. A full disk refuses new messages and
-acknowledges again those that stand already. A full waiting room cannot tell them apart, and says so. So does this node
-about a message that waited too long for its map.
+A message is for one primary: that of its partition_epoch. A later epoch makes it wait for the map. An earlier one
+makes it void, because another primary may have acknowledged it. A full disk refuses new messages and acknowledges
+stored ones again. A full pending queue cannot distinguish these and refuses with its own code. So does this node for a
+message that waited too long for its map.
 """
 
 from collections.abc import Iterable
@@ -29,17 +29,17 @@ __all__ = ["StoragePublishing"]
 
 
 class StoragePublishing:
-    """The messages that come to one node.
+    """The messages that arrive at one node.
 
     Args:
         turn: Time, counts, frames to send.
-        lease: The map, and which of its epochs is settled.
-        partitions: Those whose primary is this node.
+        lease: The map, and its settled epoch.
+        partitions: The partitions with this node as primary.
         early: Keeps messages for a later map.
-        dead: Judges senders whose messages waited.
+        dead: Drops pending messages of dead senders.
 
     Attributes:
-        full: The disk is below its floor: new messages are refused.
+        full: Free disk space is below its floor: new messages are refused.
     """
 
     def __init__(
@@ -52,28 +52,28 @@ class StoragePublishing:
         self._early = early
         self._dead = dead
         self._taker = PublishHandler(self._lane, self._other, self._run)
-        self._peer: PeerKey | None = None  # whose frame is being taken
-        self._unfinished: HostedPartition | None = None  # has a message at hand whose last receivers have no copy yet
+        self._peer: PeerKey | None = None  # sender of the current frame
+        self._unfinished: HostedPartition | None = None  # partition with an unfinished message
         self._behind: list[tuple[PeerKey, PublishMessage, int, int]] = []  # other partitions of that message
-        self._left: dict[int, int] = {}  # partitions that moved from here -> the map epoch that said so
+        self._left: dict[int, int] = {}  # partitions that moved away -> map epoch of the move
 
     @property
     def copies_left(self) -> int:
-        """Copies of messages that may still be made in this go, about."""
+        """Remaining fan-out budget of this quantum, in copies, estimated."""
         return self._taker.left
 
     @copies_left.setter
     def copies_left(self, copies: int) -> None:
-        """Begin a go."""
         self._taker.left = copies
 
     @property
     def unfinished(self) -> bool:
-        """Whether a message is in the middle of its receivers: nothing may be taken, or closed, before ``go_on``."""
+        """Whether a message's fan-out is in progress: call ``go_on`` before the next message or the end of an
+        operation."""
         return self._unfinished is not None
 
     def go_on(self) -> None:
-        """Give the message that the go before was in the middle of to its next receivers."""
+        """Resume the fan-out of the unfinished message."""
         while (hosted := self._unfinished) is not None and self._taker.left > 0:
             self._taker.left -= hosted.delivery.go_on(self._taker.left)
             if hosted.delivery.unfinished:
@@ -84,15 +84,16 @@ class StoragePublishing:
                 self._other(record, number, epoch)
 
     def frame(self, peer: PeerKey, payload: bytes, begin: int = 0) -> int:
-        """Take the messages of one PUBLISH frame, at least the first; return where those begin that are left.
+        """Process the messages of one PUBLISH frame, at least the first; return the offset of the first unprocessed
+        one.
 
         Args:
             peer: Its sender.
             payload: Of the frame.
-            begin: Where those begin that were left before; 0: nothing of it was looked at.
+            begin: Offset of the first unprocessed message; 0: none was processed.
 
         Raises:
-            Unreadable: It is none; nothing of it was taken.
+            Unreadable: The frame is invalid; no message was processed.
         """
         if peer.tier == TIER_STORAGE:
             self._passed_on(peer, decode_publish(payload))
@@ -101,7 +102,7 @@ class StoragePublishing:
         return self._taker.take(payload, begin, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
 
     def _lane(self, number: int) -> FastPathPublish | None:
-        """Return the lane of a partition that takes plain messages now: there is room, and no ledger."""
+        """Return a partition's fast path if it is usable now: disk not full, and no ledger."""
         hosted = self._partitions.here(number)
         if hosted is None or not hosted.takes or self._is_short(hosted):
             return None
@@ -111,7 +112,7 @@ class StoragePublishing:
         return hosted.lane
 
     def _other(self, record: PublishMessage, number: int, epoch: int) -> None:
-        """Take a message that is not plain into one of its partitions."""
+        """Process a slow-path message in one of its partitions."""
         peer, hosted = self._peer, self._partitions.here(number)
         assert peer is not None
         if self._unfinished is not None:
@@ -121,7 +122,7 @@ class StoragePublishing:
             return
         if hosted is None or not hosted.takes or not hosted.is_time(epoch):
             self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
-        else:  # what ``_at`` would come to, for nearly all messages
+        else:  # shortcut of ``_at`` for nearly all messages
             self._partitions.touch(number, hosted)
             self._taker.left -= self._take(hosted, record, peer, max(1, self._taker.left))
             if hosted.delivery.unfinished:
@@ -136,28 +137,28 @@ class StoragePublishing:
                 self._run()
                 continue
             if record.tag or record.qos:
-                self._turn.condemn(peer, "message above QoS 0", TIER)  # a former primary passes on QoS 0 only
+                self._turn.condemn(peer, "message above QoS 0", TIER)  # a former primary forwards QoS 0 only
                 return
             for number, epoch in zip(record.partitions, record.epochs, strict=True):
                 self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
 
     def waited_for_map(self, message: WaitingMessage) -> None:
-        """Take a message that waited for this node's map, unless its edge has died meanwhile."""
+        """Process a message that was pending until this node's map, unless its edge has died meanwhile."""
         if not self._dead.drops(message.peer):
             self._at(message)
 
     def waited_to_serve(self, hosted: HostedPartition, message: WaitingMessage) -> None:
-        """Take a message that waited until its partition serves, unless its edge has died meanwhile."""
-        if message.peer.tier == TIER_STORAGE:  # a former primary passed it on, whatever became of that since
+        """Process a message that was pending until its partition serves, unless its edge has died meanwhile."""
+        if message.peer.tier == TIER_STORAGE:  # forwarded by a former primary, alive or not
             self._take(hosted, message.record, message.peer)
         elif not self._dead.drops(message.peer):
             self._at(message, its_turn=True)
 
     def _at(self, message: WaitingMessage, *, its_turn: bool = False) -> None:
-        """Take a message for the present time of this node as primary; for a later one it waits for the map.
+        """Process a message for the current epoch; one for a later epoch waits for the map.
 
-        What was meant for an earlier time may have been answered by another primary meanwhile, even refused: its edge
-        sends again what is not answered when its map moves.
+        Another primary may have acknowledged or refused a message of an earlier epoch. Its edge sends unacknowledged
+        messages again when its map changes.
         """
         number = message.partition
         hosted = self._partitions.here(number)
@@ -172,7 +173,7 @@ class StoragePublishing:
     def _to(self, hosted: HostedPartition, message: WaitingMessage, *, its_turn: bool) -> None:
         number, peer, record = message.partition, message.peer, message.record
         self._partitions.touch(number, hosted)
-        if peer.tier == TIER_STORAGE:  # passed on: older than all that its edge sent here
+        if peer.tier == TIER_STORAGE:  # forwarded: older than all messages that its edge sent here
             if hosted.serving or not hosted.waiting.keep_passed_on(message):
                 self._turn.count("passed_on_late")
         elif its_turn or hosted.takes:
@@ -181,7 +182,7 @@ class StoragePublishing:
             self._refuse_here(hosted, message)
 
     def refuse_overdue(self, overdue: Iterable[Early]) -> None:
-        """Refuse the messages among what waited too long for this node's map: the edge ends their connections."""
+        """Refuse pending messages that waited too long for this node's map: the edge closes their connections."""
         for message in overdue:
             if not isinstance(message, WaitingMessage) or self._dead.drops(message.peer):
                 continue
@@ -192,9 +193,9 @@ class StoragePublishing:
                 self._refuse(message.record, message.partition, message.peer)
 
     def _refuse_here(self, hosted: HostedPartition, message: WaitingMessage) -> None:
-        """Refuse a message, and so what an older connection of its publisher sent, and waits here.
+        """Refuse a message, and pending ones of its publisher's older connections.
 
-        What follows on this connection is refused as well, for the message may come again behind it.
+        Later messages of this connection are refused as well, because this message may be sent again after them.
         """
         record, now = message.record, self._turn.now
         hosted.publishers.hear(record.session, record.owner_epoch, now, self._lease.map.lease_s)
@@ -203,9 +204,9 @@ class StoragePublishing:
         self._refuse(record, message.partition, message.peer)
 
     def _take(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
-        """Hand a message to its partition, unless the disk is full; return how many copies it has there.
+        """Publish a message in its partition, unless the disk is full; return the number of its copies.
 
-        One that stands already is acknowledged again.
+        A stored message is acknowledged again.
         """
         if self._is_short(hosted) and self._refuse_for_room(hosted, record, peer):
             self._turn.count("refused_store_full")
@@ -214,17 +215,17 @@ class StoragePublishing:
         return hosted.publish(record, peer, most)
 
     def _is_short(self, hosted: HostedPartition) -> bool:
-        """Whether the disk is full, or was so lately that what follows a refused message may still come."""
+        """Return whether the disk is full, or was so lately that successors of a refused message may still arrive."""
         return self.full or hosted.publishers.refuses(self._turn.now, self._lease.map.lease_s)
 
     def _refuse_for_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
-        """Return whether a message finds no room, or follows one that found none; note the first of them."""
+        """Return whether a message is refused for lack of disk space or follows a refused one; record the first."""
         publishers, session, owner_epoch, now = hosted.publishers, record.session, record.owner_epoch, self._turn.now
         lease_s = self._lease.map.lease_s
         if hosted.delivery.origins.is_repeat(record, peer.node, peer.incarnation):
             return False
         if publishers.hear(session, owner_epoch, now, lease_s):
-            return False  # the partition says so
+            return False  # the partition drops it
         if not self.full:
             return record.qos > 0 and publishers.settle_refused(session, owner_epoch, now, lease_s)
         if record.qos:
@@ -232,10 +233,11 @@ class StoragePublishing:
         return True
 
     def _refuse(self, record: PublishMessage, number: int, peer: PeerKey) -> None:
-        """Refuse to keep a message until its partition serves, aloud: dropped in silence it would pass for a repeat.
+        """Refuse with a reply a message that cannot wait for its partition: dropped silently, it would pass for a
+        repeat.
 
-        A former primary may have committed it, and its origin cannot be asked yet: nobody may be told that it was
-        refused.
+        A former primary may have committed it, and its origin cannot be checked yet. So the client gets no PUBACK that
+        reports a refusal.
         """
         self._turn.count("refused_not_serving")
         self._answer(record, number, peer, ReasonCode.SERVER_UNAVAILABLE)
@@ -248,14 +250,14 @@ class StoragePublishing:
     # --- partitions that moved from here
 
     def note_left(self, numbers: Iterable[int], map_epoch: int) -> None:
-        """Note the partitions that other nodes serve by this map; those that came back are forgotten."""
+        """Record the partitions that other nodes serve by this map; those that came back are removed."""
         self._left = {number: epoch for number, epoch in self._left.items() if number not in self._partitions.hosted}
         self._left |= dict.fromkeys(sorted(numbers), map_epoch)
 
     def _pass_on(self, number: int, record: PublishMessage, peer: PeerKey) -> bool:
-        """Send QoS 0 for a partition that has just moved from here on to where it is: its edge does not send it again.
+        """Forward a QoS 0 message to the new primary of a moved partition: its edge does not send it again.
 
-        Until the map epoch of the move is settled: after that every edge knows. QoS 1 and 2 are sent again.
+        Done until the map epoch of the move is settled, because then every edge knows it. QoS 1 and 2 are sent again.
         """
         if record.tag or number not in self._left or peer.tier != TIER_EDGE or self._turn.fenced:
             return False

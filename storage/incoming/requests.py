@@ -1,8 +1,8 @@
-"""Requests of edges: to one partition by its epoch, look-ups in all partitions, acknowledgements of pushed entries.
+"""Requests of edges: to one partition by its epoch, retained reads of all partitions, acknowledgements of entries.
 
-A request names the partition_epoch that its edge knows. Under a later one it waits for this node's map; under another
-one, or of an edge that the map does not have, the answer is Moved, and the edge asks again. A partition that does not
-serve yet keeps the request.
+A request contains the partition_epoch that its edge knows. A later one makes it wait for this node's map. Another
+epoch, or an edge that the map lacks, gives the reply Moved, and the edge retries. A partition that does not serve yet
+keeps the request.
 """
 
 from collections.abc import Iterable
@@ -39,14 +39,14 @@ NOBODY = -1  # an owner_epoch that no connection has
 
 
 class Requests:
-    """The requests that come to one node.
+    """The requests that arrive at one node.
 
     Args:
-        turn: Time, counts, answers that need no commit.
+        turn: Time, counts, replies that need no commit.
         lease: The map.
-        partitions: Those whose primary is this node.
+        partitions: The partitions with this node as primary.
         early: Keeps requests for a later map.
-        scans: Takes the look-ups that are done in slices.
+        scans: Runs retained reads in slices.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Requests:
         self._early = early
         self._scans = scans
         self._taker = AckHandler(self._ack_lane, self._other_ack)
-        self._peer: PeerKey | None = None  # whose acknowledgements are being taken
+        self._peer: PeerKey | None = None  # sender of the current acknowledgements
 
     # --- of one partition
 
     def ask(self, peer: PeerKey, request: PartitionRequest) -> None:
-        """Carry out a request, keep it, or answer that its partition is elsewhere."""
+        """Process a request, keep it, or reply that its partition is elsewhere."""
         hosted = self._partitions.reach(request.partition)
         cluster_map, now = self._lease.map, self._turn.now
         placements = cluster_map.partitions
@@ -72,7 +72,7 @@ class Requests:
             if not self._early.keep(request.partition, WaitingRequest(now, peer, request)):
                 self._turn.count("requests_dropped_early")
             return
-        # An incarnation that this node's map does not have yet asks again: its CONNECT would pass for a dead edge's.
+        # An incarnation that this node's map lacks must retry: its CONNECT would be treated as a dead edge's.
         is_known = cluster_map.is_alive(peer.node, peer.incarnation)
         if hosted is None or request.partition_epoch != hosted.partition.epoch or not is_known:
             self._moved(peer, request)
@@ -84,7 +84,7 @@ class Requests:
                 hosted.owners.will_close(request)
 
     def refuse_overdue(self, overdue: Iterable[Early]) -> None:
-        """Answer the requests among what waited too long for this node's map: their edges ask again."""
+        """Reply Moved to pending requests that waited too long for this node's map: their edges retry."""
         for waiting in overdue:
             if isinstance(waiting, WaitingRequest):
                 self._moved(waiting.peer, waiting.request)
@@ -95,7 +95,7 @@ class Requests:
         self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch))
 
     def carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
-        """Hand a request to the part that decides it. The partition serves."""
+        """Dispatch a request to its handler. The partition serves."""
         assert hosted.serving, "a request reaches a partition that does not serve"
         edge = peer.node
         if isinstance(request, OpenSession):
@@ -103,7 +103,7 @@ class Requests:
             return
         if not hosted.may_ask(request, peer):
             self._turn.count("requests_of_others")
-            request = replace(request, owner_epoch=NOBODY)  # answered as one of a connection that is over
+            request = replace(request, owner_epoch=NOBODY)  # answered like one of a closed connection
         if isinstance(request, CloseSession):
             hosted.owners.close(request, edge)
         elif isinstance(request, SubscribeSession):
@@ -129,13 +129,13 @@ class Requests:
             hosted.retained.deliver(request, edge)
 
     def scan(self, hosted: HostedPartition, request: ReadRetained, edge: str) -> None:
-        """Begin a look-up in one partition."""
+        """Begin a retained read in one partition."""
         self._scans.add(RetainedScan(edge, request, [(hosted.partition.number, hosted)]), self._turn.now)
 
     # --- of all partitions
 
     def read_all(self, peer: PeerKey, request: ReadRetainedAll) -> None:
-        """Look into every partition here; into one that does not serve yet when it does."""
+        """Read every partition here; one that does not serve yet follows when it does."""
         serving = []
         self._partitions.arrive_all()
         for number, hosted in self._partitions.hosted.items():
@@ -151,10 +151,10 @@ class Requests:
     # --- acknowledgements
 
     def push_acks(self, peer: PeerKey, payload: bytes) -> None:
-        """Take the acknowledgements of one PUSH_ACK frame.
+        """Process the acknowledgements of one PUSH_ACK frame.
 
         Raises:
-            Unreadable: It is none; nothing of it was taken.
+            Unreadable: The frame is invalid; no acknowledgement was processed.
         """
         self._peer = peer
         self._taker.take(payload, peer.node, peer.incarnation)
@@ -177,7 +177,7 @@ class Requests:
             hosted.wait_to_serve(WaitingAck(self._turn.now, peer, ack))
 
     def push_acked(self, hosted: HostedPartition, peer: PeerKey, ack: PushAck) -> None:
-        """Take an acknowledgement of the edge that holds the session's connection; of no other."""
+        """Process an acknowledgement if it is from the edge that holds the session's connection."""
         if hosted.owns_session(ack.session, peer):
             hosted.delivery.outbound.acknowledged(ack)
         else:

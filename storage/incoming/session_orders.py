@@ -1,7 +1,7 @@
-"""Orders of operators about stored sessions at the primary of their partition: delete, expire, empty the queue.
+"""Orders of operators about stored sessions at their partition's primary: delete, expire, purge the queue.
 
-A session whose client is connected, or connecting, is neither deleted nor expired. What is lost is said first, and the
-answer to an order that was carried out leaves when that is committed.
+A session whose client is connected or connecting is neither deleted nor expired. The reply lists the lost state and
+leaves when the order is committed.
 """
 
 from storage.hosting.hosted_partition import HostedPartition
@@ -17,7 +17,7 @@ NO_EXPIRY_INTERVAL = 0xFFFFFFFF
 
 
 def carry_out(hosted: HostedPartition, router: str, order: OrderNode) -> None:
-    """Carry an order out, and answer the router that passed it on."""
+    """Execute an order, and reply to the router that forwarded it."""
     partition, client_id = hosted.partition, order.subject
     session = partition.by_client.get(client_id)
     refusal = _refusal(hosted, client_id, session, purge=order.verb == PURGE)
@@ -33,7 +33,7 @@ def carry_out(hosted: HostedPartition, router: str, order: OrderNode) -> None:
         if order.verb == "session delete":
             hosted.owners.ends.end(session)
         else:
-            session.deadline = max(ENDING + 1, partition.served_ms)  # over now
+            session.deadline = max(ENDING + 1, partition.served_ms)  # in the past now
             partition.touch(session)
             partition.work.appendleft(EndSession(session.number))
     partition.tell(router, NodeOrdered(order.request, count=1, lines=lines))

@@ -1,12 +1,12 @@
-"""Messages of a partition: taken once, queued, pushed to connections, finished.
+"""Messages of a partition: accepted once, queued, pushed to connections, acknowledged.
 
-Owns: Repeats and their windows, targets, shared bodies, queues out, identifiers of QoS 2 in, retained messages, copies
-for another member.
+Owns: duplicate detection, targets, shared bodies, outbound queues, inbound QoS 2 identifiers, retained messages,
+redispatched copies.
 
-Doors: ``delivery`` takes a message, ``origins`` tells a repeat, ``outbound`` pushes and counts what comes back,
-``retained`` keeps one value per topic.
+Entry points: ``delivery`` accepts a message, ``origins`` detects a repeat, ``outbound`` pushes and processes
+acknowledgements, ``retained`` stores one value per topic.
 
-Always holds: A message is taken once, whatever is sent again. It is written before it is pushed. Every queue has a
+Invariant: a message is accepted once, however often it is sent. It is written before it is pushed. Every queue has a
 bound.
 
 May import: storage.state.

@@ -1,9 +1,9 @@
-"""Copies for a shared group that wait for a member who may not be one any more: they go to other members.
+"""Redispatch of a shared group's queued copies when a member loses its right to the group.
 
-Some of a queue at a time. A copy in flight is consumed; one that waits without a packet identifier keeps its place in
-the queue, marked in its row, and leaves it unsent. A client's own UNSUBSCRIBE hands nothing on: what was begun is
-completed to it [MQTT-3.10.4-3]. A new primary does not go on where the last one was: the edge refuses what is pushed to
-that client then (``InFlightEntries``), which hands it on too.
+Work is divided into slices. An in-flight copy is consumed. A queued copy without a packet identifier keeps its queue
+position; its row is marked, and it is not sent. A client's own UNSUBSCRIBE redispatches no copy: deliveries in
+progress are completed [MQTT-3.10.4-3]. A new primary does not resume the work. There the edge refuses pushes to that
+client (``InFlightEntries``), which redispatches them too.
 """
 
 from itertools import islice
@@ -24,7 +24,7 @@ ENTRIES_PER_STEP = 2
 
 
 class AbandonedCopies:
-    """Hands on what members of one partition have open when they lose their right to a group."""
+    """Redispatches the unacknowledged copies of members that lose their right to a group."""
 
     def __init__(
         self, partition: Partition, consumed: Consumed, outbound: InFlightEntries, redispatches: RedispatchQueue
@@ -35,13 +35,13 @@ class AbandonedCopies:
         self._redispatches = redispatches
 
     def begin(self, session: DurableSession, share: bytes) -> None:
-        """A session may not be a member of a group any more."""
+        """Start the redispatch of a session's copies of a group."""
         if session.queued:
             work = GiveUpCopies(session.number, share, session.head, session.next_seq)
             self._partition.work.append(work)
 
     def go_on(self, work: GiveUpCopies) -> int:
-        """Hand on some of the copies; return the steps of about ten microseconds that it took."""
+        """Redispatch some of the copies; return the steps of about ten microseconds that it took."""
         session = self._partition.sessions.get(work.session)
         if session is None:
             return 1
@@ -59,7 +59,7 @@ class AbandonedCopies:
         partition = self._partition
         flight = session.inflight.get(session_seq)
         if flight is not None and (flight.state == STATE_RELEASED or (flight.qos == 2 and flight.sent)):
-            return  # the client may have it
+            return  # the client may have received it
         key = keys.queue_key(partition.number, session.number, session_seq)
         value = partition.get(key)
         entry = decode_entry(session_seq, value) if value is not None else None

@@ -1,7 +1,7 @@
-"""Bodies that stand in the store once: those that several sessions share, and those too large for one row.
+"""Message bodies that are stored once: those that several sessions share, and those too large for one row.
 
-A body is pieces named by its id; it goes when the last row that names it goes. How many do is counted in memory, like
-its pieces, and counted anew from the rows when a partition is loaded: no piece is read only to delete it.
+A body is a sequence of pieces with one id. It is deleted with the last row that references it. References and pieces
+are counted in memory, and recounted from the rows when a partition loads: no piece is read only to delete it.
 Decision: docs/adr/0009-key-order-and-sstables.md.
 """
 
@@ -19,20 +19,20 @@ class Bodies:
         self._stored: dict[int, tuple[int, int]] = {}  # id -> pieces, bytes
 
     def restore(self, body: int, piece_bytes: int) -> None:
-        """Take over one more piece of a body from disk."""
+        """Add one more piece of a body read from disk."""
         pieces, size = self._stored.get(body, (0, 0))
         self._stored[body] = pieces + 1, size + piece_bytes
 
     def forget(self, body: int) -> None:
-        """Forget a body that no row names: whoever found that deletes its pieces."""
+        """Forget a body that no row references; the caller deletes its pieces."""
         self._stored.pop(body, None)
 
     def size(self, body: int) -> int:
-        """Return the bytes of a body; 0 for the id 0, which no body has."""
+        """Return the bytes of a body; 0 for the id 0, which is never used."""
         return self._stored.get(body, (0, 0))[1]
 
     def store(self, payload: bytes, references: int) -> int:
-        """Write a body once, in pieces, for so many rows that will name it; return its id."""
+        """Write a body once, in pieces, for that many referencing rows; return its id."""
         partition = self._partition
         body = partition.meta.next_body
         partition.meta.next_body += 1
@@ -52,7 +52,7 @@ class Bodies:
         return b"".join(value or b"" for value in found)
 
     def release(self, body: int) -> None:
-        """One row that named it is gone."""
+        """Remove one reference to a body."""
         partition = self._partition
         if body not in partition.body_references:
             return

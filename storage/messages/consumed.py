@@ -1,8 +1,8 @@
-"""Entries that clients have finished: counted at once, told to the store in batches.
+"""Entries that clients have acknowledged: counted at once, deleted from the store in batches.
 
-A consumed entry's rows go with the session row that says so: ``acks_per_row`` of them together, with the next operation
-of the partition once they have waited for ``RIDE_AFTER_S``, or by themselves after ``ack_delay_s``. Until then a
-restart sends them again, as repeats (docs/adr/0043-acknowledgements-ride.md).
+The rows of consumed entries are deleted with the session row that records it: ``acks_per_row`` of them together, with
+the partition's next operation after ``RIDE_AFTER_S``, or in an operation of their own after ``ack_delay_s``. After a
+restart before that they are sent again, as repeats (docs/adr/0043-acknowledgements-ride.md).
 """
 
 from itertools import islice
@@ -16,27 +16,27 @@ from storage.state.timers import SaveAcks
 __all__ = ["Consumed"]
 
 ROWS_PER_STEP = 4
-RIDE_AFTER_S = 0.2  # sooner it would be a session row for every few acknowledgements of a busy session
+RIDE_AFTER_S = 0.2  # a lower value would write a session row for every few acknowledgements of a busy session
 RIDERS_MAX = 32  # sessions, with one operation
-GRID_S = 0.25  # of the node's clock: partitions that save by themselves do so in the same turns
+GRID_S = 0.25  # of the node's clock: partitions save in the same iterations
 
 
 class Consumed:
-    """Consumed entries of one partition's sessions whose rows still stand."""
+    """Consumed entries of one partition's sessions whose rows are not deleted yet."""
 
     def __init__(self, partition: Partition, bodies: Bodies) -> None:
         self._partition = partition
         self._bodies = bodies
         self.lazy: dict[int, DurableSession] = {}  # sessions with consumed entries not yet saved
-        self._since = 0.0  # when the first of them came
-        self._timed = False  # a SaveAcks is to come
-        self.saving: dict[int, DurableSession] = {}  # those of them that have waited long enough: for ``save_some``
+        self._since = 0.0  # time of the first of them
+        self._timed = False  # a SaveAcks timer is set
+        self.saving: dict[int, DurableSession] = {}  # sessions whose delay has passed: for ``save_some``
 
     def note(self, session: DurableSession, body: int) -> None:
-        """An entry of the session was consumed, or dropped; ``body`` is the shared one that it named, 0 for none."""
+        """Record that an entry was consumed or dropped; ``body`` is its shared body, 0 for none."""
         if body:
             self._bodies.release(body)
-            self.save(session)  # no row may outlive the body that it names
+            self.save(session)  # no row may outlive the body that it references
         elif len(session.acked_rows) >= self._partition.settings.acks_per_row:
             self.save(session)
         elif session.number not in self.lazy and session.number not in self.saving:
@@ -67,13 +67,13 @@ class Consumed:
         self.forget_session(session)
 
     def ride(self) -> None:
-        """An operation is about to be closed that is written anyway: save with it what has waited for a while."""
+        """Save acknowledgements older than ``RIDE_AFTER_S`` with an operation that is written anyway."""
         if self.lazy and self._partition.now >= self._since + RIDE_AFTER_S:
             for session in list(islice(self.lazy.values(), RIDERS_MAX)):
                 self.save(session)
 
     def begin_to_save(self) -> None:
-        """Let ``save_some`` save what has waited for ``ack_delay_s``; what came later waits on."""
+        """Move sessions whose ``ack_delay_s`` has passed to ``saving``; later ones keep waiting."""
         self._timed = False
         if self._partition.now >= self._since + self._partition.settings.ack_delay_s:
             self.saving |= self.lazy
@@ -82,7 +82,7 @@ class Consumed:
             self._set_timer()
 
     def save_some(self, steps_max: int) -> int:
-        """Save what has waited; return the steps of about ten microseconds that it took."""
+        """Save sessions from ``saving``; return the steps of about ten microseconds that it took."""
         steps = 0
         while self.saving and steps < steps_max:
             session = self.saving.pop(next(iter(self.saving)))
@@ -92,6 +92,6 @@ class Consumed:
         return steps
 
     def forget_session(self, session: DurableSession) -> None:
-        """No acknowledgement of the session is pending any more."""
+        """Remove a session without pending acknowledgements."""
         self.lazy.pop(session.number, None)
         self.saving.pop(session.number, None)

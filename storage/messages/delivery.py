@@ -1,8 +1,8 @@
-"""Messages of a partition: taken once, into the queues of its sessions, and on to their connections.
+"""Messages of a partition: accepted once, queued for its sessions, and pushed to their connections.
 
-The order of things for one message: is it a repeat (``origins``), who gets it (``targets``), may it be queued, then a
-row per session and, where the window has room, its push (``outbound``). What clients finish goes in batches
-(``consumed``). A retained copy and its live twin meet here: whichever is older never follows the newer one.
+Processing order of one message: duplicate check (``origins``), receivers (``targets``), queue bounds, then one row per
+session and, if the window is open, its push (``outbound``). Acknowledged entries are deleted in batches
+(``consumed``). A retained copy and the live copy of a message meet here: the older one never follows the newer one.
 """
 
 from collections.abc import Callable
@@ -42,16 +42,16 @@ from wire.queries.traces import Origin
 __all__ = ["COPIES_ALL", "PartitionDelivery"]
 
 COPIES_ALL = 1 << 60
-RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that their live twins are dropped
-LIVE_RETAINED_MAX = 64  # topics per session, the last ones
+RETAINED_ORIGINS_MAX = 256  # of retained copies, remembered per session so that live duplicates are dropped
+LIVE_RETAINED_MAX = 64  # most recent topics per session
 COPIES_FILL = 0.75  # of a queue, that retained copies may fill
-HELD_FILL = 0.5  # of a queue, at which nothing is held back any more
-OVERTAKEN_MAX = 64  # topics per session whose waiting copies are older than what was sent
+HELD_FILL = 0.5  # fill of a queue above which live messages are not held for retained reads
+OVERTAKEN_MAX = 64  # topics per session whose queued retained copies are older than a sent message
 
 
 @dataclass(slots=True)
 class _FanoutCursor:
-    """A message whose last receivers have no copy yet; they get it within the operation that is being built."""
+    """A message with receivers left; they get their copies within the operation that is being built."""
 
     message: PublishMessage
     node: str
@@ -75,18 +75,18 @@ class PartitionDelivery:
         self.ack_lane = FastPathAcks(partition, self.consumed, self.outbound)
         self.given_up = AbandonedCopies(partition, self.consumed, self.outbound, self.redispatches)
         self.purges = Purges(partition, self.consumed)
-        self._told: Origin | None = None  # of the message at hand, where a trace is told of it
+        self._told: Origin | None = None  # origin of the current message if it is traced
         self._rest: _FanoutCursor | None = None
 
-    # --- in
+    # --- incoming messages
 
     @property
     def unfinished(self) -> bool:
-        """Whether receivers of the message at hand are left: ``go_on``, before the operation is closed."""
+        """Whether the current message has receivers left. Call ``go_on`` before the operation is closed."""
         return self._rest is not None
 
     def publish(self, message: PublishMessage, node: str, incarnation: int, most: int = COPIES_ALL) -> int:
-        """Take one message from an edge, acknowledged when it is committed; return how many copies were made.
+        """Accept one message from an edge, acknowledged when it is committed; return how many copies were made.
 
         It is ``unfinished`` if it has more receivers than ``most``.
         """
@@ -120,7 +120,7 @@ class PartitionDelivery:
         return len(targets)
 
     def go_on(self, most: int = COPIES_ALL) -> int:
-        """Make copies of the message that is unfinished; return how many. Nothing was taken here meanwhile."""
+        """Make copies of the unfinished message; return how many. No other message may be accepted before."""
         rest = self._rest
         assert rest is not None, "no message is unfinished"
         message, node, targets, self._told = rest.message, rest.node, rest.targets, rest.told
@@ -136,7 +136,7 @@ class PartitionDelivery:
         return count
 
     def _finish(self, message: PublishMessage, node: str) -> None:
-        """Every receiver has its copy."""
+        """Acknowledge a message: every receiver has its copy."""
         partition = self._partition
         if partition.ledger is not None:
             partition.ledger.taken(message, node)
@@ -147,7 +147,7 @@ class PartitionDelivery:
         self.acknowledge(message, node, ReasonCode.SUCCESS)
 
     def _traced(self, message: PublishMessage, incarnation: int) -> Origin | None:
-        """Return the origin of a message of which a trace is told."""
+        """Return the origin of a message that is traced, else None."""
         tracing = self._partition.tracing
         if tracing is None or not tracing.active:
             return None
@@ -155,14 +155,16 @@ class PartitionDelivery:
         return origin if tracing.wants(message, origin) else None
 
     def acknowledge(self, message: PublishMessage, node: str, reason_code: int) -> None:
-        """Tell the edge that this partition has finished a message, behind the operation being built."""
+        """Send the PUBLISH_ACK of a message to its edge once the operation being built is committed."""
         if message.tag:
             record = encode_publish_ack(message.tag, self._partition.number, reason_code)
             self._partition.emit(node, FrameKind.PUBLISH_ACK, record)
 
     def _refusal(self, message: PublishMessage, targets: list[Target]) -> int:
         if message.share and not targets and message.qos:
-            return ReasonCode.TOPIC_FILTER_INVALID  # no such member here: told from one without room
+            return (
+                ReasonCode.TOPIC_FILTER_INVALID
+            )  # distinct from a member with a full queue: there is no such member here
         if self._partition.settings.queue_full != "refuse" or not message.qos:
             return 0
         size = len(message.payload) + len(message.topic) + len(message.properties) + ENTRY_OVERHEAD_BYTES
@@ -180,14 +182,14 @@ class PartitionDelivery:
         return session.queued + copies > messages or session.queue_bytes + copies * size > octets
 
     def has_room_for_copy(self, session: DurableSession, size: int, fill: float = COPIES_FILL) -> bool:
-        """Return whether a retained copy may be queued: it can wait, and a part of the queue is for live messages."""
+        """Return whether a retained copy may be queued: the rest of the queue is reserved for live messages."""
         settings = self._partition.settings
         messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
         queued = session.queued
         return not queued or (queued < messages * fill and session.queue_bytes + size <= octets * fill)
 
     def _shared_body(self, message: PublishMessage, targets: list[Target]) -> int:
-        """Store a body once for several sessions, or in pieces when it is large; return its id, 0 for inline."""
+        """Store a body once for several sessions, or in pieces if it is large; return its id, 0 for inline."""
         partition = self._partition
         settings = partition.settings
         size = len(message.payload)
@@ -214,14 +216,14 @@ class PartitionDelivery:
             self._remember_live(session, message)
         if qos == 0:
             if message.retain and not message.share and session.edge:
-                self._overtake(session, message.topic)  # not held back itself: an older retained copy may not follow
+                self._overtake(session, message.topic)  # never held: an older retained copy must not follow it
             self.outbound.push_qos0(session, message, retain, properties, self._told)
             return
         if message.retain and not message.share:
             origin = message.origin_kind, message.origin_a, message.origin_b or message.tag
             went = session.retained_origins.get(origin)
             if went is not None and (subscription.merged or subscription.identifier in went):
-                self._partition.count("retained_twins")  # its retained copy went first
+                self._partition.count("retained_twins")  # its retained copy was sent first
                 if ledger is not None:
                     ledger.not_queued(message, node, session.number, "retained copy went first")
                 return
@@ -251,11 +253,11 @@ class PartitionDelivery:
         self.enqueue(session, entry)
 
     def _overtake(self, session: DurableSession, topic: bytes) -> None:
-        """A retained message goes out live at QoS 0: what is read or queued of the topic's older values must not."""
+        """Cancel older retained copies of a topic, read or queued, whose newer message is sent live at QoS 0."""
         if session.reads is not None:
             session.reads.came_live(topic)
         session.copies_to = min(session.copies_to, session.next_seq)
-        if session.copies_to > session.head:  # replicated with this push: a later primary must know as well
+        if session.copies_to > session.head:  # replicated with this push, so that a later primary knows it too
             marks = session.overtaken
             marks[topic] = session.copies_to
             if len(marks) > OVERTAKEN_MAX:
@@ -264,13 +266,16 @@ class PartitionDelivery:
             self._partition.touch(session)
 
     def enqueue_copy(self, session: DurableSession, entry: QueueEntry) -> None:
-        """Append a retained copy; it leaves unless a newer value of its topic goes first."""
+        """Append a retained copy; it is dropped if a newer value of its topic is sent first."""
         entry.copy = True
         self.enqueue(session, entry)
         session.copies_to = session.next_seq
 
     def enqueue(self, session: DurableSession, entry: QueueEntry) -> None:
-        """Append an entry (its session_seq is the session's next) to a session's queue, and push it if it may go."""
+        """Append an entry to a session's queue, and push it if the window is open.
+
+        Its session_seq is the session's next.
+        """
         partition = self._partition
         size = len(entry.topic) + len(entry.payload) + len(entry.properties) + ENTRY_OVERHEAD_BYTES
         while session.sizes and self._overfull(session, size):
@@ -313,10 +318,10 @@ class PartitionDelivery:
         self._partition.note("drop", "queue_full", session.client_id, *known, f"entry {known_seq}, the oldest")
         self.consumed.note(session, body)
 
-    # --- retained copies and their live twins
+    # --- retained copies and live copies of the same message
 
     def _remember_live(self, session: DurableSession, message: PublishMessage) -> None:
-        """A retained message comes live: it may be retained only later, in another partition."""
+        """Remember a live message with RETAIN: another partition may store it as retained only later."""
         live = session.live_retained
         live.pop(message.topic, None)
         live[message.topic] = message.origin_kind, message.origin_a, message.origin_b or message.tag
@@ -324,20 +329,20 @@ class PartitionDelivery:
             del live[next(iter(live))]
 
     def is_overtaken(self, session: DurableSession, message: RetainedMessage) -> bool:
-        """Whether a retained copy must not go out, because the session was sent another message of the topic live.
+        """Return whether a retained copy is suppressed because another message of its topic was sent live.
 
-        Either the copy is older, the live one not having been retained yet when it was read, or it is newer, and comes
-        live as well: what brought the other one still stands (``forget_live``).
+        Either the copy is older: the live message was not stored when it was read. Or it is newer and is sent live as
+        well, since the subscription still exists (``forget_live``).
         """
         known = session.live_retained.get(message.topic.encode())
         return known is not None and known != (message.origin_kind, message.origin_a, message.origin_b)
 
     def forget_live(self, session: DurableSession) -> None:
-        """A subscription ends: what it brought says nothing any more of what is still to come."""
+        """Forget live messages when a subscription ends: later messages may not arrive live."""
         session.live_retained.clear()
 
     def remember_retained(self, session: DurableSession, message: RetainedMessage, identifier: int) -> None:
-        """A retained copy goes out: a live copy of the same origin and subscription that comes later is its twin."""
+        """Remember a sent retained copy: a later live copy of the same origin and subscription is its duplicate."""
         origins = session.retained_origins
         origin = message.origin_kind, message.origin_a, message.origin_b
         known = origins.get(origin, ())
@@ -349,7 +354,7 @@ class PartitionDelivery:
     # --- the end of a session
 
     def drop_queue(self, session: DurableSession) -> None:
-        """Delete every row of a session's queue; the session is being deleted. A group's copies go to other members."""
+        """Delete every row of a session's queue at the session's end. A group's copies go to other members."""
         self.drop_some(session, session.queued)
         partition = self._partition
         for session_seq in range(session.push_seq, session.next_seq):
@@ -357,7 +362,7 @@ class PartitionDelivery:
         session.unbind()
 
     def drop_some(self, session: DurableSession, most: int) -> None:
-        """Delete the oldest rows of the queue of a session that ends."""
+        """Delete the oldest rows of the queue of an ended session."""
         partition = self._partition
         inflight = dict(islice(session.inflight.items(), most))
         waiting = list(enumerate(islice(session.sizes, most - len(inflight)), session.push_seq))
@@ -378,12 +383,12 @@ class PartitionDelivery:
         session.push_seq += len(waiting)
 
     def forget_session(self, session: DurableSession) -> None:
-        """The session is deleted: no acknowledgement of it is pending any more, and no group has it."""
+        """Remove a deleted session from pending acknowledgements and groups."""
         self.consumed.forget_session(session)
         self.targets.forget_session(session)
 
     def _body_of(self, session: DurableSession, session_seq: int) -> int:
-        """Return the id of the shared body that a waiting entry names, 0 for none."""
+        """Return the id of a queued entry's shared body, 0 for none."""
         partition = self._partition
         if not partition.body_references:
             return 0

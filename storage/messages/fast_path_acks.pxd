@@ -1,4 +1,4 @@
-# C form of plain_acks.py.
+# C declarations of fast_path_acks.py.
 from storage.state.session_window cimport InFlight, SessionWindow, give_back, is_caught_up
 from wire.messages.octets cimport get64
 

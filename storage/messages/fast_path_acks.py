@@ -1,7 +1,8 @@
-"""PUBACKs of subscribers, taken from the bytes of a frame without an object for each of them.
+"""PUBACKs of subscribers, processed in a frame's bytes without an object for each of them.
 
-A PUBACK of a message of QoS 1 that is in flight on the connection that owns its session consumes it. Everything else in
-a PUSH_ACK frame is taken by ``InFlightEntries.acknowledged``, which has all rules. Compiled: ``plain_acks.pxd``.
+A PUBACK of an in-flight QoS 1 message on the connection that owns its session consumes the entry.
+``InFlightEntries.acknowledged`` processes all other records of a PUSH_ACK frame and has all rules. Compiled:
+``fast_path_acks.pxd``.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ if not cython.compiled:
 
 __all__ = ["AckHandler", "FastPathAcks"]
 
-if not cython.compiled:  # compiled, these are C constants: plain_acks.pxd
+if not cython.compiled:  # compiled, these are C constants: fast_path_acks.pxd
     PUSH_ACK = 30
     OWNER_EPOCH_AT, SEQ_AT, TYPE_AT, CODE_AT = 8, 20, 28, 29
     PUBACK = 4
@@ -39,11 +40,11 @@ class FastPathAcks:
 
 
 class AckHandler:
-    """Takes PUSH_ACK frames of edges.
+    """Processes PUSH_ACK frames of edges.
 
     Args:
-        lane_of: Returns the lane of a partition that takes acknowledgements now, None otherwise.
-        others: Takes what is none of those.
+        lane_of: Returns the fast path of a partition that accepts acknowledgements now, else None.
+        others: Processes all other acknowledgements.
     """
 
     def __init__(self, lane_of: Callable[[int], FastPathAcks | None], others: Callable[[PushAck], None]) -> None:
@@ -51,7 +52,7 @@ class AckHandler:
         self.others = others
 
     def take(self, payload: bytes, node: str, incarnation: int) -> None:
-        """Take the acknowledgements of a frame, all of them or none.
+        """Process the acknowledgements of a frame, all of them or none.
 
         Args:
             payload: Of the frame.
@@ -65,7 +66,7 @@ class AckHandler:
         at: cython.Py_ssize_t = 0
         end: cython.Py_ssize_t = len(payload)
         if end % PUSH_ACK:
-            decode_push_acks(payload)  # which raises
+            decode_push_acks(payload)  # raises Unreadable
         number: cython.ulonglong
         lanes: dict[int, FastPathAcks | None] = {}
         lane: FastPathAcks | None
@@ -83,7 +84,7 @@ class AckHandler:
 def take_puback(
     lane: FastPathAcks, data: cython.p_uchar, at: cython.Py_ssize_t, node: str, incarnation: cython.ulonglong
 ) -> cython.bint:
-    """Consume the entry of a PUBACK; false, and nothing was done, if it is another acknowledgement."""
+    """Consume the entry of a PUBACK; return False, without effect, for another acknowledgement."""
     number: cython.ulonglong = get64(data, at)
     owner: DurableSession | None = lane.sessions.get(number)
     if owner is None:

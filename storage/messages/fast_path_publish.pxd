@@ -1,4 +1,4 @@
-# C form of plain_messages.py.
+# C declarations of fast_path_publish.py.
 from storage.state.session_window cimport InFlight, SessionWindow, is_caught_up, is_window_open, take_place
 from wire.messages.octets cimport (
     Octets, add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all)

@@ -1,11 +1,12 @@
-"""Plain messages: taken from the bytes of a frame into rows, pushes and answers, without an object for each of them.
+"""Fast path of messages: from a frame's bytes to rows, pushes and replies, without an object for each message.
 
-Plain is a message of QoS 1 with one receiver here that may have it at once: no RETAIN, no group, no repeat, room in the
-queue and in the window. Everything else is taken by ``Delivery.publish``, which has all rules; what happens to a plain
-message here is what would happen to it there (``tests/storage/test_plain_messages.py`` plays both). Records are written
-as ``wire/messages/batches.py`` and ``storage/state/rows.py`` draw them.
+It processes QoS 1 messages with one receiver here that can be sent at once: no RETAIN, no group, no repeat, queue and
+window not full. ``PartitionDelivery.publish`` processes all others and has all rules. Both paths give the same result
+(``tests/storage/test_plain_messages.py`` compares them). ``wire/messages/batches.py`` and ``storage/state/rows.py``
+define the record layouts.
 
-A *lane* is one partition, open for the messages of one frame. Compiled; ``plain_messages.pxd`` has the C types.
+A ``FastPathPublish`` is one partition, open for the messages of one frame. Compiled; ``fast_path_publish.pxd`` has the
+C types.
 """
 
 from collections.abc import Callable
@@ -28,10 +29,10 @@ if not cython.compiled:
 
 __all__ = ["FastPathPublish", "PublishHandler"]
 
-ROUTES_MAX = 4_096  # topics of a partition whose receiver is remembered
-PUSHES_MAX = 262_144  # bytes in one output: a frame has room for several
+ROUTES_MAX = 4_096  # topics of a partition with a cached receiver
+PUSHES_MAX = 262_144  # bytes in one output: a frame holds several
 
-if not cython.compiled:  # compiled, these are C constants: plain_messages.pxd
+if not cython.compiled:  # compiled, these are C constants: fast_path_publish.pxd
     RUN, MESSAGE = 0, 1
     RUN_HEAD, MESSAGE_HEAD, PLACE = 9, 60, 6
     FLAGS_AT, KIND_AT, TAG_AT, ORIGIN_A_AT, ORIGIN_B_AT, SESSION_AT, OWNER_EPOCH_AT = 2, 3, 4, 12, 20, 28, 36
@@ -46,23 +47,23 @@ if not cython.compiled:  # compiled, these are C constants: plain_messages.pxd
 
 
 class FastPathRoute:
-    """Receiver of one topic in a partition; no session where a message of that topic is not plain."""
+    """Receiver of one topic in a partition; session is None if messages of that topic take the slow path."""
 
     def __init__(self) -> None:
         self.session: DurableSession | None = None
         self.identifiers = b""
-        self.told = False  # a trace names its client
+        self.told = False  # a trace includes its client
 
 
 NOT_PLAIN = FastPathRoute()
-NOTHING = Octets()  # of a lane that is not open
+NOTHING = Octets()  # of a fast path that is not open
 
 
 class FastPathPublish:
-    """Plain messages of one partition.
+    """Fast path of one partition's messages.
 
     Attributes:
-        routes: Topic -> its receiver; forgotten whenever a subscription of the partition changes.
+        routes: Topic -> its receiver; cleared whenever a subscription of the partition changes.
     """
 
     def __init__(self, partition: Partition, origins: Origins, publishers: Publishers) -> None:
@@ -84,24 +85,24 @@ class FastPathPublish:
         self.building = 0  # operation of the messages
         self.writes = partition.writes
         self.heard = publishers.heard
-        self.first = self.counter = 0  # of the edge: highest before the frame, and now
+        self.first = self.counter = 0  # counters of the edge: highest before the frame, and now
         self.now = 0.0
 
     def forget_routes(self) -> None:
-        """A subscription has changed."""
+        """Clear the cached receivers after a subscription changed."""
         self.routes.clear()
 
 
 class PublishHandler:
-    """Takes PUBLISH frames of edges.
+    """Processes PUBLISH frames of edges.
 
     Args:
-        lane_of: Returns the lane of a partition that takes messages now, None otherwise.
-        others: Takes what is not plain: a record, one of its partitions, the partition_epoch that its edge knew.
-        runs: Is told of records that are for edges.
+        lane_of: Returns the fast path of a partition that accepts messages now, else None.
+        others: Processes a slow-path message: a record, one of its partitions, the edge's epoch of that partition.
+        runs: Called for each record that is addressed to edges.
 
     Attributes:
-        left: Copies that may still be made before a frame is left; ``others`` takes from it what it makes.
+        left: Remaining fan-out budget in copies; ``others`` reduces it by its copies.
     """
 
     def __init__(
@@ -125,18 +126,18 @@ class PublishHandler:
     def take(
         self, payload: bytes, begin: cython.Py_ssize_t, node: str, incarnation: int, now: float, lease_s: float
     ) -> int:
-        """Take the messages of a frame, the first at least; return where those begin that no copies were left for.
+        """Process the messages of a frame, at least the first; return the offset of the first unprocessed one.
 
         Args:
             payload: Of the frame.
-            begin: Where those begin that were left before: all was looked at then. Otherwise 0.
+            begin: Offset of the first unprocessed message of an earlier call, which validated the frame. Otherwise 0.
             node: The edge that sent it.
             incarnation: The edge's.
             now: Monotonic seconds.
             lease_s: The cluster's.
 
         Raises:
-            Unreadable: The payload ends inside a record, or a record is none; nothing was taken.
+            Unreadable: The payload ends inside a record, or a record is invalid; no message was processed.
         """
         data: cython.p_uchar = payload
         at: cython.Py_ssize_t = 0
@@ -145,7 +146,7 @@ class PublishHandler:
         while at < end and begin == 0:
             stop = record_end(data, at, end)
             if stop < 0 or (data[at] == MESSAGE and not is_simple(data, at)):
-                decode_publish(payload[at : stop if stop >= 0 else end])  # which raises, if it is none
+                decode_publish(payload[at : stop if stop >= 0 else end])  # raises Unreadable if it is invalid
             at = stop if stop >= 0 else end
         self.node, self.now, self.lease_s = node, now, lease_s
         self.sender = edge_sender(node, incarnation)
@@ -168,7 +169,7 @@ class PublishHandler:
 
 
 def open_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
-    """Begin to take messages of a frame."""
+    """Prepare a partition's fast path for the messages of a frame."""
     partition = lane.partition
     lane.since = partition.since
     lane.epoch = partition.epoch
@@ -184,7 +185,7 @@ def open_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
 
 
 def close_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
-    """Emit what was written for one partition, and note the highest counter of the edge."""
+    """Emit the output of one partition, and record the edge's highest counter."""
     partition = lane.partition
     pushes: Octets = lane.pushes
     answers: Octets = lane.answers
@@ -199,7 +200,7 @@ def close_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
 
 
 def send_pushes(lane: FastPathPublish) -> cython.int:
-    """Emit the pushes to the node that the last ones were for."""
+    """Emit the buffered pushes to their node."""
     pushes: Octets = lane.pushes
     if pushes.used:
         lane.partition.emit(lane.push_node, FrameKind.PUSH, take_all(pushes))
@@ -207,7 +208,7 @@ def send_pushes(lane: FastPathPublish) -> cython.int:
 
 
 def find_route(lane: FastPathPublish, topic: bytes) -> FastPathRoute:
-    """Return the receiver of a topic, and remember it."""
+    """Return the receiver of a topic, and cache it."""
     route: FastPathRoute = NOT_PLAIN
     matches = lane.partition.trie.match(topic.decode())
     if len(matches) == 1:
@@ -231,14 +232,14 @@ def take_plain(
     at: cython.Py_ssize_t,
     body_at: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Take a message into its partition; false, and nothing was done, if it is not plain there.
+    """Process a message in one partition; return False, without effect, if it needs the slow path.
 
     Args:
-        taker: Of its frame.
-        lane: Open.
-        data: Of the frame.
-        at: Where the record begins.
-        body_at: Where its topic does.
+        taker: Handler of its frame.
+        lane: Open fast path of the partition.
+        data: Bytes of the frame.
+        at: Offset of the record.
+        body_at: Offset of its topic.
     """
     publisher: cython.ulonglong = get64(data, at + SESSION_AT)
     owner_epoch: cython.ulonglong = get64(data, at + OWNER_EPOCH_AT)
@@ -295,7 +296,7 @@ def tell(
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Tell a trace of a message that is queued and leaves at once; false if none is told of it."""
+    """Trace a message that is queued and sent at once; return False if it is not traced."""
     tracing = lane.partition.tracing
     if tracing is None or not tracing.active:
         return False
@@ -310,7 +311,7 @@ def tell(
 def hear_publisher(
     taker: PublishHandler, lane: FastPathPublish, publisher: cython.ulonglong, owner_epoch: cython.ulonglong
 ) -> cython.bint:
-    """Note that a session publishes; false if a newer connection of it was heard before."""
+    """Record that a session publishes; return False if a newer connection of it published before."""
     known: tuple[int, float] | None = lane.heard.get(publisher)
     if known is not None and known[0] == owner_epoch and known[1] == lane.now:
         return True
@@ -320,7 +321,7 @@ def hear_publisher(
 
 
 def has_room(lane: FastPathPublish, session: SessionWindow, size: cython.Py_ssize_t) -> cython.bint:
-    """Whether a message of this size may leave to a session's connection at once."""
+    """Return whether a message of this size can be sent to a session's connection at once."""
     if session.deadline == ENDING or not is_caught_up(session) or not is_window_open(session):
         return False
     messages: cython.Py_ssize_t = lane.queue_messages_max
@@ -383,7 +384,7 @@ def write_push(
     expiry_s: cython.ulong,
     traced: cython.bint,
 ) -> cython.int:
-    """Append the record of a push to those of its node."""
+    """Append the record of a push to the buffer of its node."""
     pushes: Octets = lane.pushes
     if session.edge != lane.push_node or pushes.used > PUSHES_MAX:
         send_pushes(lane)
@@ -408,7 +409,7 @@ def write_push(
 
 
 def record_end(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return where the record at ``at`` ends; -1 if it is none, or ends behind ``end``."""
+    """Return the end of the record at ``at``; -1 if it is invalid or ends after ``end``."""
     stop: cython.Py_ssize_t
     if data[at] == RUN and at + RUN_HEAD <= end:
         stop = at + RUN_HEAD + get16(data, at + 3) + get32(data, at + 5)
@@ -425,7 +426,7 @@ def record_end(data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize
 
 
 def is_simple(data: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
-    """Whether a MSG record is of QoS 1, of an edge's counter, without RETAIN, share and owner; its topic is ASCII."""
+    """Return whether a MSG record has QoS 1, an edge's counter and an ASCII topic, and no RETAIN, share or owner."""
     if data[at + FLAGS_AT] & ~TRACED_FLAG != 1 or data[at + KIND_AT] != 0:
         return False
     topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE * get16(data, at + PLACES_AT)
@@ -440,7 +441,7 @@ def is_simple(data: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
 
 
 def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
-    """Take a message into each of its partitions."""
+    """Process a message in each of its partitions."""
     data: cython.p_uchar = payload
     places: cython.Py_ssize_t = get16(data, at + PLACES_AT)
     place_at: cython.Py_ssize_t = at + MESSAGE_HEAD
@@ -463,7 +464,7 @@ def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, st
             and take_plain(taker, lane, data, at, body_at)
         ):
             continue
-        if lane is not None:  # it may be another one afterwards
+        if lane is not None:  # the slow path may change it
             close_lane(taker, lane)
         taker.lanes.pop(number, None)
         if record is None:
@@ -475,7 +476,7 @@ def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, st
 
 
 def lane_at(taker: PublishHandler, number: cython.uint) -> FastPathPublish | None:
-    """Return the open lane of a partition, None where it takes no plain messages now."""
+    """Return the open fast path of a partition, None if the partition needs the slow path now."""
     lane: FastPathPublish | None = taker.lanes.get(number)
     if lane is None and number not in taker.lanes:
         lane = taker.lane_of(number)

@@ -1,8 +1,8 @@
-"""Members of shared groups in one partition, and which of them takes the next message.
+"""Members of shared groups in one partition, and the choice of the next message's member.
 
-Members take turns. One that has no room, because it is away or its window is full, *rests*: no message goes past it
-until it has room again, for a group may have thousands that are away. Whoever makes room in a session's window says so
-(``wake``). Source: MQTT 5.0 section 4.8.2.
+Members are served round-robin. A member without capacity (disconnected, or window full) *rests*: it is skipped until
+it has capacity again, because a group may have thousands of disconnected members. Code that frees a session's window
+calls ``wake``. Source: MQTT 5.0 section 4.8.2.
 """
 
 from collections import OrderedDict
@@ -13,20 +13,20 @@ __all__ = ["Groups", "group_words"]
 
 
 def group_words(share: bytes) -> str:
-    """Return a group, as `share name/topic filter`, in words for the journal."""
+    """Return a group, as `share name/topic filter`, as text for the journal."""
     name, _, topic_filter = share.decode("utf-8", "replace").partition("/")
     return f"group {name!r} on {topic_filter!r}"
 
 
 class _Group:
-    """Members of one group, in turn."""
+    """Members of one group in round-robin order."""
 
     __slots__ = ("delivered", "ready", "redispatched", "resting")
 
     def __init__(self) -> None:
-        self.delivered = 0  # copies that its members here were given
-        self.redispatched = 0  # of them, those that a member did not acknowledge before its session ended
-        self.ready: OrderedDict[int, DurableSession] = OrderedDict()  # by session number; may have no room any more
+        self.delivered = 0  # copies given to its members here
+        self.redispatched = 0  # of them, copies not acknowledged before a member's session ended
+        self.ready: OrderedDict[int, DurableSession] = OrderedDict()  # by session number; some may lack capacity
         self.resting: OrderedDict[int, DurableSession] = OrderedDict()
 
 
@@ -43,7 +43,7 @@ class Groups:
         return bool(self._resting)
 
     def join(self, share: bytes, session: DurableSession) -> None:
-        """Add a member, at the end of the turn; one that is there already stays where it is."""
+        """Add a member at the end of the round-robin order; an existing member keeps its position."""
         group = self._groups.setdefault(share, _Group())
         if session.number in group.ready or session.number in group.resting:
             return
@@ -67,33 +67,33 @@ class Groups:
             del self._groups[share]
 
     def shown(self) -> list[tuple[bytes, list[DurableSession]]]:
-        """Return the groups with their members: whose turn it is first, those that rest last."""
+        """Return the groups with their members: the next one first, resting ones last."""
         return [(share, [*group.ready.values(), *group.resting.values()]) for share, group in self._groups.items()]
 
     def counts(self, share: bytes) -> tuple[int, int]:
-        """Return the copies that members here were given, and those of them that went on to other members."""
+        """Return the number of copies given to members here, and of those that were redispatched."""
         group = self._groups.get(share)
         return (group.delivered, group.redispatched) if group is not None else (0, 0)
 
     def note_redispatched(self, share: bytes) -> None:
-        """Note that a copy leaves a member whose session ends."""
+        """Count a copy that leaves a member whose session ends."""
         group = self._groups.get(share)
         if group is not None:
             group.redispatched += 1
 
     def wake(self, session: DurableSession) -> None:
-        """Note that a session may have room again: it takes part in the turns of its groups if it has."""
+        """Return a session to the round-robin order of its groups if it has capacity again."""
         if session.number in self._resting and _takes(session):
             for share in self._resting.pop(session.number):
                 group = self._groups[share]
                 group.ready[session.number] = group.resting.pop(session.number)
 
     def pick(self, share: bytes, *, absent: bool) -> DurableSession | None:
-        """Return the next member that is connected with room; None if there is none.
+        """Return the next connected member with capacity; None if there is none.
 
         Args:
-            share: Of the group.
-            absent: The message can be queued: where nobody has room, return the next member at all.
+            share: The group.
+            absent: The message can be queued: if no member has capacity, return the next resting one.
         """
         group = self._groups.get(share)
         if group is None:

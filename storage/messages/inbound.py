@@ -1,8 +1,8 @@
 """QoS 2 from durable publishers: the packet identifier is durable, with its origin, before any fan-out.
 
-The same identifier gets the same origin until PUBREL (or a failing PUBREC) releases it; the next use gets a
-new counter. With it stands where the copies for shared groups go, so that a repeat through another edge goes to the
-same members. Source: MQTT 5.0 sections 4.3.3, 4.8.2; docs/protocol.md section 5.
+The same identifier gets the same origin until PUBREL (or a failing PUBREC) releases it; the next use gets a new
+counter. The picks of shared groups are stored with it, so that a repeat through another edge goes to the same members.
+Source: MQTT 5.0 sections 4.3.3, 4.8.2; docs/protocol.md section 5.
 """
 
 import msgspec
@@ -26,7 +26,7 @@ class InboundIdentifiers:
         self._partition = partition
 
     def restore(self, session: DurableSession, packet_identifier: int, value: bytes) -> None:
-        """Take over an unreleased identifier from disk: its counter in 8 bytes, then its picks if there are any."""
+        """Restore an unreleased identifier from disk: its counter in 8 bytes, then its picks if there are any."""
         counter = int.from_bytes(value[:8], "big")
         session.inbound[packet_identifier] = counter
         if len(value) > 8:
@@ -34,7 +34,7 @@ class InboundIdentifiers:
         session.next_inbound = max(session.next_inbound, counter + 1)
 
     def record(self, request: RecordInbound, edge: str) -> None:
-        """Give an identifier its origin's counter, or say again which one it has."""
+        """Assign a counter to an identifier, or repeat its known one."""
         partition = self._partition
         session = partition.sessions.get(request.session)
         if session is None or session.owner_epoch != request.owner_epoch:

@@ -1,10 +1,10 @@
-"""Out to the connections of a partition's sessions: the window, packet identifiers ahead of it, and what comes back.
+"""Outbound messages of a partition's sessions: send window, packet identifiers ahead of it, and acknowledgements.
 
-Commit first, then push: an entry is written with its packet identifier, and its PUSH leaves behind that operation.
-A message that finds the window full is queued without one. The next entries of a queue that is being sent get theirs
-together, some way ahead of the window, in the session row: when one of them enters the window that is committed long
-since, and a drain does not wait for the disk once per window. So a push may overtake a PUBREL that waits for its
-commit; both carry the epoch since which this node is the primary, for an edge takes nothing of a lower one.
+Commit first, then push: an entry is written with its packet identifier, and its PUSH leaves after that operation. If
+the window is full, a message is queued without an identifier. The next entries of a draining queue get identifiers
+together, ahead of the window, in the session row. When one of them enters the window, its identifier is already
+committed, so a drain does not wait for the disk once per window. Therefore a push may overtake a PUBREL that waits for
+its commit. Both carry the epoch since which this node is primary, because an edge rejects lower ones.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,11 @@ from wire.queries.traces import Origin
 
 __all__ = ["HANDED_ON", "InFlightEntries"]
 
-PUBLISH = 3  # instead of the type of a client's packet: the edge did not write the message
+PUBLISH = 3  # instead of a client's packet type: the edge did not write the message
 NOT_AUTHORIZED = 0x87
 HANDED_ON = "handed to another member"
-HOLD_S = 5.0  # after which a retained read counts as ended
-IDENTIFIERS_AHEAD = 512  # given to entries that wait for the window, at most
+HOLD_S = 5.0  # timeout after which a retained read counts as ended
+IDENTIFIERS_AHEAD = 512  # maximum for entries that wait for the window
 AHEAD_BYTES = 512 * 1024  # of their bodies, in memory
 GIVEN_PER_STEP = 2  # identifiers, with the entries that are read for them
 BYTES_PER_STEP = 8192  # of a message that is sent
@@ -50,8 +50,8 @@ class InFlightEntries:
         self._consumed = consumed
         self.groups = groups
         self._redispatches = redispatches
-        self.take_group: Callable[[DurableSession, str], None] = _keep_group  # the filters', in a whole partition
-        self.freed: dict[int, DurableSession] = {}  # sessions whose window may have room: for ``pump_freed``
+        self.take_group: Callable[[DurableSession, str], None] = _keep_group  # replaced by ``Subscriptions.take_group``
+        self.freed: dict[int, DurableSession] = {}  # sessions whose window may be open: for ``pump_freed``
 
     def push_qos0(
         self,
@@ -61,11 +61,11 @@ class InFlightEntries:
         properties: bytes,
         told: Origin | None = None,
     ) -> None:
-        """Send a QoS 0 message to the connection, if there is one; ``told``: its origin, where a trace wants it."""
+        """Send a QoS 0 message to the connection, if there is one; ``told`` is its origin if it is traced."""
         if told is not None and self._partition.tracing is not None:
             self._partition.tracing.pushed_qos0(self._partition.number, session, message, told)
         if not session.edge:
-            return  # QoS 0 is pushed but never queued for the absent
+            return  # QoS 0 messages are not queued for disconnected sessions
         push = Push(
             session.number,
             session.owner_epoch,
@@ -92,7 +92,7 @@ class InFlightEntries:
     def push(
         self, session: DurableSession, entry: QueueEntry, flight: InFlight, *, dup: bool, settled: bool = False
     ) -> None:
-        """Send an entry that has its packet identifier; ``settled`` if that was committed before."""
+        """Send an entry that has its packet identifier; ``settled`` if the identifier was committed before."""
         partition = self._partition
         expiry_s = NO_EXPIRY
         if entry.deadline != NEVER:
@@ -135,13 +135,13 @@ class InFlightEntries:
         self._partition.emit(session.edge, FrameKind.PUSH, encode_push(push))
 
     def resume(self, session: DurableSession) -> None:
-        """A connection is open: send again what is in flight, in its first order [MQTT-4.4.0-1], then what waits.
+        """Send in-flight messages again in their original order [MQTT-4.4.0-1], then queued ones, on a new connection.
 
-        After a change of primary too: the edge knows what it wrote on this connection, does not write it twice, and
-        says again what the client answered, so no acknowledgement is lost with the former primary.
+        Also after a change of primary: the edge does not write a message twice on this connection, and repeats the
+        client's acknowledgements, so none is lost with the former primary.
         """
         session.unbind()
-        session.behind = self._partition.building  # the answer to its CONNECT goes first
+        session.behind = self._partition.building  # the CONNECT response goes first
         for session_seq, flight in session.inflight.items():
             if flight.state == STATE_RELEASED:
                 session.enter_window(flight)
@@ -151,14 +151,14 @@ class InFlightEntries:
         self.free(session)
 
     def free(self, session: DurableSession) -> None:
-        """Note that a session's window may have room."""
+        """Mark a session whose window may be open."""
         self.freed[session.number] = session
         self.groups.wake(session)
 
     def pump_freed(self, steps_max: int) -> int:
-        """Fill the windows that have room; return the steps of about ten microseconds that it took.
+        """Fill the open windows; return the steps of about ten microseconds that it took.
 
-        It is called before the operation of a turn is closed. Windows that it does not come to wait for the next turn.
+        Called before an iteration's operation is closed. Remaining windows wait for the next iteration.
         """
         steps = 0
         while self.freed and steps < steps_max:
@@ -171,17 +171,17 @@ class InFlightEntries:
         return steps
 
     def _pump(self, session: DurableSession, steps_max: int) -> int:
-        """Send what waits, in order, while the window has room; give identifiers to what comes next."""
+        """Send queued entries in order while the window is open; give identifiers to the next ones."""
         partition = self._partition
         steps = 0
         while session.window_open and steps < steps_max:
             following = session.next_unsent()
-            if following is None:  # all of them were finished before they left
+            if following is None:  # all of them were consumed before they were sent
                 steps += self._give(session)
                 following = session.next_unsent()
             if following is None:
                 partition.crowded = partition.crowded or not session.caught_up
-                return steps  # or written by the operation being built and not readable yet; the next event goes on
+                return steps  # or its row is part of the operation being built: the next event resumes
             steps += 1 + following[1].size // BYTES_PER_STEP
             session_seq, flight, entry = following
             if entry is None:
@@ -237,7 +237,7 @@ class InFlightEntries:
         return (session.push_seq - first) // GIVEN_PER_STEP
 
     def _drop_unsent(self, session: DurableSession, session_seq: int, entry: QueueEntry) -> bool:
-        """Drop an entry that must not leave any more; its identifier is free again."""
+        """Drop an entry that must not be sent any more and free its identifier; return whether it was dropped."""
         event, count, reason = "expired", "dropped_expired", "message expiry"
         if entry.copy and session_seq < session.overtaken.get(entry.topic, 0):
             event, count, reason = "dropped", "retained_overtaken", "a newer retained value went first"
@@ -257,11 +257,11 @@ class InFlightEntries:
         self._partition.note("drop", reason, session.client_id, entry.topic, origin, f"entry {entry.session_seq}")
 
     def _drop_refused(self, session: DurableSession, session_seq: int, flight: InFlight) -> None:
-        """Drop an entry that the edge did not write: the client may not receive it any more.
+        """Drop an entry that the edge did not write: the client is no longer authorized to receive it.
 
-        A client that answers PUBACK or PUBREC with that reason code has the message: it counts as delivered. A group's
-        copy goes to another member, unless it may be its second with QoS 2, or many may not have it either; a member
-        that was granted all of the group's topics is none any more.
+        If a client itself answers PUBACK or PUBREC with that reason code, it has the message: that counts as
+        delivered. A group's copy goes to another member, except a possible second QoS 2 delivery and a copy that used
+        up its hops. A member that was granted all of the group's topics is removed.
         """
         handed = session.shared and not (flight.qos == 2 and flight.repeated)
         handed = handed and self._redispatch(session, session_seq, flight)
@@ -283,13 +283,13 @@ class InFlightEntries:
             return False
         name = f"$share/{entry.share.decode()}"
         if name in (session.made("partial") or ()):
-            # It stays a member, for its rules allow other topics. Who else may have this one, no partition knows: each
-            # of some members is asked.
+            # It stays a member, because its rules allow other topics. No partition knows which other members may
+            # receive this one: a limited number of members is tried.
             if hops_of(entry.origin_kind, entry.origin_a) >= HOPS_MAX:
                 return False
         elif name in session.subscriptions:
-            # The group is granted for all of its topics, so it is not any more. Its edge's order may be behind this, or
-            # lost with a node; as long as it is a member, it is picked again.
+            # The group was granted for all of its topics, so the grant is revoked. The edge's order may arrive later
+            # or be lost with a node. Until it is removed, it is picked again.
             self.take_group(session, name)
             self._partition.count("groups_taken")
         self._redispatches.keep(entry, flight.size)
@@ -297,15 +297,17 @@ class InFlightEntries:
         return True
 
     def _pass_over(self, session: DurableSession, entry: QueueEntry, size: int) -> None:
-        """Consume an entry that waits without an identifier, and is not to be sent."""
+        """Consume a queued entry without an identifier that must not be sent."""
         session.forget(entry.session_seq, size)
-        passed_over = session.identifiers.allocate()  # each message counts up, as at brokers that number when queueing
+        passed_over = (
+            session.identifiers.allocate()
+        )  # each message uses up an identifier, as in brokers that number messages when queueing
         if passed_over is not None:
             session.identifiers.release(passed_over)
         self._consumed.note(session, entry.body)
 
     def _read_ahead(self, session: DurableSession, wanted: int) -> None:
-        """Read up to so many of the entries that wait, and as few of them as fill AHEAD_BYTES."""
+        """Read up to ``wanted`` queued entries, stopping at AHEAD_BYTES."""
         partition = self._partition
         size = 0
         for count, entry_bytes in enumerate(islice(session.sizes, wanted), 1):
@@ -321,7 +323,7 @@ class InFlightEntries:
                 break
             session.ready.append(decode_entry(session_seq, value))
             expected += 1
-        while len(session.ready) < min(wanted, 8, len(session.sizes)):  # rows on their way to the store
+        while len(session.ready) < min(wanted, 8, len(session.sizes)):  # rows that are not in the store yet
             value_now = partition.get(keys.queue_key(partition.number, session.number, expected))
             if value_now is None:
                 break
@@ -329,7 +331,7 @@ class InFlightEntries:
             expected += 1
 
     def hold(self, session: DurableSession, read: int) -> None:
-        """A retained read begins: live messages queue until ``unhold``, at most HOLD_S."""
+        """Begin a retained read: live messages queue until ``unhold``, at most HOLD_S."""
         partition = self._partition
         deadline = partition.deadline_in(HOLD_S)
         session.reads = session.reads or SessionReads()
@@ -337,7 +339,7 @@ class InFlightEntries:
         partition.set_timer(deadline, EndHold(session.number))
 
     def unhold(self, session: DurableSession, read: int) -> None:
-        """A retained read ended."""
+        """End a retained read."""
         if session.reads is not None:
             session.reads.end(read)
             if not session.reads:
@@ -346,14 +348,14 @@ class InFlightEntries:
             self.free(session)
 
     def hold_expired(self, session: DurableSession) -> None:
-        """Live messages have waited long enough for one read; for later ones they go on waiting."""
+        """End the holds whose deadline has passed; later reads still hold live messages."""
         if session.reads is not None:
             session.reads.expire(self._partition.served_ms)
         if not session.held:
             self.free(session)
 
     def end_holds(self, session: DurableSession) -> None:
-        """Its queue fills while it is held back: live messages go on before their reads have ended."""
+        """Send live messages before their retained reads end, because the queue fills up."""
         if session.reads is not None and session.reads.hold:
             self._partition.count("holds_cut_full")
             session.reads.end_holds()
@@ -378,7 +380,7 @@ class InFlightEntries:
             self._push_unkept(session, push)
 
     def acknowledged(self, ack: PushAck) -> None:
-        """Take a PUBACK, PUBREC or PUBCOMP of the connection that owns the session now, or its edge's refusal."""
+        """Process a PUBACK, PUBREC or PUBCOMP of the connection that owns the session, or its edge's refusal."""
         partition = self._partition
         session = partition.sessions.get(ack.session)
         if session is None or ack.owner_epoch != session.owner_epoch:
@@ -390,7 +392,7 @@ class InFlightEntries:
                 self._drop_refused(session, ack.session_seq, flight)
             return
         if flight is None or (ack.packet_type == 4) != (flight.qos == 1):
-            return  # a repeat of one that is recorded already, or not what this message is finished with
+            return  # a repeat of a recorded one, or the wrong packet type for this message's QoS
         if ack.packet_type == 7 and flight.state != STATE_RELEASED:
             return
         if flight.traced and partition.tracing is not None:
@@ -414,4 +416,4 @@ class InFlightEntries:
 
 
 def _keep_group(session: DurableSession, name: str) -> None:
-    """Without filters there is no member."""
+    """Return without effect: a partition without filters has no members."""

@@ -1,13 +1,13 @@
-"""Publishers that a partition heard of lately: what an older connection of one sent comes too late.
+"""Publishers that a partition received from recently: messages of an older connection of one are too late.
 
-A client that moved on to another edge may have messages in a frame of the old edge that is stuck. Every message carries
-its publisher's session and owner_epoch; once a higher owner_epoch was heard, lower ones are superseded: dropped, and
-the old edge acknowledges nothing. Sessions only: an ephemeral publisher has no name that outlives its connection.
-It is remembered while a frame may be stuck, four leases, by the primary that heard it.
+A client that moved to another edge may have messages in a delayed frame of the old edge. Every message carries its
+publisher's session and owner_epoch. Once a higher owner_epoch arrived, messages with a lower one are superseded:
+dropped, and the old edge does not acknowledge them. Sessions only: an ephemeral publisher has no name that outlives
+its connection. The primary remembers it for four leases, while a frame may be delayed.
 
-A message that was refused for want of room may come again on its client's next connection: what follows it on this
-one, on its way already when there is room again, would overtake it (and at QoS 2 make a repeat of it), and is refused
-as well for that time. Source: docs/protocol.md rules 4.12, 4.13.
+A message that was refused because a queue was full may come again on its client's next connection. Later messages of
+the current connection could overtake it (and at QoS 2 make a repeat of it). They are refused as well for that time.
+Source: docs/protocol.md rules 4.12, 4.13.
 """
 
 __all__ = ["Publishers"]
@@ -17,33 +17,33 @@ PUBLISHERS_MAX = 100_000
 
 
 class Publishers:
-    """The newest connection of each session that published here lately.
+    """The newest connection of each session that published here recently.
 
     Attributes:
-        heard: Session -> its owner_epoch and when it was noted; another dict after each ``hear``.
+        heard: Session -> its owner_epoch and a timestamp; another dict after each ``hear``.
     """
 
     def __init__(self) -> None:
         self.heard: dict[int, tuple[int, float]] = {}
-        self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, when; the oldest first
+        self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, timestamp; the oldest first
         self._forget_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self.heard)
 
     def hear(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
-        """Hear of a publisher; return whether a newer connection of it was heard before.
+        """Record a publisher; return whether a newer connection of it published before.
 
         Args:
             session: 0 for none: never superseded.
-            owner_epoch: Of the connection that the message came on.
+            owner_epoch: Of the connection that sent the message.
             now: Monotonic seconds.
             lease_s: The cluster's.
         """
         if not session:
             return False
         remembered_s = LEASES_REMEMBERED * lease_s
-        if now >= self._forget_at:  # all together and seldom: a dict whose first entry is deleted each time gets slow
+        if now >= self._forget_at:  # all together and rarely: repeated deletion of a dict's first entry is slow
             self._forget_at = now + remembered_s
             self.heard = {one: heard for one, heard in self.heard.items() if heard[1] > now - remembered_s}
         known = self.heard.get(session)
@@ -56,7 +56,7 @@ class Publishers:
         return False
 
     def refuses(self, now: float, lease_s: float) -> bool:
-        """Whether anything was refused lately; forgets what was refused too long ago to matter."""
+        """Return whether a message was refused recently; forget refusals that are too old."""
         refused = self._refused
         while refused:
             oldest = next(iter(refused))
@@ -66,15 +66,15 @@ class Publishers:
         return False
 
     def refused(self, session: int, owner_epoch: int, now: float) -> None:
-        """There was no room for a message of this connection."""
+        """Record that a message of this connection was refused because a queue was full."""
         if session:
             if len(self._refused) >= PUBLISHERS_MAX:
                 self._refused.clear()
-            self._refused.pop(session, None)  # they stand in the order of their times
+            self._refused.pop(session, None)  # keeps the dict in timestamp order
             self._refused[session] = (owner_epoch, now)
 
     def settle_refused(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
-        """Return whether a message may follow a refusal its publisher had not heard of; forget one that is over."""
+        """Return whether the publisher may have sent a message before it got a refusal; forget expired refusals."""
         known = self._refused.get(session)
         if known is None:
             return False

@@ -1,8 +1,8 @@
-"""Queues that an operator empties: some entries at a time, and the answer leaves behind the operation of the last ones.
+"""Purges of queues by an operator, in slices; the reply leaves after the operation of the last entries.
 
-What came later than the order stays. Of a client that is connected only what waits without a packet identifier goes;
-of one that is not, what is in flight too, but for messages whose PUBREC is here: the client has those. A new primary
-does not go on where the last one was, and the order has no answer then.
+Entries newer than the order stay. If the client is connected, only queued entries without a packet identifier are
+dropped. If it is not, in-flight ones are dropped too, except those with a received PUBREC: the client has them. A new
+primary does not resume a purge, and the order gets no reply then.
 """
 
 from itertools import islice
@@ -24,11 +24,11 @@ ENTRIES_PER_STEP = 2
 
 
 class Purges:
-    """Empties queues of one partition.
+    """Purges queues of one partition.
 
     Args:
-        partition: The one that holds them.
-        consumed: Deletes the rows of what is gone.
+        partition: The partition of the queues.
+        consumed: Deletes the rows of dropped entries.
     """
 
     def __init__(self, partition: Partition, consumed: Consumed) -> None:
@@ -36,7 +36,7 @@ class Purges:
         self._consumed = consumed
 
     def begin(self, session: DurableSession, router: str, order: OrderNode) -> None:
-        """Empty a queue, and answer the router."""
+        """Start a purge of a session's queue, with a reply to the router."""
         self._partition.work.append(PurgeQueue(session.number, session.next_seq, router, order.request, order.actor))
 
     def go_on(self, work: PurgeQueue) -> int:

@@ -1,10 +1,11 @@
-"""Copies for shared groups that a durable member did not acknowledge before its session ended: to another member.
+"""Redispatch of shared groups' copies that a durable member did not acknowledge before its session ended.
 
-The operation that ends the session writes each of them as a row of its own, so nothing is lost with this node. An edge
-is asked where a copy goes; that is recorded before anything is sent there, so every repeat goes there too and is known
-by its origin. The row goes when the edge says that a member has it. What was sent at QoS 2 stays with the member that
-ended [MQTT-4.8.2-5], what it refused was finished by that [MQTT-4.8.2-6].
-Left to others: who the other members are (``edge/publishing/redispatch.py``). Source: MQTT 5.0 section 4.8.2;
+The operation that ends the session writes each copy as a row of its own, so none is lost with this node. An edge picks
+the new member. The pick is recorded before the copy is sent, so every repeat goes to the same member and is detected
+by its origin. The row is deleted when the edge confirms the delivery. Copies sent at QoS 2 stay with the ended member
+[MQTT-4.8.2-5]; copies that it refused are finished [MQTT-4.8.2-6].
+
+Elsewhere: the choice among other members (``edge/publishing/redispatch.py``). Source: MQTT 5.0 section 4.8.2;
 docs/adr/0016.
 """
 
@@ -25,21 +26,21 @@ from wire.messages.wills import SessionWill
 
 __all__ = ["RedispatchQueue"]
 
-MESSAGES_MAX = 20_000  # that wait, per partition
+MESSAGES_MAX = 20_000  # pending, per partition
 BYTES_MAX = 64 * 1024 * 1024  # of their rows
-MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # it travels to an edge in one frame
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024  # a copy travels to an edge in one frame
 IN_FLIGHT_MAX = 32
-IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
-SPAN_MAX = 256  # between the numbers of those, below what a destination tells apart
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024  # of all of them; a single copy may exceed it
+SPAN_MAX = 256  # between their numbers; below the window in which a destination detects repeats
 
 
 class RedispatchQueue:
     """Messages of one partition that go to another member of their group.
 
     Args:
-        partition: The one whose sessions end.
+        partition: The partition of the ended sessions.
         bodies: Its shared bodies.
-        live: (tier, number): some live node's name; "" if there is none.
+        live: (tier, number): a live node's name; "" if there is none.
         left: Called with the share of each copy that leaves a member.
 
     Attributes:
@@ -61,15 +62,15 @@ class RedispatchQueue:
     def __len__(self) -> int:
         return len(self.orders)
 
-    # --- in
+    # --- incoming copies
 
     def take(self, session: DurableSession, inflight: dict[int, InFlight], waiting: list[tuple[int, int]]) -> None:
-        """Rows of a session that ends are deleted with this operation: keep what another member may get, in order.
+        """Keep the copies of a session that ends for other members, in order; its rows are deleted with this operation.
 
         Args:
-            session: Whose they are.
-            inflight: By session_seq, ascending.
-            waiting: (session_seq, size) of those behind.
+            session: The session that ends.
+            inflight: In-flight entries by session_seq, ascending.
+            waiting: (session_seq, size) of the queued entries after them.
         """
         if not session.shared:
             return
@@ -88,7 +89,7 @@ class RedispatchQueue:
             self.keep(entry, size)
 
     def keep_will(self, will: SessionWill, share: bytes, properties: bytes) -> None:
-        """Write a group's copy of a will that was published to all others; ``send_some`` goes on."""
+        """Write a group's copy of a will; ``send_some`` sends it."""
         partition = self._partition
         deadline = NEVER if will.expiry_s == NO_EXPIRY else partition.deadline_in(will.expiry_s)
         entry = QueueEntry(0, will.topic.encode(), will.payload, properties, deadline=deadline, share=share)
@@ -101,12 +102,12 @@ class RedispatchQueue:
         return len(self.orders) >= MESSAGES_MAX // 2 or self.orders.octets >= BYTES_MAX // 2
 
     def keep(self, entry: QueueEntry, size: int) -> None:
-        """Take a group's copy that leaves a member."""
+        """Store a group's copy that leaves a member."""
         if self._write(entry, size):
             self._left(entry.share)
 
     def _write(self, entry: QueueEntry, size: int) -> bool:
-        """Write a group's copy as a row of its own; False, counted: it expired, or is too large or too many."""
+        """Write a group's copy as a row; return False, counted, if it expired, is too large or exceeds a bound."""
         partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
@@ -135,7 +136,7 @@ class RedispatchQueue:
         return True
 
     def restore(self, key: bytes, value: bytes) -> None:
-        """Take over a message, or where it goes, from disk, in key order."""
+        """Restore a message, or its pick, from disk, in key order."""
         partition, number = self._partition, int.from_bytes(key[3:11], "big")
         if len(key) > 11:
             self._picks[number] = unpack(SharePick, value)
@@ -145,14 +146,14 @@ class RedispatchQueue:
             partition.body_references[row.body] = partition.body_references.get(row.body, 0) + 1
         self.orders.restore(number, len(value) + self._bodies.size(row.body))
 
-    # --- out
+    # --- outgoing orders
 
     def send_some(self) -> None:
-        """Send what may be in flight."""
+        """Send orders up to the in-flight bounds."""
         self.orders.send_some()
 
     def send_again(self, number: int) -> None:
-        """Send a message again that no edge could redispatch; where one expired, the next has its place."""
+        """Send a message again that no edge could redispatch; if it expired, the next one takes its place."""
         self.orders.send_again(number)
 
     def _send(self, number: int, edge: str) -> bool:
@@ -173,7 +174,7 @@ class RedispatchQueue:
         return True
 
     def answered(self, answer: RedispatchReply, node: str) -> None:
-        """Record where a message goes, or forget it: a member has it; or send it again later."""
+        """Record the pick of a message, delete a delivered one, or schedule a retry."""
         number, pick, partition = answer.number, answer.pick, self._partition
         if not self.orders.is_at(number, node):
             return

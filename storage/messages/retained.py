@@ -1,7 +1,7 @@
-"""Retained messages of a partition: one linearizable value per topic, on disk, found by wildcard.
+"""Retained messages of a partition: one linearizable value per topic, on disk, matched by topic filter.
 
-Topics stand in memory (``TopicIndex``), payloads do not. A row keeps the origin of its message, so that a copy
-read for a new subscription is told from the live one. Delivery to a durable session goes through its queue.
+Topics are in memory (``TopicIndex``), payloads are not. A row has the origin of its message, which separates a copy
+read for a new subscription from the live one. Delivery to a durable session goes through its queue.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from wire.messages.retained import DeliverRetained, ReadRetained, RetainedDelive
 
 __all__ = ["RetainedStore"]
 
-Known = tuple[int, int, int, str]  # bytes, deadline, body id, user that published it
+Known = tuple[int, int, int, str]  # bytes, deadline, body id, publishing user
 
 
 class RetainedStore:
@@ -31,14 +31,14 @@ class RetainedStore:
         self._partition = partition
         self._delivery = delivery
         self._topics: TopicIndex[Known] = TopicIndex()
-        self._owned: dict[str, Retained] = {}  # by the user that published; nobody's are not counted
+        self._owned: dict[str, Retained] = {}  # by publishing user; messages without a user are not counted
         self.payload_bytes = 0
 
     def __len__(self) -> int:
         return len(self._topics)
 
     def restore(self, row: RetainedRow) -> None:
-        """Take over a topic's retained message from disk."""
+        """Restore a topic's retained message from disk."""
         size = self._delivery.bodies.size(row.body) if row.body else len(row.payload)
         self._index(row.topic, size, row.deadline, row.body, row.owner)
 
@@ -65,9 +65,9 @@ class RetainedStore:
         self._partition.sums.add_retained(owner, topics, payload_bytes)
 
     def refusal(self, message: PublishMessage) -> int:
-        """Return 0, or the reason code that refuses a retained message: too large, a full store, a user with many.
+        """Return 0, or the reason code that refuses a retained message: too large, store full, or user limit reached.
 
-        A topic that another user takes over counts as one more of that user's, with all its bytes.
+        A topic that another user takes over counts as one more topic of that user, with all its bytes.
         """
         settings = self._partition.settings
         known = self._topics.get(message.topic.decode())
@@ -90,7 +90,7 @@ class RetainedStore:
         return 0
 
     def _limit_of_user(self, message: PublishMessage, known: Known | None) -> str:
-        """Return the limit of its user that a message is beyond, in this partition or in all; "" if of none."""
+        """Return the name of the user limit that a message exceeds, in this partition or in all; "" if none."""
         owner, partition = message.owner.decode(), self._partition
         growth = len(message.payload)
         if known is not None and known[3] == owner:
@@ -107,7 +107,7 @@ class RetainedStore:
 
     @property
     def owned(self) -> Mapping[str, Retained]:
-        """Topics and bytes that are retained, by the user that published them."""
+        """Retained topics and bytes by publishing user."""
         return self._owned
 
     def store(self, message: PublishMessage, incarnation: int) -> None:
@@ -141,7 +141,7 @@ class RetainedStore:
         self._index(topic, len(message.payload), deadline, row.body, row.owner)
 
     def expire(self, topic: str) -> None:
-        """A topic's deadline came; its message may have been replaced since."""
+        """Delete a topic's message if its deadline has passed; it may have been replaced since."""
         known = self._topics.get(topic)
         if known is not None and known[1] != NEVER and known[1] <= self._partition.served_ms:
             self._unindex(topic)
@@ -149,19 +149,19 @@ class RetainedStore:
             self._partition.count("retained_expired")
 
     def page(self, topic_filter: str, after: str | None, visits_max: int) -> MatchPage[Known]:
-        """Return topics that a filter matches, with what is known of each."""
+        """Return topics that match a filter, each with its index entry."""
         return self._topics.page(topic_filter, after=after, visits_max=visits_max)
 
     def topics(self, after: str | None, count: int) -> tuple[list[str], str | None]:
-        """Return up to ``count`` topics behind one, in order, and where to go on; None at the end."""
+        """Return up to ``count`` topics after ``after``, in order, and the cursor of the next page; None at the end."""
         return self._topics.topics(after, count)
 
     def known(self, topic: str) -> Known | None:
-        """Return what is known of a topic's retained message without its row."""
+        """Return the index entry of a topic's retained message, without reading its row."""
         return self._topics.get(topic)
 
     def message(self, topic: str, deadline: int) -> RetainedMessage | None:
-        """Return the retained message of a topic, with its remaining time; None if that is over."""
+        """Return the retained message of a topic with its remaining lifetime; None if it expired."""
         partition = self._partition
         expiry_s = NO_EXPIRY
         if deadline != NEVER:
@@ -187,20 +187,20 @@ class RetainedStore:
         )
 
     def read(self, request: ReadRetained, edge: str) -> None:
-        """Answer the retained message of a topic; a filter with a wildcard takes a ``RetainedScan``."""
+        """Send the retained message of a topic; a filter with a wildcard takes a ``RetainedScan``."""
         known = self._topics.get(request.topic_filter)
         message = self.message(request.topic_filter, known[1]) if known is not None else None
         found = [message] if message is not None and not request.after else []
         self._partition.tell(edge, RetainedPage(request.request, found, False, self._partition.number))
 
     def deliver(self, request: DeliverRetained, edge: str) -> None:
-        """Queue retained copies for a durable session; the last ones end the holding of its live messages.
+        """Queue retained copies for a durable session; the last request ends the hold of its live messages.
 
-        Of a read that began under a former primary nobody here knows what came live since: it has to begin again.
+        A new primary does not know which live messages a read of the former primary missed: that read has to restart.
         """
         partition = self._partition
         session = partition.sessions.get(request.session)
-        taken = len(request.messages)  # of a session that has ended, nothing is left to do
+        taken = len(request.messages)  # an ended session needs no copies
         if session is not None and session.owner_epoch == request.owner_epoch:
             if request.read == request.request:
                 self._delivery.outbound.hold(session, request.read)
@@ -219,7 +219,7 @@ class RetainedStore:
         partition.tell(edge, RetainedDelivered(request.request, taken=taken))
 
     def _deliver(self, session: DurableSession, request: DeliverRetained) -> int:
-        """Queue or send copies as far as there is room; return for how many of them, the first ones, that is done."""
+        """Queue or send copies until the queue is full; return how many of them, from the first, are done."""
         partition = self._partition
         assert session.reads is not None, "no read is under way"
         for taken, message in enumerate(request.messages):
@@ -229,7 +229,7 @@ class RetainedStore:
                 return taken
             if session.reads.is_older(request.read, message.topic.encode()):
                 partition.count("retained_overtaken")
-                continue  # a newer value of this topic came live
+                continue  # a newer value of this topic was received live
             if self._delivery.is_overtaken(session, message):
                 partition.count("retained_overtaken")
                 continue

@@ -19,7 +19,7 @@ Target = tuple[DurableSession, SessionSubscription, bytes]  # bytes: its subscri
 
 
 class Targets:
-    """Subscriptions and shared groups of one partition, as a message meets them."""
+    """Subscriptions and shared groups of one partition, as matched by messages."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -27,7 +27,7 @@ class Targets:
         self.forget_routes: Callable[[], None] = lambda: None  # called whenever a subscription has changed
 
     def forget_session(self, session: DurableSession) -> None:
-        """The session ends: it is no member of any group."""
+        """Remove an ended session from its groups."""
         for name in session.made("subscriptions") or ():
             shared = parse_shared(name)
             if shared is not None:
@@ -40,7 +40,7 @@ class Targets:
         """
         if message.share:
             member = self._pick(message)
-            if member is not None:  # else a QoS 1/2 message is refused: there may be a member elsewhere
+            if member is not None:  # else a QoS 1/2 message is refused: another partition may have a member
                 subscription = member.subscriptions["$share/" + message.share.decode()]
                 yield member, subscription, identifiers_of((subscription,))
             return
@@ -64,7 +64,7 @@ class Targets:
                 yield session, _shared_by(group), identifiers_of(group)
 
     def _pick(self, message: PublishMessage) -> DurableSession | None:
-        """Choose a member: the next one that is connected with room, else, for QoS 1/2, the next one at all."""
+        """Pick a member: the next connected one with capacity, else, for QoS 1/2, the next resting one."""
         member = self.groups.pick(message.share, absent=message.qos > 0)
         if member is None and not message.qos:
             self._partition.count("dropped_no_member")
@@ -73,12 +73,12 @@ class Targets:
 
 
 def _is_excepted(session: DurableSession, subscription: SessionSubscription, message: PublishMessage) -> bool:
-    """Whether a session gets no copy by this subscription: it is its own message [MQTT-3.8.3-3], or it ends."""
+    """Return whether a subscription gives no copy: the session published the message [MQTT-3.8.3-3] or has ended."""
     return (subscription.no_local and session.number == message.session) or session.deadline == ENDING
 
 
 def _shared_by(group: list[SessionSubscription]) -> SessionSubscription:
-    """Return the subscription by which a copy goes that several share."""
+    """Return the subscription for a copy that several subscriptions share."""
     if len(group) == 1:
         return group[0]
     options, first = options_of(group), group[0]

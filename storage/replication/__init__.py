@@ -1,12 +1,12 @@
 """Copies of a partition: the primary's streams and the backup's log.
 
-Owns: Which operations each backup has, what a backup and its primary share, and transfers of whole copies.
+Owns: the operations that each backup has, the shared log of a backup and its primary, and transfers of whole copies.
 
-Doors: ``primary.Replication`` at the primary, with a ``progress.Progress`` for each backup; ``backup.Replica`` at a
-backup.
+Entry points: ``primary.PartitionReplication`` at the primary, with a ``progress.BackupProgress`` for each backup;
+``backup.PartitionBackup`` at a backup.
 
-Always holds: An operation is committed when it is synced at every copy in sync at this partition_epoch. A backup's
-state never runs ahead of the commit index.
+Invariant: an operation is committed when it is synced at every in-sync copy of this partition_epoch. A backup's state
+is never ahead of the commit index.
 
 May import: storage.state, wire.
 """

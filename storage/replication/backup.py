@@ -1,28 +1,29 @@
-"""One partition at a backup: its log as it comes, its state up to the commit index, a whole copy where that fails.
+"""One partition at a backup: its log, its state up to the commit index, and range transfers if the log does not
+suffice.
 
-Operations go to the log when they arrive and to the state only once the primary's stream says that they are committed,
-so cutting the log to what is shared with a new primary never leaves state behind (docs/protocol.md rule 9.3). A copy
-that applied more than is shared (a former primary's), or whose log begins too late, takes a range transfer: slices
-replace its rows range by range while the primary goes on; replaying the log from where the first slice stood makes them
+Operations go to the log when they arrive and to the state once the primary's stream marks them as committed. So
+truncating the log to the prefix shared with a new primary never affects the state (docs/protocol.md rule 9.3). A copy
+takes a range transfer if it applied unshared operations (a former primary's copy), or if its log begins too late.
+Slices replace its rows range by range while the primary continues. Replaying the log from the first slice makes them
 consistent, because every operation writes whole rows.
 
-States, by what ``local`` and the two indexes say; ``floor`` is the newest operation that a transfer's rows may show:
+States by ``local`` and the two indexes; ``floor`` is the newest operation that a transfer's rows may include:
 
-| state | holds | worth | ends by |
+| state | condition | copy | ends by |
 |---|---|---|---|
-| empty | ``log_end`` is 0 | nothing, and a lost copy looks alike | an Append from 0, a transfer |
+| empty | ``log_end`` is 0 | unusable, same as a lost copy | an Append from 0, a transfer |
 | following | ``applied`` <= ``log_end``, the log between is in ``_tail`` | whole | a transfer, promotion, ``discard`` |
-| transferring | rows of two times stand beside each other; no log | nothing | the last slice, under the same epoch |
-| filling | the slices are complete, ``log_end`` < ``floor`` | nothing | the log reaches ``floor``: following |
+| transferring | rows of different times; no log | unusable | the last slice, under the same epoch |
+| filling | the slices are complete, ``log_end`` < ``floor`` | unusable | the log reaches ``floor``: following |
 
-``promote`` applies the whole log and ends this object's time; ``discard`` empties the copy of a partition that is whole
-elsewhere. A newer epoch interrupts a transfer: the copy stays worth nothing until another one ends.
+``promote`` applies the whole log, and this object is not used afterwards. ``discard`` empties the copy of a partition
+that is complete elsewhere. A newer epoch interrupts a transfer: the copy stays unusable until another one ends.
 
-Invariants: ``applied`` <= ``log_end``; both rise but for a cut or a transfer, and no cut goes below ``applied``; a
-half-sent operation is never applied; ``local.epoch`` on disk is never above ``epoch``.
+Invariants: ``applied`` <= ``log_end``; both increase except by truncation or transfer, and truncation stops at
+``applied``. An incompletely received operation is never applied. ``local.epoch`` on disk is never above ``epoch``.
 
-A backup keeps no tries: ``HostedPartition.load`` reads the rows at promotion. Source: PacificA (Lin et al., 2008) for
-primary and backups, Raft section 5.3 for finding what is shared, KIP-101 for cutting by epoch.
+A backup has no tries: ``HostedPartition.load`` reads the rows at promotion. Source: PacificA (Lin et al., 2008) for
+primary and backups, Raft section 5.3 for the shared prefix, KIP-101 for truncation by epoch.
 """
 
 from bisect import bisect_left
@@ -60,13 +61,13 @@ class PartitionBackup:
         self.applied = 0
         self.applied_epoch = 0
         self.local = LocalRow()
-        self.writes: Writes = []  # of this turn
+        self.writes: Writes = []  # of this iteration
         self.transfers = 0  # range transfers that ended here
         self._store = store
         self._overlay = overlay
-        self._tail: dict[int, LogRow] = {}  # not applied
-        self._pending: dict[bytes, bytes | None] = {}  # writes of this turn, to be read back
-        self._transfer = (0, 0)  # number of the transfer under way, next slice
+        self._tail: dict[int, LogRow] = {}  # operations that are not applied
+        self._pending: dict[bytes, bytes | None] = {}  # writes of this iteration, for reads
+        self._transfer = (0, 0)  # number of the transfer in progress, next slice
         self._transfer_epoch = 0
         self._digest = blake2b(digest_size=16)
 
@@ -84,7 +85,7 @@ class PartitionBackup:
         self._pending[key] = value
 
     def take_writes(self) -> Writes:
-        """Return what this turn writes."""
+        """Return the writes of this iteration."""
         writes, self.writes = self.writes, []
         self._pending = {}
         return writes
@@ -93,10 +94,10 @@ class PartitionBackup:
         self.local.epoch = self.epoch
         self._put(keys.local_key(self.number), pack(self.local))
 
-    # --- how it begins
+    # --- start
 
     def load(self) -> None:
-        """Read what this copy knows from its store; nothing of it is on its way to the disk."""
+        """Load this copy's state from its store; it has no unsynced writes."""
         value = self._get(keys.local_key(self.number))
         if value is not None:
             self.local = unpack(LocalRow, value)
@@ -117,23 +118,23 @@ class PartitionBackup:
             start = rows[-1][0] + b"\x00"
 
     def take_over(self, meta: MetaRow, local: LocalRow) -> None:
-        """This node was the primary until now: it applied its whole log."""
+        """Start from the state of the former primary at this node, whose log is applied completely."""
         self.local = LocalRow(local.epoch, local.log_start)
         self.epoch = local.epoch
         self.applied = self.log_end = meta.op_index
         self.applied_epoch = meta.partition_epoch
 
     def seen_epoch(self, epoch: int) -> None:
-        """The map names this partition_epoch."""
+        """Record a partition_epoch of the map."""
         self.epoch = max(self.epoch, epoch)
 
     @property
     def whole(self) -> bool:
-        """True unless a range transfer was cut off, or its end is not reached by the log yet."""
+        """Whether the copy is usable: no transfer was interrupted, and the log reaches its end."""
         return not self.local.transferring and self.log_end >= self.local.floor
 
     def promote(self) -> None:
-        """Become the primary: the whole log is applied, committed or not; a half-sent operation never was one."""
+        """Become the primary: apply the whole log, committed or not, without an incompletely received operation."""
         while self._tail and not self._tail[self.log_end].last:
             self._put(keys.log_key(self.number, self.log_end), None)
             del self._tail[self.log_end]
@@ -147,7 +148,7 @@ class PartitionBackup:
         return self._epoch_at(self.log_end)
 
     def accept_loss(self) -> None:
-        """An operator makes this copy the only one, whatever it lacks; half a copy is worth nothing: begin empty."""
+        """Make this copy the only one by an operator's decision; an incomplete copy is unusable and is emptied."""
         if not self.whole:
             start, stop = keys.partition_range(self.number)
             for key in self._keys(start, stop):
@@ -156,9 +157,9 @@ class PartitionBackup:
         self.local.accepted = self.epoch
 
     def discard(self, start: bytes, limit: int) -> bytes | None:
-        """Delete up to ``limit`` rows of a copy that is not needed here; return where to go on, None at the end.
+        """Delete up to ``limit`` rows of an unneeded copy; return the next key, None at the end.
 
-        It is worth nothing from the first row on, and keeps the row that says so, and which epochs it has seen.
+        The copy is unusable from the first row on. The row that records this, with the seen epochs, stays.
         """
         first, stop = keys.partition_range(self.number)
         local = keys.local_key(self.number)
@@ -180,7 +181,7 @@ class PartitionBackup:
     # --- the stream
 
     def append(self, message: Append) -> AppendAck:
-        """Take operations of the primary; the answer leaves when this turn is synced."""
+        """Append operations of the primary; the reply leaves when this iteration is synced."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
         rows = _read_rows(message)
@@ -206,7 +207,7 @@ class PartitionBackup:
         return AppendAck(self.number, self.epoch, True, index, whole=self.whole)
 
     def _floor_is_shared(self, message: Append) -> bool:
-        """False if a range transfer brought state of operations that this primary's log does not have."""
+        """Return False if a range transfer copied operations that this primary's log does not have."""
         floor = self.local.floor
         if message.epoch_start < floor and message.partition_epoch > self.local.floor_epoch:
             return False
@@ -218,18 +219,18 @@ class PartitionBackup:
             self._save_local()
 
     def _mismatch(self, message: Append) -> AppendAck | None:
-        """Return where the primary should look instead, None if what precedes the rows is shared."""
+        """Return the reply with the position to probe next, None if the log before the rows is shared."""
         previous = message.previous_index
         if previous > self.log_end:
             return AppendAck(self.number, self.epoch, False, self.log_end, self._epoch_at(self.log_end))
         if previous < self.local.log_start - 1:
             if not message.rows:
-                return self._transfer_answer()  # what was applied here is not in the primary's log
+                return self._transfer_answer()  # the primary's log lacks an operation that was applied here
             return AppendAck(self.number, self.epoch, False, self.applied, self.applied_epoch)
         mine = self._epoch_at(previous)
         if mine == message.previous_epoch:
             return None
-        start = self.local.log_start  # epochs never fall along a log: the first row of this one is found by halves
+        start = self.local.log_start  # epochs never decrease along a log: binary search for the first row of this one
         previous = start - 1 + bisect_left(range(start, previous + 1), mine, key=self._epoch_at)
         if previous < max(self.applied, self.local.floor):
             return self._transfer_answer()
@@ -250,7 +251,7 @@ class PartitionBackup:
         return following.previous_epoch if following is not None else 0
 
     def _cut(self, index: int) -> bool:
-        """Cut the log from this operation on; False if that was applied already."""
+        """Truncate the log before this operation; return False if it was applied already."""
         if index <= max(self.applied, self.local.floor):
             return False
         assert index <= self.log_end, "the log is cut behind its end"
@@ -261,14 +262,14 @@ class PartitionBackup:
         return True
 
     def _cut_older(self, shared: int) -> bool:
-        """Cut what stands behind the shared log and was ordered under an older epoch."""
+        """Truncate operations of older epochs after the shared log."""
         for index in range(shared + 1, self.log_end + 1):
             if self._epoch_at(index) < self.epoch:
                 return self._cut(index)
         return True
 
     def _apply(self, commit_index: int) -> None:
-        """Bring the state up to the commit index, whole operations only."""
+        """Apply whole operations up to the commit index."""
         while commit_index > self.applied and not self._tail[commit_index].last:
             commit_index -= 1
         while self.applied < commit_index:
@@ -281,7 +282,7 @@ class PartitionBackup:
         assert self.applied <= self.log_end, "the state is ahead of the log"
 
     def _trim(self, log_needed: int) -> None:
-        """Forget the log that every replica has and this one applied."""
+        """Trim the part of the log that every replica has and this one applied."""
         start = self.local.log_start
         stop = min(log_needed, self.applied, start + LOG_ROWS_TRIMMED - 1)
         for index in range(start, stop + 1):
@@ -297,7 +298,7 @@ class PartitionBackup:
         return AppendAck(self.number, self.epoch, False, 0, 0, True, transfer, slices)
 
     def take_slice(self, message: TransferSlice) -> AppendAck:
-        """Take one slice; a transfer that is begun again starts from its first slice."""
+        """Process one slice; a restarted transfer begins with its first slice."""
         if message.partition_epoch < self.epoch:
             return AppendAck(self.number, self.epoch, False, STALE)
         _check_slice(message)
@@ -315,7 +316,7 @@ class PartitionBackup:
         return self._transfer_answer()
 
     def _begin_transfer(self, transfer: int) -> None:
-        """From here on this copy is worth nothing until the last slice has come."""
+        """Begin a transfer: the copy is unusable until the last slice."""
         start, stop = keys.kind_range(self.number, keys.LOG)
         for key in self._keys(start, stop):
             self._put(key, None)
@@ -338,7 +339,7 @@ class PartitionBackup:
         rows_digest(self._digest, message.rows)
 
     def _keys(self, start: bytes, stop: bytes) -> list[bytes]:
-        """Return every key of a range that is in the store or on its way there."""
+        """Return every key of a range that is in the store or not synced yet."""
         found = {key for key, (_, value) in self._overlay.items() if value is not None and start <= key < stop}
         found |= {key for key, value in self._pending.items() if value is not None and start <= key < stop}
         while rows := self._store.scan(start, stop, SCAN_ROWS):
@@ -362,10 +363,10 @@ class PartitionBackup:
 
 
 def check(message: Append | TransferSlice) -> None:
-    """Look at a message that is not taken yet as ``PartitionBackup`` will when it takes it.
+    """Validate a message that is not processed yet, as ``PartitionBackup`` does later.
 
     Raises:
-        Unreadable: It could not be taken.
+        Unreadable: The message is invalid.
     """
     if isinstance(message, Append):
         _read_rows(message)
@@ -374,10 +375,10 @@ def check(message: Append | TransferSlice) -> None:
 
 
 def _read_rows(message: Append) -> list[LogRow]:
-    """Return the operations of a message, all of them before any is taken.
+    """Return the operations of a message, validated before any is appended.
 
     Raises:
-        Unreadable: One is none, stands elsewhere in the log, or writes rows of another partition.
+        Unreadable: An operation is invalid, has another log position, or writes rows of another partition.
     """
     number = message.partition
     first, end = keys.partition_range(number)
@@ -398,6 +399,6 @@ def _check_slice(message: TransferSlice) -> None:
 
 
 def rows_digest(digest: blake2b, rows: list[tuple[bytes, bytes]]) -> None:
-    """Add rows to a running digest; lengths included, so that no two lists of rows look the same."""
+    """Add rows to a running digest; lengths are included, so that different lists of rows never collide."""
     for key, value in rows:
         digest.update(len(key).to_bytes(2, "big") + len(value).to_bytes(4, "big") + key + value)

@@ -1,13 +1,13 @@
-"""A partition's primary towards its backups: streaming operations, finding what is shared, range transfers.
+"""A partition's primary: streams operations to its backups, finds the shared log, and sends range transfers.
 
-An operation is committed when it is synced here and at every replica in sync at this partition_epoch; a joining replica
-counts from the moment its copy is whole and caught up, which is before it is asked to be made in sync, and for
-promotion never before that is in the map. Under each new epoch every backup is first asked what it shares
-(docs/protocol.md rule 9.3). What the map should change is asked by ``wanted``, one compare-and-set at a time.
+An operation is committed when it is synced here and at every in-sync replica of this partition_epoch. Commits wait for
+a joining replica once its copy is whole and caught up, before the map lists it as in sync. Only replicas that the map
+lists can be promoted. Under each new epoch every backup is first probed for the shared log (docs/protocol.md rule
+9.3). ``wanted`` requests map changes, one compare-and-set at a time.
 
-The primary's view of each is its ``BackupProgress`` (``storage/replication/progress.py``). The backup's side is
-``storage/replication/backup.py``; waiting for commits is ``storage/state/partition.py``.
-Source: PacificA (Lin et al., 2008); KIP-101 for shared log ends.
+``BackupProgress`` (``storage/replication/progress.py``) is the primary's view of each backup. The backup's side is
+``storage/replication/backup.py``; ``storage/state/partition.py`` gates outputs by commits. Source: PacificA (Lin et
+al., 2008); KIP-101 for shared log ends.
 """
 
 from bisect import bisect_right
@@ -23,37 +23,37 @@ from wire.messages.replication import STALE, Append, AppendAck, ReplicaMessage, 
 
 __all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "PartitionReplication"]
 
-WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged by it
+WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged
 APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
-COMMIT_TOLD_S = 1.0  # a commit index that nothing else carries is told after this: no promise depends on it
-RETRY_S = 1.0  # without an answer: ask again what is shared
-DROP_AFTER_S = 0.1  # a backup whose link is down so long is asked to be dropped; a reconnect takes less
-STALL_S = 2.0  # likewise one that answers nothing, though its link stands
-TEND_S = 0.05  # between two looks at what the map should change
-ASK_AGAIN_S = 0.5  # a change that did not come about
-REFILL_S = 5.0  # short of copies so long: a node that does not hold this partition joins too
-RELINQUISH_S = 2.0  # blocked so long, while another replica may reach more nodes than this one
+COMMIT_TOLD_S = 1.0  # delay of an otherwise unsent commit index: no guarantee depends on it
+RETRY_S = 1.0  # without a reply: probe again for the shared log
+DROP_AFTER_S = 0.1  # link down time after which dropping a backup is requested; a reconnect takes less
+STALL_S = 2.0  # likewise for a backup that does not reply, though its link is up
+TEND_S = 0.05  # interval of checks for map changes
+ASK_AGAIN_S = 0.5  # retry delay of a requested change
+REFILL_S = 5.0  # delay of a replacement by a node without this partition
+RELINQUISH_S = 2.0  # blocked time after which the primacy is offered to a replica that may reach more nodes
 SLICE_ROWS = 512  # of a range transfer
 SLICE_BYTES = 256 * 1024  # likewise; one row at least
 SLICE_SCAN_ROWS = 32
-CATCH_UP_ROWS = 512  # of log and state in one turn, for all copies that are made anew: clients wait behind it
-TRANSFERS_AT_A_TIME = 4  # of all partitions of a node; each keeps one slice on its way
+CATCH_UP_ROWS = 512  # of log and state in one iteration, for all copies being rebuilt: clients wait behind it
+TRANSFERS_AT_A_TIME = 4  # of all partitions of a node; each has one slice in flight
 
 
 class CatchUp:
-    """Reads of a node in one turn for copies that are not in sync: hundreds begin at once when a node returns."""
+    """Read budget of one iteration for copies that are not in sync: hundreds begin at once when a node returns."""
 
     __slots__ = ("rows", "transfers")
 
     def __init__(self) -> None:
         self.rows = CATCH_UP_ROWS
-        self.transfers: set[int] = set()  # partitions whose turn it is
+        self.transfers: set[int] = set()  # partitions that may transfer now
 
     def take_turns(self, waiting: list[int]) -> None:
-        """Let the next transfers begin where others have ended.
+        """Start the next transfers as others have ended.
 
         Args:
-            waiting: Partitions with a transfer under way or to come, in order.
+            waiting: Partitions with a transfer in progress or pending, in order.
         """
         self.transfers &= set(waiting)
         for number in waiting:
@@ -77,17 +77,17 @@ class PartitionReplication:
         self._asked_at = float("-inf")
         self._short_since = float("inf")
         self._blocked_since = float("inf")
-        self._lost: list[str] = []  # nodes that had a copy under an earlier epoch, and lack only what came since
+        self._lost: list[str] = []  # nodes with a copy of an earlier epoch, which lack only later operations
 
     # --- epochs
 
     def configure(self, placement: PartitionEntry, min_in_sync: int, former: PartitionEntry | None = None) -> None:
-        """The map names these replicas; nothing that is not committed yet counts without all of them.
+        """Apply the map's replicas; uncommitted operations need all of them.
 
         Args:
             placement: As of now.
             min_in_sync: Of the cluster.
-            former: The one before it, where this primary was only a backup; otherwise what was configured last.
+            former: The previous placement, if this primary was only a backup; otherwise the last configured one.
         """
         partition = self._partition
         placed = (*placement.in_sync, *placement.joining)
@@ -102,7 +102,7 @@ class PartitionReplication:
         self.backups = {}
 
     def begin(self, now: float) -> None:
-        """The state is loaded, or was served all along: ask every replica what it shares."""
+        """Probe every replica for the shared log once the state is loaded or was served before."""
         partition = self._partition
         self._began = True
         self._epoch_start = partition.meta.op_index
@@ -121,20 +121,20 @@ class PartitionReplication:
         for backup in self.backups.values():
             reached = backup.transfer.base if backup.transfer is not None else backup.acked
             if not backup.counted:
-                # A joining replica that lags for ever takes a range transfer instead of holding up the log.
+                # A joining replica that always lags takes a range transfer instead of blocking the trim.
                 reached = max(reached, partition.meta.op_index - 4 * partition.settings.log_operations_max)
-            needed = min(needed, reached - 1)  # the last shared one too, whose epoch is asked
+            needed = min(needed, reached - 1)  # includes the last shared operation, whose epoch is compared
         partition.log_needed = needed
 
-    # --- out
+    # --- outgoing messages
 
     @property
     def transferring(self) -> bool:
-        """True while some replica takes a whole copy."""
+        """Whether a replica receives a range transfer."""
         return any(backup.transfer is not None for backup in self.backups.values())
 
     def stream(self, now: float, linked: set[str], catch_up: CatchUp) -> list[tuple[str, ReplicaMessage]]:
-        """Return what is to be sent to the backups now."""
+        """Return the messages to send to the backups now."""
         out: list[tuple[str, ReplicaMessage]] = []
         for backup in self.backups.values():
             if backup.node not in linked:
@@ -158,7 +158,8 @@ class PartitionReplication:
     ) -> None:
         partition = self._partition
         if backup.waits_for_answer and now - max(backup.answered_at, backup.sent_at) >= RETRY_S:
-            backup.lost(partition.meta.op_index)  # frames are lost only with a process, but nothing here relies on it
+            # Frames are lost only with a process, but this code does not rely on it
+            backup.lost(partition.meta.op_index)
             out.append((backup.node, self._append(backup, [], now)))
             return
         while (
@@ -205,7 +206,7 @@ class PartitionReplication:
         return message
 
     def epoch_at(self, op_index: int) -> int:
-        """Return the partition_epoch of an operation of the log; 0 if it is not there any more."""
+        """Return the partition_epoch of an operation of the log; 0 if it is trimmed."""
         partition = self._partition
         if op_index == partition.meta.op_index:
             return partition.meta.partition_epoch
@@ -216,11 +217,11 @@ class PartitionReplication:
         return unpack(LogRow, value).previous_epoch if value is not None else 0
 
     def next_stream(self, now: float, linked: set[str]) -> float:
-        """Return when ``stream`` has something to send though nothing happens: infinity while nothing is owed."""
+        """Return when ``stream`` has messages without an event: infinity if none are pending."""
         partition, earliest = self._partition, float("inf")
         for backup in self.backups.values():
             if backup.node not in linked or backup.transfer is not None:
-                continue  # the link comes; a transfer has its turn
+                continue  # a new link or the transfer scheduler triggers it
             if backup.phase is ProgressPhase.PROBE:
                 earliest = min(earliest, backup.sent_at + RETRY_S)
             elif backup.previous < partition.meta.op_index and backup.on_its_way < WINDOW_OPERATIONS:
@@ -231,17 +232,17 @@ class PartitionReplication:
                 earliest = min(earliest, max(backup.answered_at, backup.sent_at) + RETRY_S)
         return earliest
 
-    # --- in
+    # --- incoming replies
 
     def acked(self, node: str, ack: AppendAck, now: float) -> None:
-        """A replica answered."""
+        """Process a replica's reply."""
         partition = self._partition
         backup = self.backups.get(node)
         if backup is None or ack.partition_epoch != partition.epoch or ack.index == STALE:
             partition.count("replica_answers_of_other_epochs")
             return
         if ack.index > partition.meta.op_index:
-            partition.count("replica_answers_ahead")  # nobody has more than this primary gave
+            partition.count("replica_answers_ahead")  # no replica can have more than this primary sent
             return
         backup.answered(now)
         if ack.transfer_needed:
@@ -255,10 +256,10 @@ class PartitionReplication:
         self._keep_log()
 
     def _count_joining(self, backup: BackupProgress) -> None:
-        """From here on every acknowledgement waits for this joining replica too: it has all that was ever acknowledged.
+        """Count a joining replica for commits if it has every operation that was ever acknowledged.
 
-        That is at most the log as it stood when this epoch began, and what this primary committed since. Its commit
-        index alone says too little: a new primary's begins at 0.
+        These are at most the log at the start of this epoch, and later commits of this primary. Its commit index alone
+        is insufficient: a new primary's begins at 0.
         """
         partition = self._partition
         if not backup.counted and backup.whole and backup.acked >= max(partition.commit_index, self._epoch_start):
@@ -266,10 +267,11 @@ class PartitionReplication:
             partition.replicas |= {backup.node}
 
     def _find_shared(self, backup: BackupProgress, ack: AppendAck) -> None:
-        """The replica's log does not have what was sent before: go back to what may be shared, at most to its hint."""
+        """Go back to a position that may be shared, at most to the replica's hint, after a mismatch."""
         partition = self._partition
         first, last = partition.local.log_start - 1, min(ack.index, partition.meta.op_index)
-        behind = range(first, last + 1)  # epochs never fall along a log: the last one that is old enough, by halves
+        # Epochs never decrease along a log: binary search for the last operation that is old enough
+        behind = range(first, last + 1)
         index = first - 1 + bisect_right(behind, ack.index_epoch, key=self.epoch_at)
         if index < first:
             self._begin_transfer(backup)
@@ -294,15 +296,15 @@ class PartitionReplication:
             if transfer.message is not None and ack.slices == transfer.message.number + 1:
                 transfer.answered(self._after(transfer.message.stop))
         elif transfer.slices > 1:
-            self._begin_transfer(backup)  # the replica lost what it had of it
+            self._begin_transfer(backup)  # the replica lost the transfer
 
     def _after(self, stop: bytes) -> bytes:
-        """Return where the next slice starts: the log is no part of the state."""
+        """Return the start of the next slice: the log is not part of the state."""
         log_start, log_stop = keys.kind_range(self._partition.number, keys.LOG)
         return log_stop if stop == log_start else stop
 
     def _slice(self, backup: BackupProgress, transfer: RangeTransfer, now: float) -> TransferSlice | None:
-        """Return the next slice, or the last one again if it was not answered for long."""
+        """Return the next slice, or the last one again if its reply timed out."""
         if transfer.message is not None:
             if now - transfer.sent_at < RETRY_S:
                 return None
@@ -331,7 +333,7 @@ class PartitionReplication:
         return message
 
     def _range(self, start: bytes, end: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        """Return the rows of one slice as they stand in the store, and where the slice stops."""
+        """Return the stored rows of one slice, and its end."""
         partition = self._partition
         local = keys.local_key(partition.number)
         rows: list[tuple[bytes, bytes]] = []
@@ -345,15 +347,15 @@ class PartitionReplication:
             start = found[-1][0] + b"\x00"
         return rows, start
 
-    # --- what the map should change
+    # --- map changes to request
 
     @property
     def pressing(self) -> bool:
-        """Whether the map should change soon: a replica is whole, or holds what is not shared."""
+        """Whether a map change is urgent: a replica is whole, or has unshared operations."""
         return any(backup.broken or backup.counted is not backup.in_sync for backup in self.backups.values())
 
     def next_wish(self, now: float, linked_for: dict[str, float]) -> float:
-        """Return when ``wanted`` may have something to ask for though nothing happens: no link, node or answer."""
+        """Return when ``wanted`` may have a request without an event, because a link, node or reply is missing."""
         waits = min(self._short_since, self._blocked_since) < float("inf")
         earliest = now + TEND_S if waits or self.pressing else float("inf")
         for backup in self.backups.values():
@@ -364,12 +366,12 @@ class PartitionReplication:
         return max(earliest, self._asked_at + ASK_AGAIN_S)
 
     def wanted(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
-        """Return (verb, node) of a change to ask for, None while there is nothing to ask.
+        """Return (verb, node) of a change to request, None if there is none.
 
         Args:
             now: Seconds.
             cluster_map: Of this node.
-            linked_for: Other storage nodes: since when their link stands (negative: since when it is down).
+            linked_for: Other storage nodes: time of their last link up (negative: of their last link down).
         """
         if not self._began or now - self._asked_at < ASK_AGAIN_S:
             return None
@@ -399,7 +401,7 @@ class PartitionReplication:
         return None
 
     def _relinquish(self, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
-        """Give the primacy to a replica that may reach a node that this one does not."""
+        """Offer the primacy to a replica that may reach a node that this one does not."""
         others = [entry.node for entry in cluster_map.live(TIER_STORAGE) if entry.node not in self._placement.in_sync]
         unreached = [name for name in others if linked_for.get(name, -1.0) < 0]
         heirs = [name for name in self._placement.in_sync if name != self._node and cluster_map.stays(name)]
@@ -412,7 +414,7 @@ class PartitionReplication:
         return None
 
     def _add(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
-        """Find a node for a missing copy: the one that had it, when it comes back; another one after a while."""
+        """Choose a node for a missing copy: its former node when it returns; another one after a delay."""
         placed = {*self._placement.in_sync, *self._placement.joining}
         living = sum(map(cluster_map.has_live, placed))
         if living >= cluster_map.replicas:

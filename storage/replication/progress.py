@@ -1,30 +1,30 @@
 """Progress of one backup, as its primary sees it under one partition_epoch.
 
-| phase | holds | sent to it |
+| phase | state | sent to it |
 |---|---|---|
-| PROBE | nobody knows whether it shares ``previous`` | one empty Append behind ``previous`` each second |
-| STREAM | it shares everything up to ``base``; up to ``previous`` is shared or on its way | a window of operations |
-| TRANSFER | its copy is worth nothing, and is replaced | one slice at a time |
+| PROBE | unknown whether it shares ``previous`` | one empty Append after ``previous`` each second |
+| STREAM | it shares the log up to ``base``; up to ``previous`` it is shared or in flight | a window of operations |
+| TRANSFER | its copy is unusable, and is replaced | one slice at a time |
 
 | from | to | by |
 |---|---|---|
-| any | STREAM | ``matched``: it has everything up to an index, synced |
-| any | STREAM, PROBE | ``found``: it named an index that is shared, or that is asked next |
-| STREAM | PROBE | ``lost``: no answer for long |
-| any | PROBE | ``diverged``: it applied what is not shared, and it counts |
-| any | TRANSFER | ``transfer_begins``: the log cannot bring it up, and it does not count |
+| any | STREAM | ``matched``: it has synced the log up to an index |
+| any | STREAM, PROBE | ``found``: it named an index that is shared, or that is probed next |
+| STREAM | PROBE | ``lost``: its reply timed out |
+| any | PROBE | ``diverged``: it applied unshared operations, and it counts |
+| any | TRANSFER | ``transfer_begins``: the log does not suffice, and it does not count |
 
-Beside the phase stand four facts:
+Beside the phase there are four flags:
 
-- ``in_sync``: the map counts this backup. It holds for the whole epoch.
+- ``in_sync``: the map lists this backup as in sync. Constant during the epoch.
 - ``counted``: commits wait for this backup. True from the start for one in sync; for a joining one from ``counts`` on,
-  which is before the map is asked to promote it. Never False again: what was acknowledged since is at it too.
-- ``whole``: the backup's last answer said that its copy is of use.
-- ``broken``: counted, and yet it applied what is not shared. It stays so for this epoch: the map has to drop it before
-  its copy is replaced, because a copy that counts must not be emptied.
+  before its promotion is requested. Never False again: it has all operations acknowledged since.
+- ``whole``: the backup's last reply reported a usable copy.
+- ``broken``: counted, but it applied unshared operations. Constant for the rest of the epoch: the map has to drop it
+  before its copy is replaced, because a counted copy must not be emptied.
 
-Invariants: 0 <= acked <= previous; in_sync implies counted; a counted backup never takes a transfer.
-Source: etcd/raft's Progress (Probe, Replicate, Snapshot), docs/protocol.md rule 9.3.
+Invariants: 0 <= acked <= previous; in_sync implies counted; a counted backup never takes a transfer. Source:
+etcd/raft's Progress (Probe, Replicate, Snapshot), docs/protocol.md rule 9.3.
 """
 
 from enum import Enum
@@ -37,7 +37,7 @@ __all__ = ["BackupProgress", "ProgressPhase", "RangeTransfer"]
 
 
 class ProgressPhase(Enum):
-    """Way in which a primary brings a backup up to date."""
+    """How a primary brings a backup up to date."""
 
     PROBE = "probe"
     STREAM = "stream"
@@ -45,15 +45,15 @@ class ProgressPhase(Enum):
 
 
 class RangeTransfer:
-    """A range transfer under way: whole rows, range by range, while the primary goes on.
+    """A range transfer in progress: whole rows, range by range, while the primary continues.
 
     Attributes:
         number: Of this transfer, at this primary.
-        slices: How many were made.
-        next_start: Key at which the next slice begins.
-        base: op_index of the first slice's META row; the log behind it is kept.
+        slices: Number of slices so far.
+        next_start: First key of the next slice.
+        base: op_index of the first slice's META row; the log after it is kept.
         digest: Of all rows so far.
-        message: The slice that was sent and not answered.
+        message: The slice that was sent and has no reply.
         sent_at: When it was sent last.
     """
 
@@ -69,14 +69,14 @@ class RangeTransfer:
         self.sent_at = 0.0
 
     def sent(self, message: TransferSlice, now: float) -> None:
-        """Note that a slice left."""
+        """Record that a slice was sent."""
         assert self.message is None, "one slice on its way at a time"
         self.slices += 1
         self.message = message
         self.sent_at = now
 
     def answered(self, next_start: bytes) -> None:
-        """Note that the backup has the slice: the next one may leave, from this key on."""
+        """Record that the backup has the slice: the next one may be sent, from this key on."""
         assert self.message is not None, "no slice is on its way"
         self.next_start = next_start
         self.message = None
@@ -87,13 +87,13 @@ class BackupProgress:
 
     Attributes:
         node: Its name.
-        previous: Everything up to this op_index was sent, or is taken for shared.
-        acked: Everything up to this op_index is synced there.
-        base: Shared when streaming began: not on its way, though not acknowledged.
-        owed_from: Since when it owes an answer, if it does.
-        sent_at: When something was sent last.
-        answered_at: When it answered last.
-        sent_commit: Commit index that it was told.
+        previous: Operations up to this op_index were sent, or are presumed shared.
+        acked: Operations up to this op_index are synced there.
+        base: Shared when streaming began: not in flight, though not acknowledged.
+        owed_from: Start of the wait for its reply, if it owes one.
+        sent_at: Time of the last message to it.
+        answered_at: Time of its last reply.
+        sent_commit: Commit index that was sent to it.
         transfer: Of the phase TRANSFER, else None.
     """
 
@@ -130,20 +130,20 @@ class BackupProgress:
         self.sent_commit = 0
         self.transfer: RangeTransfer | None = None
 
-    # --- questions
+    # --- queries
 
     @property
     def on_its_way(self) -> int:
-        """Operations that were sent and are not acknowledged."""
+        """Number of operations that were sent and are not acknowledged."""
         return self.previous - max(self.acked, self.base)
 
     @property
     def waits_for_answer(self) -> bool:
-        """Whether something was sent that is not acknowledged."""
+        """Whether sent operations are not acknowledged."""
         return self.previous > self.acked
 
     def owes(self, op_index: int) -> bool:
-        """Whether commits up to this op_index wait for it."""
+        """Return whether commits up to this op_index wait for it."""
         return self.counted and (self.phase is not ProgressPhase.STREAM or self.acked < op_index)
 
     # --- transitions
@@ -156,7 +156,7 @@ class BackupProgress:
         assert transfer is None or not self.counted, f"{self.node} counts, and its copy is replaced"
 
     def appended(self, rows: int, commit_index: int, now: float) -> None:
-        """Note that operations behind ``previous`` left, or a probe without any."""
+        """Record that operations after ``previous`` were sent, or a probe without any."""
         if rows and self.previous == self.acked:
             self.owed_from = now
         self.previous += rows
@@ -164,40 +164,40 @@ class BackupProgress:
         self.sent_commit = commit_index
 
     def answered(self, now: float) -> None:
-        """Note that an answer of this epoch came."""
+        """Record a reply of this epoch."""
         self.answered_at = self.owed_from = now
 
     def matched(self, index: int, *, whole: bool) -> None:
-        """Note that everything up to ``index`` is synced there; go on streaming behind it."""
+        """Record that operations up to ``index`` are synced there; continue streaming after it."""
         self.whole = whole
         self.acked = max(self.acked, index)
         self.previous = max(self.previous, index)
         self._enter(ProgressPhase.STREAM)
 
     def found(self, index: int, *, shared: bool) -> None:
-        """Go back to ``index``: everything up to it is shared, or it is asked next."""
+        """Go back to ``index``: the log up to it is shared, or is probed next."""
         self.previous = self.base = index
         self.acked = min(self.acked, index)
         self.sent_at = float("-inf")  # at once
         self._enter(ProgressPhase.STREAM if shared else ProgressPhase.PROBE)
 
     def lost(self, op_index: int) -> None:
-        """Ask again, from the newest operation, what is shared: no answer came for long."""
+        """Probe again from the newest operation after a reply timed out."""
         self.previous = op_index
         self._enter(ProgressPhase.PROBE)
 
     def diverged(self) -> None:
-        """Note that a backup that counts applied what is not shared."""
+        """Record that a counted backup applied unshared operations."""
         assert self.counted
         self.broken = True
         self._enter(ProgressPhase.PROBE)
 
     def transfer_begins(self, number: int, start: bytes) -> None:
-        """Replace the whole copy of a backup that does not count."""
+        """Replace the whole copy of an uncounted backup."""
         self.acked = 0
         self._enter(ProgressPhase.TRANSFER, RangeTransfer(number, start))
 
     def counts(self) -> None:
-        """Note that commits wait for this joining backup from now on."""
+        """Record that commits wait for this joining backup from now on."""
         assert self.phase is ProgressPhase.STREAM and self.whole and not self.counted
         self.counted = True

@@ -1,12 +1,12 @@
-"""Rights of a partition: whose its sessions are, and which rules granted their filters.
+"""Rights of a partition: owners of its sessions, and the rules that granted their filters.
 
-Owns: The user that a client ID belongs to; the number of the rules that granted a session's filters.
+Owns: the user that owns a client ID; the number of the rules that granted a session's filters.
 
-Doors: ``owners`` says whether a user may act for what another one owns, ``filters`` what an edge is told of filters
-that its rules did not grant.
+Entry points: ``owners`` decides whether a user may act for another one's session; ``filters`` lists filters that an
+edge has to authorize.
 
-Always holds: What has an owner is never another user's. A name that is deleted and made again is another user.
-No filter counts as granted by rules that did not grant it.
+Invariant: an owned session never passes to another user. A name that is deleted and created again is another user. No
+filter counts as granted by rules that did not grant it.
 
 May import: storage.state.
 """

@@ -1,8 +1,8 @@
-"""Whose a client ID is: the user that holds it or made its session, and nobody else.
+"""Owners of client IDs: the user that holds one or created its session.
 
-A user is its name and the policy_epoch at which it was made (0 where a file or a certificate names it), so that a name
-that is deleted and given again finds nothing of the first one's. A client without a name is nobody's: its session, and
-one of an older version, goes to the first user that opens it. Decision: docs/adr/0034-access.md.
+A user is its name and the policy_epoch of its creation (0 if a file or a certificate names it). So a name that is
+deleted and created again does not get the former user's sessions. The session of a client without a user, or of an
+older version, goes to the first user that opens it. Decision: docs/adr/0034-access.md.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,13 @@ __all__ = ["NOBODY", "Owner", "owner_by_claim", "owner_of"]
 
 
 class Owner(NamedTuple):
-    """A user of clients; without a name it is nobody, whatever else it says."""
+    """A user of clients; an empty name is no user, whatever ``made`` is."""
 
     user: str = ""
     made: int = 0
 
     def admits(self, other: "Owner") -> bool:
-        """Return whether another one may act for what this one owns."""
+        """Return whether another user may act for this owner."""
         return not self.user or self == other
 
 
@@ -27,15 +27,15 @@ NOBODY = Owner()
 
 
 def owner_of(request: OpenSession | Claim) -> Owner:
-    """Return whom an edge names."""
+    """Return the user in an edge's request."""
     return Owner(request.owner, request.owner_made) if request.owner else NOBODY
 
 
 def owner_by_claim(known: Owner, claim: Claim) -> Owner:
-    """Return whose a claimed connection is.
+    """Return the owner of a claimed connection.
 
     Args:
-        known: The owner of that very connection by this partition's rows: it goes before what an edge says.
-        claim: Of an edge, which may be too old to name anybody.
+        known: The connection's owner in this partition's rows; it has priority.
+        claim: Of an edge; older edges send no user.
     """
     return known if known.user else owner_of(claim)

@@ -1,4 +1,4 @@
-"""Edges that the map declared dead, whose connections a partition ends some at a time."""
+"""Edges that the map declared dead; a partition ends their connections in slices."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from storage.state.timers import EndConnections
 
 __all__ = ["DeadEdges"]
 
-STEPS_AT_ONCE = 20  # of about ten microseconds, before other work of the partition has its turn
+STEPS_AT_ONCE = 20  # of about ten microseconds, before other work of the partition
 
 
 class DeadEdges:
@@ -19,7 +19,7 @@ class DeadEdges:
         self._ends: deque[Iterator[int]] = deque()
 
     def add(self, end: Iterator[int]) -> None:
-        """Note an edge; ``end`` ends its connections and yields the steps that each took, never 0."""
+        """Add an edge; ``end`` ends its connections and yields the steps of each, never 0."""
         self._ends.append(end)
         self._partition.work.append(EndConnections())
 

@@ -1,11 +1,12 @@
-"""Filters of stored sessions whose clients are away: told to an edge in pages, removed when it says so.
+"""Filters of disconnected stored sessions: sent to an edge in pages, removed at the edge's request.
 
-The edge judges; here it is only certain that the client is still away, by the same connection that ended. A page is
-bounded in filters, bytes and sessions passed, so none holds the loop. What is queued stays: it is judged at delivery.
+The edge authorizes them. The partition verifies that the client is still disconnected since the same connection. A
+page is bounded in filters, bytes and scanned sessions, so none blocks the loop. Queued messages stay: they are
+authorized at delivery.
 
-The filters of a session over several pages are those that it had at its first one, so what its client adds and drops
-meanwhile shifts none of them; what is gone is left out. A new primary does not know that page, and has its filters in
-another order: it begins that session anew.
+A session over several pages uses its filter list of the first page, so later changes do not shift it; removed filters
+are omitted. A new primary lacks that list and orders filters differently: it restarts that session.
+
 Decision: docs/adr/0131-filters-of-the-absent.md.
 """
 
@@ -28,7 +29,7 @@ __all__ = ["DisconnectedSessions"]
 
 PAGE_FILTERS = 500
 PAGE_BYTES = 256 * 1024  # of text; a character may take four
-PAGE_SESSIONS = 2_000  # that are passed: about a millisecond
+PAGE_SESSIONS = 2_000  # sessions scanned per page: about a millisecond
 
 
 class DisconnectedSessions:
@@ -37,12 +38,12 @@ class DisconnectedSessions:
     def __init__(self, partition: Partition, subscriptions: Subscriptions) -> None:
         self._partition = partition
         self._subscriptions = subscriptions
-        self._numbers: list[int] = []  # of a pass that is under way; a session that is made meanwhile needs none
-        self._session = 0  # whose filters go over several pages, 0: nobody's
-        self._filters: list[str] = []  # of that one, as they were at its first page
+        self._numbers: list[int] = []  # of the pass in progress; a session created meanwhile needs no check
+        self._session = 0  # number of the session whose filters take several pages, 0: none
+        self._filters: list[str] = []  # filters of that session at its first page
 
     def list_some(self, request: ListDisconnected, edge: str) -> None:
-        """Answer with the next page."""
+        """Send the next page to an edge."""
         if not request.first or not self._numbers:
             self._numbers = sorted(self._partition.sessions)
         at = bisect_left(self._numbers, request.first)
@@ -80,13 +81,13 @@ class DisconnectedSessions:
         self._partition.tell(edge, answer)
 
     def _names(self, session: DurableSession, skip: int) -> tuple[list[str], int]:
-        """Return the filters that a session had at its first page, and how many of them were told."""
+        """Return the filters of a session at its first page, and how many of them were sent."""
         if not skip or self._session != session.number:
             self._session, self._filters, skip = session.number, list(session.subscriptions), 0
         return self._filters, skip
 
     def revoke(self, request: RevokeDisconnected, edge: str) -> None:
-        """Remove filters of a session whose client has not come since they were told."""
+        """Remove filters of a session whose client has not connected since they were sent."""
         partition = self._partition
         session = partition.sessions.get(request.away)
         removed = 0
@@ -96,6 +97,6 @@ class DisconnectedSessions:
 
 
 def _is_away(session: DurableSession) -> bool:
-    """Return whether a session of a user of the cluster has filters, and no connection."""
+    """Return whether a session of a cluster user has filters and no connection."""
     stands = not session.edge and session.deadline != ENDING and session.owner_made > 0
     return stands and bool(session.made("subscriptions"))

@@ -1,7 +1,7 @@
-"""Claims that leave nothing on the disk: connections whose sessions end with them, where nothing else is kept of them.
+"""Fast path of claims without disk state: connections whose sessions end with them and have no stored state.
 
-Each rule here is a case of ``Owners.open`` and ``Owners.close`` in which those write nothing, ask nobody and set no
-timer. Everything else is None here, before anything was changed but what an edge has the answers of, and goes there.
+Each rule here is a case of ``Owners.open`` and ``Owners.close`` that writes no row, contacts no node and sets no
+timer. All other cases return None before any change except of answered requests, and take the slow path.
 """
 
 from storage.rights.owners import owner_of
@@ -14,11 +14,11 @@ __all__ = ["FastPathClaims"]
 
 
 class FastPathClaims:
-    """The plain claims of one partition, which serves, while no change of its claims waits for a commit.
+    """The fast path of one partition's claims, while it serves and no change of claims waits for a commit.
 
     Args:
-        partition: Whose they are.
-        owners: Takes all others.
+        partition: The partition of the claims.
+        owners: The slow path.
     """
 
     __slots__ = ("_owners", "_partition")
@@ -28,7 +28,7 @@ class FastPathClaims:
         self._owners = owners
 
     def open(self, request: OpenSession, edge: str, incarnation: int) -> SessionOpened | None:
-        """Open a connection that is plain; None if it is not. The edge is alive by the map."""
+        """Open a connection; return None if it needs the slow path. The edge is alive in the map."""
         owners, partition, client_id = self._owners, self._partition, request.client_id
         if request.expiry_s or request.will is not None or request.withdrawn or client_id in owners.holders:
             return None
@@ -47,7 +47,7 @@ class FastPathClaims:
         return SessionOpened(request.request, partition.number, partition.epoch, 0, owner_epoch)
 
     def close(self, request: CloseSession, edge: str, incarnation: int) -> SessionClosed | None:
-        """Forget a connection that was plain, by the word of the edge that holds it; None if it was not."""
+        """Forget a connection that its edge closed; return None if it needs the slow path."""
         owners, client_id = self._owners, request.client_id
         holder = owners.holders.get(client_id)
         if holder is None or holder.session or holder.owner_epoch != request.owner_epoch:

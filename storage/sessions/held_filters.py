@@ -1,8 +1,8 @@
-"""Filters of a live session that were too many for the answer to its CONNECT: told to its edge in pages.
+"""Filters of a live session that exceed the response to its CONNECT: sent to its edge in pages.
 
-The pages are of the filters that the session had at the first question, so what the client subscribes to and drops
-meanwhile neither shifts nor repeats one; what is gone is left out. A new primary does not know that question, and says
-so: the edge begins anew. Decision: docs/adr/0134-filters-of-large-sessions.md.
+The pages list the session's filters at the first request. Later changes neither shift nor repeat a filter; removed
+ones are omitted. A new primary lacks that list and replies so: the edge restarts. Decision:
+docs/adr/0134-filters-of-large-sessions.md.
 """
 
 from collections import OrderedDict
@@ -13,9 +13,9 @@ from wire.messages.sessions import FiltersListed, ListFilters
 
 __all__ = ["LISTS_MAX", "PAGE_FILTERS", "PartitionFilterReads"]
 
-PAGE_FILTERS = 250  # the edge judges a page at once: 5 to 10 us each
+PAGE_FILTERS = 250  # the edge authorizes a page at once: 5 to 10 us each
 PAGE_BYTES = 256 * 1024  # of text; a character may take four
-LISTS_MAX = 256  # sessions that are read at once; an edge reads a few. Above it the oldest begins anew
+LISTS_MAX = 256  # sessions that are read at once; an edge reads a few. Above it the oldest read restarts
 
 
 class PartitionFilterReads:
@@ -30,7 +30,7 @@ class PartitionFilterReads:
         return len(self._lists)
 
     def list_some(self, request: ListFilters, edge: str) -> None:
-        """Answer with the next page."""
+        """Send the next page to an edge."""
         answer = FiltersListed(request.request)
         session = self._partition.sessions.get(request.session)
         if session is not None and session.owner_epoch == request.owner_epoch:

@@ -8,7 +8,7 @@ from wire.messages.sessions import OpenSession
 __all__ = ["Opening", "SessionOwner"]
 
 
-class SessionOwner(msgspec.Struct, eq=False):  # one for each CONNECT, like the next
+class SessionOwner(msgspec.Struct, eq=False):  # created for each CONNECT, like ``Opening``
     """The connection that owns a client ID."""
 
     edge: str
@@ -17,17 +17,17 @@ class SessionOwner(msgspec.Struct, eq=False):  # one for each CONNECT, like the 
     owner_epoch: int
     session: int
     owner: Owner
-    opened_here: bool = False  # by this incarnation of the primary, which knows what it answered
+    opened_here: bool = False  # by this incarnation of the primary, which knows its own response
     session_present: bool = False
 
     def is_for(self, opening: "Opening") -> bool:
-        """Whether this very connection asks again."""
+        """Return whether a CONNECT is a retry of this connection."""
         mine = (self.edge, self.incarnation, self.connection)
         return mine == (opening.edge, opening.incarnation, opening.request.connection)
 
 
 class Opening(msgspec.Struct, eq=False):
-    """A CONNECT that waits for the end of the connection, or of the session, before it."""
+    """A CONNECT that waits for the end of the former connection or session."""
 
     request: OpenSession
     edge: str

@@ -1,7 +1,7 @@
-"""New stored sessions: whether a CONNECT may make one, and how it begins.
+"""New stored sessions: the limits on creating one, and its initial state.
 
-Bounds are a partition's: it counts what it has. Those of a user come with its CONNECT and hold over all partitions, as
-far as this node knows, for no CONNECT waits for another one. Decisions: docs/adr/0130-limits-at-partitions.md,
+A partition's bounds count its own sessions. A user's bounds arrive with its CONNECT and apply over all partitions, as
+far as this node knows, because no CONNECT waits for another one. Decisions: docs/adr/0130-limits-at-partitions.md,
 docs/adr/0135-users-over-all-partitions.md.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["make_session", "session_refusal"]
 
 
 def session_refusal(partition: Partition, request: OpenSession) -> str:
-    """Return the counter of a CONNECT that may not make a stored session, "" if it may."""
+    """Return the counter name of a refusal to create a stored session, "" if it is allowed."""
     if request.client_id in partition.by_client:
         return ""
     if not request.may_create:

@@ -1,10 +1,10 @@
-"""Which CONNECTs were carried out: one that is sent again takes over nothing, and publishes no will a second time.
+"""Processed CONNECTs: a retransmitted one takes over no connection and publishes no second will.
 
-An edge keeps an OpenSession until it is answered and sends it again to a new primary. Until then the connection that it
-opened may have ended, or been followed by another one; carrying it out again would take over the newer connection and
-make a second will of the first. So the operation that carries it out writes a row that says so, until its edge tells
-that it took the answer (``OpenSession.answered_below``) or is dead. What stays in memory anyway (no will, no durable
-session) is remembered in memory only. Rules: docs/protocol.md rule 6.5.
+An edge keeps an OpenSession until it is answered and sends it again to a new primary. By then the opened connection
+may have ended or been replaced. Processing it again would take over the newer connection and create a second will.
+Therefore the operation of a CONNECT writes a row that records it. The row is deleted when its edge acknowledges the
+response (``OpenSession.answered_below``) or is dead. A CONNECT without will and durable session is remembered in
+memory only. Rules: docs/protocol.md rule 6.5.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ class _FromEdge:
     __slots__ = ("below", "done", "numbers")
 
     def __init__(self) -> None:
-        self.below = 0  # every request with a lower number was answered, and the answer taken
+        self.below = 0  # the edge has the response of every request with a lower number
         self.done: dict[int, bool] = {}  # request: whether it has a row
-        self.numbers: list[int] = []  # a heap of ``done``
+        self.numbers: list[int] = []  # a heap of the keys of ``done``
 
 
 class OpenedConnects:
-    """The memory of one partition. Bounded by what its edges have in flight."""
+    """The processed CONNECTs of one partition, bounded by its edges' requests in flight."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -46,7 +46,7 @@ class OpenedConnects:
         return known
 
     def restore(self, row: OpenedRow) -> None:
-        """Take over a row from disk."""
+        """Restore a row from disk."""
         self._add(row.edge, row.incarnation, row.request, stored=True)
 
     def _add(self, edge: str, incarnation: int, request: int, *, stored: bool) -> None:
@@ -56,16 +56,16 @@ class OpenedConnects:
         known.done[request] = stored or known.done.get(request, False)
 
     def remember(self, edge: str, incarnation: int, request: int, *, stored: bool) -> None:
-        """A CONNECT is carried out with the operation being built; ``stored``: by a row, for whoever serves next."""
+        """Record a CONNECT processed by the operation being built; ``stored``: in a row, for a later primary."""
         self._add(edge, incarnation, request, stored=stored)
         if stored:
             key = keys.opened_key(self._partition.number, edge, incarnation, request)
             self._partition.put(key, pack(OpenedRow(edge, incarnation, request)))
 
     def take_up(self, edge: str, incarnation: int, request: OpenSession) -> bool:
-        """Forget what the edge has the answers of; return whether this CONNECT had its effect before.
+        """Forget requests that the edge has responses to; return whether this CONNECT was processed before.
 
-        It may have had it here, or at a former primary.
+        It may have been processed here or at a former primary.
         """
         known = self._of(edge, incarnation)
         if request.answered_below > known.below:
@@ -79,7 +79,7 @@ class OpenedConnects:
             self._partition.delete(keys.opened_key(self._partition.number, edge, incarnation, request))
 
     def forget(self, edge: str, incarnation: int) -> Iterator[int]:
-        """The edge's incarnation is dead, and asks nothing any more; yields a step of ten microseconds for each row."""
+        """Forget a dead edge's incarnation; yields a step of ten microseconds for each row."""
         known = self._edges.get((edge, incarnation))
         if known is None:
             return

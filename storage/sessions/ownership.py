@@ -1,9 +1,9 @@
-"""Ownership of client IDs: opening, taking over and closing sessions. The will of each connection is in ``wills``.
+"""Ownership of client IDs: opening, taking over and closing sessions. ``wills`` has the will of each connection.
 
-A *claim* names the one connection that may act for a client ID, by ``owner_epoch``. Opening asks the edge of an older
-claim to close it and waits a short while for its answer; then one operation raises ``owner_epoch``, decides the old
+A *claim* is the one connection that may act for a client ID, by ``owner_epoch``. Opening requests the edge of an older
+claim to close it and waits a short while for its reply. Then one operation raises ``owner_epoch``, decides the old
 will, and ends or resumes the session (docs/protocol.md section 6). Claims without a will and without a durable session
-stay in memory; a new primary asks all edges for them before it opens anything.
+stay in memory; a new primary polls all edges for them before it opens a session.
 """
 
 from collections import deque
@@ -42,10 +42,10 @@ from wire.messages.sessions import (
 __all__ = ["Owners"]
 
 NO_EXPIRY_INTERVAL = 0xFFFFFFFF
-REPEAT_S = 1.0  # unanswered kicks are repeated this often
-PASSED_PER_STEP = 20  # connections, or messages in flight, that are looked at in one of ten microseconds
-STEPS_PER_CLAIM = 2  # with the session row that is written
-STEPS_PER_END = 4  # of a connection, whose will may have to be published
+REPEAT_S = 1.0  # interval of unanswered kicks
+PASSED_PER_STEP = 20  # connections or in-flight messages that are scanned in one step of ten microseconds
+STEPS_PER_CLAIM = 2  # including the written session row
+STEPS_PER_END = 4  # of a connection whose will may have to be published
 NOT_AUTHORIZED = 0x87
 SERVER_BUSY = 0x89
 SESSION_TAKEN_OVER = 0x8E
@@ -67,13 +67,13 @@ class Owners:
         self._delivery = delivery
         self._subscriptions = subscriptions
         self._is_alive = is_alive  # (edge, incarnation), by the map
-        self._live = live  # (tier, number): some live node's name; "" if there is none
+        self._live = live  # (tier, number): a live node's name; "" if there is none
         self._repeats = 0
         self.opened = OpenedConnects(partition)
         self.holders: dict[str, SessionOwner] = {}
         self.openings: dict[str, deque[Opening]] = {}
-        self._kicks: dict[tuple[str, int], SessionOwner] = {}  # (client ID, owner_epoch) not yet confirmed gone
-        self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession waits
+        self._kicks: dict[tuple[str, int], SessionOwner] = {}  # (client ID, owner_epoch) not yet confirmed closed
+        self._reported: set[tuple[str, int]] = set()  # client ID, owner_epoch: CloseSession is pending
         self.wills = Wills(partition, live, delivery.redispatches)
         self.ends = SessionEnds(partition, delivery, subscriptions, self.wills.session_over)
         self.dead_edges = DeadEdges(partition)
@@ -84,14 +84,14 @@ class Owners:
     # --- restore
 
     def restore_session(self, session: DurableSession) -> None:
-        """A durable session says that a connection was open."""
+        """Restore the owner of a durable session whose row has an open connection."""
         owner = Owner(session.owner, session.owner_made)
         self.holders[session.client_id] = SessionOwner(
             session.edge, session.incarnation, session.connection, session.owner_epoch, session.number, owner
         )
 
     def restore_will(self, key: bytes, row: WillRow) -> None:
-        """Take over a will from disk: waiting for its connection, delayed, or firing."""
+        """Restore a will from disk: of an open connection, delayed, or firing."""
         if self.wills.restore(key, row) and row.client_id not in self.holders:
             owner = Owner(row.owner, row.owner_made)
             self.holders[row.client_id] = SessionOwner(
@@ -99,7 +99,7 @@ class Owners:
             )
 
     def claimed(self, edge: str, incarnation: int, claims: list[Claim]) -> Iterator[int]:
-        """Take what an edge told: which connections of this partition it holds; yields the steps that it takes."""
+        """Process an edge's list of its connections of this partition; yields the steps that it takes."""
         held = {claim.client_id: claim for claim in claims if claim.owner_epoch}
         opening: dict[str, set[int]] = {}
         for new in claims:  # one client may have several that are opening
@@ -112,9 +112,9 @@ class Owners:
             if holder is None or holder.edge != edge or holder.incarnation != incarnation:
                 continue
             if (client_id, holder.owner_epoch) in self._reported:
-                continue  # how it ended is said by the report that waits
+                continue  # the pending report has the way it ended
             if holder.connection in opening.get(client_id, ()):
-                continue  # its CONNECT was committed; it asks again
+                continue  # its CONNECT was committed; the edge sends it again
             claim = held.get(client_id)
             if claim is None or claim.owner_epoch < holder.owner_epoch:
                 self._end(client_id, holder, clean=False)
@@ -128,7 +128,7 @@ class Owners:
             session = self._partition.sessions.get(claim.session)
             replaced = session is not None and session.deadline == ENDING
             if replaced or (current is not None and current.owner_epoch > claim.owner_epoch):
-                self._kick(claim.client_id, holder)  # taken over: the former primary may not have told it
+                self._kick(claim.client_id, holder)  # taken over: the edge may not have the former primary's order
                 continue
             self.holders[claim.client_id] = holder
             if session is not None and session.owner_epoch == claim.owner_epoch:
@@ -139,9 +139,10 @@ class Owners:
     # --- open
 
     def open(self, request: OpenSession, edge: str, incarnation: int) -> None:
-        """A connection claims a client ID; one that asks again, under a newer partition_epoch, takes over nothing.
+        """Process the CONNECT of a connection; a repeat under a newer partition_epoch takes over no connection.
 
-        What waited here until its edge was dead opens nothing: whether it was carried out before is forgotten by then.
+        A CONNECT of an edge that died while it was pending is dropped: whether it was processed before is unknown by
+        then.
         """
         if not self._is_alive(edge, incarnation):
             self._partition.count("opens_of_the_dead")
@@ -152,7 +153,7 @@ class Owners:
         holder = self.holders.get(request.client_id)
         for other in waiting or ():
             if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
-                return  # it is answered when its turn comes
+                return  # it is already queued
         if not request.withdrawn and self._is_anothers(request):
             self._refuse_stranger(opening)
             return
@@ -178,7 +179,7 @@ class Owners:
 
     def _refuse(self, opening: Opening, reason_code: int = SERVER_BUSY) -> None:
         partition = self._partition
-        if reason_code not in (QUOTA_EXCEEDED, NOT_AUTHORIZED):  # counted by their reasons
+        if reason_code not in (QUOTA_EXCEEDED, NOT_AUTHORIZED):  # those have counters of their own
             partition.count("opens_refused" if reason_code == SERVER_BUSY else "opens_over")
         partition.answer(
             opening.edge, SessionOpened(opening.request.request, partition.number, partition.epoch, reason_code)
@@ -195,9 +196,9 @@ class Owners:
         return bool(refusal)
 
     def _is_anothers(self, request: OpenSession) -> bool:
-        """Whether the client ID is held by, or has the session of, another user than the one that asks.
+        """Return whether the client ID or its session belongs to another user than the CONNECT's.
 
-        A session that ends in slices counts until it is gone: the CONNECT that replaces it may be its owner's.
+        A session that ends in slices counts until it is deleted: its replacement may have been its owner's.
         """
         holder = self.holders.get(request.client_id)
         session = self._partition.by_client.get(request.client_id)
@@ -213,14 +214,14 @@ class Owners:
         self._refuse(opening, NOT_AUTHORIZED)
 
     def _start(self, opening: Opening) -> None:
-        if self._is_refused(opening):  # before the older connection is asked to end
+        if self._is_refused(opening):  # before the older connection is closed
             return
         client_id = opening.request.client_id
         holder = self.holders.get(client_id)
         if holder is None or not self._is_alive(holder.edge, holder.incarnation):
             self._carry_out(opening, clean=False)
             return
-        if holder.is_for(opening):  # committed by a former primary, whose answer did not arrive
+        if holder.is_for(opening):  # committed by a former primary, whose response was lost
             self._carry_out(opening, clean=True)
             return
         self.openings[client_id] = deque((opening,))
@@ -238,21 +239,21 @@ class Owners:
         return KickSession(self._partition.number, client_id, holder.connection, holder.owner_epoch)
 
     def kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
-        """An edge has closed an older connection of a client ID; an answer that came late by a router says nothing."""
+        """Process an edge's reply to a kick; late replies through a router are ignored."""
         kicked = self._kicks.get((answer.client_id, answer.owner_epoch))
         if kicked is None or kicked.edge != edge or kicked.incarnation != incarnation:
             return
         del self._kicks[answer.client_id, answer.owner_epoch]
         holder = self.holders.get(answer.client_id)
-        if holder is None or holder.owner_epoch == answer.owner_epoch:  # not an older one, of which it says nothing
+        if holder is None or holder.owner_epoch == answer.owner_epoch:  # not a reply about an older connection
             self._proceed(answer.client_id, clean=answer.clean)
 
     def kick_waited(self, client_id: str) -> None:
-        """CONNACK has waited long enough for the older connection's edge."""
+        """Process a CONNECT whose wait for the older connection's edge timed out."""
         self._proceed(client_id, clean=False)
 
     def kick_again(self, client_id: str, owner_epoch: int) -> None:
-        """Repeat a kick until its edge has answered or is dead, by some router too: the direct link may be down."""
+        """Repeat a kick until its edge has replied or is dead, also through a router: the direct link may be down."""
         holder = self._kicks.get((client_id, owner_epoch))
         if holder is None:
             return
@@ -274,14 +275,14 @@ class Owners:
             waiting.popleft()
 
     def _finish(self, opening: Opening, *, clean: bool) -> None:
-        """Carry out a CONNECT that waited, unless it may not be any more."""
+        """Process a pending CONNECT unless it is refused now."""
         if self._is_anothers(opening.request):  # it may have got an owner while this one waited
             self._refuse_stranger(opening)
         elif not self._is_refused(opening):
             self._carry_out(opening, clean=clean)
 
     def _carry_out(self, opening: Opening, *, clean: bool) -> None:
-        """Raise owner_epoch, decide the old will, resume or replace the session, answer: one operation."""
+        """Raise owner_epoch, decide the old will, resume or replace the session, and respond, in one operation."""
         partition = self._partition
         request = opening.request
         client_id = request.client_id
@@ -292,7 +293,7 @@ class Owners:
         former = self.holders.get(client_id)
         present = resumed
         if session is not None and former is not None and former.is_for(opening):
-            present = resumed and session.session_present  # a former primary made the session for this very CONNECT
+            present = resumed and session.session_present  # a former primary created the session for this CONNECT
         self.wills.taken_over(client_id, resumed=resumed, clean=clean)
         if session is not None and not resumed:
             if not self._replace(session, owner_epoch):
@@ -311,7 +312,7 @@ class Owners:
                 session.expiry_s = request.expiry_s
             session.owner_epoch = owner_epoch
             if owner != (session.owner, session.owner_made):
-                session.judged = 0  # its filters were granted to nobody with a name
+                session.judged = 0  # its filters were granted to a client without a user
             partition.give(session, *owner)
             if not session.made("subscriptions"):
                 judge_all(session, request.judged)
@@ -335,9 +336,10 @@ class Owners:
             self._delivery.outbound.resume(session)
 
     def _replace(self, session: DurableSession, owner_epoch: int) -> bool:
-        """End a session that a CONNECT replaces; return whether nothing is left of it.
+        """End a session that a CONNECT replaces; return whether it is deleted completely.
 
-        One that ends in slices belongs to no connection from now on, whatever an edge claims to a later primary.
+        A session that ends in slices belongs to no connection from now on, even if an edge claims it at a later
+        primary.
         """
         if session.deadline == ENDING:
             return not self.ends.goes_on(session)
@@ -348,7 +350,7 @@ class Owners:
         return self.ends.end(session)
 
     def _wait_for_end(self, opening: Opening) -> None:
-        """Answer a CONNECT when the session that it replaces is gone; the client's next ones wait behind it."""
+        """Delay a CONNECT until its predecessor's session is deleted; the client's next CONNECTs queue after it."""
         client_id = opening.request.client_id
         opening.ends = True
         self.holders.pop(client_id, None)
@@ -379,14 +381,14 @@ class Owners:
     # --- close
 
     def will_close(self, request: CloseSession) -> None:
-        """The report of a connection's end waits for this partition to serve: an edge's claims must not decide first.
+        """Record the pending report of a connection's end: an edge's claims must not decide first.
 
-        An edge that let its client go with DISCONNECT 0x00 claims nothing any more; its will must stay silent.
+        An edge no longer claims a client that sent DISCONNECT 0x00; its will must not be published.
         """
         self._reported.add((request.client_id, request.owner_epoch))
 
     def close(self, request: CloseSession, edge: str) -> None:
-        """A connection ended; a lower owner_epoch than the current one changes nothing."""
+        """End a connection; a lower owner_epoch than the current one has no effect."""
         holder = self.holders.get(request.client_id)
         accepted = holder is not None and holder.owner_epoch == request.owner_epoch
         if accepted and holder is not None:
@@ -397,12 +399,12 @@ class Owners:
         self._partition.answer(edge, SessionClosed(request.request, accepted))
 
     def is_held_by(self, client_id: str, edge: str, incarnation: int) -> bool:
-        """Whether the connection that owns a client ID is at this incarnation of an edge."""
+        """Return whether the connection that owns a client ID is at this incarnation of an edge."""
         holder = self.holders.get(client_id)
         return holder is not None and (holder.edge, holder.incarnation) == (edge, incarnation)
 
     def edge_dead(self, edge: str, incarnation: int) -> None:
-        """The map declares an edge's incarnation dead: its connections ended without DISCONNECT."""
+        """End the connections of a dead edge incarnation, as without DISCONNECT."""
         for key in [key for key, holder in self._kicks.items() if holder.edge == edge]:
             del self._kicks[key]
         for client_id in sorted(self.openings):
@@ -412,22 +414,22 @@ class Owners:
         self.dead_edges.add(self._end_of(edge, incarnation, chain(*orders)))
 
     def _give_up_dead(self, client_id: str, edge: str, incarnation: int) -> None:
-        """Let no CONNECT of a dead edge wait in front; who waited behind one for a session's end is taken up anew."""
+        """Remove a dead edge's CONNECTs from the head; retry those that waited behind it for a session's end."""
         waiting = self.openings[client_id]
         awaited = False
         while waiting and waiting[0].edge == edge and waiting[0].incarnation == incarnation:
             awaited = waiting.popleft().ends or awaited
         if not waiting:
             del self.openings[client_id]
-        elif awaited:  # the end of that session looks at the first one alone
+        elif awaited:  # a session's end processes only the first one
             del self.openings[client_id]
             for opening in waiting:
                 self.open(opening.request, opening.edge, opening.incarnation)
 
     def _end_of(self, edge: str, incarnation: int, orders: Iterator[None]) -> Iterator[int]:
-        """End the connections of a dead edge, on which no CONNECT waits; yields the steps that it takes.
+        """End the connections of a dead edge, without pending CONNECTs; yields the steps that it takes.
 
-        ``orders`` sends to other edges what that one was ordered to publish.
+        ``orders`` sends that edge's publish orders to other edges.
         """
         for passed, client_id in enumerate(list(self.holders), 1):
             holder = self.holders.get(client_id)
@@ -441,7 +443,7 @@ class Owners:
             yield STEPS_PER_END
 
     def absent(self, is_alive: Callable[[str, int], bool]) -> Iterator[int]:
-        """End what the rows say is open on edges that are gone (after the claims poll); yields the steps it takes."""
+        """End connections of dead edges that rows list as open, after the claims poll; yields the steps it takes."""
         for passed, client_id in enumerate(sorted(self.holders), 1):
             if passed % PASSED_PER_STEP == 0:
                 yield 1
@@ -454,7 +456,7 @@ class Owners:
         yield from self.opened.forget_dead(is_alive)
 
     def serve(self) -> None:
-        """Begin to serve: the reports that waited are carried out now."""
+        """Begin to serve: pending reports are processed now."""
         self._reported.clear()
 
     def _end(self, client_id: str, holder: SessionOwner, *, clean: bool) -> None:
@@ -482,7 +484,7 @@ class Owners:
         partition.tell(self._live("edge", session.number), expired)
 
     def expire(self, number: int) -> int:
-        """Go on with a session whose deadline came; it may have been resumed since. Return the steps that it took."""
+        """Delete some of an expired session; it may have been resumed since. Return the steps that it took."""
         session = self._partition.sessions.get(number)
         if session is None or session.edge or not NEVER < session.deadline <= self._partition.served_ms:
             return 1

@@ -1,9 +1,9 @@
-"""Routes that the partitions of a node tell the owners of shards, together a bounded number at a time.
+"""Route registrations of a node's partitions at the owners of shards, bounded in flight for the whole node.
 
-A client's 1 000 broad filters are 64 000 routes: what else their owner is asked would wait behind them. So it must
-answer before it gets more new ones, and of those that are let go, which nobody answers, some leave in each tick.
-Partitions take turns. One that waits for its own commit holds up no other, because each may always have one request of
-its own open.
+A client's 1 000 broad filters are 64 000 routes, and other requests to their owner would queue behind them. So an
+owner must acknowledge new routes before it gets more. Removals have no acknowledgement; each tick sends some.
+Partitions are served round-robin. One that waits for its own commit does not block the others, because each may always
+have one request in flight.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from wire.node.route_registrar import REMOVED_PER_TICK, ROUTES_ASKED_MAX, ROUTES
 __all__ = ["REMOVAL_TICK_S", "RouteWindow", "UnsentRoutes"]
 
 REMOVAL_TICK_S = 0.02
-REMOVED_SHARE = 100  # of what waits to be removed a hundredth leaves in a tick at least: so nothing grows for ever
-BROAD_ROUTES = 64  # of a filter that belongs to every shard, as a cluster has by default
+REMOVED_SHARE = 100  # each tick sends at least this fraction of the pending removals, so the backlog stays bounded
+BROAD_ROUTES = 64  # of a filter that belongs to every shard, with the default number of shards
 
 
 class Routes(Protocol):
@@ -25,33 +25,33 @@ class Routes(Protocol):
 
     @property
     def leaving(self) -> int:
-        """How many filters are to be removed."""
+        """Number of filters to be removed."""
 
     def ask_next(self, owner: str) -> bool:
-        """Send one request of those that wait for this owner; False if no other waits."""
+        """Send one pending request to this owner; return False if no other is pending."""
 
     def remove_some(self) -> int:
-        """Remove some filters; return how many routes they were."""
+        """Remove some filters; return the number of their routes."""
 
 
 class UnsentRoutes:
-    """New routes of one partition whose owners were not asked yet, by shard."""
+    """New routes of one partition that were not sent to their owners yet, by shard."""
 
     def __init__(self) -> None:
         self._names: dict[int, dict[str, None]] = {}
-        self._shards: dict[str, dict[int, None]] = {}  # owner -> its shards of those, in turn
+        self._shards: dict[str, dict[int, None]] = {}  # owner -> its shards of those, round-robin
 
     def add(self, owner: str, shard: int, names: list[str]) -> None:
-        """Keep routes of a shard until its owner is asked."""
+        """Add routes of a shard to be sent to its owner."""
         self._names.setdefault(shard, {}).update(dict.fromkeys(names))
         self._shards.setdefault(owner, {}).setdefault(shard)
 
     def discard(self, shard: int, name: str) -> None:
-        """Nobody wants a route any more."""
+        """Remove a route that is not needed any more."""
         self._names.get(shard, {}).pop(name, None)
 
     def take(self, owner: str) -> tuple[int, list[str]]:
-        """Return the routes of the owner's next request and their shard; none if none wait."""
+        """Return the routes of the owner's next request and their shard; none if none are pending."""
         shards = self._shards.get(owner, {})
         while shards:
             shard = next(iter(shards))
@@ -69,11 +69,11 @@ class UnsentRoutes:
         return 0, []
 
     def waits_for(self, owner: str) -> bool:
-        """Whether there may be something to ask this owner."""
+        """Return whether routes may be pending for this owner."""
         return owner in self._shards
 
     def move(self, shards: set[int], owner_of: Callable[[int], str]) -> list[str]:
-        """These shards have other owners; return all that are to be asked."""
+        """Move these shards to their new owners; return all owners with pending routes."""
         for kept in self._shards.values():
             for shard in shards & kept.keys():
                 del kept[shard]
@@ -83,28 +83,28 @@ class UnsentRoutes:
 
 
 class RouteWindow:
-    """Routes that owners have not answered, partitions that wait for that, and partitions with routes to remove."""
+    """Unacknowledged routes by owner, partitions that wait for acknowledgements, and partitions with removals."""
 
     def __init__(self) -> None:
-        self._open: dict[str, dict[int, int]] = {}  # owner -> partition -> its routes that are not answered
-        self._asked: dict[str, int] = {}  # owner -> those of all partitions
-        self._waiting: dict[str, dict[int, None]] = {}  # owner -> partitions, in turn
-        self._leaving: dict[int, None] = {}  # partitions, in turn
+        self._open: dict[str, dict[int, int]] = {}  # owner -> partition -> its unacknowledged routes
+        self._asked: dict[str, int] = {}  # owner -> unacknowledged routes of all partitions
+        self._waiting: dict[str, dict[int, None]] = {}  # owner -> partitions, round-robin
+        self._leaving: dict[int, None] = {}  # partitions, round-robin
         self._may_leave = 0
         self._next_tick = float("-inf")
 
     def has_room(self, owner: str, partition: int) -> bool:
-        """Whether a partition may ask an owner for more."""
+        """Return whether a partition may send an owner another request."""
         return self._asked.get(owner, 0) < ROUTES_ASKED_MAX or partition not in self._open.get(owner, ())
 
     def sent(self, owner: str, partition: int, routes: int) -> None:
-        """A partition asked an owner for routes."""
+        """Record that a partition sent routes to an owner."""
         opened = self._open.setdefault(owner, {})
         opened[partition] = opened.get(partition, 0) + routes
         self._asked[owner] = self._asked.get(owner, 0) + routes
 
     def settled(self, owner: str, partition: int, routes: int) -> None:
-        """The owner answered, or is not asked any more."""
+        """Record that the owner acknowledged routes, or that the request was cancelled."""
         opened = self._open[owner]
         opened[partition] -= routes
         if not opened[partition]:
@@ -114,15 +114,15 @@ class RouteWindow:
             del self._open[owner], self._asked[owner]
 
     def wait(self, owner: str, partition: int) -> None:
-        """A partition has more to ask an owner than there is room for."""
+        """Record that a partition has more routes for an owner than the window allows."""
         self._waiting.setdefault(owner, {}).setdefault(partition)
 
     def leave(self, partition: int) -> None:
-        """A partition has routes to remove."""
+        """Record that a partition has routes to remove."""
         self._leaving.setdefault(partition)
 
     def forget(self, partition: int) -> None:
-        """A partition is not served here any more."""
+        """Remove a partition that is not served here any more."""
         for owner, opened in list(self._open.items()):
             if partition in opened:
                 self.settled(owner, partition, opened[partition])
@@ -132,11 +132,11 @@ class RouteWindow:
 
     @property
     def deadline(self) -> float:
-        """Seconds at which more routes may leave; infinity if none wait."""
+        """Seconds at which more removals may be sent; infinity if none are pending."""
         return self._next_tick if self._leaving else float("inf")
 
     def go_on(self, now: float, routes_of: Callable[[int], Routes]) -> None:
-        """Ask owners for as much as they have room for; remove as many as this tick allows."""
+        """Send new routes up to the owners' windows; remove as many as this tick allows."""
         for owner in list(self._waiting):
             self._ask_more(owner, routes_of)
         if not self._leaving or now < self._next_tick:
@@ -144,7 +144,7 @@ class RouteWindow:
         if self._may_leave <= 0:
             waiting = sum(routes_of(partition).leaving for partition in self._leaving)
             self._may_leave = max(REMOVED_PER_TICK, waiting // REMOVED_SHARE * BROAD_ROUTES)
-        left = min(self._may_leave, REMOVED_PER_TICK)  # of this turn
+        left = min(self._may_leave, REMOVED_PER_TICK)  # of this iteration
         self._may_leave -= left
         while self._leaving and left > 0:
             partition = next(iter(self._leaving))
@@ -159,7 +159,7 @@ class RouteWindow:
 
     def _ask_more(self, owner: str, routes_of: Callable[[int], Routes]) -> None:
         waiting = self._waiting[owner]
-        for partition in list(waiting):  # those with nothing open first
+        for partition in list(waiting):  # those without requests in flight first
             if partition not in self._open.get(owner, ()) and not routes_of(partition).ask_next(owner):
                 del waiting[partition]
         while waiting and self._asked.get(owner, 0) < ROUTES_ASKED_MAX:

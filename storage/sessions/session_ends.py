@@ -1,8 +1,8 @@
-"""The end of stored sessions: a small one goes with one operation, one of many rows some of them at a time.
+"""The end of stored sessions: a small one is deleted in one operation, a large one in slices.
 
-A session that ends in slices is marked first, in its row: nobody resumes it, and no message is for it, whatever it
-still has. A later primary that finds the mark goes on. A CONNECT that replaces the session is answered when all of it
-is gone (``ownership``). Decision: docs/adr/0023-work-in-slices.md.
+A session that ends in slices is marked first, in its row: it cannot be resumed and gets no messages. A later primary
+that finds the mark continues. A CONNECT that replaces the session is answered when it is deleted completely
+(``ownership``). Decision: docs/adr/0023-work-in-slices.md.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from wire.messages.batches import OriginKind
 
 __all__ = ["FILTERS_AT_ONCE", "ROWS_AT_ONCE", "SessionEnds"]
 
-END_STEPS = 5  # of about ten microseconds, for a session, and
-ROWS_PER_STEP = 2  # for its filters and its queue
-FILTERS_AT_ONCE = 50  # of a session that ends: a third of a millisecond, and as many rows for the disk
+END_STEPS = 5  # of about ten microseconds, for a session, in addition to
+ROWS_PER_STEP = 2  # filters and queue rows per step
+FILTERS_AT_ONCE = 50  # of an ending session: a third of a millisecond, and as many rows for the disk
 ROWS_AT_ONCE = 100  # of its queue, and of its QoS 2 packet identifiers
 
 
@@ -29,10 +29,10 @@ class SessionEnds:
     """Sessions of one partition that end.
 
     Args:
-        partition: The one that holds them.
+        partition: The partition of the sessions.
         delivery: Its messages.
         subscriptions: Its subscriptions.
-        over: Told of each client ID whose session ends, with the operation that says so.
+        over: Called with each client ID whose session ends, in the operation that records it.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class SessionEnds:
         self._over = over
 
     def is_small(self, session: DurableSession) -> bool:
-        """Whether one operation may delete all that is left of a session."""
+        """Return whether one operation may delete the rest of a session."""
         if len(session.made("subscriptions") or ()) > FILTERS_AT_ONCE or session.queued > ROWS_AT_ONCE:
             return False
         return len(session.made("inbound") or ()) <= ROWS_AT_ONCE
 
     def end(self, session: DurableSession) -> bool:
-        """End a session that has no connection: now if it is small, else in slices. Return whether it is gone."""
+        """End a session without connection: now if it is small, else in slices. Return whether it is deleted."""
         if self.is_small(session):
             self.delete(session)
             return True
@@ -63,17 +63,17 @@ class SessionEnds:
         return False
 
     def goes_on(self, session: DurableSession) -> bool:
-        """Whether something is left of a session that was marked before; a little is deleted now."""
+        """Return whether a marked session still has rows after deleting a small rest."""
         if self.is_small(session):
             self.delete(session)
             return False
-        self._partition.work.appendleft(EndSession(session.number))  # somebody waits for it now
+        self._partition.work.appendleft(EndSession(session.number))  # a CONNECT waits for it now
         return True
 
     def go_on(self, session: DurableSession) -> tuple[int, bool]:
-        """Delete a session, or some of one that is not small.
+        """Delete a session, or a part of a large one.
 
-        Return the steps that this took, and whether more of the session is left.
+        Return the steps that this took, and whether rows are left.
         """
         if self.is_small(session):
             steps = END_STEPS + (len(session.subscriptions) + session.queued + len(session.inbound)) // ROWS_PER_STEP

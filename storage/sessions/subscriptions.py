@@ -1,8 +1,8 @@
-"""Subscriptions of durable sessions, and the routes that make them true at every edge.
+"""Subscriptions of durable sessions, and the routes that make them effective at every edge.
 
-SUBSCRIBE is committed as *pending*; then the filter's route is added at all its shards; then the mark that it stands is
-committed, and only behind that the answer leaves (docs/protocol.md rule 3.8). Whoever asks for a filter whose route is
-under way waits for the same mark. A new primary adds the unmarked ones again.
+SUBSCRIBE is committed as *pending*. Then the filter's route is added at all its shards. Then the mark that the route
+is registered is committed, and only after that the response leaves (docs/protocol.md rule 3.8). Other SUBSCRIBEs for a
+filter with a pending route wait for the same mark. A new primary adds the unmarked routes again.
 """
 
 from collections.abc import Callable, Iterator, Set
@@ -37,14 +37,14 @@ __all__ = ["Subscriptions"]
 
 NO_SUBSCRIPTION_EXISTED = 0x11
 STALE_SESSION = 0x80
-ROUTES_PER_STEP = 16  # that are told to a shard, in a step of about ten microseconds
-REMOVED_AT_ONCE = 10  # filters, which may be routes of every shard
-MESSAGE_ROUTES = 8  # that cost as much as a message to a shard does
-MOVED_AGAIN_S = 0.05  # after an owner's "moved", though the owner is the same: its map is another one for a moment
+ROUTES_PER_STEP = 16  # sent to a shard in a step of about ten microseconds
+REMOVED_AT_ONCE = 10  # filters, which may have routes at every shard
+MESSAGE_ROUTES = 8  # with the cost of one message to a shard
+MOVED_AGAIN_S = 0.05  # retry delay after "moved" from an unchanged owner: its map differs only briefly
 
 
 class Waiter:
-    """A SUBSCRIBE whose filters' routes do not all stand yet."""
+    """A SUBSCRIBE with filters whose routes are not all registered."""
 
     __slots__ = ("answer", "edge", "granted", "missing", "session")
 
@@ -59,7 +59,7 @@ class Waiter:
 
 
 class PendingSubscription(NamedTuple):
-    """Routes of one request that a shard's owner has not answered."""
+    """Routes of one request that a shard's owner has not acknowledged."""
 
     shard: int
     names: list[str]
@@ -84,42 +84,42 @@ class Subscriptions:
         self._costs = FilterCosts(partition.trie)
         self.members: dict[str, int] = {}  # route -> sessions that hold it
         self.standing: set[str] = set()
-        self._pending: dict[str, dict[int, int]] = {}  # route -> shard not answered -> request, 0: not sent
+        self._pending: dict[str, dict[int, int]] = {}  # route -> unacknowledged shard -> request, 0: not sent
         self._asked: dict[int, PendingSubscription] = {}  # by request
-        self._ask_at: dict[int, int] = {}  # request -> when to ask again: of several timers the last one counts
-        self._waiting: dict[str, list[Waiter]] = {}  # by the routes that are missing
+        self._ask_at: dict[int, int] = {}  # request -> retry time: of several timers only the last one counts
+        self._waiting: dict[str, list[Waiter]] = {}  # by missing route
         self._leaving: dict[str, None] = {}  # routes to be removed at their shards
         self._version = 0
-        self._recounted: set[str] = set()  # shared groups whose members here are more or fewer than their shard knows
-        self._request = partition.number << 32  # so that an answer names its partition
+        self._recounted: set[str] = set()  # shared groups whose member count here differs from their shard's
+        self._request = partition.number << 32  # so that a reply identifies its partition
 
     def __len__(self) -> int:
         return sum(self.members.values())
 
     @property
     def filters(self) -> int:
-        """How many different filters are held."""
+        """Number of different filters."""
         return len(self.members)
 
     # --- restore
 
     def restore(self, session: DurableSession, subscription: SessionSubscription, *, partial: bool) -> None:
-        """Take over a subscription from disk."""
+        """Restore a subscription from disk."""
         mark_partial(session, subscription, partial=partial)
         self._attach(session, subscription)
 
     def restore_standing(self, route: str) -> None:
-        """Take over the mark that a route stands."""
+        """Restore the mark that a route is registered."""
         self.standing.add(route)
 
     def serve(self) -> None:
-        """Begin to serve: add again the routes that no mark covers, report the others."""
+        """Begin to serve: add again the routes without a mark, report the others."""
         self._request_routes([route for route in sorted(self.members) if route not in self.standing])
 
     # --- subscribe
 
     def subscribe(self, request: SubscribeSession, edge: str) -> None:
-        """Add or replace subscriptions [MQTT-3.8.4-3]; answered when their routes stand."""
+        """Add or replace subscriptions [MQTT-3.8.4-3]; answered when their routes are registered."""
         partition = self._partition
         session = partition.sessions.get(request.session)
         if session is None or session.owner_epoch != request.owner_epoch:
@@ -165,7 +165,7 @@ class Subscriptions:
         self._request_routes(sorted(missing - self._pending.keys()))
 
     def _judge(self, session: DurableSession, wanted: list[SessionSubscription]) -> list[int]:
-        """Return a reason code per subscription: its QoS, or why it is not granted."""
+        """Return a reason code per subscription: its QoS, or the reason for the refusal."""
         partition, held = self._partition, session.subscriptions
         room = partition.settings.filters_per_session_max - len(held)
         codes = []
@@ -175,7 +175,7 @@ class Subscriptions:
             if name in held:
                 codes.append(subscription.qos)
                 continue
-            if not _is_valid(name):  # edges refuse those; one that does not must not end this node
+            if not _is_valid(name):  # edges refuse these; an edge that does not must not crash this node
                 codes.append(int(ReasonCode.TOPIC_FILTER_INVALID))
             elif len(fresh) >= room:
                 partition.count("refused_filters_per_session")
@@ -225,7 +225,7 @@ class Subscriptions:
         """Remove subscriptions of a session; return a reason code for each.
 
         Args:
-            revoked: Its user may not have them: what waits for it as a group's member goes to others of the group.
+            revoked: The user lost the right to them: queued copies of a shared group go to other members.
         """
         codes, gone = [], []
         for name in names:
@@ -241,11 +241,11 @@ class Subscriptions:
         return codes
 
     def take_group(self, session: DurableSession, name: str) -> None:
-        """Its edge refused what a session got as a group's member: it is none any more."""
+        """Remove a session from a shared group after its edge refused a copy."""
         self.remove(session, [name], revoked=True)
 
     def ends(self, session: DurableSession) -> None:
-        """The session gets no more subscriptions: what they cost together is of no interest any more."""
+        """Remove a session that gets no more subscriptions from the filter costs."""
         self._costs.forget(session.number)
 
     def drop_session(self, session: DurableSession) -> None:
@@ -254,7 +254,7 @@ class Subscriptions:
         self.drop_some(session, len(session.subscriptions))
 
     def drop_some(self, session: DurableSession, most: int) -> None:
-        """Remove some subscriptions of a session that ends."""
+        """Remove some subscriptions of an ended session."""
         gone = []
         for name in sorted(islice(session.subscriptions, most)):
             gone += self._detach(session, name)
@@ -262,7 +262,7 @@ class Subscriptions:
         self._leave(gone)
 
     def _detach(self, session: DurableSession, name: str) -> list[str]:
-        """Remove one subscription; return [name] if no session of the partition holds it any more."""
+        """Remove one subscription; return [name] if no session of the partition has it any more."""
         partition = self._partition
         if partition.ledger is not None:
             partition.ledger.unsubscribed(session.number, name)
@@ -285,7 +285,7 @@ class Subscriptions:
         self._recounted.discard(name)
         del self.members[name]
         self.standing.discard(name)
-        unsent = self._pending.pop(name, {})  # the answer to an AddRoutes under way says nothing about a later one
+        unsent = self._pending.pop(name, {})  # the reply to an AddRoutes in flight does not cover a later route
         for shard in unsent if shared is None else by_shard(self._map(), [name]):
             self._unsent.discard(shard, name)
         partition.delete(keys.filter_key(partition.number, name))
@@ -298,7 +298,7 @@ class Subscriptions:
 
     def _request_routes(self, routes: list[str]) -> None:
         for name in routes if self._leaving else ():
-            self._leaving.pop(name, None)  # it stays: to remove it now would remove what is added here
+            self._leaving.pop(name, None)  # it stays: removing it now would remove the route added here
         placed = by_shard(self._map(), routes)
         for shard, names in placed.items():
             for name in names:
@@ -306,7 +306,7 @@ class Subscriptions:
         self._ask(placed)
 
     def _ask(self, placed: dict[int, list[str]]) -> None:
-        """Ask for routes of shards, now or when their owners have answered others."""
+        """Send routes to the owners of shards, now or once the window allows."""
         owners: dict[str, None] = {}
         for shard, names in sorted(placed.items()):
             owner = self._map().shards[shard].owner
@@ -323,7 +323,7 @@ class Subscriptions:
                 self._window.wait(owner, number)
 
     def ask_next(self, owner: str) -> bool:
-        """Send one request of those that wait for this owner; False if no other waits."""
+        """Send one pending request to this owner; return False if no other is pending."""
         shard, names = self._unsent.take(owner)
         if names and shard < len(self._map().shards):
             self._request += 1
@@ -337,7 +337,7 @@ class Subscriptions:
         return self._unsent.waits_for(owner)
 
     def _take(self, request: int) -> PendingSubscription:
-        """Forget a request that was answered, or that nobody answers any more."""
+        """Remove a request that was answered or is obsolete."""
         asked = self._asked.pop(request)
         del self._ask_at[request]
         self._window.settled(asked.owner, self._partition.number, len(asked.names))
@@ -358,7 +358,7 @@ class Subscriptions:
                 partition.number,
                 partition.epoch,
                 self._version,
-                [self._entry(name) for name in names if name in self.members],  # without what was removed since
+                [self._entry(name) for name in names if name in self.members],  # without routes removed since
             ),
         )
 
@@ -368,13 +368,13 @@ class Subscriptions:
         return [name for name in names if self._pending.get(name, {}).get(shard) == request]
 
     def tell_counts(self) -> None:
-        """Tell the shards how many members shared groups have here now; nobody waits for it."""
+        """Report changed member counts of shared groups to the shards; no response waits for it."""
         if self._recounted:
             names, self._recounted = sorted(self._recounted), set()
             self._ask(by_shard(self._map(), names))
 
     def ask_again(self, request: int) -> int:
-        """An AddRoutes was not answered: send it again, under its number, so that either answer will do.
+        """Retry an unanswered AddRoutes under its number, so that either reply is valid.
 
         Return the steps that it took.
         """
@@ -388,10 +388,10 @@ class Subscriptions:
         return 1 + len(names) // ROUTES_PER_STEP
 
     def ask_soon(self, router: str, request: int) -> bool:
-        """An AddRoutes was not taken, because two maps differ: send it again when they may not any more.
+        """Retry an AddRoutes soon that was rejected because two maps differ.
 
         Returns:
-            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+            False: the map does not list this router as owner of the request's shard; nothing changed.
         """
         asked = self._asked.get(request)
         if asked is None:
@@ -407,7 +407,7 @@ class Subscriptions:
         self._partition.set_timer(self._ask_at[request], AskRoutesAgain(request))
 
     def placement_changed(self, shards: set[int]) -> None:
-        """These shards have another owner or epoch: ask it for what is pending."""
+        """Send pending routes of shards with another owner or epoch again."""
         again: dict[int, list[str]] = {}
         for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
             left = self._unanswered(request)
@@ -426,10 +426,10 @@ class Subscriptions:
         return sender_report(self._map(), partition.number, partition.epoch, self._version, self.members, shards)
 
     def routes_added(self, router: str, answer: RoutesAdded) -> bool:
-        """No edge holds a cached answer without these routes any more, as far as this shard is concerned.
+        """Process a shard's acknowledgement: no edge has a cached route without these filters there.
 
         Returns:
-            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+            False: the map does not list this router as owner of the request's shard; nothing changed.
         """
         asked = self._asked.get(answer.request)
         partition = self._partition
@@ -454,7 +454,7 @@ class Subscriptions:
         return True
 
     def _answer_waiting(self, settled: list[str]) -> None:
-        """Answer each SUBSCRIBE that waited for nothing but these routes."""
+        """Answer each SUBSCRIBE whose last missing routes are these."""
         for name in settled:
             for waiter in self._waiting.pop(name, ()):
                 waiter.missing.discard(name)
@@ -468,11 +468,11 @@ class Subscriptions:
 
     @property
     def leaving(self) -> int:
-        """How many filters ``remove_some`` has to remove."""
+        """Number of filters that ``remove_some`` has to remove."""
         return len(self._leaving)
 
     def remove_some(self) -> int:
-        """Tell the shards of some filters that nobody holds any more; return how many routes' worth it was."""
+        """Remove the routes of some unused filters at their shards; return the cost in routes."""
         partition = self._partition
         names = list(islice(self._leaving, REMOVED_AT_ONCE))
         for name in names:

@@ -1,14 +1,14 @@
 """Wills of a partition's connections: which is published, when, and by which edge.
 
-| state | holds | next |
+| state | stored state | next |
 |---|---|---|
-| open | its connection stands; the row has no deadline | delayed, firing; gone after DISCONNECT 0x00 |
-| delayed | the connection ended; the row has a deadline of the served clock | firing; gone if the session is resumed |
-| firing | the row has a number; an edge is ordered to publish it, another one when that is dead | gone |
+| open | its connection is open; the row has no deadline | delayed, firing; deleted after DISCONNECT 0x00 |
+| delayed | the connection ended; the row has a served-clock deadline | firing; deleted if the session is resumed |
+| firing | the row has a number; an edge has the order to publish it, another edge after its death | deleted |
 
-A will fires with the operation that decides so, and the order leaves when that is committed. Every order of a will has
-the same origin, and the wills in flight have numbers that all receivers tell apart, so that each is published once.
-Rules: docs/protocol.md section 8; MQTT 5.0 section 3.1.2.5.
+A will fires with the operation that decides it, and the order leaves when that is committed. Every order of a will has
+the same origin. The numbers of wills in flight fit the receivers' windows, so each will is published once. Rules:
+docs/protocol.md section 8; MQTT 5.0 section 3.1.2.5.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from wire.messages.wills import FireWill, SessionWill, WillFired
 __all__ = ["Wills"]
 
 IN_FLIGHT_MAX = 256
-IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024  # of them, beside one
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024  # of all of them; a single will may exceed it
 ROW_BYTES = 256  # of a will without topic, properties and payload, roughly
 
 
@@ -33,9 +33,9 @@ class Wills:
     """The wills of one partition.
 
     Args:
-        partition: The one that holds them.
-        live: Takes (tier, number); returns some live node's name, "" if there is none.
-        redispatches: Gives the copies of shared groups to members.
+        partition: The partition of the wills.
+        live: Takes (tier, number); returns a live node's name, "" if there is none.
+        redispatches: Redispatches the copies of shared groups.
 
     Attributes:
         orders: FireWill orders to edges.
@@ -56,7 +56,7 @@ class Wills:
     # --- a connection's will
 
     def restore(self, key: bytes, row: WillRow) -> bool:
-        """Take over a will from disk; return whether its connection may still stand."""
+        """Restore a will from disk; return whether its connection may still be open."""
         if row.firing:
             self._firing[row.firing] = (key, row)
             self.orders.restore(row.firing, _size_of(row))
@@ -68,21 +68,21 @@ class Wills:
         return True
 
     def of(self, client_id: str) -> SessionWill | None:
-        """Return the will that is kept for a client ID."""
+        """Return the stored will of a client ID that has not fired."""
         row = self._wills.get(client_id)
         return row.will if row is not None else None
 
     def add(self, row: WillRow) -> None:
-        """Keep the will of a connection that opens with this operation."""
+        """Store the will of a connection that opens with this operation."""
         self._wills[row.client_id] = row
         self._partition.put(keys.will_key(self._partition.number, row.client_id), pack(row))
 
     def taken_over(self, client_id: str, *, resumed: bool, clean: bool) -> None:
-        """Decide the will of a connection that another one follows.
+        """Decide the will of a connection that another one replaces.
 
         Args:
             client_id: Of both.
-            resumed: The session goes on.
+            resumed: The session is resumed.
             clean: The older connection ended with DISCONNECT 0x00.
         """
         will = self._wills.get(client_id)
@@ -100,7 +100,7 @@ class Wills:
             client_id: Its owner.
             owner_epoch: Of the connection.
             clean: It ended with DISCONNECT 0x00.
-            session_s: Seconds after which its session ends: a will waits no longer.
+            session_s: Seconds until its session ends: the maximum delay of a will.
         """
         will = self._wills.get(client_id)
         if will is None or will.owner_epoch != owner_epoch:
@@ -111,13 +111,13 @@ class Wills:
             self._delay(will, min(will.will.delay_s, session_s))
 
     def session_over(self, client_id: str) -> None:
-        """Fire a will that was delayed: its session ends [MQTT-3.1.2-8]."""
+        """Fire a delayed will because its session ends [MQTT-3.1.2-8]."""
         will = self._wills.get(client_id)
         if will is not None and will.deadline != NEVER:
             self._fire(will)
 
     def due(self, client_id: str) -> None:
-        """Fire a will whose delay ran out; it may have been cancelled since."""
+        """Fire a will whose delay has passed; it may have been cancelled since."""
         will = self._wills.get(client_id)
         if will is not None and will.deadline != NEVER and will.deadline <= self._partition.served_ms:
             self._fire(will)
@@ -166,11 +166,11 @@ class Wills:
         return True
 
     def fire_again(self, number: int) -> None:
-        """Order a will again that an edge could not publish to all, with the same origin."""
+        """Order a will again that an edge could not publish to all receivers, with the same origin."""
         self.orders.send_again(number)
 
     def fired(self, answer: WillFired, edge: str) -> None:
-        """Forget a will whose fan-out is complete, by the word of the edge that has the order."""
+        """Delete a will once the edge with its order reports the fan-out as complete."""
         partition = self._partition
         if not self.orders.is_at(answer.number, edge):
             return
@@ -187,12 +187,12 @@ class Wills:
         self.send_some()
 
     def send_some(self) -> None:
-        """Order what may be in flight, unless too many copies for shared groups wait for members."""
+        """Send orders up to the in-flight bounds, unless too many shared group copies wait for members."""
         if not self._redispatches.is_filling:
             self.orders.send_some()
 
     def waiting(self) -> dict[str, tuple[int, int]]:
-        """Return owner_epoch and deadline of each will that does not fire yet, by client ID."""
+        """Return owner_epoch and deadline of each will that has not fired, by client ID."""
         return {client_id: (will.owner_epoch, will.deadline) for client_id, will in self._wills.items()}
 
 

@@ -1,11 +1,13 @@
-"""One partition: its state, the rows that hold it in the store, and the operation being built.
+"""One partition: its state in memory, its rows in the store, and the operation being built.
 
-Owns: Keys and rows, durable sessions in memory, the operation under way and the outputs behind it, the partition's half
-of the ledger.
+Owns: keys and rows, durable sessions in memory, the current operation and its outputs, the partition's records in the
+ledger.
 
-Doors: ``partition.Partition`` is the state that other parts change; ``keys`` and ``rows`` are the format on disk.
+Entry points: ``partition.Partition`` is the state that other packages change; ``keys`` and ``rows`` are the format on
+disk.
 
-Always holds: An output leaves behind its operation, never before. A row decodes to what was encoded, or is refused.
+Invariant: an output leaves after its operation is committed, never before. A row decodes to the encoded value or is
+rejected.
 
 May import: wire and mqtt; nothing else of storage.
 """

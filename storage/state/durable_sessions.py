@@ -1,13 +1,14 @@
 """A durable session in memory: its queue's bounds, its outbound window, its packet identifiers.
 
-Most stored sessions are away and have nothing queued, and there may be a million: what such a one does not use (queues,
-window, identifiers, subscriptions) is made when it is first asked for (``__getattr__`` over unset slots).
+Most stored sessions are disconnected with empty queues, and there may be a million. Therefore unused parts (queues,
+window, identifiers, subscriptions) are created on first access (``__getattr__`` over unset slots).
 
-Pure state; which rows an event writes is decided by ``storage/messages/delivery.py`` and
-``storage/sessions/ownership.py``. Entries are named by ``session_seq``; everything below ``head`` is consumed,
-``push_seq`` is the next entry without a packet identifier, and what lies between is consumed unless it is in flight.
-Identifiers are given some way ahead of the window (``unsent``), so that a push need not wait for the commit of its own;
-they stand in the session row as runs. Bodies stay on disk except for a short read-ahead of a connected session.
+Pure state: ``storage/messages/delivery.py`` and ``storage/sessions/ownership.py`` decide which rows an event writes.
+An entry's name is its ``session_seq``. Entries below ``head`` are consumed; ``push_seq`` is the next entry without a
+packet identifier. Entries between them are consumed unless they are in flight.
+
+Identifiers are given ahead of the window (``unsent``), so that a push need not wait for the commit of its own. The
+session row stores them as runs. Bodies stay on disk except for a short read-ahead of a connected session.
 """
 
 from bisect import bisect_right
@@ -23,14 +24,14 @@ from wire.messages.sessions import SessionSubscription
 
 __all__ = ["ENDING", "READY_MAX", "DurableSession"]
 
-ENDING = 1  # a deadline that has always passed: a session that loses its filters a few at a time and is nobody's
+ENDING = 1  # a deadline in the past: the session is being deleted in slices and cannot be resumed
 READY_MAX = 128  # entries kept in memory ahead of the window of a connected session
 COPIES_UNKNOWN = 1 << 62  # of a session from disk: as far as its queue goes
-RUNS_MANY = 16  # runs of identifiers in a session row, before those without an entry in flight are looked for
+RUNS_MANY = 16  # runs of identifiers in a session row above which those without in-flight entries are removed
 
 
 class DurableSession(SessionWindow):
-    """One session of a partition, at its primary: what not every message touches stands here."""
+    """One session of a partition, at its primary; ``SessionWindow`` has the fields that each message uses."""
 
     __slots__ = (
         "client_id",
@@ -63,26 +64,26 @@ class DurableSession(SessionWindow):
     subscriptions: dict[str, SessionSubscription]
     partial: set[str]  # filters that are granted in part
     overtaken: dict[bytes, int]  # topic: copies below this session_seq were overtaken at QoS 0
-    live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last such message; bounded
+    live_retained: dict[bytes, tuple[int, int, int]]  # topic -> origin of the last live message with RETAIN; bounded
     inbound: dict[int, int]  # packet identifier -> counter of the origin
-    picks: dict[int, list[SharePick]]  # packet identifier -> where its shared copies go
+    picks: dict[int, list[SharePick]]  # packet identifier -> picks of its shared copies
     retained_origins: dict[tuple[int, int, int], tuple[int, ...]]  # just delivered -> subscription identifiers
     runs: list[list[int]]  # [session_seq, packet identifier, count]: identifiers given ahead
-    given: deque[tuple[int, int]]  # [seq it ends before, operation]: runs that are not committed
-    ready: deque[QueueEntry]  # the first of those that wait, in memory
+    given: deque[tuple[int, int]]  # [seq after its last entry, operation]: uncommitted runs
+    ready: deque[QueueEntry]  # the first queued entries, in memory
 
     def __init__(self, number: int, client_id: str) -> None:
         super().__init__(number)
         self.client_id = client_id
         self.owner = ""  # user, with the policy_epoch at which it was made
         self.owner_made = 0
-        self.judged = 0  # which rules its filters were granted by; 0: unknown
-        self.recheck_below = 0  # entries below it were queued by rights that may be gone
+        self.judged = 0  # number of the rules that granted its filters; 0: unknown
+        self.recheck_below = 0  # entries below it were queued under rights that may be revoked
         self.expiry_s = 0
         self.connection = 0
         self.protocol_version = 4
         self.session_present = False
-        self.copies_to = 0  # no retained copy at or above it waits in the queue
+        self.copies_to = 0  # queued retained copies are all below it
         self.ephemeral_end = False
         self.next_inbound = 1
         self.unsent_bytes = 0
@@ -90,7 +91,7 @@ class DurableSession(SessionWindow):
         self.shared = False  # an entry may be a group's copy
 
     def __getattr__(self, name: str) -> Any:
-        """Make what was not asked for before."""
+        """Create a part on first access."""
         make = _MADE_LATE.get(name)
         if make is None:
             raise AttributeError(name)
@@ -99,7 +100,7 @@ class DurableSession(SessionWindow):
         return made
 
     def made(self, name: str) -> Any:
-        """Return a part that is made late, None while it was not."""
+        """Return a lazily created part, None if it was never accessed."""
         try:
             return _SLOTS[name](self)
         except AttributeError:
@@ -112,7 +113,7 @@ class DurableSession(SessionWindow):
 
     @property
     def head(self) -> int:
-        """The oldest entry that is not consumed."""
+        """session_seq of the oldest unconsumed entry."""
         return next(iter(self.inflight)) if self.made("inflight") else self.push_seq
 
     def _gaps(self) -> list[int]:
@@ -131,7 +132,7 @@ class DurableSession(SessionWindow):
 
     @property
     def is_judged(self) -> bool:
-        """Whether nothing is queued that is to be judged again."""
+        """Whether no queued entry has to be authorized again."""
         return self.recheck_below <= self.head
 
     @property
@@ -140,7 +141,7 @@ class DurableSession(SessionWindow):
         return len(self.made("sizes") or ()) + len(self.made("inflight") or ())
 
     def bound_queue(self, messages_max: int, bytes_max: int) -> None:
-        """Bound its queue beside the partition's own bounds; 0 asks for nothing."""
+        """Set queue bounds of this session in addition to the partition's; 0: none."""
         self.queue_bounds = (messages_max, bytes_max) if messages_max or bytes_max else None
 
     def row(self) -> SessionRow:
@@ -173,7 +174,7 @@ class DurableSession(SessionWindow):
         )
 
     def _overtaken(self) -> dict[bytes, int]:
-        """Return where copies may still wait that are older than what was sent."""
+        """Return the topics with queued copies that are older than a sent message."""
         if not self.made("overtaken"):
             return {}
         head = self.head
@@ -181,7 +182,7 @@ class DurableSession(SessionWindow):
         return self.overtaken
 
     def _given_runs(self) -> list[int]:
-        """Return the runs that still name an entry in flight, flat."""
+        """Return the runs with an in-flight entry, flat."""
         if not self.made("runs"):
             return []
         head = self.head
@@ -226,7 +227,7 @@ class DurableSession(SessionWindow):
         return session
 
     def given_identifier(self, session_seq: int) -> int:
-        """Return the identifier that a run gives to an entry, 0 if none does."""
+        """Return an entry's identifier from the runs, 0 if it is in none."""
         runs = self.made("runs")
         at = bisect_right(runs, session_seq, key=itemgetter(0)) if runs else 0
         if not at:
@@ -235,10 +236,10 @@ class DurableSession(SessionWindow):
         return int(identifier + session_seq - first) if session_seq < first + count else 0
 
     def restore_inflight(self, session_seq: int, flight: InFlight) -> None:
-        """Take over an outbound message that has its identifier, from disk, in seq order.
+        """Restore an in-flight message from disk, in seq order.
 
-        One that is newer than the session row got its identifier after the latest one of the row. Counting goes on
-        behind it: the identifier is free when its entry is consumed, but the row that says so is written later.
+        An entry newer than the session row got its identifier after the row's last one. Allocation continues after it:
+        a consumed entry's identifier is free, but the session row records that later.
         """
         self.inflight[session_seq] = flight
         self.identifiers.claim(flight.packet_identifier)
@@ -249,7 +250,7 @@ class DurableSession(SessionWindow):
         self.push_seq = max(self.push_seq, session_seq + 1)
 
     def restore_waiting(self, session_seq: int, size: int) -> None:
-        """Take over a queued entry that was never sent, from disk, in seq order."""
+        """Restore a queued entry that was never sent, from disk, in seq order."""
         if not self.sizes:
             self.push_seq = session_seq
         self.sizes.append(size)
@@ -257,20 +258,20 @@ class DurableSession(SessionWindow):
         self.next_seq = max(self.next_seq, session_seq + 1)
 
     def finish_restore(self) -> None:
-        """Settle ``push_seq`` once every entry was restored; by which rights those were queued, nobody knows."""
+        """Set ``push_seq`` after all entries are restored. The rights that queued them are unknown."""
         if not self.made("sizes"):
             self.push_seq = self.next_seq
         self.recheck_below = self.next_seq
 
     def begin(self, entry: QueueEntry, size: int) -> InFlight:
-        """Give the entry its packet identifier: it enters the outbound window at once."""
+        """Give the entry its packet identifier; it enters the outbound window at once."""
         flight = self._identify(entry, size)
         flight.sent = True
         self.enter_window(flight)
         return flight
 
     def give(self, entry: QueueEntry, size: int) -> None:
-        """Give the entry its packet identifier, in a run of the session row; it will enter the window later."""
+        """Give the entry its packet identifier, in a run of the session row; it enters the window later."""
         flight = self._identify(entry, size)
         session_seq = entry.session_seq
         run = self.runs[len(self.runs) - 1] if self.runs else [0, 0, 0]
@@ -283,20 +284,20 @@ class DurableSession(SessionWindow):
 
     def _identify(self, entry: QueueEntry, size: int) -> InFlight:
         packet_identifier = self.identifiers.allocate()
-        assert packet_identifier is not None  # far fewer are given than there are
+        assert packet_identifier is not None  # far fewer are given than exist
         flight = InFlight(packet_identifier, entry.qos, STATE_SENT, size, False, entry.body, sent=False)
         self.inflight[entry.session_seq] = flight
         return flight
 
     def enter_window(self, flight: InFlight) -> None:
-        """The message takes a place in the window of this connection."""
+        """Add the message to the window of this connection."""
         if not flight.out:
             flight.out = True
             self.out += 1
             self.out_bytes += flight.size
 
     def next_unsent(self) -> tuple[int, InFlight, QueueEntry | None] | None:
-        """Take the next message in flight that is not on this connection yet; None if there is none."""
+        """Return the next in-flight message not sent on this connection; None if there is none."""
         while self.unsent:
             session_seq, entry, size = self.unsent.popleft()
             self.unsent_bytes -= size
@@ -306,7 +307,7 @@ class DurableSession(SessionWindow):
         return None
 
     def unbind(self) -> None:
-        """The connection is gone, or another one comes: nothing is in its window, and no body is kept in memory."""
+        """Clear the window and the bodies in memory: the connection ended or is replaced."""
         if self.made("ready"):
             self.ready.clear()
         if self.made("unsent"):
@@ -318,7 +319,7 @@ class DurableSession(SessionWindow):
                 flight.out = False
 
     def consume(self, session_seq: int) -> InFlight | None:
-        """The client has finished this entry; None if it was not in flight."""
+        """Remove an acknowledged entry; None if it was not in flight."""
         flight = self.inflight.pop(session_seq, None)
         if flight is None:
             return None
@@ -332,10 +333,10 @@ class DurableSession(SessionWindow):
         return flight
 
     def drop_oldest_waiting(self) -> int:
-        """Forget the oldest entry that was never sent and return its session_seq.
+        """Remove the oldest entry that was never sent and return its session_seq.
 
         Raises:
-            IndexError: If none is waiting.
+            IndexError: The queue has no such entry.
         """
         session_seq = self.push_seq
         size = self.sizes.popleft()
@@ -351,7 +352,7 @@ class DurableSession(SessionWindow):
         return flight is not None and flight.state == STATE_RELEASED
 
     def received(self, flight: InFlight) -> None:
-        """PUBREC came: only the identifier is kept."""
+        """Keep only the packet identifier of a message after PUBREC."""
         flight.state = STATE_RELEASED
         flight.stored = True
         self.enter_window(flight)

@@ -1,7 +1,8 @@
 """Key order of the LSM stores: partition | kind | number ..., so that a partition is one contiguous range.
 
-Integers are big endian, so bytewise order is numeric order; client text never stands in a key, a 16-byte BLAKE2 digest
-does. Move, export and drop of a partition are scans of ``partition_range``.
+Integers are big endian, so bytewise order is numeric order. Keys contain 16-byte BLAKE2 digests instead of client
+text. Move, export and drop of a partition are scans of ``partition_range``.
+
 Decision: docs/adr/0009-key-order-and-sstables.md.
 """
 
@@ -46,23 +47,21 @@ __all__ = [
     "will_key",
 ]
 
-LOCAL = b"A"  # one row about this very copy: highest partition_epoch seen, start of its log; no part of the state
+LOCAL = b"A"  # one row about this copy: highest partition_epoch seen, start of its log; not replicated state
 META = b"a"  # one row: op_index, partition_epoch, served clock, counters
 BODY = b"b"  # body id u64 | piece u16: payload bytes shared by queue rows
-FILTER = b"f"  # digest of a filter whose route stands at its shards
-HANDED = b"h"  # number u64: a message for another member of its group; with "p": where it goes
+FILTER = b"f"  # digest of a filter whose route is registered at its shards
+HANDED = b"h"  # number u64: a message for another member of its group; with "p": its pick
 INBOUND = b"i"  # session u64 | packet identifier u16: QoS 2 received, not released
 LOG = b"l"  # op_index u64: one operation, its writes packed
-OPENED = b"n"  # digest of an edge's incarnation u64 | request u64: a CONNECT whose answer the edge may not have
-ORIGIN = b"o"  # origin kind u8 | sender u64: highest counter taken
+OPENED = b"n"  # digest of an edge's incarnation u64 | request u64: a CONNECT whose response the edge may lack
+ORIGIN = b"o"  # origin kind u8 | sender u64: highest accepted counter
 QUEUE = b"q"  # session u64 | session_seq u64: one message of a session
 RETAINED = b"r"  # digest of the topic
 SESSION = b"s"  # session u64
 SUBSCRIPTION = b"u"  # session u64 | digest of the filter
 WILL = b"w"  # digest of the client ID
-INFLIGHT = (
-    b"x"  # session u64 | session_seq u64: identifier and state of an outbound message, where not in its queue row
-)
+INFLIGHT = b"x"  # session u64 | session_seq u64: identifier and state of an outbound message, if not in its queue row
 
 _HEAD = struct.Struct(">Hc")
 _ONE = struct.Struct(">HcQ")
@@ -72,12 +71,12 @@ _ORIGIN = struct.Struct(">HcBQ")
 
 
 def digest(text: str) -> bytes:
-    """Return 16 bytes that stand for client text in a key."""
+    """Return the 16-byte digest of client text for a key."""
     return blake2b(text.encode(), digest_size=16).digest()
 
 
 def partition_range(partition: int) -> tuple[bytes, bytes]:
-    """Return [start, stop) of everything of a partition. 0xFFFF is not a partition number, so stop never wraps."""
+    """Return [start, stop) of all rows of a partition. 0xFFFF is not a partition number, so stop never wraps."""
     return struct.pack(">H", partition), struct.pack(">H", partition + 1)
 
 
@@ -97,7 +96,7 @@ def meta_key(partition: int) -> bytes:
 
 
 def local_key(partition: int) -> bytes:
-    """Return the key of what a replica knows about its own copy."""
+    """Return the key of a replica's row about its own copy."""
     return _HEAD.pack(partition, LOCAL)
 
 
@@ -127,7 +126,7 @@ def inbound_key(partition: int, session: int, packet_identifier: int) -> bytes:
 
 
 def filter_key(partition: int, route: str) -> bytes:
-    """Return the key of the mark that a filter's route stands."""
+    """Return the key of the mark that a filter's route is registered."""
     return _HEAD.pack(partition, FILTER) + digest(route)
 
 
@@ -137,7 +136,7 @@ def handed_key(partition: int, number: int) -> bytes:
 
 
 def handed_pick_key(partition: int, number: int) -> bytes:
-    """Return the key of where such a message goes."""
+    """Return the key of the pick of such a message."""
     return _ONE.pack(partition, HANDED, number) + b"p"
 
 
@@ -147,12 +146,12 @@ def retained_key(partition: int, topic: str) -> bytes:
 
 
 def opened_key(partition: int, edge: str, incarnation: int, request: int) -> bytes:
-    """Return the key of the mark that a CONNECT was carried out."""
+    """Return the key of the mark that a CONNECT was processed."""
     return _HEAD.pack(partition, OPENED) + digest(f"{incarnation} {edge}")[:8] + request.to_bytes(8, "big")
 
 
 def origin_key(partition: int, kind: int, sender: int) -> bytes:
-    """Return the key of the highest counter taken from a sender."""
+    """Return the key of the highest counter accepted from a sender."""
     return _ORIGIN.pack(partition, ORIGIN, kind, sender)
 
 

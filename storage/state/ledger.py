@@ -1,9 +1,9 @@
-"""A partition's half of the acknowledgement ledger: what became of each message, as its primary decides it.
+"""A partition's part of the acknowledgement ledger: its primary's decision about each message.
 
-Off by default (``storage.ledger``). Records of an operation are handed to the operating system before the operation is
-written, so no commit is without its records. The other way round there may be records of operations that were never
-committed; they carry partition_epoch and op_index, and each new primary records where its epoch *began*: what an older
-epoch has behind that never was. Format: docs/jobs.md.
+Off by default (``storage.ledger``). Records of an operation reach the operating system before the operation is
+written, so every commit has its records. The ledger may also have records of operations that were never committed.
+Records carry partition_epoch and op_index, and each new primary records the start of its epoch. Later records of older
+epochs are void. Format: docs/jobs.md.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ __all__ = ["PartitionLedger"]
 
 
 class PartitionLedger:
-    """Collects what one operation does and records it when the operation is closed.
+    """Collects the records of one operation and writes them when the operation is closed.
 
     Args:
         partition: Its number.
-        sink: Where records go.
+        sink: Destination of the records.
         wall_ms: Returns UTC ms.
     """
 
@@ -31,15 +31,16 @@ class PartitionLedger:
         self._records: list[LedgerRecord] = []
         self._taken: list[tuple[int | str, ...]] = []  # rows of LedgerOperation
         self._delivered: list[tuple[int, int, int]] = []
-        self.matched: list[int] = []  # of the message at hand: session, session_seq, ...; appended to by who queues it
-        self._gone: set[tuple[int, int]] = set()  # entries that left otherwise than by the client's acknowledgement
+        # Of the current message: session, session_seq, ...; appended by the code that queues it
+        self.matched: list[int] = []
+        self._gone: set[tuple[int, int]] = set()  # entries that left without the client's acknowledgement
 
     def began(self, partition_epoch: int, op_index: int) -> None:
-        """This node is the primary from this operation on."""
+        """Record that this node is the primary from this operation on."""
         self._sink.began(self._wall_ms(), self._partition, partition_epoch, op_index)
 
     def close(self, partition_epoch: int, op_index: int) -> None:
-        """The operation is complete; its number is known now."""
+        """Write the records of a complete operation, whose number is now known."""
         if self._taken or self._delivered:
             operation = LedgerOperation(self._partition, op_index, partition_epoch, self._taken, self._delivered)
             self._sink.operation(operation)
@@ -55,11 +56,11 @@ class PartitionLedger:
     # --- messages
 
     def not_queued(self, message: PublishMessage, node: str, session: int, reason: str) -> None:
-        """The message at hand does not go to a session that matched."""
+        """Record that the current message does not go to a matching session."""
         self._records.append(LedgerRecord("dropped", 0, _origin(message, node), s=session, r=reason))
 
     def taken(self, message: PublishMessage, node: str) -> None:
-        """The partition took the message, for the sessions in ``matched``; possibly none."""
+        """Record an accepted message for the sessions in ``matched``, possibly none."""
         matched, self.matched = self.matched, []
         if message.qos:
             kind, b = message.origin_kind, message.origin_b or message.tag
@@ -69,12 +70,12 @@ class PartitionLedger:
     # --- entries
 
     def dropped(self, event: str, session: int, session_seq: int, reason: str) -> None:
-        """An entry leaves its queue without having been delivered: ``expired`` or ``dropped``."""
+        """Record that an entry leaves its queue undelivered: ``expired`` or ``dropped``."""
         self._gone.add((session, session_seq))
         self._records.append(LedgerRecord(event, 0, s=session, n=session_seq, r=reason))
 
     def finished(self, session: int, entries: list[int]) -> None:
-        """Entries are deleted with this operation: the client acknowledged those that nothing else was said of."""
+        """Record the delivery of entries that are deleted with this operation, except dropped ones."""
         if self._gone:
             gone = {session_seq for session_seq in entries if (session, session_seq) in self._gone}
             self._gone.difference_update([(session, session_seq) for session_seq in gone])
@@ -82,7 +83,7 @@ class PartitionLedger:
         if not entries:
             return
         first, last = min(entries), max(entries)
-        if last - first + 1 == len(entries):  # numbers are there once: no gap
+        if last - first + 1 == len(entries):  # numbers are unique: no gap
             self._delivered.append((session, first, last))
         else:
             self._delivered.extend((session, session_seq, session_seq) for session_seq in entries)
@@ -90,23 +91,23 @@ class PartitionLedger:
     # --- sessions
 
     def subscribed(self, session: int, subscriptions: list[SessionSubscription]) -> None:
-        """SUBACK leaves with this operation."""
+        """Record subscriptions whose SUBACK leaves with this operation."""
         for subscription in subscriptions:
             if _owes(subscription):
                 hashed = topic_hash(subscription.topic_filter)
                 self._records.append(LedgerRecord("subscribed", 0, s=session, h=hashed))
 
     def unsubscribed(self, session: int, topic_filter: str) -> None:
-        """A subscription ends, or is replaced by one that promises less."""
+        """Record a subscription that ends or is replaced by a weaker one."""
         self._records.append(LedgerRecord("unsubscribed", 0, s=session, h=topic_hash(topic_filter)))
 
     def ended(self, session: int) -> None:
-        """The session is deleted with all its entries."""
+        """Record that the session is deleted with all its entries."""
         self._records.append(LedgerRecord("ended", 0, s=session, r="session deleted"))
 
 
 def _owes(subscription: SessionSubscription) -> bool:
-    """True if every message of QoS 1 or 2 to the filter's one topic is owed to the session."""
+    """Return whether the session is owed every QoS 1 or 2 message of the filter's one topic."""
     name = subscription.topic_filter
     plain = not name.startswith("$share/") and "+" not in name and "#" not in name
     return plain and subscription.qos > 0 and not subscription.no_local
@@ -118,5 +119,5 @@ def _origin(message: PublishMessage, node: str) -> str:
 
 
 def _mark(message: PublishMessage, node: str) -> str:
-    # The group's copy and the ordinary one may meet in a partition, even in one session: they are two messages there.
+    # The group's copy and the ordinary one may both be in a partition, even in one session: two messages there.
     return origin_mark(message.origin_kind, node, message.share.decode())

@@ -1,9 +1,9 @@
-"""Numbered orders of one partition to one edge at a time: which wait, which are in flight, when one is sent again.
+"""Numbered orders of one partition to one edge at a time: pending orders, in-flight orders, retries.
 
-An edge that carries out an order gives its messages an origin with the order's number, and each receiver remembers the
-numbers of a partition in a window (``wire/messages/origin_window.py``). Numbers in flight span less than that window,
-so a receiver knows every repeat. An order is sent once: again only to another edge, after frames to its edge were lost,
-by a new primary, or when the edge has answered that it could not carry it out. Source: docs/protocol.md rule 8.6.
+An edge that executes an order uses the order's number as the origin of its messages. Each receiver remembers the
+numbers of a partition in a window (``wire/messages/origin_window.py``). In-flight numbers span less than that window,
+so a receiver detects every repeat. An order is sent again only to another edge, after frames to its edge were lost, by
+a new primary, or after the edge replied that it could not execute it. Source: docs/protocol.md rule 8.6.
 """
 
 from collections import deque
@@ -12,31 +12,31 @@ from typing import NamedTuple
 
 __all__ = ["REFUSED_AGAIN_S", "OrderBounds", "OrderWindow"]
 
-REFUSED_AGAIN_S = 1.0  # after an edge answered that it could not carry an order out
+REFUSED_AGAIN_S = 1.0  # retry delay after an edge could not execute an order
 
 
 class OrderBounds(NamedTuple):
     """Bounds of the orders in flight of one partition."""
 
     orders: int
-    octets: int  # of them, beside one
-    span: int  # between their numbers, at most what a receiver tells apart
+    octets: int  # of all of them; a single order may exceed it
+    span: int  # between their numbers, at most the receivers' window
 
 
 class OrderWindow:
     """The orders of one partition.
 
     Args:
-        bounds: Of those in flight.
+        bounds: Of the orders in flight.
         choose_edge: Returns the name of a live edge; "" if there is none.
-        send: Takes number and edge; returns False if the order ended instead, by ``finish``.
+        send: Takes number and edge; returns False if it ended the order by ``finish``.
     """
 
     def __init__(self, bounds: OrderBounds, choose_edge: Callable[[], str], send: Callable[[int, str], bool]) -> None:
         self._bounds = bounds
         self._choose_edge = choose_edge
         self._send = send
-        self._edge = ""  # to which they are sent: one, so that they stay in order
+        self._edge = ""  # the edge for all orders: one, so that they stay in order
         self._sizes: dict[int, int] = {}  # of all, by number
         self._bytes = 0
         self._waiting: deque[int] = deque()  # ascending, above those in flight
@@ -54,23 +54,23 @@ class OrderWindow:
 
     @property
     def in_flight(self) -> int:
-        """Number of orders that were sent and not answered."""
+        """Number of orders that were sent and have no reply."""
         return len(self._in_flight)
 
     @property
     def lacks_edge(self) -> bool:
-        """Whether orders wait because no edge was alive."""
+        """Whether orders are pending because no edge was alive."""
         return self._begun and not self._edge and bool(self._sizes)
 
-    # --- in
+    # --- incoming orders
 
     def restore(self, number: int, size: int) -> None:
-        """Take over an order from disk, in any sequence, before ``begin``."""
+        """Restore an order from disk, in any sequence, before ``begin``."""
         self._sizes[number] = size
         self._bytes += size
 
     def begin(self) -> None:
-        """Send what may be in flight: this node serves the partition from now on."""
+        """Start sending orders: this node serves the partition from now on."""
         self._begun = True
         self._waiting = deque(sorted(self._sizes))
         self.send_some()
@@ -81,10 +81,10 @@ class OrderWindow:
         if self._begun:
             self._waiting.append(number)
 
-    # --- out
+    # --- outgoing orders
 
     def send_some(self) -> None:
-        """Send orders that wait, as far as the bounds allow."""
+        """Send pending orders within the bounds."""
         bounds = self._bounds
         while self._begun and self._waiting and len(self._in_flight) < bounds.orders:
             number = self._waiting[0]
@@ -101,41 +101,41 @@ class OrderWindow:
             self._send(number, self._edge)
 
     def send_again(self, number: int) -> None:
-        """Send an order again under the same number; one that ended meanwhile makes room for others."""
+        """Send an order again under the same number; if it ended meanwhile, others are sent."""
         if number in self._in_flight and self._edge and not self._send(number, self._edge):
             self.send_some()
 
     def is_at(self, number: int, edge: str) -> bool:
-        """Whether an order is in flight at this edge, which may answer it."""
+        """Return whether an order is in flight at this edge, so that its reply is valid."""
         return number in self._in_flight and edge == self._edge
 
     def finish(self, number: int) -> None:
-        """Forget an order that was carried out or expired; ``send_some`` goes on."""
+        """Remove an order that was executed or expired; the caller calls ``send_some``."""
         size = self._sizes.pop(number)
         self._bytes -= size
         if number in self._in_flight:
             del self._in_flight[number]
             self._in_flight_bytes -= size
         if not self._sizes:
-            self._edge = ""  # the next order chooses among the edges of that time
+            self._edge = ""  # the next order chooses among the edges alive then
 
-    # --- when something was lost
+    # --- lost orders
 
     def edge_dead(self, edge: str) -> Iterator[None]:
-        """Return the steps that send to another edge what a dead one had; new orders go there at once."""
+        """Return steps that send a dead edge's orders to another one; new orders go there at once."""
         if edge != self._edge:
             return iter(())
         self._edge = ""
         return self._send_all_again(list(self._in_flight))
 
     def frames_lost(self, edge: str) -> None:
-        """Send again what an edge has: frames to it were lost."""
+        """Send all in-flight orders of an edge again, because frames to it were lost."""
         if edge == self._edge:
             for _ in self._send_all_again(list(self._in_flight)):
                 pass
 
     def edge_came(self) -> None:
-        """Go on where no edge was alive."""
+        """Resume orders that waited for a live edge."""
         if self.lacks_edge:
             for _ in self._send_all_again(list(self._in_flight)):
                 pass

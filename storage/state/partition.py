@@ -1,12 +1,11 @@
-"""One partition at its primary: state in memory, the operation being built, and what may leave when.
+"""One partition at its primary: state in memory, the operation being built, and outputs gated by commits.
 
-An *operation* is everything that one group commit changes in the partition: a dict of writes that becomes one log row,
-stamped (partition_epoch, op_index). Whatever an event wants to tell another node is emitted *behind* the operation
-being built and leaves when that operation is committed: synced here and on every replica that counts (docs/protocol.md
-section 9). So answers, pushes and origins never show uncommitted state, and a repeat is answered no sooner than what it
-repeats.
+An *operation* is the set of changes of one group commit to the partition: a dict of writes that becomes one log row,
+stamped (partition_epoch, op_index). Outputs of an event are emitted *behind* the operation being built. They leave
+when that operation is committed: synced here and on every in-sync replica (docs/protocol.md section 9). So responses,
+pushes and origins never show uncommitted state, and a repeat is not acknowledged before its original.
 
-Left to others: which writes an event makes (``delivery``, ``ownership``, ``subscriptions``, ``retained``), replication
+Elsewhere: the writes of each event (``delivery``, ``ownership``, ``subscriptions``, ``retained``), replication
 (``replication``), group commit (``core``, ``service``).
 """
 
@@ -35,9 +34,10 @@ from wire.queries.journal import Journal
 __all__ = ["NO_REPLICA", "UNKEPT_BYTES_MAX", "Output", "Overlay", "Partition", "Reads"]
 
 NO_REPLICA = 1 << 62  # an op_index above all
-CLOCK_SAVED_S = 10.0  # the served clock is at most so much behind after a crash, while deadlines are pending
-LOG_ROWS_TRIMMED = 4  # at most, per operation: twice what an operation usually adds
-UNKEPT_BYTES_MAX = 4 * 1024 * 1024  # of QoS 0 that waits for a commit: too few copies may answer for hours
+CLOCK_SAVED_S = 10.0  # maximum lag of the served clock after a crash, while deadlines are pending
+LOG_ROWS_TRIMMED = 4  # maximum per operation: twice the usual number of rows that an operation adds
+# Of QoS 0 outputs that wait for a commit: the in-sync copies may be too few for hours
+UNKEPT_BYTES_MAX = 4 * 1024 * 1024
 LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
 
 Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
@@ -62,33 +62,34 @@ class Partition:
         self.settings = settings
         self.store = store
         self.overlay = overlay
-        self.epoch = 0  # partition_epoch that this node serves under
-        self.since = 0  # the one from which on it is the primary without a break
+        self.epoch = 0  # partition_epoch of this primary
+        self.since = 0  # partition_epoch since which this node has been primary without a break
         self.meta = MetaRow()
         self.local = LocalRow()
-        self.log_needed = NO_REPLICA  # every replica has this op_index and all below: the log may forget them
+        # Every replica has the operations up to this op_index: the log may be trimmed to it
+        self.log_needed = NO_REPLICA
         self.sessions: dict[int, DurableSession] = {}
         self.by_client: dict[str, DurableSession] = {}
-        self.sessions_of: dict[str, int] = {}  # by the user that owns them; nobody's are not counted
-        self.sums = UserSums()  # of the node's users; its own until it has a place among others
+        self.sessions_of: dict[str, int] = {}  # by owning user; sessions without an owner are not counted
+        self.sums = UserSums()  # of the node's users; private until the partition is added to a node
         self.trie = TopicTrie()
         self.body_references: dict[int, int] = {}
         self.owner_counter = 0
         self.writes: dict[bytes, bytes | None] = {}
-        self.touched: dict[int, DurableSession] = {}  # sessions whose row must be written with this operation
-        self.replicas: frozenset[str] = frozenset()  # other nodes whose sync an acknowledgement waits for
+        self.touched: dict[int, DurableSession] = {}  # sessions with a row to write in this operation
+        self.replicas: frozenset[str] = frozenset()  # other nodes whose sync a commit requires
         self.synced: dict[str, int] = {}  # per replica, and "" for this node: highest op_index synced
         self.commit_index = 0
         self.acknowledges = True  # False while fewer than the minimum are in sync
         self.counts: dict[str, int] = {}
         self.ages = QueueAges()
-        self.crowded = False  # since its node looked: an entry of a connected session waits for room in a window
+        self.crowded = False  # set when an entry of a connected session waits for an open window; its node clears it
         self.ledger: PartitionLedger | None = None
         self.journal: Journal | None = None
         self.tracing: Tracing | None = None
-        self.building = 1  # number of the operation being built, counted here and in this incarnation only
-        self.released = 0  # everything emitted behind operations up to this number has left
-        self._claims_after = 0  # the newest one that changed who holds a client ID, or what is kept of one
+        self.building = 1  # number of the operation being built, local to this incarnation
+        self.released = 0  # outputs of operations up to this number have left
+        self._claims_after = 0  # the newest operation that changed owners of client IDs or their stored state
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
         self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = (
@@ -97,7 +98,7 @@ class Partition:
         self._gated: deque[tuple[int, int, list[Output], int]] = deque()  # op_index, number, outputs, bytes of QoS 0
         self._unkept = 0  # bytes of QoS 0 behind the operation being built
         self._unkept_gated = 0  # and behind those that are not committed
-        self.work: deque[Work] = deque()  # like timers that are due: done some at a time, in order
+        self.work: deque[Work] = deque()  # executed in slices, in order, like due timers
         self._timers: list[tuple[int, int, Timer]] = []  # deadline, number, timer: a heap
         self._timer_number = 0
         self._running_since = now
@@ -108,13 +109,13 @@ class Partition:
     # --- owners
 
     def give(self, session: DurableSession, user: str, made: int) -> None:
-        """Make a session a user's, or another one's."""
+        """Assign a session to a user, replacing its former owner."""
         self.count_owned(session.owner, -1)
         session.owner, session.owner_made = user, made
         self.count_owned(user, 1)
 
     def count_owned(self, user: str, by: int) -> None:
-        """Note that a user has sessions more, or fewer."""
+        """Change the number of a user's sessions by ``by``."""
         if not user:
             return
         if count := self.sessions_of.get(user, 0) + by:
@@ -126,27 +127,27 @@ class Partition:
     # --- time
 
     def tick(self, now: float, *, running: bool = True) -> None:
-        """Go on to ``now``; the served clock stands still unless this partition serves, with a lease."""
+        """Advance the time to ``now``; the served clock advances only with ``running``."""
         if not running:
             self._running_since += now - self._now
         self._now = now
 
     @property
     def now(self) -> float:
-        """Monotonic seconds of the event at hand."""
+        """Monotonic seconds of the current event."""
         return self._now
 
     @property
     def served_ms(self) -> int:
-        """The served clock: milliseconds that a primary has served this partition, over all primaries."""
+        """The served clock: milliseconds that primaries have served this partition, over all primaries."""
         return self.meta.served_ms + int((self._now - self._running_since) * 1000)
 
     def deadline_in(self, seconds: float) -> int:
-        """Return the served clock's value in so many seconds."""
+        """Return the served clock's value in that many seconds."""
         return self.served_ms + max(1, int(seconds * 1000))
 
     def set_timer(self, deadline: int, timer: Timer) -> None:
-        """Ask for ``timer`` when the served clock reaches ``deadline``; the asker checks whether it still holds."""
+        """Set a timer for a served-clock time; the handler checks whether it is still valid."""
         self._timer_number += 1
         heappush(self._timers, (deadline, self._timer_number, timer))
 
@@ -173,7 +174,7 @@ class Partition:
         self.writes[key] = None
 
     def get(self, key: bytes) -> bytes | None:
-        """Return a row as this operation sees it: its own writes, those on their way to the store, the store."""
+        """Return a row as this operation sees it: from its writes, the overlay of unsynced batches, or the store."""
         if key in self.writes:
             return self.writes[key]
         if key in self.overlay:
@@ -197,7 +198,7 @@ class Partition:
         origin: tuple[int, int, int] = (0, 0, 0),
         detail: str = "",
     ) -> None:
-        """Write down what happened, for operators."""
+        """Record an event in the journal and the traces."""
         if self.tracing is not None and self.tracing.active:
             self.tracing.noted(self.number, event, reason, client_id, topic, origin, detail)
         if self.journal is not None:
@@ -205,7 +206,7 @@ class Partition:
             self.journal.note(event, reason, client_id, text, origin, detail or f"partition {self.number}")
 
     def known_of(self, session: DurableSession, session_seq: int, reason: str) -> tuple[bytes, tuple[int, int, int]]:
-        """Return topic and origin of an entry that is dropped, b"" where neither a trace nor the journal wants them."""
+        """Return topic and origin of an entry that is dropped; b"" if no trace and no journal entry needs them."""
         known = b"", (0, 0, 0)
         if self.tracing is not None and self.tracing.active:
             known = self.tracing.known_of(session, session_seq)
@@ -222,12 +223,12 @@ class Partition:
         self._outputs.append((node, kind, payload))
 
     def push(self, session: DurableSession, payload: bytes, *, settled: bool = False) -> None:
-        """Send a record to a session's connection: in the order of the calls, and when everything in it is committed.
+        """Send a record to a session's connection, in call order, once its operation is committed.
 
         Args:
             session: Connected.
             payload: A PUSH record.
-            settled: What it shows was committed before: it need not wait, unless what went before it does.
+            settled: Its content was committed before: it need not wait, unless an earlier push does.
         """
         if settled and session.behind <= self.released:
             self._at_once.append((session.edge, FrameKind.PUSH, payload))
@@ -236,7 +237,7 @@ class Partition:
             self._outputs.append((session.edge, FrameKind.PUSH, payload))
 
     def push_unkept(self, session: DurableSession, payload: bytes) -> bool:
-        """Send a PUSH record of QoS 0 likewise; False, and it is not sent, if too much of that waits for a commit."""
+        """Send a PUSH record of QoS 0 likewise; return False, without sending, if too many bytes wait for a commit."""
         if self._unkept + self._unkept_gated + len(payload) > UNKEPT_BYTES_MAX:
             return False
         self._unkept += len(payload)
@@ -249,18 +250,18 @@ class Partition:
             self._outputs.append((node, FrameKind.CONTROL, encode_control(message)))
 
     def answer(self, node: str, answer: ConnectAnswer) -> None:
-        """Send an answer to a claim or a report to an edge likewise."""
+        """Send a reply to a claim or a report to an edge, once this operation is committed."""
         self.note_claims()
         self._outputs.append((node, FrameKind.CONNECT_ANSWERS, encode_record(answer)))
 
     def note_claims(self) -> None:
-        """Note that the operation being built changes who holds a client ID, or what is kept of one."""
+        """Mark that the operation being built changes the owner or the stored state of a client ID."""
         self._claims_after = self.building
 
     def close_operation(self) -> list[tuple[bytes, bytes | None]]:
-        """End the operation being built and return its writes, log row and META row included; none if nothing changed.
+        """Close the operation being built; return its writes with log row and META row, none if nothing changed.
 
-        Outputs of an operation without writes wait for the newest operation before it.
+        Outputs of an operation without writes wait for the operation before it.
         """
         if self.touched:
             for number in sorted(self.touched):
@@ -274,9 +275,9 @@ class Partition:
             self._gate(self.meta.op_index)
             return []
         meta = self.meta
-        pieces = cut(self.writes, LOG_ROW_BYTES)  # nothing leaves before the last of them is committed
+        pieces = cut(self.writes, LOG_ROW_BYTES)  # outputs leave only after the last piece is committed
         previous_epoch, meta.partition_epoch = meta.partition_epoch, self.epoch
-        served_ms = self.served_ms  # whole milliseconds are saved, the rest runs on
+        served_ms = self.served_ms  # whole milliseconds are saved, the rest continues
         self._running_since += (served_ms - meta.served_ms) / 1000
         meta.served_ms = served_ms
         meta.op_index += len(pieces)
@@ -300,7 +301,7 @@ class Partition:
 
     @property
     def clock_due(self) -> bool:
-        """True when deadlines are pending and what is stored of the served clock is too old to lose.
+        """Whether deadlines are pending and the stored served clock is too old to lose.
 
         An operation is closed then, if only to save it.
         """
@@ -310,10 +311,10 @@ class Partition:
 
     @property
     def clock_deadline(self) -> float:
-        """Seconds at which the served clock may have to be saved; infinity while no deadline is pending."""
+        """Seconds at which the served clock may have to be saved; infinity without pending deadlines."""
         if not (self.sessions or self._timers):
             return float("inf")
-        left_s = CLOCK_SAVED_S - (self.served_ms - self.meta.served_ms) / 1000  # of a clock that may have stood
+        left_s = CLOCK_SAVED_S - (self.served_ms - self.meta.served_ms) / 1000  # of a clock that may have been stopped
         return max(self._saved_at + CLOCK_SAVED_S, self._now + left_s)
 
     def _trim_log(self) -> list[tuple[bytes, bytes | None]]:
@@ -339,13 +340,13 @@ class Partition:
     # --- commit
 
     def note_synced(self, node: str, op_index: int) -> None:
-        """A replica ("" for this node) has synced every operation up to this one."""
+        """Record that a replica ("" for this node) has synced every operation up to this one."""
         if op_index > self.synced.get(node, 0):
             self.synced[node] = op_index
         self.settle_commit_index()
 
     def settle_commit_index(self) -> None:
-        """Raise the commit index to what is synced here and on every replica that counts, if enough are in sync."""
+        """Raise the commit index to the lowest index synced here and on every in-sync replica, if they are enough."""
         if not self.acknowledges:
             return
         lowest = self.synced.get("", 0)
@@ -354,10 +355,10 @@ class Partition:
         self.commit_index = max(self.commit_index, lowest)
 
     def committed_outputs(self) -> list[Output]:
-        """Return what may leave now, in order.
+        """Return the outputs that may leave now, in order.
 
-        This is not asked in every turn: what could leave at once waits here while its node has no lease. It goes first
-        then, for when it was pushed nothing of its session waited for a commit, and what does now came after it.
+        Not called in every iteration: ungated outputs wait here while the node has no lease. They go first: no output
+        of their session waited for a commit when they were pushed, so gated ones came later.
         """
         assert self.commit_index <= self.synced.get("", 0), "an operation counts as committed, and is not on disk here"
         gated = self._gated
@@ -371,7 +372,7 @@ class Partition:
         return outputs
 
     def tell_committed(self, topic: bytes, origin: tuple[int, int, int]) -> None:
-        """Have a trace told of a message when the operation being built is committed."""
+        """Trace the commit of a message once the operation being built is committed."""
         self._told.append((self.building, topic, origin))
 
     def _tell_committed(self, tracing: Tracing) -> None:
@@ -381,10 +382,10 @@ class Partition:
 
     @property
     def claims_settled(self) -> bool:
-        """True while no such operation waits for its commit; those of messages may."""
+        """Whether no operation that changed claims waits for its commit; operations of messages may."""
         return self._claims_after <= self.released
 
     @property
     def dirty(self) -> bool:
-        """True while something was written, touched or emitted since the last operation."""
+        """Whether rows were written, sessions touched or outputs emitted since the last operation."""
         return bool(self.writes or self.touched or self._outputs)

@@ -1,8 +1,8 @@
-"""Ages of a partition's queues: which one has the oldest message, without a look at all of them.
+"""Ages of a partition's queues: finds the oldest queued message without a scan of all queues.
 
-A queue stands here from its first message on, with the arrival of that one. Later arrivals are not noted: whoever asks
-looks at the head of the queue that seems the oldest, and puts it back with its own arrival, until one is as old as it
-was noted. So a message pays for one comparison, and a question for the queues that moved on since the last one.
+A queue is added with the arrival of its first message. Later arrivals are not recorded. A query checks the head of the
+queue that seems the oldest and puts it back with its current arrival, until one matches its recorded arrival. So a
+message costs one comparison, and a query costs the queues that advanced since the last one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from storage.state.session_window import SessionWindow
 
 __all__ = ["QueueAges"]
 
-COUNTER_BITS = 48  # of a session number: what stands above is its partition, the same for all
-STEPS_MAX = 256  # queues that one question looks at
+COUNTER_BITS = 48  # of a session number: the bits above are its partition, the same for all
+STEPS_MAX = 256  # queues that one query checks
 
 
 class QueueAges:
@@ -29,7 +29,7 @@ class QueueAges:
         return len(self._heap)
 
     def note(self, session: SessionWindow, arrived: int) -> None:
-        """Take up a queue whose oldest message came then; 0: nobody knows when."""
+        """Add a queue with the arrival of its oldest message; 0: unknown."""
         if not session.aged:
             session.aged = True
             heappush(self._heap, arrived << COUNTER_BITS | session.number & ((1 << COUNTER_BITS) - 1))
@@ -40,12 +40,12 @@ class QueueAges:
         sessions: Mapping[int, DurableSession],
         head_arrival: Callable[[DurableSession], int | None],
     ) -> int | None:
-        """Return the arrival of the oldest message, None where no queue has one.
+        """Return the arrival of the oldest message, None if all queues are empty.
 
         Args:
-            partition: Number of it.
+            partition: Its number.
             sessions: By number.
-            head_arrival: Returns the arrival of a queue's oldest message now, 0 if nobody knows, None for an empty one.
+            head_arrival: Returns the arrival of a queue's oldest message now, 0 if unknown, None for an empty queue.
         """
         heap = self._heap
         for _ in range(STEPS_MAX):
@@ -61,4 +61,4 @@ class QueueAges:
                 session.aged = False
                 if arrived is not None:
                     self.note(session, arrived)
-        return heap[0] >> COUNTER_BITS if heap else None  # many moved on since: no message is older than this
+        return heap[0] >> COUNTER_BITS if heap else None  # many advanced since: no message is older than this

@@ -1,7 +1,7 @@
 # cython: annotation_typing=False
-"""Loops over the rows of operations and batches: each runs once for every row that a node writes.
+"""Loops over the rows of operations and batches, compiled because they run for every written row.
 
-Compiled, with the same results uncompiled (``row_lists.pxd``).
+The results are the same uncompiled (``row_lists.pxd``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Writes = Sequence[tuple[bytes, bytes | None]]
 
 
 def cut(writes: Mapping[bytes, bytes | None], octets_max: int) -> list[list[tuple[bytes, bytes | None]]]:
-    """Cut an operation into pieces of at most so many bytes, one row at least."""
+    """Divide an operation into pieces of at most ``octets_max`` bytes, each with one row at least."""
     piece: list[tuple[bytes, bytes | None]] = []
     pieces = [piece]
     size = 0
@@ -38,13 +38,13 @@ def octets_of(rows: Iterable[tuple[bytes, bytes | None]]) -> int:
 
 
 def add_to_overlay(overlay: dict[bytes, tuple[int, bytes | None]], batch: int, rows: Writes) -> None:
-    """Let reads see the rows of a batch that is on its way to the store."""
+    """Make the rows of a batch readable before they are in the store."""
     for key, value in rows:
         overlay[key] = (batch, value)
 
 
 def take_from_overlay(overlay: dict[bytes, tuple[int, bytes | None]], batch: int, rows: Writes) -> None:
-    """Forget rows that are in the store; a key that a later batch wrote again stays."""
+    """Remove rows that are in the store from the overlay; a key that a later batch wrote again stays."""
     for key, _ in rows:
         known = overlay.get(key)
         if known is not None and known[0] <= batch:

@@ -1,8 +1,10 @@
-"""Values of the LSM rows: what a partition remembers, packed.
+"""Values of the LSM rows: the stored state of a partition.
 
 Small rows are msgpack arrays (msgspec); the queue row, written once per message, is one struct and three byte strings.
-Deadlines are milliseconds of the partition's *served clock*: the time that some primary served this partition, kept in
-its META row. It stands still while nobody serves and knows no wall clock, so an outage or a clock jump expires nothing.
+Deadlines are milliseconds of the partition's *served clock*: the time that primaries served this partition, stored in
+its META row. It stops while the partition is not served and is independent of the wall clock. So an outage or a clock
+jump expires no message.
+
 Source: docs/adr/0009-key-order-and-sstables.md.
 """
 
@@ -58,7 +60,7 @@ class MetaRow(msgspec.Struct, array_like=True):
     served_ms: int = 0
     next_session: int = 1  # counter part of session numbers, never used again
     next_body: int = 1
-    next_handed: int = 1  # of messages that a group's ended members leave to others, never used again
+    next_handed: int = 1  # of messages redispatched for ended members of groups, never used again
     next_will: int = 1  # of wills that fire, never used again
 
 
@@ -67,21 +69,21 @@ class LocalRow(msgspec.Struct, array_like=True):
 
     epoch: int = 0  # highest partition_epoch seen; lower ones are refused
     log_start: int = 1  # op_index of the oldest operation still in the log
-    floor: int = 0  # a range transfer carried state up to here: the log must reach it before the copy is whole
+    floor: int = 0  # a range transfer copied state up to here: the copy is complete once the log reaches it
     floor_epoch: int = 0  # partition_epoch of the operation at the floor
-    transferring: bool = False  # a range transfer began and did not end: the copy is worth nothing
-    accepted: int = 0  # partition_epoch under which an operator accepted what this copy lacks
+    transferring: bool = False  # a range transfer began and did not end: the copy is unusable
+    accepted: int = 0  # partition_epoch under which an operator accepted the missing operations of this copy
 
 
 class SessionRow(msgspec.Struct, array_like=True):
-    """A durable session. ``next_seq`` is at least one above every entry that was ever deleted."""
+    """A durable session. ``next_seq`` is at least one above every deleted entry."""
 
     client_id: str
     owner_epoch: int
     expiry_s: int
     deadline: int = NEVER  # served clock; NEVER while connected or for expiry 0xFFFFFFFF
     head: int = 1  # every entry below is consumed
-    gaps: list[int] = []  # consumed entries above head, [start, stop) pairs, flat: for the audit, nothing restores it
+    gaps: list[int] = []  # consumed entries above head, [start, stop) pairs, flat: only for the audit, not restored
     next_seq: int = 1
     last_identifier: int = 0
     next_inbound: int = 1
@@ -92,13 +94,13 @@ class SessionRow(msgspec.Struct, array_like=True):
     ephemeral_end: bool = False  # Clean Start 0, expiry 0 over a durable session: it ends with this connection
     protocol_version: int = 4
     window: int = 64  # of the live connection
-    session_present: bool = False  # what the live connection was told, or would have been
-    given: list[int] = []  # runs of identifiers, flat: session_seq, identifier, count; consumed entries among them
-    overtaken: dict[bytes, int] = {}  # topic: its retained copies below this session_seq are older than what was sent
-    owner: str = ""  # user that made the session; "": nobody with a name, or a row of an older version
-    owner_made: int = 0  # policy_epoch at which that user was made: a name that is given again is another user
-    judged: int = 0  # which rules its filters were granted by; 0: unknown, they are judged at the next CONNECT
-    recheck_below: int = 0  # entries below it were queued by rights that may be gone
+    session_present: bool = False  # Session Present as sent to the live connection
+    given: list[int] = []  # runs of identifiers, flat: session_seq, identifier, count; may include consumed entries
+    overtaken: dict[bytes, int] = {}  # topic: its retained copies below this session_seq are older than a sent message
+    owner: str = ""  # owning user; "": a client without a user, or a row of an older version
+    owner_made: int = 0  # policy_epoch at which that user was made: a reused name is another user
+    judged: int = 0  # number of the rules that granted its filters; 0: unknown, authorized again at the next CONNECT
+    recheck_below: int = 0  # entries below it were queued under rights that may be revoked
     queue_messages_max: int = 0  # of its user and roles at its last CONNECT; 0: the partition's own bound alone
     queue_bytes_max: int = 0
 
@@ -107,12 +109,12 @@ class SubscriptionRow(msgspec.Struct, array_like=True):
     """One subscription of a session."""
 
     subscription: SessionSubscription
-    partial: bool = False  # granted in part: each message is judged when it is delivered
-    since: int = 0  # when it was subscribed to last, by the served clock; 0: a row of an older version
+    partial: bool = False  # granted in part: each message is authorized at delivery
+    since: int = 0  # served clock at the last SUBSCRIBE; 0: a row of an older version
 
 
 class FilterRow(msgspec.Struct, array_like=True):
-    """The route of this filter ("$share/..." included) stands at all its shards."""
+    """The route of this filter ("$share/..." included) is registered at all its shards."""
 
     route: str
 
@@ -126,7 +128,7 @@ class InflightRow(msgspec.Struct, array_like=True):
 
 
 class OpenedRow(msgspec.Struct, array_like=True):
-    """A CONNECT that was carried out, whose edge may not have the answer yet."""
+    """A processed CONNECT whose response the edge may lack."""
 
     edge: str
     incarnation: int
@@ -143,14 +145,14 @@ class WillRow(msgspec.Struct, array_like=True):
     incarnation: int
     deadline: int = NEVER
     firing: int = 0  # number of the firing among those of its partition; 0: not yet
-    firing_epoch: int = 0  # partition_epoch of the firing: with the number, the origin for ever
+    firing_epoch: int = 0  # partition_epoch of the firing: with the number, the permanent origin
     connection: int = 0  # the edge's number of it; 0: a row of an older version
-    owner: str = ""  # user whose will it is
+    owner: str = ""  # user that owns the will
     owner_made: int = 0  # policy_epoch at which that user was made
 
 
 class SharedMessageRow(msgspec.Struct, array_like=True):
-    """A shared group's message whose member ended before it acknowledged: it goes to another one."""
+    """A shared group's message that its ended member did not acknowledge: it goes to another member."""
 
     share: bytes
     topic: bytes
@@ -159,8 +161,8 @@ class SharedMessageRow(msgspec.Struct, array_like=True):
     retain: bool
     properties: bytes
     deadline: int
-    body: int = 0  # body id when the payload stands in BODY rows
-    hops: int = 0  # times that it was handed on before
+    body: int = 0  # body id when the payload is in BODY rows
+    hops: int = 0  # number of earlier redispatches
 
 
 class RetainedRow(msgspec.Struct, array_like=True):
@@ -175,10 +177,10 @@ class RetainedRow(msgspec.Struct, array_like=True):
     origin_a: int
     origin_b: int
     op_index: int
-    body: int = 0  # body id when the payload stands in BODY rows
-    owner: str = ""  # user that published it
+    body: int = 0  # body id when the payload is in BODY rows
+    owner: str = ""  # publishing user
     owner_made: int = 0  # policy_epoch at which that user was made
-    arrived: int = 0  # when it was taken, by the served clock; 0: a row of an older version
+    arrived: int = 0  # served clock when it was accepted; 0: a row of an older version
 
 
 class LogRow(msgspec.Struct, array_like=True):
@@ -187,12 +189,12 @@ class LogRow(msgspec.Struct, array_like=True):
     partition_epoch: int
     op_index: int
     writes: list[tuple[bytes, bytes | None]]
-    previous_epoch: int = 0  # of the operation before: known where the log begins, too
-    last: bool = True  # of its operation: an operation cut in pieces is applied whole or not at all
+    previous_epoch: int = 0  # of the operation before it, also at the start of the log
+    last: bool = True  # piece of its operation: an operation in several pieces is applied completely or not at all
 
 
 class QueueEntry(msgspec.Struct, gc=False):
-    """One message of a session as it stands in its queue row."""
+    """One message of a session, as stored in its queue row."""
 
     session_seq: int
     topic: bytes
@@ -206,25 +208,25 @@ class QueueEntry(msgspec.Struct, gc=False):
     origin_kind: int = 0
     origin_a: int = 0
     origin_b: int = 0
-    body: int = 0  # body id when the payload stands in BODY rows
-    copy: bool = False  # of a retained message: it must not leave behind a newer value of its topic
+    body: int = 0  # body id when the payload is in BODY rows
+    copy: bool = False  # of a retained message: it must not follow a newer value of its topic
     share: bytes = b""  # the group that it is a copy for
     published: int = 0  # of a group's copy: QoS as published, plus 4 if published with RETAIN
-    own_bytes: int = 0  # of a group's copy: at the end of properties, the member's subscription identifiers
-    handed: bool = False  # a group's copy that went to another member: it leaves the queue unsent
-    arrived: int = 0  # when it came into the queue, by the served clock; 0: a row of an older version
+    own_bytes: int = 0  # of a group's copy: length of the member's subscription identifiers at the end of properties
+    handed: bool = False  # a group's copy that was redispatched: it is removed from the queue unsent
+    arrived: int = 0  # served clock when it was queued; 0: a row of an older version
 
 
 ENTRY_OVERHEAD_BYTES = 64  # of a queue row beside topic, properties and payload, for the queue's byte bound
 _ENTRY = struct.Struct(">BBHQBQQQHI")
-ENTRY_HEAD = _ENTRY  # for who reads no more of a row
+ENTRY_HEAD = _ENTRY  # for readers of the head only
 _RETAIN = 0x04
 _COPY = 0x08
 _SHARED = 0x10
 _HANDED = 0x20
 _ARRIVED = 0x40
-_ARRIVED_BYTES = 6  # behind properties and share: an older reader would take them for payload
-_SHARE = struct.Struct(">BBH")  # of a group's copy, behind its properties: published, own_bytes, length of share
+_ARRIVED_BYTES = 6  # after properties and share: an older reader would return them as payload
+_SHARE = struct.Struct(">BBH")  # of a group's copy, after its properties: published, own_bytes, length of share
 
 
 def encode_entry(entry: QueueEntry) -> bytes:
@@ -297,7 +299,7 @@ def decode_entry(session_seq: int, value: bytes) -> QueueEntry:
 
 
 def outline_entry(value: bytes) -> tuple[int, int, int, int, int, int]:
-    """Return what a queue needs of a row that it does not read: qos, state, identifier, body, bytes, arrival.
+    """Return the fields that a queue needs of a row without decoding it: qos, state, identifier, body, bytes, arrival.
 
     Raises:
         struct.error: If the value is shorter than its head.
@@ -323,7 +325,7 @@ _decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}
 
 
 def row_decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """Return what decodes rows of a kind; it raises msgspec.DecodeError where a value is none."""
+    """Return the decoder of a row type; it raises msgspec.DecodeError for an invalid value."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)

@@ -1,4 +1,4 @@
-# C form of session_window.py. Measured by bench/storage_core.py.
+# C declarations of session_window.py. Measured by bench/storage_core.py.
 cimport cython
 
 from mqtt.packet_identifiers cimport PacketIdentifiers

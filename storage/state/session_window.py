@@ -1,7 +1,7 @@
-"""The part of a session that each message touches: numbers of its queue and its window, and messages in flight.
+"""The fields of a session that each message uses: numbers of its queue and its window, and messages in flight.
 
-Compiled, these are C fields: a message of QoS 1 reads and writes about thirty of them. ``DurableSession`` has the rest.
-The six collections are made when they are first asked for, because most sessions are away and have nothing queued.
+Compiled, these are C fields: a QoS 1 message reads and writes about thirty of them. ``DurableSession`` has the rest.
+The six collections are created on first access, because most sessions are disconnected with empty queues.
 """
 
 from collections import deque
@@ -15,8 +15,8 @@ from storage.state.session_reads import SessionReads
 __all__ = ["InFlight", "SessionWindow"]
 
 if not cython.compiled:  # compiled, these are C constants: session_window.pxd
-    WINDOW_ANY_SIZE = 64  # messages that may be open towards a client whatever their size
-    WINDOW_BYTES = 128 * 1024  # of open messages, above which there are no more than that
+    WINDOW_ANY_SIZE = 64  # in-flight messages that a client may have regardless of their size
+    WINDOW_BYTES = 128 * 1024  # of in-flight messages, above which WINDOW_ANY_SIZE is the limit
     SENT = 1  # STATE_SENT
 
 
@@ -32,16 +32,17 @@ class InFlight:
         self.qos = qos
         self.state = state
         self.size = size
-        self.stored = stored  # an INFLIGHT row exists (otherwise the queue row says SENT, or a run of the session row)
+        # An INFLIGHT row exists (otherwise the queue row has state SENT, or the session row a run)
+        self.stored = stored
         self.body = body  # shared body id, 0 for none
-        self.sent = sent  # a PUBLISH may have left, on whatever connection: the next one is a repeat
+        self.sent = sent  # a PUBLISH may have left, on any connection: the next one is a repeat
         self.repeated = False  # the PUBLISH of this connection was a repeat
-        self.out = False  # it takes a place in the window of this connection
-        self.traced = False  # a trace is told of it
+        self.out = False  # it counts in the window of this connection
+        self.traced = False  # a trace records it
 
 
 class SessionWindow:
-    """The part of a session that each message touches.
+    """The fields of a session that each message uses.
 
     Args:
         number: Of the session.
@@ -79,16 +80,16 @@ class SessionWindow:
         self.edge = ""  # "" while no connection is open
         self.incarnation = 0
         self.window = 64
-        self.reads: SessionReads | None = None  # retained reads under way
-        self.last_identifier = 0  # of the row, until there are ``identifiers``
+        self.reads: SessionReads | None = None  # retained reads in progress
+        self.last_identifier = 0  # of the row, until ``identifiers`` is created
         self.next_seq = 1
         self.push_seq = 1
-        self.out = 0  # of those in flight, in the window of this connection
+        self.out = 0  # number of messages in the window of this connection
         self.out_bytes = 0
-        self.behind = 0  # operation that must be committed before anything more is pushed
+        self.behind = 0  # operation that must be committed before the next push
         self.queue_bytes = 0  # of all unconsumed entries
-        self.queue_bounds: tuple[int, int] | None = None  # messages and bytes, 0 for none of its own
-        self.aged = False  # its queue stands among those whose age is known
+        self.queue_bounds: tuple[int, int] | None = None  # messages and bytes, 0 for no bound of its own
+        self.aged = False  # its queue is in the partition's ``QueueAges``
         self._inflight: dict[int, InFlight] | None = None
         self._identifiers: PacketIdentifiers | None = None
         self._sizes: deque[int] | None = None
@@ -115,40 +116,40 @@ class SessionWindow:
 
     @property
     def unsent(self) -> deque[tuple[int, QueueEntry | None, int]]:
-        """In flight, and not on this connection yet: session_seq, entry (None: on disk), bytes in memory."""
+        """In flight and not sent on this connection yet: session_seq, entry (None: on disk), bytes in memory."""
         if self._unsent is None:
             self._unsent = deque()
         return self._unsent
 
     @property
     def acked_rows(self) -> list[int]:
-        """Consumed entries whose queue rows still stand."""
+        """Consumed entries whose queue rows are not deleted yet."""
         return acked_rows_of(self)
 
     @property
     def stored_rows(self) -> set[int]:
-        """Those of the consumed entries that have an INFLIGHT row too."""
+        """Consumed entries that have an INFLIGHT row too."""
         if self._stored_rows is None:
             self._stored_rows = set()
         return self._stored_rows
 
     @property
     def held(self) -> bool:
-        """True while live messages wait for retained copies."""
+        """Whether live messages are held for retained copies."""
         return self.reads is not None and self.reads.hold
 
     @property
     def window_open(self) -> bool:
-        """True if another QoS 1/2 message may leave now."""
+        """Whether another QoS 1/2 message can be sent now."""
         return bool(is_window_open(self))
 
     @property
     def caught_up(self) -> bool:
-        """True if nothing waits to be sent: a new message may leave at once."""
+        """Whether no entry is unsent: a new message can be sent at once."""
         return bool(is_caught_up(self))
 
     def queue_most(self, messages_max: int, bytes_max: int) -> tuple[int, int]:
-        """Return how many entries and bytes its queue may have where the partition's own bounds are these."""
+        """Return the queue's bounds in entries and bytes, given the partition's own bounds."""
         if self.queue_bounds is None:
             return messages_max, bytes_max
         messages, octets = self.queue_bounds
@@ -175,7 +176,7 @@ def identifiers_of(session: SessionWindow) -> PacketIdentifiers:
 
 
 def acked_rows_of(session: SessionWindow) -> list[int]:
-    """Return the consumed entries whose queue rows still stand."""
+    """Return the consumed entries whose queue rows are not deleted yet."""
     made: list[int] | None = session._acked_rows
     if made is None:
         made = []
@@ -184,19 +185,19 @@ def acked_rows_of(session: SessionWindow) -> list[int]:
 
 
 def is_window_open(session: SessionWindow) -> cython.bint:
-    """Whether another QoS 1/2 message may leave now."""
+    """Return whether another QoS 1/2 message can be sent now."""
     if session.out >= session.window or (session.out >= WINDOW_ANY_SIZE and session.out_bytes >= WINDOW_BYTES):
         return False
     return bool(session.edge) and (session.reads is None or not session.reads.hold)
 
 
 def is_caught_up(session: SessionWindow) -> cython.bint:
-    """Whether nothing waits to be sent."""
+    """Return whether no entry is unsent."""
     return not session._sizes and not session._unsent
 
 
 def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
-    """Give the next entry of a queue that is caught up its identifier and its place in the window.
+    """Give the next entry of a caught-up queue its identifier and add it to the window.
 
     Args:
         session: Caught up, its window open.
@@ -215,7 +216,7 @@ def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
 
 
 def give_back(session: SessionWindow, session_seq: cython.ulonglong, flight: InFlight) -> cython.Py_ssize_t:
-    """The client has finished an entry; return how many consumed entries still have their queue rows."""
+    """Remove an acknowledged entry; return the number of consumed entries with undeleted queue rows."""
     del inflight_of(session)[session_seq]
     identifiers_of(session).release(flight.packet_identifier)
     if flight.out:

@@ -1,7 +1,7 @@
-"""Timers of a partition, and work that it does some at a time: one record for each kind, with what it is about.
+"""Timers of a partition, and work in slices: one record type for each kind, with its subject.
 
-A timer runs by the partition's served clock and is never taken back: whoever it concerns looks, when it is due, whether
-it still holds. Work is done in order, in slices, like a timer that is due.
+A timer uses the partition's served clock and is never cancelled: its handler checks whether it is still valid. Work is
+executed in order, in slices, like a due timer.
 """
 
 import msgspec
@@ -26,11 +26,11 @@ __all__ = [
 
 
 class SaveAcks(msgspec.Struct, frozen=True, gc=False):
-    """Acknowledged entries have waited long enough for one row."""
+    """The delay of acknowledged entries has passed: save them."""
 
 
 class StopWaitingForKick(msgspec.Struct, frozen=True, gc=False):
-    """A CONNECT has waited long enough for the older connection's edge."""
+    """The wait of a CONNECT for the older connection's edge has timed out."""
 
     client_id: str
 
@@ -43,7 +43,7 @@ class KickAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class WillDelayOver(msgspec.Struct, frozen=True, gc=False):
-    """The Will Delay Interval of a client's will is over."""
+    """The Will Delay Interval of a client's will has passed."""
 
     client_id: str
 
@@ -61,19 +61,19 @@ class RedispatchAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class ExpireRetained(msgspec.Struct, frozen=True, gc=False):
-    """The Message Expiry Interval of a retained message is over."""
+    """The Message Expiry Interval of a retained message has passed."""
 
     topic: str
 
 
 class EndHold(msgspec.Struct, frozen=True, gc=False):
-    """A session's live messages have waited long enough for a read of retained ones."""
+    """The hold of a session's live messages for a retained read has timed out."""
 
     session: int
 
 
 class EndSession(msgspec.Struct, frozen=True, gc=False):
-    """A session's expiry interval is over, or its rows are being deleted."""
+    """A session has expired, or its rows are being deleted."""
 
     session: int
 
@@ -89,23 +89,23 @@ class EndConnections(msgspec.Struct, frozen=True, gc=False):
 
 
 class GiveUpCopies(msgspec.Struct, frozen=True, gc=False):
-    """A member of a shared group may not be one any more: the group's copies that wait for it go to others."""
+    """A shared group's member lost its right to the group: its queued copies go to other members."""
 
     session: int
     share: bytes
     at: int  # session_seq of the next entry
-    below: int  # session_seq behind the last one
+    below: int  # session_seq after the last entry
 
 
 class PurgeQueue(msgspec.Struct, frozen=True, gc=False):
-    """An operator has a queue emptied, up to what stood in it when the order came."""
+    """A purge of the entries that were in a queue when the operator's order arrived."""
 
     session: int
-    below: int  # session_seq behind the last one
-    router: str  # that passed the order on
+    below: int  # session_seq after the last entry
+    router: str  # that forwarded the order
     request: int
     actor: str  # the operator
-    dropped: int = 0  # until now
+    dropped: int = 0  # so far
 
 
 Work = EndSession | AskRoutesAgain | EndConnections | GiveUpCopies | PurgeQueue

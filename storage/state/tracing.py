@@ -1,10 +1,9 @@
-"""Traces at a storage node: what becomes of marked messages in its partitions, and of entries of traced sessions.
+"""Traces at a storage node: events of marked messages in its partitions, and of entries of traced sessions.
 
-An edge marks a message by a flag of its record; a trace of clients marks sessions here, one of an origin or a topic the
-entries that have it. An entry that is told of is remembered, in memory and bounded, until its client has it. A primary
-that comes to an entry later, after a failover or because the trace began behind it, knows it by session, topic and
-origin; whose message it was stands in no row, so a trace of its publisher ends there. Nothing here is asked while no
-trace runs. Decision: docs/adr/0170-traces.md.
+An edge marks a message by a flag of its record. A trace of clients selects sessions here; one of an origin or a topic
+selects entries. A traced entry is remembered, in memory and bounded, until its client has it. A later primary, or a
+trace that began later, recognises an entry by session, topic and origin. No row has the publisher, so a trace of a
+publisher ends there. Without a running trace this code is not called. Decision: docs/adr/0170-traces.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,8 +19,8 @@ from wire.queries.traces import CLIENT, NO_ORIGIN, TOPIC, Origin
 
 __all__ = ["Tracing"]
 
-ENTRIES_MAX = 16_384  # that are told of; the oldest is forgotten
-TOPIC_BYTES_MAX = 8 * 1024 * 1024  # of the topics of those
+ENTRIES_MAX = 16_384  # traced entries; the oldest is forgotten
+TOPIC_BYTES_MAX = 8 * 1024 * 1024  # of the topics of traced entries
 ACKS = {4: "PUBACK", 5: "PUBREC", 7: "PUBCOMP"}
 
 
@@ -30,12 +29,12 @@ class Tracing:
 
     Args:
         node: Its name.
-        cluster_map: The map as this node has it.
-        changed: Called after traces began or ended: which messages are plain is to be looked at again.
+        cluster_map: The map that this node has applied.
+        changed: Called after traces began or ended: cached fast-path routes must be rebuilt.
 
     Attributes:
         desk: The traces.
-        active: Whether one runs.
+        active: Whether a trace is running.
     """
 
     def __init__(self, node: str, cluster_map: Callable[[], ClusterMap], changed: Callable[[], None]) -> None:
@@ -45,7 +44,7 @@ class Tracing:
         self._entries: dict[tuple[int, int], tuple[bytes, Origin]] = {}  # (session, session_seq): topic, origin
         self._topic_bytes = 0
         self._node = node
-        self._operation = (-1, 0, "")  # the last one that was told: partition, index, and that as a text
+        self._operation = (-1, 0, "")  # the last traced operation: partition, index, and its text
         self.desk = Tracer(node, cluster_map, self._changed)
 
     def _changed(self) -> None:
@@ -60,15 +59,15 @@ class Tracing:
     # --- marks
 
     def wants_session(self, session: DurableSession) -> bool:
-        """Return whether a trace names the client of a session."""
+        """Return whether a trace includes the client of a session."""
         return self._of_clients and self.desk.wants_client(session.client_id, "")
 
     def wants(self, message: PublishMessage, origin: Origin) -> bool:
-        """Return whether what becomes of a message is told."""
+        """Return whether a message is traced."""
         return self.active and (message.traced or self.desk.wants_origin(origin))
 
     def is_told(self, session: DurableSession, entry: QueueEntry) -> bool:
-        """Return whether what becomes of an entry is told, and remember it from here on."""
+        """Return whether an entry is traced, and remember it if so."""
         if (session.number, entry.session_seq) in self._entries:
             return True
         origin = entry.origin_kind, entry.origin_a, entry.origin_b
@@ -91,7 +90,7 @@ class Tracing:
         self._topic_bytes -= len(topic)
 
     def known_of(self, session: DurableSession, session_seq: int) -> tuple[bytes, Origin]:
-        """Return topic and origin of an entry that is told of, b"" of another one."""
+        """Return topic and origin of a traced entry, b"" of another one."""
         return self._entries.get((session.number, session_seq), (b"", NO_ORIGIN))
 
     # --- events
@@ -106,7 +105,7 @@ class Tracing:
         packet: int,
         marked: bool,
     ) -> None:
-        """Take a message of QoS 1 that is queued and leaves at once; of an unmarked one only that it leaves is told."""
+        """Trace a QoS 1 message that is queued and sent at once; of an unmarked one only the push."""
         self._remember((session.number, session_seq), topic, origin)
         where = session.client_id, "", self.desk.text(topic)
         numbers = 1, session.number, session_seq, partition
@@ -115,14 +114,14 @@ class Tracing:
         self.desk.note("pushed", origin, *where, packet, *numbers, "", session.edge, b"", True)
 
     def queued(self, partition: int, session: DurableSession, entry: QueueEntry, origin: Origin) -> None:
-        """An entry of a told message is appended to a queue."""
+        """Trace that an entry of a traced message is appended to a queue."""
         self._remember((session.number, entry.session_seq), entry.topic, origin)
         self._note("queued", partition, session, entry.session_seq, -1, entry.qos, "", f"depth {session.queued}")
 
     def committed(
         self, partition: int, commit_index: int, topic: bytes, origin: Origin, replicas: Iterable[str]
     ) -> None:
-        """Every change that a told message made is committed on every copy that counts: here, and at the replicas."""
+        """Trace that all changes of a message are committed here and at the in-sync replicas."""
         if not self.active:
             return
         if (partition, commit_index) != self._operation[:2]:
@@ -134,13 +133,13 @@ class Tracing:
         )
 
     def pushed(self, partition: int, session: DurableSession, entry: QueueEntry, flight: InFlight) -> None:
-        """An entry goes to the client's edge."""
+        """Trace that an entry is sent to the client's edge."""
         self._note(
             "pushed", partition, session, entry.session_seq, flight.packet_identifier, entry.qos, "", session.edge
         )
 
     def pushed_qos0(self, partition: int, session: DurableSession, message: PublishMessage, origin: Origin) -> None:
-        """A message of QoS 0 goes to the client's edge, or to nobody."""
+        """Trace that a QoS 0 message is sent to the client's edge, or dropped without a connection."""
         self.desk.note(
             "pushed" if session.edge else "dropped",
             origin,
@@ -158,7 +157,7 @@ class Tracing:
     def acked(
         self, partition: int, session: DurableSession, session_seq: int, packet_type: int, reason_code: int
     ) -> None:
-        """The client acknowledged an entry."""
+        """Trace that the client acknowledged an entry."""
         if not self.active:
             return
         reason = f"{reason_code:#04x}" if reason_code else ""
@@ -169,7 +168,7 @@ class Tracing:
     def noted(
         self, partition: int, event: str, reason: str, client_id: str, topic: bytes, origin: Origin, detail: str
     ) -> None:
-        """Take what the journal is told: drops and refusals."""
+        """Trace drops and refusals that are recorded in the journal."""
         stage = {"drop": "dropped", "refused": "refused"}.get(event, "")
         if stage:
             self.desk.note(

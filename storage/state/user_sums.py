@@ -1,8 +1,10 @@
-"""Sums of what each user has in all partitions of this node, and at other nodes as far as they told it.
+"""Usage of each user over all partitions of this node, and at other nodes as far as they reported it.
 
-A partition asks when a user with a limit wants one more stored session or retained topic. The node asks the others, and
-for a minute all of them tell each other what they have of that user: only then, so that what is kept is bounded. Until
-they answer the sum is this node's own: no user gets more than its limit at any one node.
+A partition requests a sum when a user with a limit adds a stored session or a retained topic. The node then queries
+the others, and for a minute all nodes report their usage of that user to each other. Only active users are reported,
+so the memory is bounded. Until the others reply the sum is this node's own: a user never exceeds its limit at any one
+node.
+
 Decision: docs/adr/0135-users-over-all-partitions.md.
 """
 
@@ -13,15 +15,16 @@ from typing import NamedTuple
 
 __all__ = ["ACTIVE_MAX", "ACTIVE_S", "NAME_MAX", "Retained", "UserSums", "UserUsage", "add_retained"]
 
-ACTIVE_MAX = 4_000  # users of whom nodes tell each other; the one that was idle longest is forgotten
+ACTIVE_MAX = 4_000  # users whose usage nodes exchange; the one that was idle longest is removed
 ACTIVE_S = 60.0  # after the last decision about a user
-ASK_AGAIN_S = 20.0  # while decisions go on
-UNASKED_SHARE = 16  # a node with less than this part of a user's bytes asks nobody: most users change theirs all day
+ASK_AGAIN_S = 20.0  # interval of queries while the user is active
+# Below this fraction of a user's byte limit a node sends no query: most users change their bytes constantly
+UNASKED_SHARE = 16
 NAME_MAX = 256  # characters; users with longer names have their limits at each node
 
 
 class UserUsage(NamedTuple):
-    """Holdings of a user somewhere."""
+    """Usage of one user at one node."""
 
     sessions: int = 0
     retained: int = 0
@@ -42,47 +45,47 @@ class UserSums:
     """The sums of one node.
 
     Attributes:
-        dirty: Users of whom something is to be told, in order.
+        dirty: Users with usage to report, in order.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[str, int] = {}
         self._retained: dict[str, Retained] = {}
-        self._active: OrderedDict[str, float] = OrderedDict()  # user -> when somebody decided about it last
-        self._elsewhere: dict[str, dict[str, UserUsage]] = {}  # of those: node -> what it told
-        self._asking: set[str] = set()  # those about whom this node decides
-        self._asked_at: dict[str, float] = {}  # of those, when it asked last
+        self._active: OrderedDict[str, float] = OrderedDict()  # user -> time of its last decision at any node
+        self._elsewhere: dict[str, dict[str, UserUsage]] = {}  # user -> node -> reported usage
+        self._asking: set[str] = set()  # users about whom this node decides
+        self._asked_at: dict[str, float] = {}  # user -> time of the last query
         self.dirty: dict[str, None] = {}
 
     def __len__(self) -> int:
-        """Return of how many users nodes tell each other."""
+        """Return the number of users whose usage nodes exchange."""
         return len(self._active)
 
     def __contains__(self, user: str) -> bool:
-        """Return whether a user is one of them."""
+        """Return whether nodes exchange a user's usage."""
         return user in self._active
 
-    # --- what is here
+    # --- usage at this node
 
     def add_sessions(self, user: str, by: int) -> None:
-        """Note that a user has stored sessions more, or fewer."""
+        """Change the number of a user's stored sessions."""
         _add(self._sessions, user, by)
         self._changed(user)
 
     def add_retained(self, user: str, topics: int, payload_bytes: int) -> None:
-        """Note that a user has retained topics more, or fewer, and bytes of their payloads."""
+        """Change the number of a user's retained topics and the bytes of their payloads."""
         add_retained(self._retained, user, topics, payload_bytes)
         self._changed(user)
 
     def leave(self, sessions: Mapping[str, int], retained: Mapping[str, Retained]) -> None:
-        """Note that a partition is served here no longer."""
+        """Subtract a partition that this node no longer serves."""
         for user, count in sessions.items():
             self.add_sessions(user, -count)
         for user, has in retained.items():
             self.add_retained(user, -has.topics, -has.payload_bytes)
 
     def here(self, user: str) -> UserUsage:
-        """Return what a user has at this node."""
+        """Return a user's usage at this node."""
         return UserUsage(self._sessions.get(user, 0), *self._retained.get(user, NOTHING))
 
     def _changed(self, user: str) -> None:
@@ -92,18 +95,18 @@ class UserSums:
     # --- the sums
 
     def sessions(self, user: str, now: float) -> int:
-        """Return how many stored sessions a user has, as far as is known; others are asked about it."""
+        """Return a user's known number of stored sessions, and query the other nodes."""
         self._ask(user, now)
         return self._sessions.get(user, 0) + sum(held.sessions for held in self._elsewhere.get(user, {}).values())
 
     def retained(self, user: str, now: float) -> int:
-        """Return how many retained topics a user has, as far as is known; others are asked about it."""
+        """Return a user's known number of retained topics, and query the other nodes."""
         self._ask(user, now)
         here = self._retained.get(user, NOTHING).topics
         return here + sum(held.retained for held in self._elsewhere.get(user, {}).values())
 
     def has_room(self, user: str, growth: int, limit: int, now: float) -> bool:
-        """Return whether so many bytes of retained payloads more are within a user's limit, as far as is known."""
+        """Return whether that many more bytes of retained payloads are within a user's limit, as far as known."""
         here = self._retained.get(user, NOTHING).payload_bytes + growth
         if here * UNASKED_SHARE > limit:
             self._ask(user, now)
@@ -118,14 +121,14 @@ class UserSums:
 
     def _activate(self, user: str, now: float) -> None:
         if now >= self._active.get(user, now) + ACTIVE_S:
-            self._forget(user)  # nobody tells of it any more
+            self._forget(user)  # nodes no longer report it
         self._active[user] = now
         self._active.move_to_end(user)
         if len(self._active) > ACTIVE_MAX:
             self._forget(next(iter(self._active)))
 
     def _is_due(self, user: str, now: float) -> bool:
-        """Whether this node is to ask about a user, the first time or again."""
+        """Return whether this node has to query the others about a user, for the first time or again."""
         return user in self._asking and now >= self._asked_at.get(user, float("-inf")) + ASK_AGAIN_S
 
     def _forget(self, user: str) -> None:
@@ -134,10 +137,10 @@ class UserSums:
         self._asking.discard(user)
         self._asked_at.pop(user, None)
 
-    # --- what is told
+    # --- exchange of usage
 
     def told(self, node: str, user: str, held: UserUsage, *, asked: bool, now: float) -> None:
-        """Take what another node has of a user."""
+        """Store another node's usage of a user."""
         if asked:
             self._activate(user, now)
             self.dirty[user] = None
@@ -145,7 +148,7 @@ class UserSums:
             self._elsewhere.setdefault(user, {})[node] = held
 
     def take_dirty(self, most: int, now: float) -> list[tuple[str, bool]]:
-        """Return up to so many users of whom something is to be told, and whether others are asked about each."""
+        """Return up to ``most`` users with usage to report, and whether to query the others about each."""
         taken = [(user, self._is_due(user, now)) for user in islice(self.dirty, most)]
         for user, asked in taken:
             del self.dirty[user]
@@ -154,24 +157,24 @@ class UserSums:
         return taken
 
     def tell_all(self) -> None:
-        """Tell and ask everything again: another node came, or a link to one."""
+        """Report and query all active users again, after a node joined or a link opened."""
         self._asked_at.clear()
         self.dirty.update(dict.fromkeys(self._active))
 
     def look(self, now: float) -> None:
-        """Forget users about whom nothing was decided for a minute."""
+        """Remove users without a decision for a minute."""
         while self._active and self._active[user := next(iter(self._active))] + ACTIVE_S <= now:
             self._forget(user)
 
     def keep_nodes(self, nodes: Collection[str]) -> None:
-        """Forget what nodes told that are not alive any more: their partitions come elsewhere, and count there."""
+        """Remove usage reported by dead nodes: other nodes serve their partitions and count them."""
         for held in self._elsewhere.values():
             for node in [node for node in held if node not in nodes]:
                 del held[node]
 
 
 def add_retained(held: dict[str, Retained], user: str, topics: int, payload_bytes: int) -> None:
-    """Note what a user has more, or fewer; of one that has nothing is kept nothing."""
+    """Change a user's retained usage; a user without retained topics is removed."""
     before = held.get(user, NOTHING)
     after = Retained(before.topics + topics, before.payload_bytes + payload_bytes)
     if after.topics:
