@@ -347,7 +347,8 @@ class StorageService:
     def _presses(self) -> bool:
         """Whether an event needs processing now.
 
-        While the disk is congested, only events of routers and of this node count. Leases are renewed then. Events of edges stay queued, and links with long queues are paused.
+        While the disk is congested, only events of routers and of this node count.
+        Leases are renewed then. Events of edges stay queued, and links with long queues are paused.
         """
         return self._events.own if self._committer.congested else self._events.pressing
 

@@ -1,14 +1,14 @@
-"""One partition into a run of an SSTable: a consistent cut, in slices, while the partition goes on.
+"""Exports one partition as SSTables: a consistent snapshot, in slices, while the partition serves.
 
-A small partition is read in one slice: a store's transactions hold whole operations, so what stands there at one
-moment is the state at the op_index of its META row. A larger one is read slice by slice, each with a fresh cursor,
-while the op log tells what changes meanwhile. These changes, newest version per key, make a second run, of the next
-generation, that supersedes whatever the slices saw too early or too late: both together are the state at the last
-op_index that was followed. That costs memory for the keys that changed during the scan, and nothing pins the store.
+A small partition is read in one slice. A store's transactions contain whole operations, so one scan returns the state
+at the op_index of its META row. A larger one is read slice by slice, each with a new cursor, while the op log provides
+concurrent changes. These changes, newest version per key, make a second run, of the next generation, which supersedes
+inconsistent rows of the slices. Both together are the state at the last op_index read from the log. That costs memory
+for the keys changed during the scan, and does not pin the store.
 
-Neither run is ended before every operation in it is committed, so no export holds what a new primary may cut off again.
-An increment is such a run of changes alone. Which copies are exported, when to pause and who publishes the manifest are
-the caller's business. Source: docs/adr/0009-key-order-and-sstables.md.
+No run is finished before every operation in it is committed, so an export has no operation that a new primary may
+truncate. An increment consists of such a run of changes only. The caller selects copies, pauses, and publishes the
+manifest. Source: docs/adr/0009-key-order-and-sstables.md.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -28,15 +28,15 @@ from wire.sstable.writer import RunWriter
 __all__ = ["ExportError", "ExportTarget", "ExportedCopy", "PartitionExport", "PrimaryMoved", "Step", "StoredCopy"]
 
 SLICE_ROWS = 500  # read and written between two pauses: about 2 ms
-SNAPSHOT_ROWS = 1_000  # at most, read in one go: without op log tail, hence one run
+SNAPSHOT_ROWS = 1_000  # maximum for a single scan without op log tail, hence one run
 LOG_ROWS = 50  # of the op log, read between two pauses
 NO_LIMIT = 1 << 62
 
-Step = Callable[[], object] | None  # work to do in a thread (it blocks on the disk), or None: let others run
+Step = Callable[[], object] | None  # blocking disk work for a thread, or None: yield to other tasks
 
 
 class ExportError(Exception):
-    """A partition cannot be exported now; the message says why, in one line."""
+    """A partition cannot be exported now; the message has the reason, in one line."""
 
 
 class PrimaryMoved(ExportError):
@@ -44,7 +44,7 @@ class PrimaryMoved(ExportError):
 
 
 class ExportedCopy(Protocol):
-    """A copy of a partition as an export sees it."""
+    """A copy of a partition, as read by an export."""
 
     @property
     def number(self) -> int:
@@ -52,11 +52,11 @@ class ExportedCopy(Protocol):
 
     @property
     def store(self) -> Reads:
-        """Where its rows are."""
+        """The store with its rows."""
 
     @property
     def committed(self) -> int:
-        """Every operation up to this op_index is committed; -1 when the copy has moved away."""
+        """Commit index; -1 when the copy has moved away."""
 
     def served_ms(self, meta: MetaRow) -> int:
         """Return the served clock now, given the META row."""
@@ -71,18 +71,18 @@ class StoredCopy:
     committed: int = NO_LIMIT
 
     def served_ms(self, meta: MetaRow) -> int:
-        """The clock stands still."""
+        """Return the served clock of the META row: it is stopped."""
         return meta.served_ms
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTarget:
-    """Where runs go, and what is in them.
+    """Destination of runs, and their metadata.
 
     Attributes:
         folder: Of the runs of this export; exists.
         root: The manifest's directory.
-        node: Whose copies these are.
+        node: The node of the copies.
         now_ms: UTC ms.
     """
 
@@ -97,17 +97,18 @@ class PartitionExport:
     """Exports one copy; iterate ``steps`` to its end, then read the result.
 
     Args:
-        copy: What to export.
-        target: Where to.
+        copy: The copy to export.
+        target: The destination.
         generation: Of the first run.
-        since: op_index up to which an older export has everything; None for a full one.
-        slice_rows: Rows between two pauses; more of them are faster, and somebody waits longer.
+        since: op_index of an older export to extend; None for a full one.
+        slice_rows: Rows between two pauses; higher values are faster but delay other tasks.
+
     Attributes:
         files: The runs written; none for a copy without rows, or without changes.
         op_index: The runs, with the older export, are the state after this operation.
         full: They need no older export.
         rows: Written so far.
-        cut: An increment was asked for and the op log did not reach back far enough.
+        cut: An increment was requested but the op log did not reach back far enough.
     """
 
     copy: ExportedCopy
@@ -120,14 +121,14 @@ class PartitionExport:
     full: bool = True
     cut: bool = False
     rows: int = 0
-    _followed: int = 0  # op_index up to which changes were taken in
+    _followed: int = 0  # op_index up to which changes were read
     _changes: dict[bytes, tuple[bytes | None, int, int]] = field(default_factory=dict)
 
     def steps(self) -> Generator[Step, None, None]:
-        """Do it; pause between two steps, and do the work that they hand out in a thread.
+        """Run the export; pause between two steps, and run their work in a thread.
 
         Raises:
-            ExportError: The log was cut faster than it was followed, or the copy moved away.
+            ExportError: The log was trimmed faster than it was read, or the copy moved away.
             StoreError: A row cannot be read.
         """
         meta = self._meta()
@@ -146,7 +147,7 @@ class PartitionExport:
             yield from self._write_changes()
 
     def described(self) -> dict[str, object]:
-        """Return the result as it is told to whoever publishes the manifest."""
+        """Return the result for the publisher of the manifest."""
         return {
             "partition": self.copy.number,
             "op_index": self.op_index,
@@ -172,7 +173,7 @@ class PartitionExport:
                     self.rows += len(part)
                     yield None
                 if len(found) < wanted:
-                    break  # that was the end; what comes behind it from now on is in the op log
+                    break  # the end of the scan; later rows after it are in the op log
                 self._log_slice(self._meta().op_index)
                 wanted = self.slice_rows
                 found = self._scan(found[-1][0] + b"\x00", wanted)
@@ -184,7 +185,7 @@ class PartitionExport:
             raise
 
     def _scan(self, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return the next rows that belong into an export; fewer than the limit only at the end."""
+        """Return the next rows to export; fewer than the limit only at the end."""
         number = self.copy.number
         log_start, log_stop = keys.kind_range(number, keys.LOG)
         rows: list[tuple[bytes, bytes]] = []
@@ -196,7 +197,7 @@ class PartitionExport:
                 rows += self.copy.store.scan(max(start, lower), upper, limit - len(rows))
         return rows
 
-    # --- what changed
+    # --- changes
 
     def _reaches_back_to(self, since: int, op_index: int) -> bool:
         if since > op_index:
@@ -212,7 +213,7 @@ class PartitionExport:
         self.op_index = max(self.op_index, self._followed)
 
     def _log_slice(self, end: int) -> None:
-        """Take in the next operations of the log; ``end`` is the end of a whole one."""
+        """Read the next operations of the log; ``end`` is the end of a whole one."""
         if self._followed >= end:
             return
         number, first = self.copy.number, self._followed + 1

@@ -1,4 +1,4 @@
-"""Questions of the ``store`` commands to the storage nodes of a running cluster, over links of an operator."""
+"""Requests of the ``store`` commands to the storage nodes of a running cluster, over operator links."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ __all__ = ["ExportRequests", "storage_nodes"]
 
 
 class ExportRequests:
-    """Asks nodes one verb at a time.
+    """Sends one command at a time.
 
     Args:
         access: Addresses of routers, the certificate and the cluster's name (``wire/links/operator_access.py``).
@@ -18,10 +18,10 @@ class ExportRequests:
         self._access = access
 
     async def ask(self, address: str, verb: str, arguments: dict[str, object]) -> Any:
-        """Return the result of a verb.
+        """Return the result of a command.
 
         Raises:
-            UserError: No answer, or a refusal.
+            UserError: No reply, or a refusal.
         """
         from access.operators.commands import tier_of
         from wire.links.request import request
@@ -34,7 +34,7 @@ class ExportRequests:
         return reply.result
 
     async def ask_router(self, verb: str) -> Any:
-        """Return the answer of the first router that gives one."""
+        """Return the reply of the first router that answers."""
         failures: list[str] = []
         for address in self._access.routers:
             try:
@@ -45,12 +45,12 @@ class ExportRequests:
 
     @property
     def name(self) -> str:
-        """Of the cluster."""
+        """Name of the cluster."""
         return str(self._access.cluster)
 
 
 def storage_nodes(status: Any) -> dict[str, str]:
-    """Return the addresses of the live storage nodes by name, from the answer to ``cluster status``.
+    """Return the addresses of the live storage nodes by name, from the reply to ``cluster status``.
 
     Raises:
         UserError: None is alive.

@@ -1,12 +1,11 @@
-"""An export as a whole: of a running cluster or of a stopped node's store, ended by one manifest.
+"""A complete export of a running cluster or of a stopped node's store, with one manifest.
 
-Decides which node exports which copies, which files of an older export stay in the manifest, and publishes. A running
-node writes its runs itself, below the folder in the request: on one host, or a file system that all nodes share. What a
-run holds is decided in ``export``. A manifest lists all partitions of the cluster or there is none.
+It selects the node that exports each copy and the files of an older export to keep, and publishes the manifest. A
+running node writes its runs itself, below the folder in the request: on one host, or on a shared file system.
+``export`` decides the content of a run. A manifest lists all partitions of the cluster or is not written.
 
-If a node dies or a partition moves during an export, its missing partitions are requested again from the nodes that the
-next cluster map names. Partitions that are exported stay exported. The export fails when no partition was finished for
-``RETRY_S``.
+If a node dies or a partition moves during an export, its missing partitions are requested again from the nodes in the
+next cluster map. Exported partitions stay exported. The export fails when no partition was finished for ``RETRY_S``.
 """
 
 import gc
@@ -41,13 +40,13 @@ POLL_S = 0.1
 POLL_MAX_S = 1.0
 RETRY_S = 60.0  # without a finished partition; a failover takes seconds
 RETRY_PAUSE_S = 1.0
-SLICE_ROWS = 4_000  # of a stopped store: nobody waits
+SLICE_ROWS = 4_000  # of a stopped store: no client waits
 SYNCS_MAX = 4  # runs that are synced while the next is written; 12 were no faster
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A manifest to be."""
+    """A manifest in preparation."""
 
     root: Path
     folder: Path
@@ -83,7 +82,7 @@ class _Draft:
         return {number: generation + 1 for number, generation in newest.items()}
 
     def take(self, node: str, export: dict[str, Any]) -> None:
-        """Take one partition's result."""
+        """Add one partition's result."""
         number = int(export["partition"])
         entries = [msgspec.convert(entry, FileEntry) for entry in export["files"]]
         for entry in entries:
@@ -99,7 +98,7 @@ class _Draft:
             self.cut.append(number)
 
     def publish(self, cluster: str, ring: RingEntry) -> dict[str, Any]:
-        """Write the manifest; return what is told about it."""
+        """Write the manifest; return a summary."""
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -199,7 +198,7 @@ def _since(root: Path, since: Path, parent: Manifest | None) -> Manifest:
 def export_cluster(
     router: str, data: Path, output: Path, since: Path | None, now_ms: int, progress: Progress, *, replicas: bool
 ) -> dict[str, Any]:
-    """Have every storage node export the partitions that it is primary of, or all copies; return a summary.
+    """Request the export of every storage node's primary partitions, or of all copies; return a summary.
 
     Raises:
         UserError: A node refused, or partitions could not be exported within ``RETRY_S``.
@@ -274,7 +273,7 @@ async def _export_round(
     nodes: dict[str, str],
     wanted: dict[str, list[int]],
 ) -> list[str]:
-    """Request partitions from all nodes at once; return why some of them are missing."""
+    """Request partitions from all nodes at once; return the reasons for missing ones."""
     import trio
 
     failures: list[str] = []
@@ -300,7 +299,7 @@ class _NodeFailed(Exception):
 async def _export_node(
     cluster: ExportRequests, draft: _Draft, progress: Progress, node: str, address: str, partitions: list[int]
 ) -> None:
-    """Have one node export partitions, and take each one's result as soon as it is finished."""
+    """Request the export of partitions from one node, and add each result as soon as it is finished."""
     import trio
 
     folder = draft.folder.with_name(f"{draft.folder.name}-{len(draft.folders)}")
@@ -342,7 +341,7 @@ async def _export_node(
 
 
 def export_store(store: Path, output: Path, since: Path | None, now_ms: int, progress: Progress) -> dict[str, Any]:
-    """Export every partition of a stopped node's store; return what was done.
+    """Export every partition of a stopped node's store; return a summary.
 
     Raises:
         UserError: It is open, damaged, or not a store.
@@ -390,7 +389,7 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep Python's cycle collector off: rows are tuples without cycles, and looking at them is a tenth of the time."""
+    """Disable Python's cycle collector: rows are tuples without cycles, and scanning them takes a tenth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -401,7 +400,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _carry_out(exports: list[Any]) -> None:
-    """Go through the steps of all exports; while some runs are synced by threads, others are written."""
+    """Run the steps of all exports; while threads sync some runs, others are written."""
     waiting = list(reversed(exports))
     active: list[tuple[Any, Future[object]]] = []
     with ThreadPoolExecutor(SYNCS_MAX, thread_name_prefix="export") as pool:

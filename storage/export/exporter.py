@@ -1,9 +1,9 @@
-"""Operators' verbs at a running storage node: exports, written here and now, and what its copies are worth.
+"""Operators' commands at a running storage node: exports, and the state of its copies.
 
-One export at a time. The work is done on the loop between its turns, in slices with pauses between them, so that what
-clients wait for is not behind it; what blocks on the disk goes to a thread. The runs are garbage until the operator's
-command publishes a manifest that lists them. Verbs: ``store export`` begins, ``store export status`` tells,
-``store export cancel`` ends. ``store copies`` describes copies of partitions, ``store aside`` lists damaged stores.
+One export at a time. It runs on the loop between iterations, in slices with pauses, so that clients do not wait for
+it; blocking disk work goes to a thread. The runs are garbage until the operator's command publishes a manifest that
+lists them. Commands: ``store export`` begins, ``store export status`` reports, ``store export cancel`` ends. ``store
+copies`` describes copies of partitions, ``store aside`` lists quarantined stores.
 """
 
 import logging
@@ -32,8 +32,8 @@ __all__ = ["Exporter"]
 
 logger = logging.getLogger(__name__)
 
-PAUSE_S = 0.002  # between two slices of about 2 ms: an export takes at most half of what the loop leaves
-STATUS_EXPORTS_MAX = 256  # partitions in one answer
+PAUSE_S = 0.002  # between two slices of about 2 ms: an export takes at most half of the loop's idle time
+STATUS_EXPORTS_MAX = 256  # partitions in one reply
 WAIT_COMMITTED_S = 30.0  # without progress: too few copies are in sync
 
 
@@ -45,24 +45,24 @@ class PartitionCopies(Protocol):
         """Name of the node."""
 
     def served(self) -> list[int]:
-        """Return the partitions whose primary is this node, ascending."""
+        """Return the partitions with this node as primary, ascending."""
 
     def in_sync(self) -> list[int]:
-        """Return the partitions that the map calls in sync at this node, ascending."""
+        """Return the partitions that the map lists as in sync at this node, ascending."""
 
     def committed(self, number: int, *, was_primary: bool) -> int:
-        """Return the op_index up to which operations of a partition are committed, or -1."""
+        """Return the commit index of a partition, or -1."""
 
     def served_ms(self, number: int, meta: MetaRow) -> int:
-        """Return the served clock of a partition now."""
+        """Return the current served clock of a partition."""
 
     def describe(self, numbers: Iterable[int]) -> dict[str, str]:
-        """Return what the copies of partitions are worth, by number."""
+        """Return a text about the state of each copy, by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LiveCopy:
-    """A copy that goes on meanwhile."""
+    """A copy of a partition that changes meanwhile."""
 
     number: int
     store: Reads
@@ -79,7 +79,7 @@ class _LiveCopy:
 
 @dataclass(slots=True)
 class _Job:
-    """One export under way, or the last one."""
+    """The current export, or the last one."""
 
     target: ExportTarget
     partitions: list[int]
@@ -94,15 +94,15 @@ class _Job:
 
 
 class Exporter:
-    """Answers an operator's ``store`` verbs at a storage node.
+    """Serves an operator's ``store`` commands at a storage node.
 
     Args:
         copies: The node's copies of partitions.
         store: Their rows.
         spawn: Starts a task of the service.
-        export_dir: The folder that exports are written below.
-        aside: The stores that this node put aside.
-        count_aside: Takes how many there are, at once and after each removal: the node's heartbeats say it.
+        export_dir: The folder for exports.
+        aside: The stores that this node quarantined.
+        count_aside: Called with their number, at once and after each removal, for the node's heartbeats.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class Exporter:
         self._spawn = spawn
         self._job: _Job | None = None
         self.rows = 0  # exported since start
-        self.refused = 0  # verbs: of another role, or no question to this tier
+        self.refused = 0  # commands: of another role, or not for this tier
 
     def ask(self, question: Admin, operator: Operator | None) -> AdminReply:
-        """Answer one verb, if this operator may ask for it."""
+        """Reply to one command, if this operator is authorized."""
         verbs: dict[str, Callable[[dict[str, Any]], object]] = {
             "store export": self._begin,
             "store export status": lambda wanted: self._status(wanted["after"]),
@@ -151,7 +151,7 @@ class Exporter:
         if self._job is not None and not self._job.done:
             if (self._job.target.root, self._job.target.now_ms) != (root, arguments["now_ms"]):
                 raise UserError(f"{self._copies.node} is exporting already; see `store export status`, or cancel it")
-            self._job.scope.cancel()  # of the same export: its link broke, and it requests the rest again
+            self._job.scope.cancel()  # of the same export: its link broke, and the client requests the rest again
         folder.mkdir(parents=True, exist_ok=True)
         target = ExportTarget(folder, root, self._copies.node, arguments["now_ms"])
         held = self._copies.in_sync() if arguments["replicas"] else self._copies.served()
@@ -170,7 +170,7 @@ class Exporter:
         return removed
 
     def _permitted(self, root: Path, folder: Path) -> tuple[Path, Path]:
-        """Return the folders of an export with links resolved: an operator's certificate opens no other place."""
+        """Return the folders of an export with links resolved: other folders are not permitted."""
         try:
             root, folder, permitted = root.resolve(), folder.resolve(), self._export_dir.resolve()
         except (OSError, RuntimeError) as error:
@@ -234,7 +234,7 @@ class Exporter:
                 if step is not None:
                     await trio.to_thread.run_sync(step)
                     continue
-                self._store.require_room()  # the runs may lie on the same disk
+                self._store.require_room()  # the runs may be on the same disk
                 if export.rows != rows:
                     rows, waited_since = export.rows, trio.current_time()
                 elif trio.current_time() - waited_since > WAIT_COMMITTED_S:

@@ -1,10 +1,11 @@
-"""Exported runs back into the store of a stopped node: whole, or not at all.
+"""Loads exported runs into the store of a stopped node: completely, or not at all.
 
-Every file is compared with its manifest and every row with its CRC before anything takes the place of the node's store:
-rows go into a new store beside it, which is synced, and then put in the old one's place; that one is kept, quarantined.
-An imported copy claims no history: its op_index goes on from the export's, its log is empty, its operations are of
-partition_epoch 0. So a replica with another history replaces it, and never mixes with it; where several nodes are to
-hold a partition, each imports it. What finished since (entries below a session's cumulative acknowledgement) stays out.
+Every file is compared with its manifest, and every row with its CRC, before the node's store is replaced. Rows go into
+a new store beside it, which is synced and then renamed to the old one's name. The old one is kept, quarantined.
+
+An imported copy has no history: its op_index continues from the export's, its log is empty, its operations have
+partition_epoch 0. So a replica with another history replaces it and never mixes with it. If several nodes are to have
+a partition, each imports it. Consumed entries (below a session's cumulative acknowledgement) are omitted.
 """
 
 import fcntl
@@ -30,7 +31,7 @@ from wire.sstable.schema import COLUMN_INDEX, COLUMNS, RowKind
 
 __all__ = ["ImportRefused", "ImportResult", "import_runs"]
 
-BATCH_ROWS = 4_000  # of one transaction: below autoflush, and a batch is soon read again after a failure
+BATCH_ROWS = 4_000  # of one transaction: below autoflush, and a batch is quickly read again after a failure
 PROGRESS_PARTITIONS = 16
 _KEY, _VALUE, _SEQ, _KIND = (COLUMN_INDEX[name] for name in ("key", "value", "seq", "kind"))
 _SESSION, _ENTRY = COLUMN_INDEX["session_id"], COLUMN_INDEX["session_seq"]
@@ -38,15 +39,15 @@ _OF_A_QUEUE = (keys.QUEUE, keys.INFLIGHT)
 
 
 class ImportRefused(UserError):
-    """The runs are damaged, incomplete or of another cluster; nothing was changed."""
+    """The runs are damaged, incomplete or of another cluster; the store was not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Amount that was loaded, and where the former store is, if there was one."""
+    """Amount of loaded data, and the path of the former store, if there was one."""
 
     rows: int
-    finished: int  # left out
+    finished: int  # consumed entries that were omitted
     partitions: int
     sessions: int
     former: Path | None
@@ -68,11 +69,12 @@ def import_runs(
         store: The store's file; its node is stopped.
         identity: Cluster and node that the new store belongs to.
         settings: Of the store.
-        progress: Takes a line now and then.
-        any_cluster: Take runs of another cluster.
+        progress: Called with a line of text periodically.
+        any_cluster: Accept runs of another cluster.
+
     Raises:
         ImportRefused: With the file and the reason.
-        UserError: The node runs, or the disk refuses.
+        UserError: The node is running, or a disk operation failed.
     """
     manifest = _read(source)
     _check(manifest, identity[0], any_cluster=any_cluster)
@@ -114,7 +116,7 @@ def _read(source: Path) -> Manifest:
 
 
 def _check(manifest: Manifest, cluster: str, *, any_cluster: bool) -> None:
-    """Refuse what the manifest alone tells."""
+    """Validate the manifest itself."""
     name = f"manifest {manifest.manifest_no}"
     if manifest.cluster_id != cluster and not any_cluster:
         raise ImportRefused(f"{name} is of cluster {manifest.cluster_id!r}, the store of {cluster!r} (--any-cluster)")
@@ -130,7 +132,7 @@ def _check(manifest: Manifest, cluster: str, *, any_cluster: bool) -> None:
         if entry.partition >= manifest.ring.partitions:
             raise ImportRefused(f"{entry.path}: partition {entry.partition} of {manifest.ring.partitions}")
         if str(entry.partition) not in manifest.op_index:
-            raise ImportRefused(f"{entry.path}: the manifest does not say up to which operation it goes")
+            raise ImportRefused(f"{entry.path}: the manifest has no op_index of its partition")
 
 
 class _Loader:
@@ -146,10 +148,10 @@ class _Loader:
         self._batch: list[tuple[bytes, bytes | None]] = []
 
     def run(self, progress: Callable[[str], None]) -> None:
-        """Load everything.
+        """Load all partitions.
 
         Raises:
-            ImportRefused: A file is not what the manifest says, or a row is damaged or misplaced.
+            ImportRefused: A file differs from the manifest, or a row is damaged or misplaced.
         """
         numbers = self._manifest.partitions
         for done, number in enumerate(numbers, 1):
@@ -191,7 +193,10 @@ class _Loader:
             yield row[_KEY], row[_VALUE] or b""
 
     def _finished(self, entries: list[FileEntry]) -> dict[int, tuple[int, frozenset[int]]]:
-        """Return what each session has finished: up to, and gaps above; session rows sort behind their queues."""
+        """Return the consumed entries of each session: upper bound, and gaps above.
+
+        Session rows sort after their queues.
+        """
         import pyarrow.parquet as pq
 
         names = ["session_id", "seq", "acked_up_to", "acked_gaps"]
@@ -240,7 +245,7 @@ class _Loader:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Take the node's folder, as its process does."""
+    """Lock the node's folder, as its process does."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,8 +1,8 @@
-"""Rows of a partition as rows of an SSTable: which typed columns a stored value fills.
+"""Converts rows of a partition to rows of an SSTable, with their typed columns.
 
-An audit decodes no value, so what it needs stands in columns (``wire/sstable/schema.py`` lists them). Deadlines of
-the served clock become UTC ms here: the one moment that both clocks are looked at. A value that cannot be decoded is
-damage and raises; what is written out must be what it says. Source: docs/adr/0009-key-order-and-sstables.md.
+An audit decodes no value, so the data that it needs is in columns (``wire/sstable/schema.py`` lists them). Deadlines
+of the served clock become UTC ms here, the only place that uses both clocks. A value that cannot be decoded is damage
+and raises an error. Source: docs/adr/0009-key-order-and-sstables.md.
 """
 
 import struct
@@ -24,7 +24,7 @@ from wire.sstable.schema import Row, RowKind
 
 __all__ = ["NOT_EXPORTED", "RowReader"]
 
-NOT_EXPORTED = (keys.LOCAL, keys.LOG)  # about one copy, or a copy of what stands in other rows
+NOT_EXPORTED = (keys.LOCAL, keys.LOG)  # about one copy only, or a copy of other rows
 OTHER, SESSION, SUBSCRIPTION, QUEUED, INFLIGHT_OUT, INFLIGHT_IN, WILL, RETAINED, ORIGIN_WATERMARK, BODY = map(
     int, RowKind
 )
@@ -45,13 +45,13 @@ _NOTHING = (None,) * 9
 
 
 class RowReader:
-    """Turns stored rows of one partition into rows of a run.
+    """Converts stored rows of one partition to rows of a run.
 
     Args:
         partition: Its number.
-        now_ms: UTC ms that stand for the served clock's ``served_ms``.
-        served_ms: The served clock at that moment.
-        session_row: Reads a session row that was not seen before the rows that name the session.
+        now_ms: UTC ms that correspond to ``served_ms``.
+        served_ms: The served clock at that time.
+        session_row: Reads a session row that was not converted before its session's other rows.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class RowReader:
         """Return the row of a run.
 
         Raises:
-            msgspec.DecodeError, struct.error: The value is not what its key says.
+            msgspec.DecodeError, struct.error: The value does not match its key's kind.
         """
         return self.rows(((key, value),), seq, epoch)[0]
 
     def rows(self, found: Sequence[tuple[bytes, bytes]], seq: int, epoch: int) -> list[Row]:
         """Return the rows of stored (key, value), all of one operation, in their order.
 
-        Queued messages, most rows of a store, are made here: two calls per row are a third of what a row costs.
+        Queued messages, most rows of a store, are inlined: two calls per row are a third of a row's cost.
 
         Raises:
-            msgspec.DecodeError, struct.error: A value is not what its key says.
+            msgspec.DecodeError, struct.error: A value does not match its key's kind.
         """
         partition, offset_ms, tail, readers = self._partition, self._offset_ms, seq.to_bytes(8, "big"), self._readers
         queue, ids, head = keys.QUEUE, _PAIR.unpack_from, ENTRY_HEAD.unpack_from
@@ -111,7 +111,7 @@ class RowReader:
         return rows
 
     def tombstone(self, key: bytes, seq: int, epoch: int) -> Row:
-        """Return the row that says that a key is gone, with what the key itself tells."""
+        """Return the tombstone of a key, with the columns that the key itself provides."""
         kind = key[2:3]
         crc = crc32(seq.to_bytes(8, "big"), crc32(key))
         number = int.from_bytes(key[3:11], "big")

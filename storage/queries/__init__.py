@@ -1,11 +1,11 @@
-"""Looks at a storage node: sessions, queues, retained messages, copies, a bounded number at a time.
+"""Operators' queries at a storage node: sessions, queues, retained messages, copies, bounded per iteration.
 
-Owns: What is read of this node's partitions to answer looks.
+Owns: the row sources of this node's partitions.
 
-Doors: ``sources`` joins what each kind of look shows.
+Entry points: ``sources`` joins the resources of all kinds.
 
-Always holds: A look changes nothing, and reads of the disk only the rows that it shows. Only what this node is primary
-of is shown, but for copies.
+Invariant: a query changes no state and reads only its rows from disk. Except for copies, only partitions with this
+node as primary are listed.
 
 May import: storage.state, storage.messages, storage.sessions, storage.replication, storage.hosting.
 """

@@ -1,4 +1,4 @@
-"""Copies of partitions at this node, sessions that do not follow, and drops by reason."""
+"""Copies of partitions at this node, slow sessions, and drops by reason."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class _Copy(NamedTuple):
 
 
 class _Slow(NamedTuple):
-    """One session, by one figure."""
+    """One session with one metric."""
 
     hosted: HostedPartition
     session: DurableSession
@@ -38,7 +38,7 @@ class _Slow(NamedTuple):
 def copy_sources(
     shown: QueryRows, placements: Placements, counts: Callable[[], Mapping[str, int]]
 ) -> dict[str, RowSource]:
-    """Return the looks at copies, slow sessions and drops."""
+    """Return the row sources of copies, slow sessions and drops."""
 
     def copies(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         (after,) = ask.numbers(1)
@@ -93,13 +93,13 @@ def _slow_columns(shown: QueryRows) -> Columns:
 
 
 def lag_ops(hosted: HostedPartition) -> int:
-    """Return how many operations the slowest copy that counts has not on its disk."""
+    """Return how many operations the slowest in-sync copy has not written to disk."""
     partition = hosted.partition
     synced, newest = partition.synced, partition.meta.op_index
     slowest = newest
     for name in partition.replicas:
         has = synced.get(name, 0)
-        if has < slowest:  # no call of min: this is asked for each partition of a page
+        if has < slowest:  # no call of min: this runs for each partition of a page
             slowest = has
     return newest - slowest
 

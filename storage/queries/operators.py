@@ -1,4 +1,4 @@
-"""Operators at a storage node's core: their looks. Verbs are the service's (``storage/service.py``)."""
+"""Operators at a storage node's core: their queries. The service handles commands (``storage/service.py``)."""
 
 from collections.abc import Callable
 
@@ -26,10 +26,11 @@ class StorageOperators:
 
     Args:
         node: Its name.
-        turn: Time, and the way out.
+        turn: Time, and frames to send.
+        sources: Row sources by resource.
         traces: Its traces.
-        journal: Where refused orders are written down.
-        map_epoch: Of the map as this node has it.
+        journal: Records refused orders.
+        map_epoch: Of the map that this node has applied.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class StorageOperators:
         journal: Journal,
         map_epoch: Callable[[], int],
     ) -> None:
-        self.audit: Callable[[AuditRecord], None] = lambda _: None  # the service puts the node's audit here
+        self.audit: Callable[[AuditRecord], None] = lambda _: None  # replaced by the service with the node's audit log
         self._turn = turn
         self._journal = journal
         self._traces = traces
@@ -50,7 +51,7 @@ class StorageOperators:
         self.desk.traces = traces
 
     def take(self, peer: PeerKey, message: Query | StartTrace | StopTrace) -> None:
-        """Take a look, which is answered at the end of a turn, or an order about a trace."""
+        """Accept a query, which is answered at the end of an iteration, or process a trace request."""
         operator = operator_of(peer)
         role = operator.role.name.lower() if operator is not None else ""
         if isinstance(message, Query):
@@ -59,7 +60,7 @@ class StorageOperators:
             self._turn.tell(peer.node, self._traces.asked(self._turn.now, role, message))
 
     def allow(self, router: str, order: OrderNode) -> bool:
-        """Judge an order once more, whatever the router said; one that is refused is answered and written down."""
+        """Authorize an order independently of the router; a refused one is answered and recorded."""
         refusal = refusal_of(order)
         if not order.dry_run:
             self.audit(order_record(order, router, refusal))
@@ -69,23 +70,23 @@ class StorageOperators:
         return not refusal
 
     def ordered(self, router: str, order: OrderNode) -> None:
-        """Take an order about a trace that a router has judged and passed on."""
+        """Process an order about a trace that a router has authorized and forwarded."""
         self._turn.tell(router, self._traces.ordered(self._turn.now, order))
 
     def heard(self, told: RunningTrace) -> None:
-        """Take what an edge says of a trace that runs."""
+        """Process an edge's report about a running trace."""
         self._traces.heard(self._turn.now, told)
 
     def turn(self, now: float) -> None:
-        """Answer looks at the end of a turn, and end traces whose time is over."""
+        """Answer queries at the end of an iteration, and end expired traces."""
         if now >= self._traces.next_deadline():
             self._traces.step(now)
         self.desk.turn(now)
 
     def next_deadline(self) -> float:
-        """Return when ``turn`` has something to do."""
+        """Return when ``turn`` has work."""
         return min(self.desk.next_deadline(), self._traces.next_deadline())
 
     def gone(self, peer: PeerKey) -> None:
-        """Forget an operator whose link ended."""
+        """Remove an operator whose link ended."""
         self.desk.gone(peer.node)

@@ -1,4 +1,4 @@
-"""This node's partitions as looks see them: those that it serves, their clocks, ages of queues, names of origins."""
+"""This node's partitions for queries: serving partitions, their clocks, ages of queues, names of origins."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,10 +22,10 @@ class QueryRows:
 
     Args:
         node: Its name.
-        hosted: Partitions whose primary it is.
-        cluster_map: The map as it has it.
-        served_ms: The served clock of one of them now.
-        utc_ms: Milliseconds since the epoch.
+        hosted: Partitions with this node as primary.
+        cluster_map: Returns the map that this node has applied.
+        served_ms: Returns the current served clock of one of them.
+        utc_ms: Returns milliseconds since the epoch.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class QueryRows:
         self._sessions: dict[int, OrderedKeys[int]] = {}  # by partition
 
     def from_partition(self, number: int) -> Iterator[HostedPartition]:
-        """Yield the partitions from a number on that serve."""
+        """Yield the serving partitions from a number on."""
         for found in sorted(self._hosted):
             hosted = self._hosted.get(found)
             if found >= number and hosted is not None and hosted.serving:
                 yield hosted
 
     def numbers(self) -> list[int]:
-        """Return the partitions whose primary this node is."""
+        """Return the partitions with this node as primary."""
         return list(self._hosted)
 
     def hosted_now(self, number: int) -> HostedPartition | None:
-        """Return a partition whose primary this node is, None if it is not."""
+        """Return a partition with this node as primary, else None."""
         return self._hosted.get(number)
 
     def of_client(self, client_id: str) -> HostedPartition:
@@ -89,7 +89,7 @@ class QueryRows:
     def sessions_behind(
         self, partition: int, number: int, now: float
     ) -> Iterator[tuple[HostedPartition, DurableSession]]:
-        """Yield sessions behind a place, by partition and number."""
+        """Yield sessions after a cursor, by partition and number."""
         for hosted in self.from_partition(max(0, partition)):
             found = hosted.partition.number
             sessions = hosted.partition.sessions
@@ -111,13 +111,13 @@ class QueryRows:
     # --- queues
 
     def entry(self, hosted: HostedPartition, session: DurableSession, session_seq: int) -> QueueEntry | None:
-        """Return an entry of a queue as it is stored, None if it is gone."""
+        """Return a stored entry of a queue, None if it is deleted."""
         partition = hosted.partition
         value = partition.get(keys.queue_key(partition.number, session.number, session_seq))
         return decode_entry(session_seq, value) if value is not None else None
 
     def head_arrival(self, hosted: HostedPartition, session: DurableSession) -> int | None:
-        """Return when the oldest message of a queue came, 0 if nobody knows, None for an empty queue."""
+        """Return the arrival of a queue's oldest message, 0 if unknown, None for an empty queue."""
         session_seq = oldest_seq(session)
         if session_seq is None:
             return None
@@ -126,28 +126,28 @@ class QueryRows:
         return outline_entry(value)[5] if value is not None else 0
 
     def age_s(self, hosted: HostedPartition, arrived: int | None) -> float | None:
-        """Return the age of an arrival; of one that nobody knows, how long this node has served its partition."""
+        """Return the age of an arrival; if that is unknown, how long this node has served its partition."""
         if arrived is None:
             return None
         return max(0, self.served_ms(hosted.partition.number) - (arrived or hosted.served_from_ms)) / 1000
 
     def utc_of(self, hosted: HostedPartition, served_ms: int) -> int:
-        """Return a moment of a partition's served clock in UTC, milliseconds; too late if nobody served meanwhile."""
+        """Convert a served-clock time of a partition to UTC, milliseconds; too late if it was not served meanwhile."""
         number = hosted.partition.number
         now_ms = self.served_ms(number)
         return self._moments.utc_of(min(served_ms, now_ms), now_ms, number)
 
     def away_s(self, hosted: HostedPartition, session: DurableSession) -> float | None:
-        """Return for how long a session has no connection; None of one that has, or that never expires."""
+        """Return for how long a session has had no connection; None if it has one, or if it never expires."""
         if session.edge or session.deadline == NEVER or session.expiry_s == NEVER_EXPIRES:
             return None
         left_s = (session.deadline - self.served_ms(hosted.partition.number)) / 1000
         return max(0.0, session.expiry_s - left_s)
 
     def follows_not_since_ms(self, hosted: HostedPartition, session: DurableSession) -> int | None:
-        """Return since when a session does not follow, UTC: without its client, with a full window, behind its oldest.
+        """Return since when a session has been slow, UTC: disconnected, window full, or an old queue head.
 
-        None where nobody knows.
+        None if unknown.
         """
         served_ms = self.served_ms(hosted.partition.number)
         away_s = self.away_s(hosted, session)
@@ -159,7 +159,7 @@ class QueryRows:
         return self.utc_of(hosted, entry.arrived) if entry is not None and entry.arrived else None
 
     def oldest_s(self, hosted: HostedPartition) -> float | None:
-        """Return the age of the oldest queued message of a partition, None where nothing is queued."""
+        """Return the age of the oldest queued message of a partition, None if its queues are empty."""
         partition = hosted.partition
 
         def head(session: DurableSession) -> int | None:
@@ -173,7 +173,7 @@ class QueryRows:
 
 
 def oldest_seq(session: DurableSession) -> int | None:
-    """Return the oldest entry of a queue that still has its row: what is released has none."""
+    """Return the oldest entry of a queue that still has its row; released entries have none."""
     for session_seq, flight in (session.made("inflight") or {}).items():
         if flight.state != STATE_RELEASED:
             return int(session_seq)
@@ -181,7 +181,7 @@ def oldest_seq(session: DurableSession) -> int | None:
 
 
 def first_waiting_seq(session: DurableSession) -> int | None:
-    """Return the oldest entry that has not gone to the client's edge: it waits for room in the window."""
+    """Return the oldest entry that was not sent to the client's edge: it waits for an open window."""
     for session_seq, flight in (session.made("inflight") or {}).items():
         if not flight.out and flight.state != STATE_RELEASED:
             return int(session_seq)

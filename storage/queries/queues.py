@@ -1,4 +1,4 @@
-"""Queues, messages under way, and subscriptions of durable sessions."""
+"""Queues, messages in flight, and subscriptions of durable sessions."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ class _Subscribed(NamedTuple):
 
 
 def queue_sources(shown: QueryRows) -> dict[str, RowSource]:
-    """Return the looks at queues, at what is under way, and at subscriptions."""
+    """Return the row sources of queues, in-flight messages and subscriptions."""
 
     def queue(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         hosted, session = shown.session_of(ask.where["client_id"])

@@ -1,4 +1,4 @@
-"""Sessions at their partitions' primary, and one session with all that may keep its queue from moving."""
+"""Sessions at their partitions' primary, and one session with all states that may block its queue."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class SingleSession(NamedTuple):
 
 
 def session_sources(shown: QueryRows) -> dict[str, RowSource]:
-    """Return the looks at sessions."""
+    """Return the row sources of sessions."""
 
     def total() -> int:
         return sum(len(hosted.partition.sessions) for hosted in shown.from_partition(0))
@@ -52,7 +52,7 @@ def session_sources(shown: QueryRows) -> dict[str, RowSource]:
 
 
 def _of(read: Any) -> Any:
-    """Return a column that is read from a durable session, and unknown of a connection without one."""
+    """Return a column that is read from a durable session; null for a connection without one."""
     return lambda one: read(one.session) if one.session is not None else None
 
 
@@ -199,7 +199,7 @@ def _columns_of_one(shown: QueryRows) -> Columns:
 
 
 def _queue_most(one: SingleSession) -> tuple[int, int]:
-    """Return how many messages and bytes a session's queue may have."""
+    """Return the bounds of a session's queue in messages and bytes."""
     settings = one.hosted.partition.settings
     most = settings.queue_messages_max, settings.queue_bytes_max
     return one.session.queue_most(*most) if one.session is not None else most

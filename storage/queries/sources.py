@@ -1,4 +1,4 @@
-"""Everything that a storage node shows to operators, by kind of look."""
+"""All resources that a storage node serves to operators."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,7 +22,7 @@ def storage_sources(
     served_ms: Callable[[int], int],
     counts: Callable[[], Mapping[str, int]],
 ) -> dict[str, RowSource]:
-    """Return the sources of a storage node's desk."""
+    """Return the row sources of a storage node's query server."""
     shown = QueryRows(node, placements.hosted, cluster_map, served_ms, lambda: placements.journal.utc_ms())
     return {
         **session_sources(shown),

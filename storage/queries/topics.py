@@ -1,4 +1,4 @@
-"""Retained messages, the durable subscriptions that a topic meets, and shared groups of stored sessions."""
+"""Retained messages, the durable subscriptions that match a topic, and shared groups of stored sessions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -24,12 +24,12 @@ __all__ = ["topic_sources"]
 TOPICS_AT_ONCE = 64  # of the index, in one step
 NEAR_MAX = 20
 MEMBERS_MAX = 100
-LIMITS = Limits(control_characters=True)  # an edge has judged what the client wrote
-PAYLOAD_BYTES_MAX = 200 * 1024  # of one retained message, below the bound of an answer
+LIMITS = Limits(control_characters=True)  # an edge has validated the client's properties
+PAYLOAD_BYTES_MAX = 200 * 1024  # of one retained message, below the bound of a reply
 
 
 class _Retained:
-    """A retained message; its row is read when a column wants it."""
+    """A retained message; its row is read on first access."""
 
     __slots__ = ("_row", "hosted", "known", "topic")
 
@@ -50,7 +50,7 @@ class _Retained:
 
 
 class _Match(NamedTuple):
-    """A subscription that a topic meets; without a session a filter that it nearly meets."""
+    """A subscription that matches a topic; without a session a filter that nearly matches."""
 
     hosted: HostedPartition
     session: DurableSession | None
@@ -62,7 +62,7 @@ class _Match(NamedTuple):
 
 
 def topic_sources(shown: QueryRows) -> dict[str, RowSource]:
-    """Return the looks at retained messages, matches and shared groups."""
+    """Return the row sources of retained messages, matches and shared groups."""
 
     def retained_total() -> int:
         return sum(len(hosted.retained) for hosted in shown.from_partition(0))
@@ -101,12 +101,12 @@ def _retained(shown: QueryRows, ask: RowScan) -> Iterator[tuple[Place, Any]]:
 def _some(
     hosted: HostedPartition, wanted: str, behind: str | None
 ) -> tuple[list[tuple[str, tuple[int, int, int, str] | None]], str | None]:
-    """Return some retained topics behind one, and where to go on; None at the end."""
+    """Return some retained topics after a cursor, and the next cursor; None at the end."""
     if wanted:
         page = hosted.retained.page(wanted, behind, TOPICS_AT_ONCE)
         found: list[Any] = list(page.found)
         if page.after is not None and (not found or found[-1][0] != page.after):
-            found.append((page.after, None))  # visited, and no row
+            found.append((page.after, None))  # visited, without a row
         return found, page.after
     topics, after = hosted.retained.topics(behind, TOPICS_AT_ONCE)
     return [(topic, hosted.retained.known(topic)) for topic in topics], after
@@ -201,7 +201,7 @@ def _of_partition(hosted: HostedPartition, topic: str, where: Mapping[str, str])
 
 
 def _near(hosted: HostedPartition, topic: str) -> list[str]:
-    """Return filters that miss a topic by one level: longer, shorter, or another word at one place."""
+    """Return filters that miss a topic by one level: longer, shorter, or with one different level."""
     levels = topic.split("/")
     found: list[str] = []
     for name in hosted.partition.trie.filters():
@@ -217,7 +217,7 @@ def _near(hosted: HostedPartition, topic: str) -> list[str]:
 def _why(
     hosted: HostedPartition, session: DurableSession, subscription: SessionSubscription, where: Mapping[str, str]
 ) -> str:
-    """Return why a session does not get a message, "" if it does."""
+    """Return the reason why a session does not get a message, "" if it does."""
     settings = hosted.partition.settings
     if session.deadline == ENDING:
         return "ending"

@@ -1,12 +1,11 @@
-"""One node's LSM store: transactions, syncs, page sums, damage, and what to do about each error.
+"""One node's LSM store: transactions, syncs, page checksums, damage detection, and error handling.
 
-Owns: Files of the store and the small ones beside it that tell what it must hold; group commit; stores that were put
-aside.
+Owns: the files of the store and the marker files beside it; group commit; quarantined stores.
 
-Doors: ``store.Store`` opens, reads and commits; ``group_committer`` runs commits and syncs; ``errors`` names what a
-caller must do.
+Entry points: ``store.Store`` opens, reads and commits; ``group_committer`` runs commits and syncs; ``errors`` defines
+the required reaction to each error.
 
-Always holds: Nothing is acknowledged after a failed sync. A store that lacks what was acknowledged does not serve.
+Invariant: no operation is acknowledged after a failed sync. A store that lacks acknowledged operations does not serve.
 
 May import: conf, wire's plain types and the keys of storage.state; nothing else of storage.
 """

@@ -1,12 +1,12 @@
-"""The "acknowledged up to" marker: a small file beside the store that knows how far acknowledgements went.
+"""The "acknowledged up to" marker: a small file beside the store with the number of the last acknowledged commit.
 
-A flipped bit in the write-ahead log ends recovery early and without a word; a zeroed header opens as an empty store.
-The marker is written before an acknowledgement leaves, so a store that recovers less than the marker says is short.
+A flipped bit in the write-ahead log ends recovery early without an error; a zeroed header opens as an empty store. The
+marker is written before an acknowledgement leaves, so a store that recovers fewer commits is incomplete.
 
-Three slots in different pages, each with a CRC: one is durable, one may be in a running sync, one is rewritten, so a
-whole one is on the disk whatever a power loss does. A write without a sync already survives the death of the process;
-syncs come in groups, so after a power loss the marker may be a group behind. It is never ahead: it is written after
-the log's sync.
+The file has three slots in different pages, each with a CRC. One is durable, one may be in a running sync, one is
+being rewritten, so a valid one survives every power loss. A write without a sync survives the death of the process.
+Syncs are grouped, so after a power loss the marker may be one group behind. It is never ahead, because it is written
+after the log's sync.
 """
 
 import os
@@ -41,7 +41,7 @@ class AckedMarker:
         """Write a new marker at 0 and sync it; the caller syncs the folder.
 
         Args:
-            path: Replaced if it exists: the caller knows that no store stands behind it.
+            path: Replaced if it exists: the caller has checked that no store belongs to it.
             store_id: 16 random bytes that tie marker and store together.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -56,10 +56,10 @@ class AckedMarker:
 
     @classmethod
     def open(cls, path: Path) -> "AckedMarker":
-        """Read the newest whole slot.
+        """Read the newest valid slot.
 
         Raises:
-            StoreDamaged: Neither slot is whole.
+            StoreDamaged: No slot is valid.
             FileNotFoundError: There is no marker.
         """
         data = path.read_bytes()
@@ -73,7 +73,7 @@ class AckedMarker:
         return marker
 
     def write(self, acked_up_to: int) -> None:
-        """Raise the marker; survives the process from here on, the power supply after the next sync."""
+        """Raise the marker; it survives the process from here on, and a power loss after the next sync."""
         if acked_up_to > self.acked_up_to:
             self.acked_up_to = acked_up_to
             os.pwrite(self._descriptor, _encode(self.store_id, acked_up_to), _SLOT_OFFSETS[self._slot])
@@ -88,7 +88,7 @@ class AckedMarker:
         os.fdatasync(self.begin_sync())
 
     def close(self) -> None:
-        """Release the file without a sync."""
+        """Close the file without a sync."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Takes a store's checkpoints through their steps: the syncs of each on a thread, then the next one in the loop."""
+"""Runs the steps of a store's checkpoints: syncs on a thread, everything between them in the loop."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ class Checkpointer:
 
     def __init__(self, store: KeyValueStore, syncs: Syncs, ended: Callable[[], None]) -> None:
         """Args:
-        store: Says what is to be synced.
-        syncs: A thread for it, not that of the commits: those wait for no checkpoint.
+        store: Returns the files to sync.
+        syncs: A thread of its own: commits must not wait for a checkpoint.
         ended: Called when a checkpoint has ended.
         """
         self._store = store
@@ -27,7 +27,7 @@ class Checkpointer:
             self._begin(self._store.checkpoint())
 
     async def run(self) -> None:
-        """Go on whenever a step is synced, until cancelled. Raises StoreError."""
+        """Continue whenever a step is synced, until cancelled. Raises StoreError."""
         await self._syncs.attend(self._step_synced)
 
     def _step_synced(self) -> None:
@@ -41,5 +41,5 @@ class Checkpointer:
         self._step = step
 
     def close(self) -> None:
-        """Wait for a sync that runs; what is left of a checkpoint is done by whoever closes the store."""
+        """Wait for a running sync; closing the store completes an unfinished checkpoint."""
         self._syncs.close()

@@ -1,8 +1,8 @@
-"""Whether a store began empty and the map has not heard of that yet: a file beside it.
+"""Marker file beside a store that began empty, until the map records that.
 
-A store that was created just now has nothing of what its node ever acknowledged, and says so when it registers. If that
-incarnation ends first, the next one finds a store like any other: without this file it would be taken for whole, made
-primary while the other copies are away, and they would be made anew from nothing.
+A new store has none of the operations that its node ever acknowledged, and the node reports that when it registers. If
+that incarnation ends first, the next one finds an ordinary store. Without this file it would count as whole and could
+become primary while the other copies are down; these would then be rebuilt from an empty store.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ class CreatedMarker:
     """The file of one node.
 
     Args:
-        folder: Where the store lies.
+        folder: The store's folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,15 +24,15 @@ class CreatedMarker:
 
     @property
     def stands(self) -> bool:
-        """Whether the map has not heard of the store's beginning."""
+        """Whether the map has not recorded the store's creation yet."""
         return self._path.exists()
 
     def write(self) -> None:
-        """A store is about to be created: on the disk before it is."""
+        """Write the file durably before the store is created."""
         self._path.touch()
         sync_folder(self._path.parent)
 
     def remove(self) -> None:
-        """The map lists an incarnation that began with this store, and no role of one that is gone."""
+        """Remove the file: the map lists an incarnation that began with this store, and no role of an earlier one."""
         self._path.unlink()
         sync_folder(self._path.parent)

@@ -1,7 +1,7 @@
-"""Errors of a store, by what must be done about each.
+"""Errors of a store by the required reaction.
 
-``StoreError`` is refused work: the store is whole and goes on. ``StoreUnverified`` is a store that must not serve until
-it is repaired from a replica. ``StoreFatal`` ends the process: nothing read or written after it proves anything.
+``StoreError`` is a refused request: the store is valid and continues. ``StoreUnverified``: the store must not serve
+until it is repaired from a replica. ``StoreFatal`` ends the process: later reads and writes are unreliable.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """Root of what a store raises."""
+    """Base class of a store's errors."""
 
 
 class StoreClosed(StoreError):
@@ -46,15 +46,15 @@ class StoreUnavailable(StoreError):
 
 
 class ValueTooLarge(StoreError):
-    """A key or value above the limit; larger bodies are cut into pieces by ``storage/messages/bodies.py``."""
+    """A key or value above the limit; ``storage/messages/bodies.py`` divides larger bodies into pieces."""
 
 
 class StoreFull(StoreError):
-    """Free space is below the floor; nothing of the batch was written. Reads, and batches that reclaim, go on."""
+    """Free space is below the floor; the batch was not written. Reads, and batches that free space, continue."""
 
     def __init__(self, free_bytes: int, floor_bytes: int) -> None:
         super().__init__(
-            f"store refuses writes: {free_bytes} bytes free, floor {floor_bytes}: make room, or lower "
+            f"store refuses writes: {free_bytes} bytes free, floor {floor_bytes}: free disk space, or lower "
             "storage.free_space_floor_bytes and storage.free_space_floor_percent"
         )
         self.free_bytes = free_bytes
@@ -62,10 +62,11 @@ class StoreFull(StoreError):
 
 
 class BatchUnknown(StoreError):
-    """The library failed inside a transaction; the store was reopened and is whole, the batch may be in it or not.
+    """The library failed inside a transaction; the store was reopened and is valid, with or without the batch.
 
     Attributes:
-        transaction_no: Number the batch would have had; it is in the store if ``Store.transaction_no`` is not below it.
+        transaction_no: Number the batch would have had; it is in the store if ``Store.transaction_no`` is not below
+          it.
     """
 
     def __init__(self, transaction_no: int, reason: str) -> None:
@@ -74,7 +75,7 @@ class BatchUnknown(StoreError):
 
 
 class StoreUnverified(StoreError):
-    """The store is not what was acknowledged; rebuild it from a replica, or quarantine it and start empty."""
+    """The store lacks acknowledged data or is damaged; rebuild it from a replica, or quarantine it and start empty."""
 
 
 class StoreMismatch(StoreUnverified):
@@ -108,11 +109,11 @@ class StoreIncomplete(StoreUnverified):
 
 
 class StoreFatal(StoreError):
-    """The process must end without acknowledging anything more."""
+    """The process must end without another acknowledgement."""
 
 
 class SyncFailed(StoreFatal):
-    """A sync returned an error. The kernel may have dropped the pages: trying again would prove nothing."""
+    """A sync returned an error. The kernel may have dropped the pages, so a retry is unreliable."""
 
 
 class StoreFailed(StoreFatal):
@@ -120,7 +121,7 @@ class StoreFailed(StoreFatal):
 
 
 def damage_in(error: BaseException) -> StoreDamaged | StoreIncomplete | None:
-    """Return what a store lacks, from an error, the errors of a group, or what caused them."""
+    """Return the damage of a store from an error, the errors of a group, or their causes."""
     if isinstance(error, StoreDamaged | StoreIncomplete):
         return error
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__,)
@@ -129,7 +130,7 @@ def damage_in(error: BaseException) -> StoreDamaged | StoreIncomplete | None:
 
 @contextlib.contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Translate what the system says while opening."""
+    """Translate system errors while opening."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""When submitted writes become a transaction, when the log is synced, and which of them are durable.
+"""Decides when submitted writes become a transaction, when the log is synced, and which batches are durable.
 
-Pure logic: the transaction and the sync are done by ``storage/store/group_committer.py``. Pipelined one deep: while one
-sync runs, one more transaction may be committed; it is durable only after a sync that started after its commit. A lone
+Pure logic; ``storage/store/group_committer.py`` runs transactions and syncs. The pipeline is one deep: while one sync
+runs, one more transaction may be committed; it is durable only after a sync that started after its commit. A single
 writer never waits. Under load a sync starts at most once per delay, so that batches grow instead of syncs.
 """
 
@@ -21,21 +21,21 @@ _MEAN_WEIGHT = 0.25  # of the newest batch in the running mean of rows per batch
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """Operations of one turn of the loop; the rows of each are committed together and in this order."""
+    """Operations of one loop iteration; the rows of each are committed together and in this order."""
 
     operations: Sequence[Batch]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The batch handed out last is in the store, under this number."""
+    """The last returned batch is in the store, under this number."""
 
     transaction_no: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogSynced:
-    """The sync that was asked for has ended; it covers commits up to this number."""
+    """The requested sync has ended; it covers commits up to this number."""
 
     transaction_no: int
 
@@ -51,11 +51,11 @@ class GroupCommitReady:
 
     Attributes:
         durable: Batches up to this number are durable now; None if that did not change.
-        durable_transaction_no: The transaction that made it so, for the marker.
-        transaction: Rows of all batches that go in it; None if nothing is to be committed.
+        durable_transaction_no: The transaction that made them durable, for the marker.
+        transaction: Rows of all batches that go in it; None if there is no commit.
         sync: Start a sync of the newest commit.
         marker: That sync covers the marker.
-        deadline: When to come back with ``CommitWaited`` if nothing else happens.
+        deadline: When to call with ``CommitWaited`` if there is no other event.
     """
 
     durable: int | None
@@ -67,16 +67,16 @@ class GroupCommitReady:
 
 
 class GroupCommit:
-    """Batches of one store; every event is answered with what is to be done now."""
+    """Batches of one store; each event returns the work to do now."""
 
     def __init__(self, settings: GroupCommitSettings) -> None:
         self.settings = settings
         self.submitted = 0  # batches so far; they are numbered from 1
         self.durable = 0  # of them
-        self.backlog_bytes = 0  # submitted and not handed out
+        self.backlog_bytes = 0  # submitted and not returned for commit
         self._waiting: deque[tuple[Batch, int]] = deque()  # with bytes
         self._waiting_rows = 0
-        self._handed_out = 0  # batches that went into a transaction
+        self._handed_out = 0  # batches returned in a transaction
         self._committing = False
         self._committed: deque[tuple[int, int]] = deque()  # (transaction_no, last batch), not yet durable
         self._syncing = False
@@ -95,13 +95,13 @@ class GroupCommit:
         crowded: bool = False,
         held: bool = False,
     ) -> GroupCommitReady:
-        """Take one event.
+        """Process one event.
 
         Args:
             now: Seconds on a monotonic clock.
-            event: What happened.
-            crowded: The store has no room for a commit beside others that are not durable.
-            held: Nor for any; an event comes when it has.
+            event: The event.
+            crowded: The store has no space for a commit beside others that are not durable.
+            held: It has no space for any commit; an event follows when it has.
         """
         self._crowded, self._held = crowded, held
         durable_transaction_no = 0
@@ -145,13 +145,13 @@ class GroupCommit:
         return now >= self._commit_at()
 
     def _has_to_wait(self) -> bool:
-        """Return whether a sync comes first: a batch is ahead of the one under way already, or the store is crowded."""
+        """Return whether a sync comes first: the pipeline is full, or the store is crowded."""
         if self._held or not self._committed:
             return self._held
         return self._crowded or not self._syncing or self._committed[-1][0] > self._synced_up_to
 
     def _commit_at(self) -> float:
-        """When the waiting rows are to be committed, if the pipeline lets them."""
+        """Return when the waiting rows are committed, if the pipeline allows it."""
         settings = self.settings
         if self._waiting_rows >= settings.batch_ops or self.backlog_bytes >= settings.batch_bytes:
             return -math.inf

@@ -1,7 +1,7 @@
-"""The shell of group commit: transactions in the turn that submits them, syncs beside the loop, then who waits is told.
+"""The shell of group commit: transactions in the submitting iteration, syncs beside the loop, then notifications.
 
-lsm-db keeps the interpreter lock in every call, so a thread would not help it; syncs run on one that never takes that
-lock (``log_syncs``). A failed sync ends the process: the error leaves ``run`` and nothing may be acknowledged after it.
+lsm-db holds the interpreter lock in every call, so a thread would not help. Syncs run on a thread that never takes
+that lock (``log_syncs``). A failed sync ends the process: the error leaves ``run``, and no acknowledgement may follow.
 """
 
 import math
@@ -19,11 +19,11 @@ from storage.store.settings import GroupCommitSettings
 
 __all__ = ["GATHERED_MAX", "GroupCommitter"]
 
-GATHERED_MAX = 3  # batches that wait for more of a loop that has more to do: some milliseconds
+GATHERED_MAX = 3  # batches that wait for more from a busy loop: some milliseconds
 
 
 class GroupCommitter:
-    """Collects the writes of a service for one store; see ``GroupCommit`` for when they are committed.
+    """Collects the writes of a service for one store; ``GroupCommit`` decides when they are committed.
 
     Attributes:
         commits: Transactions so far.
@@ -56,8 +56,8 @@ class GroupCommitter:
         self._syncs = syncs or LogSyncs()
         self._then = then
         self._checkpointer = Checkpointer(store, checkpoint_syncs or LogSyncs(wait_s=0.0), self._checkpoint_ended)
-        self._synced_to = 0  # transaction_no that the sync under way makes durable
-        self._batches: list[Batch] = []  # of this turn of the loop
+        self._synced_to = 0  # transaction_no that the running sync makes durable
+        self._batches: list[Batch] = []  # of this loop iteration
         self._submitted = 0
         self._serving = False
         self._deadline = math.inf
@@ -68,7 +68,7 @@ class GroupCommitter:
 
     @property
     def congested(self) -> bool:
-        """Whether the disk is behind: take nothing of edges and backups that would be written.
+        """Whether the disk is congested: events of edges and backups that need writes must wait.
 
         ``on_durable`` or ``then`` are called when that may have ended.
         """
@@ -76,15 +76,14 @@ class GroupCommitter:
 
     @property
     def durable(self) -> int:
-        """Batches up to this number are durable."""
+        """Number of the newest durable batch."""
         return self._core.durable
 
     def submit(self, rows: Batch, *, more: bool = False) -> int:
-        """Add the rows of one operation, and commit them if it is time; return its number, ascending by one.
+        """Add the rows of one operation, and commit them if it is due; return its number, ascending by one.
 
-        Where ``more`` is about to be submitted they may wait for that, some batches together, unless a sync ends.
-
-        Ask ``store.require_room`` before the operation is ordered: what was submitted is written whatever the floor.
+        With ``more`` a few batches may wait to be committed together, unless a sync ends. Call ``store.require_room``
+        before an operation gets its number: submitted rows are written whatever the floor is.
         """
         self._batches.append(rows)
         self._submitted += 1
@@ -93,7 +92,7 @@ class GroupCommitter:
         return self._submitted
 
     async def wait_durable(self, batch: int) -> None:
-        """Wait until a batch is durable; as long as the disk takes."""
+        """Wait until a batch is durable, without a timeout: the disk decides."""
         if self._serving and self._batches:
             self._round()
         while self._core.durable < batch:
@@ -124,10 +123,10 @@ class GroupCommitter:
             self._syncs.close()
             self._checkpointer.close()
         if self._failure is not None:
-            raise self._failure  # out here, so that it does not come in an exception group
+            raise self._failure  # outside the nursery, so that it is not in an exception group
 
     async def _take_ends(self, attend: Callable[[], Awaitable[None]]) -> None:
-        """Go on whenever a sync ends."""
+        """Continue whenever a sync ends."""
         try:
             await attend()
         except StoreError as error:
@@ -141,11 +140,11 @@ class GroupCommitter:
             self._go_on()
 
     def _checkpoint_ended(self) -> None:
-        self._round()  # what the checkpoint held up
+        self._round()  # commits that the checkpoint held
         self._go_on()
 
     async def _wait_deadlines(self) -> None:
-        """Go on when it is time, until something failed."""
+        """Run a round at each deadline until an error."""
         while self._failure is None:
             self._wake = trio.Event()
             self._wakes_at = self._deadline
@@ -165,14 +164,14 @@ class GroupCommitter:
         self._progress.set()
 
     def _round(self) -> None:
-        """Feed everything submitted since the last turn, and do what is due."""
+        """Process all batches submitted since the last iteration, and do due work."""
         if self._store.makes_room:
             self._make_room()
         operations, self._batches = self._batches, []
         self._handle(Submitted(operations) if operations else CommitWaited())
 
     def _make_room(self) -> None:
-        """Do a slice of what commits wait for, or will; the next one comes with the loop's next turn."""
+        """Run a slice of the work that commits wait for; the next slice follows in the next iteration."""
         try:
             self._store.make_room()
             self._checkpointer.look()
@@ -181,7 +180,7 @@ class GroupCommitter:
 
     def _handle(self, event: Submitted | LogSynced | CommitWaited) -> None:
         if self._failure is not None:
-            return  # nothing is written, or announced, any more
+            return  # after a failure: no write and no announcement
         try:
             self._perform(self._told(event))
         except StoreError as error:
@@ -194,7 +193,7 @@ class GroupCommitter:
 
     def _perform(self, ready: GroupCommitReady) -> None:
         if ready.durable is not None:
-            self._store.acked(ready.durable_transaction_no)  # before anybody is told
+            self._store.acked(ready.durable_transaction_no)  # before the announcement
             self._on_durable(ready.durable)
             self._progress.set()
             self._progress = trio.Event()
@@ -215,7 +214,7 @@ class GroupCommitter:
         self._deadline = -math.inf if self._store.makes_room else ready.deadline
 
     def _write(self, rows: Batch) -> int:
-        """Write a batch; one whose outcome is unknown is looked up by its number, and written once more if absent."""
+        """Write a batch; if its outcome is unknown, check its number, and write it again if it is absent."""
         try:
             return self._store.write(rows, reclaiming=True)
         except BatchUnknown as error:

@@ -1,8 +1,8 @@
-"""Syncs of a store on a thread in C that never asks for the interpreter lock.
+"""Syncs of a store on a C thread that never takes the interpreter lock.
 
-The loop goes on however long the disk takes; the thread says by an eventfd that a sync has ended. While the disk is
-fast the loop waits for the end at once, at most ``WAIT_S``: it is told sooner, and has one wake-up less for each sync.
-One sync at a time; which commits it covers, and when it begins, is decided by ``group_commit``.
+The loop continues during a sync; the thread signals its end by an eventfd. While the disk is fast the loop waits for
+the end at once, at most ``WAIT_S``: the result arrives earlier, and each sync saves one wakeup. One sync at a time;
+``group_commit`` decides the commits that it covers and its start.
 """
 
 import os
@@ -26,21 +26,21 @@ except ImportError as error:
 __all__ = ["LogSyncs"]
 
 
-WAIT_S = 0.001  # at most, and only while syncs take less: what links and leases may be held up by
+WAIT_S = 0.001  # maximum, and only while syncs are shorter: the delay of links and leases
 _MEAN_WEIGHT = 0.25  # of the newest sync in the running mean
 
 
 class LogSyncs:
-    """The thread of one store.
+    """The sync thread of one store.
 
     Attributes:
-        lengths: Of its syncs.
+        lengths: Durations of its syncs.
     """
 
     def __init__(self, reads: ReactorHook | None = None, *, wait_s: float | None = None) -> None:
         """Args:
-        reads: Hears of an end without a turn of trio's.
-        wait_s: In ``begin``, while syncs take less; ``WAIT_S`` if not given.
+        reads: Receives the end of a sync without a trio scheduling pass.
+        wait_s: In ``begin``, while syncs are shorter; ``WAIT_S`` if not given.
         """
         self._thread = SyncThread()
         self._wait_s = WAIT_S if wait_s is None else wait_s
@@ -49,7 +49,7 @@ class LogSyncs:
         self.lengths = PowersOfTwo()
 
     def begin(self, ticket: SyncTicket) -> bool:
-        """Begin a sync, none may be under way; return whether it has ended already. Raises SyncFailed likewise."""
+        """Begin a sync (none may be running); return whether it has ended already. Raises SyncFailed likewise."""
         assert isinstance(ticket, StoreSync)
         log, marker = ticket.hand_over()
         end = self._thread.begin(log, marker, int(self._wait_s * 1e6) if self._mean_s < self._wait_s else 0)
@@ -83,5 +83,5 @@ class LogSyncs:
         self._mean_s += _MEAN_WEIGHT * (took_s - self._mean_s)
 
     def close(self) -> None:
-        """Wait for a sync that runs, and end the thread."""
+        """Wait for a running sync, and end the thread."""
         self._thread.close()

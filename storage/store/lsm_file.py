@@ -1,18 +1,23 @@
-"""The one module that knows lsm-db: a data file whose hazards are out of reach.
+"""The one module that calls lsm-db: a data file without the library's hazards.
 
-Decides how the library is opened, asked and given up, and translates its errors. What is stored, when it is synced and
-what follows from a failure is decided in ``storage/store/store.py``.
+It opens, calls and abandons the library, and translates its errors. ``storage/store/store.py`` decides the stored
+content, the syncs and the reaction to failures.
 
-Measured reasons, per hazard: methods on a closed handle crash the interpreter, so a closed file has none; a failed
-``begin`` leaves the transaction depth raised and later commits are lost without a word, so the depth is checked around
-each transaction and a failed one is undone before closing; ``fetch`` turns every error into "absent", so reads go by
-cursor; pages have no checksum, so ``storage/store/page_sums.py`` gives them one; ``mmap`` turns a full disk into a
-signal; the library's range delete returns wrong data and is never called; ``work`` may spin unless called with the
-automerge count; ``flush`` leaves a checkpoint that names no place in the log, if the connection has filled no memory
-tree before, so that a process that is killed loses what it committed since: it is never called, and closing does the
-same; at ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so others sync the log; when a
-page cannot be read, a call may succeed all the same and one of the next crash, so after the first failed
-check the library is never called again.
+Measured reasons, per hazard:
+
+- Methods on a closed handle crash the interpreter, so a closed file has no handle.
+- A failed ``begin`` leaves the transaction depth raised, and later commits are lost without an error. So the depth is
+  checked around each transaction, and a failed one is undone before closing.
+- ``fetch`` turns every error into "absent", so reads use a cursor.
+- Pages have no checksum, so ``storage/store/page_sums.py`` adds one.
+- ``mmap`` turns a full disk into a signal.
+- The library's range delete returns wrong data and is never called.
+- ``work`` may spin unless called with the automerge count.
+- ``flush`` leaves a checkpoint without a log position if the connection has filled no memory tree before. A killed
+  process then loses later commits. It is never called; closing has the same effect.
+- At ``write_safety`` 2 it would sync twice per commit, holding the interpreter lock, so the caller syncs the log.
+- With an unreadable page a call may succeed and one of the next crash. After the first failed check the library is
+  never called again.
 """
 
 import contextlib
@@ -46,9 +51,10 @@ _AUTOMERGE = 4
 OPTIONS = {
     "write_safety": 1,  # the data file is synced at checkpoints, the log by the store
     "transaction_log": 1,
-    "multiple_processes": 0,  # halves the cost of a read; a second process still finds the file locked
+    # Halves the cost of a read; a second process still gets an error, because the file is locked
+    "multiple_processes": 0,
     "mmap": 0,  # a full disk would be SIGBUS
-    "autoflush": 2048,  # kB; one commit writes as much now and then, and everybody waits: 4096 is a tenth cheaper
+    "autoflush": 2048,  # kB; periodically a commit writes this much and blocks the loop: 4096 is a tenth cheaper
     "autocheckpoint": 16384,  # kB; with autoflush this bounds the log to replay: about 5 ms per MB
     "automerge": _AUTOMERGE,  # never changed while data exists
 }
@@ -56,11 +62,11 @@ _WORK_KB = 4096
 _PAGE_KB = 4
 _HEADERS_BYTES = 8192
 
-_given_up: set[Path] = set()  # data files whose handles the library still has
+_given_up: set[Path] = set()  # data files with handles that the library still has
 
 
 class Descriptor:
-    """An open file's number, closed when nobody refers to it any more."""
+    """An open file descriptor, closed with its last reference."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -74,7 +80,8 @@ class LsmFile:
 
     Attributes:
         connection: Number of the connection.
-        data: Our own descriptor of the data file; closing one lets go of the library's lock, ours is another file's.
+        data: A descriptor of our own for the data file. Closing one releases the library's lock; ours is a separate
+          file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,23 +91,23 @@ class LsmFile:
         self.log_descriptor = -1  # our own, of the log of this connection
         self.connection = 0
         self.data: Descriptor | None = None
-        self._has_own_checkpoints = True  # the library's, in its calls
-        self._header_pending = False  # it was written and is not known to be durable
-        self._failure: SyncFailed | None = None  # the disk tells of it once
-        self.replayed_bytes = 0  # length of the log that was found when connecting
+        self._has_own_checkpoints = True  # of the library, in its calls
+        self._header_pending = False  # it was written and may not be durable
+        self._failure: SyncFailed | None = None  # the disk reports it only once
+        self.replayed_bytes = 0  # length of the log found when connecting
         self._handle: Any = None
 
     @property
     def connected(self) -> bool:
-        """Whether other calls would raise StoreClosed."""
+        """Whether the file is connected; other calls raise StoreClosed if not."""
         return self._handle is not None
 
     def connect(self) -> None:
-        """Open or create the file; what the log holds is recovered.
+        """Open or create the file, and recover its log.
 
         Raises:
             StoreDamaged, StoreBusy, StoreUnavailable: As their names say.
-            StoreFailed: The library does not do as it is told.
+            StoreFailed: The library did not apply its options.
         """
         if self.path in _given_up:
             raise StoreDamaged(self.path, "so was found before; another process may open what takes its place")
@@ -114,7 +121,7 @@ class LsmFile:
             if "corrupt" in str(error):
                 raise StoreDamaged(self.path, str(error)) from error
             raise StoreUnavailable(f"store {self.path}: {error}") from error
-        except Exception as error:  # the library says "Busy" with a bare Exception
+        except Exception as error:  # the library raises a bare Exception with "Busy"
             if "Busy" in str(error):
                 raise StoreBusy(f"store {self.path} is open in another process") from error
             raise StoreDamaged(self.path, f"the library cannot open it: {error}") from error
@@ -130,10 +137,10 @@ class LsmFile:
         sync_folder(self.path.parent)  # the library creates files without it
 
     def _renew_headers(self) -> None:
-        """Write the headers as they are once more, durably, before what the one before needs is written over.
+        """Rewrite the current headers durably before data that the previous header needs is overwritten.
 
-        A process that was killed between a header and its sync left it to the page cache; after a sync that failed
-        the page cache takes it for written.
+        A process killed between a header and its sync left the header in the page cache. After a failed sync the page
+        cache marks it as written.
         """
         if not self.path.exists():
             return
@@ -146,7 +153,7 @@ class LsmFile:
             os.close(descriptor)
 
     def disconnect(self) -> None:
-        """Close; what the library fails to flush stays in its log.
+        """Close the file; changes that the library fails to flush stay in its log.
 
         Raises:
             SyncFailed: A sync inside the library failed, now or before.
@@ -170,7 +177,7 @@ class LsmFile:
             self.sums.detach()
 
     def handle(self) -> Any:
-        """Return the library's object; not to be kept."""
+        """Return the library's object; the caller must not keep it."""
         if self._handle is None:
             raise StoreClosed(f"store {self.path} is closed")
         self._require_sound()
@@ -229,8 +236,8 @@ class LsmFile:
     def records_from(self, key: bytes) -> Iterator[Iterator[Row]]:
         """Iterate records from the first key at or after this one.
 
-        The cursor is closed with the context: while it is open it pins its snapshot. It walks over tombstones up to the
-        next live record, wherever that is: do not look into a range that is known to be empty.
+        The cursor is closed with the context: while it is open it pins its snapshot. It walks over tombstones up to
+        the next live record at any distance, so do not read ranges that are known to be empty.
         """
         cursor = self.handle().cursor()
         try:
@@ -258,7 +265,7 @@ class LsmFile:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether as many pages were written as the library itself would wait for, and it takes none."""
+        """Whether the pages for a checkpoint were written and the library takes none itself."""
         return not self._has_own_checkpoints and self.sums.unsynced_pages * _PAGE_KB >= OPTIONS["autocheckpoint"]
 
     def hand_out_sums(self) -> tuple[int, int]:
@@ -271,7 +278,7 @@ class LsmFile:
         return self.sums.replace()
 
     def write_header(self) -> bool:
-        """Write the header that refers to what was synced, not synced itself; False if pages were written meanwhile."""
+        """Write the header of the synced pages without a sync; return False if pages were written meanwhile."""
         handle = self.handle()
         with self.sums.synced_elsewhere() as is_covered:
             if is_covered:
@@ -281,11 +288,11 @@ class LsmFile:
         return is_covered
 
     def header_synced(self) -> None:
-        """Note that the header is durable."""
+        """Record that the header is durable."""
         self._header_pending = False
 
     def _settle_header(self) -> None:
-        """Sync a header that was written, here and now: what the one before refers to may be written over from now on.
+        """Sync a written header now: later writes may overwrite data of the previous header.
 
         Raises:
             SyncFailed: The process must end.
@@ -297,7 +304,7 @@ class LsmFile:
         assert self.data is not None
         try:
             os.fdatasync(self.data.number)
-            sync_folder(self.path.parent)  # the journal of sums may have got another name
+            sync_folder(self.path.parent)  # the journal of sums may have been renamed
         except OSError as error:
             self._failure = SyncFailed(f"header of the data file: {error}")
             raise self._failure from error
@@ -316,14 +323,15 @@ def _roll_back(handle: Any) -> None:
     """Bring the library's nesting level back to 0; it refuses to close otherwise, and keeps the write lock."""
     with contextlib.suppress(Exception):
         if handle.transaction_depth == 0:
-            # A commit that raised lowered the wrapper's count but maybe not the library's: level with it, then undo.
+            # A commit that raised lowered the wrapper's count but maybe not the library's: raise it to match, then
+            # undo.
             handle.begin()
         while handle.transaction_depth > 0:
             handle.rollback(False)
 
 
 def require_library() -> None:
-    """Raise StoreFailed unless the version that was measured is installed."""
+    """Raise StoreFailed unless the measured version is installed."""
     found = importlib.metadata.version("lsm-db")
     if found != LSM_DB_VERSION:
         raise StoreFailed(f"lsm-db {found} is installed, this store was measured with {LSM_DB_VERSION}")

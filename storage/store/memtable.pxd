@@ -1,4 +1,4 @@
-# C form of row_table.py.
+# C declarations of memtable.py.
 from wire.messages.octets cimport Octets, add16, add32, add_bytes, take_all
 
 

@@ -1,9 +1,9 @@
-"""Rows that were written to the log and not to the data file yet: one generation of them, by partition.
+"""Memtable: rows that are in the write-ahead log and not in the data file yet, by partition.
 
-A row that is deleted before it reaches the data file never has to: most messages are consumed within a second. That
-holds only for a key that does not stand below, in the data file or in the generation before. Keys that ascend (a
-session's queue, a partition's log) are known to be new by the highest key of their head below; others are not, and
-their deletion goes down as one. Compiled, with the same results uncompiled: ``row_table.pxd``.
+A row deleted before its flush never reaches the data file: most messages are consumed within a second. That requires
+that its key does not exist below, in the data file or in the immutable memtable. Ascending keys (a session's queue, a
+partition's log) are known to be new if they exceed the highest key of their head below. Deletions of other keys are
+flushed as tombstones. Compiled, with the same results uncompiled: ``memtable.pxd``.
 """
 
 from bisect import bisect_left
@@ -20,16 +20,16 @@ if not cython.compiled:
 
 __all__ = ["ABSENT", "KeyUpperBounds", "MemTable", "encode_rows"]
 
-HEADS_MAX = 100_000  # of which the highest key below is known
-ABSENT = object()  # of a key of which a generation says nothing
+HEADS_MAX = 100_000  # heads with a cached highest key
+ABSENT = object()  # result of ``get`` for a key that is not in this memtable
 TAIL = 8  # bytes behind the head of an ascending key
 
-if not cython.compiled:  # compiled, this is a C constant: row_table.pxd
+if not cython.compiled:  # compiled, this is a C constant: memtable.pxd
     DELETED = 0xFFFFFFFF
 
 
 class KeyUpperBounds:
-    """The highest key of each head that stands below, or did.
+    """Upper bounds of the keys below the active memtable: the highest key of each head.
 
     Args:
         ascending: Kinds (third byte of a key) whose keys ascend within their head.
@@ -42,12 +42,12 @@ class KeyUpperBounds:
         self.tops: dict[bytes, bytes] = {}
 
     def forget(self) -> None:
-        """Rows went to the data file past this, and none is anywhere else: look there again."""
+        """Clear the cached bounds after direct writes to the data file, when all memtables are empty."""
         self.tops.clear()
 
 
 class PartRows:
-    """Rows of one partition: ``fresh`` are those whose keys do not stand below, ``rows`` all others (None: deleted)."""
+    """Rows of one partition: ``fresh`` have keys that do not exist below, ``rows`` are all others (None: deleted)."""
 
     def __init__(self) -> None:
         self.fresh: dict[bytes, bytes] = {}
@@ -56,7 +56,7 @@ class PartRows:
 
 
 class MemTable:
-    """One generation.
+    """One memtable.
 
     Attributes:
         number: Of the newest commit in it.
@@ -75,7 +75,7 @@ class MemTable:
         return int(count)
 
     def apply(self, batch: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Take the rows of a commit."""
+        """Apply the rows of a commit."""
         part: PartRows | None = None
         last: bytes = b""
         for key, value in batch:
@@ -88,7 +88,7 @@ class MemTable:
                 put_row(self, part, key, value)
 
     def get(self, key: bytes) -> object:
-        """Return the value of a key, None if it was deleted, ABSENT if this generation says nothing of it."""
+        """Return the value of a key, None if it was deleted, ABSENT if this memtable does not have it."""
         part: PartRows | None = self.parts.get(key[:2])
         if part is None:
             return ABSENT
@@ -98,21 +98,21 @@ class MemTable:
         return value
 
     def collect(self, start: bytes, stop: bytes, found: dict[bytes, bytes | None]) -> None:
-        """Add what this generation says of [start, stop) to a dict, over what stands there."""
+        """Add this memtable's rows in [start, stop) to a dict, replacing existing ones."""
         for head in self.heads(start[:2], stop[:2]):
             part: PartRows = self.parts[head]
             for key in keys_between(part, start, stop):
                 found[key] = part.fresh[key] if key in part.fresh else part.rows[key]
 
     def heads(self, first: bytes, last: bytes) -> list[bytes]:
-        """Return the partitions of a range that have rows here, in order; mostly it is one, of thousands."""
+        """Return the partitions of a key range with rows here, in order; usually one of thousands."""
         if len(first) == len(last) == 2 and first[0] == last[0] and last[1] <= first[1] + 1:
             near = [first] if first == last else [first, last]
             return [head for head in near if head in self.parts]
         return [head for head in sorted(self.parts) if first <= head <= last]
 
     def some(self, most: int) -> list[tuple[bytes, bytes | None]]:
-        """Return some of the rows, to be moved to the data file."""
+        """Return some of the rows, to be flushed to the data file."""
         moved: list[tuple[bytes, bytes | None]] = []
         part: PartRows
         for part in self.parts.values():
@@ -124,19 +124,19 @@ class MemTable:
         return moved
 
     def without(self, rows: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
-        """Return those rows of the generation before that this one has not written again, or deleted."""
+        """Return the rows of the immutable memtable that this one neither rewrote nor deleted."""
         left: list[tuple[bytes, bytes | None]] = []
         part: PartRows | None
         for row in rows:
             part = self.parts.get(row[0][:2])
-            if part is None or row[0] not in part.rows:  # what is fresh here does not stand there
+            if part is None or row[0] not in part.rows:  # a fresh row here does not exist there
                 left.append(row)
         return left
 
     def forget(self, moved: list[tuple[bytes, bytes | None]], over: "MemTable | None") -> None:
-        """Forget rows that stand in the data file now, and those that ``over``, the generation behind, has.
+        """Remove flushed rows, and rows that ``over``, the next memtable, has.
 
-        Its deletion of a row that was fresh is forgotten with it: the row never reached the data file.
+        Its deletion of a fresh row is removed with it, because the row never reached the data file.
         """
         for key, _ in moved:
             part: PartRows = self.parts[key[:2]]
@@ -152,7 +152,7 @@ class MemTable:
 
 
 def forget_deletion(table: MemTable, key: bytes) -> None:
-    """Forget that a row was deleted; one that was written is kept."""
+    """Remove the deletion of a row; a written row stays."""
     part: PartRows | None = table.parts.get(key[:2])
     if part is not None and part.rows.get(key, ABSENT) is None:
         del part.rows[key]
@@ -171,7 +171,7 @@ def part_of(table: MemTable, head: bytes) -> PartRows:
 
 
 def put_row(table: MemTable, part: PartRows, key: bytes, value: bytes) -> None:
-    """Take a row."""
+    """Add a row."""
     if key in part.fresh:
         part.fresh[key] = value
         return
@@ -183,7 +183,7 @@ def put_row(table: MemTable, part: PartRows, key: bytes, value: bytes) -> None:
 
 
 def note_new(below: KeyUpperBounds, key: bytes) -> cython.bint:
-    """Note that a key may stand below from now on; return True if it stands nowhere there yet, for sure."""
+    """Record that a key may exist below from now on; return True if it certainly does not exist there yet."""
     size: cython.Py_ssize_t = len(key)
     if size < TAIL + 3 or key[2] not in below.ascending:
         return False
@@ -201,9 +201,9 @@ def note_new(below: KeyUpperBounds, key: bytes) -> cython.bint:
 
 
 def delete_row(part: PartRows, key: bytes) -> None:
-    """Take the deletion of a row.
+    """Apply the deletion of a row.
 
-    A row of the generation before stays there: its deletion may be lost with the power, when that generation is not.
+    A row of the immutable memtable stays there: a power loss may revert the deletion but not that memtable.
     """
     if key in part.fresh:
         del part.fresh[key]
@@ -225,7 +225,7 @@ def keys_between(part: PartRows, start: bytes, stop: bytes) -> list[bytes]:
 def encode_rows(
     octets: Octets, batch: Sequence[tuple[bytes, bytes | None]], key_bytes_max: int, value_bytes_max: int
 ) -> bytes:
-    """Return the rows of a commit as they stand in the log.
+    """Return the rows of a commit in the format of the log.
 
     Raises:
         ValueTooLarge: A key or value is longer than allowed.

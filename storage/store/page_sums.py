@@ -1,8 +1,8 @@
-"""Sums of the pages of a data file: lsm-db has none, so a flipped bit could hide rows or bring old ones back.
+"""Checksums of a data file's pages: lsm-db has none, so a flipped bit could hide rows or restore old ones.
 
-The checking is done in ``storage/store/_lsm_vfs.c``, below the library. This file keeps the journal of sums: read at
-open, where a record that was torn at the end is dropped (the pages it names are not referred to by any synced header),
-and rewritten then, so that it does not grow for ever. Records of the journal carry a sum themselves.
+``storage/store/_lsm_vfs.c`` verifies pages below the library. This file keeps the journal of sums. It is read at open,
+where a torn record at the end is dropped: no synced header refers to its pages. It is then rewritten to bound its
+size. Records of the journal carry a sum themselves.
 """
 
 import array
@@ -26,10 +26,10 @@ __all__ = ["SUMS_SUFFIX", "PageSums"]
 
 SUMS_SUFFIX = "-sums"
 
-JOURNAL_BYTES_MAX = 4 << 20  # beyond twice what its sums need; then it is rewritten
+JOURNAL_BYTES_MAX = 4 << 20  # above it, and above twice the size of its sums, the journal is rewritten
 
 _MAGIC = b"SMQsums1"
-_DAMAGED_MAGIC = b"SMQdamag"  # written over it when a page fails its check
+_DAMAGED_MAGIC = b"SMQdamag"  # replaces the magic when a page fails its check
 _RECORD = struct.Struct("=IIQ")  # as in _lsm_vfs.c: magic, entries, sum of the entries
 _RECORD_MAGIC = 0x534D5153
 
@@ -43,14 +43,14 @@ class PageSums:
         self._journal = path.with_name(path.name + SUMS_SUFFIX)
 
     def create(self) -> None:
-        """Begin with no sums."""
+        """Start without sums."""
         self._rewrite(array.array("I"))
 
     def attach(self) -> None:
         """Read the journal and check every page that the library reads from now on.
 
         Raises:
-            StoreDamaged: There is no journal, or it is none; or a page failed its check before.
+            StoreDamaged: The journal is missing or invalid; or a page failed its check before.
         """
         try:
             data = self._journal.read_bytes()
@@ -70,50 +70,50 @@ class PageSums:
         _lsm_vfs.attach(str(self.path), descriptor, size, sums.tobytes(), JOURNAL_BYTES_MAX)
 
     def detach(self) -> None:
-        """Let go, after the library has closed the file."""
+        """Detach after the library has closed the file."""
         _lsm_vfs.detach(str(self.path))
 
     @property
     def sync_errno(self) -> int:
-        """The error of a sync inside the library, 0 if all went well: the process must end."""
+        """The error of a sync inside the library, 0 for none; the process must end on an error."""
         found = _lsm_vfs.status(str(self.path))
         return found[0] if found else 0
 
     @property
     def corrupt_page(self) -> int:
         """Number of the first page that failed its check, -1 if none did."""
-        if not _lsm_vfs.damaged():  # asked after every call of the library
+        if not _lsm_vfs.damaged():  # called after every call of the library
             return -1
         found = _lsm_vfs.status(str(self.path))
         return found[1] if found else -1
 
     @property
     def unsynced_pages(self) -> int:
-        """Pages written since their sums were handed out or synced last."""
+        """Pages written since their sums were last handed out or synced."""
         return _lsm_vfs.unsynced(str(self.path))
 
     def hand_out(self) -> tuple[int, int]:
-        """Write the sums of all pages so far to the journal, and return what is to be synced before a header.
+        """Write the sums of all pages so far to the journal; return the descriptors to sync before a header.
 
         Returns:
-            Descriptors of the journal, and of the one that is to replace it, or -1; not the caller's.
+            Descriptors of the journal and of its replacement, or -1; the caller must not close them.
         """
         return _lsm_vfs.begin(str(self.path))
 
     def replace(self) -> bool:
-        """Let the journal that was synced have the name, unless pages were written meanwhile."""
+        """Rename the synced replacement to the journal, unless pages were written meanwhile."""
         return _lsm_vfs.replace(str(self.path))
 
     @contextlib.contextmanager
     def synced_elsewhere(self) -> Iterator[bool]:
-        """Leave out the library's syncs of what was handed out; yield False if pages were written since."""
+        """Skip the library's syncs of the handed-out pages; yield False if pages were written since."""
         try:
             yield _lsm_vfs.defer(str(self.path), True)
         finally:
             _lsm_vfs.defer(str(self.path), False)
 
     def _rewrite(self, sums: "array.array[int]") -> int:
-        """Replace the journal by one record of all sums, and return its bytes."""
+        """Replace the journal by one record of all sums; return its size."""
         entries = array.array("I")
         for page, value in enumerate(sums):
             if value:
@@ -132,7 +132,7 @@ class PageSums:
 
 
 def _replay(data: bytes) -> "array.array[int]":
-    """Apply records until the end or the first that is torn; the newest sum of a page wins."""
+    """Apply records until the end or the first torn one; the newest sum of a page wins."""
     newest: dict[int, int] = {}
     at = len(_MAGIC)
     while at + _RECORD.size <= len(data):

@@ -1,7 +1,7 @@
-"""The key-value store as the storage room needs it, so that a model can stand in for it in the simulation.
+"""The key-value store interface of the storage tier; the simulation uses a model of it.
 
-Writes are visible at once and durable once a sync that *started* after their commit has ended. Commits become durable
-in order: after a power loss a store holds a prefix of them, whole transactions only.
+Writes are visible at once and durable after a sync that *started* after their commit. Commits become durable in order:
+after a power loss a store holds a prefix of them, whole transactions only.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,20 +29,20 @@ class SyncTicket(Protocol):
 
 
 class Syncs(Protocol):
-    """Where tickets are run beside the owner's loop, one at a time."""
+    """Runs tickets beside the owner's loop, one at a time."""
 
     def begin(self, ticket: SyncTicket) -> bool:
-        """Begin a sync, none is under way; return whether it has ended already. Raises SyncFailed likewise."""
+        """Begin a sync (none may be running); return whether it has ended already. Raises SyncFailed likewise."""
 
     async def attend(self, ended: Callable[[], None]) -> None:
-        """Call ``ended`` for each sync that had not ended when it was begun, once it has; until cancelled.
+        """Call ``ended`` after each sync that ``begin`` did not complete, until cancelled.
 
         Raises:
-            SyncFailed: One failed; the process must end. So must it after what ``ended`` raises.
+            SyncFailed: One failed; the process must end. It must also end if ``ended`` raises.
         """
 
     def close(self) -> None:
-        """Wait for a sync that runs; none is begun after this."""
+        """Wait for a running sync; none may begin after this."""
 
 
 class KeyValueStore(Protocol):
@@ -54,29 +54,30 @@ class KeyValueStore(Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether the next commit is to wait until all before it are durable: else its call may have to sync them."""
+        """Whether the next commit should wait until all before it are durable: else its call may have to sync them."""
 
     @property
     def held(self) -> bool:
-        """Whether the next commit is to wait: for the end of a checkpoint that runs, or for ``make_room``."""
+        """Whether the next commit should wait for the end of a checkpoint, or for ``make_room``."""
 
     @property
     def makes_room(self) -> bool:
-        """Whether ``make_room`` has something to do, for a commit that is held or for later ones."""
+        """Whether ``make_room`` has work, for a held commit or for later ones."""
 
     @property
     def acked_up_to(self) -> int:
-        """Commit up to which the marker says that others were told."""
+        """Commit up to which acknowledgements may have left, according to the marker."""
 
     def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
         """Commit a batch as one transaction and return its commit number; not durable yet.
 
         Args:
             batch: Puts and point deletes; an empty batch is a commit too.
-            reclaiming: The batch frees more than it writes (acks, expiry): accepted below the free-space floor,
-                down to a quarter of it.
+            reclaiming: The batch frees more space than it uses (acks, expiry): accepted below the free-space floor,
+              down to a quarter of it.
+
         Raises:
-            ValueTooLarge, StoreFull, StoreClosed: Nothing was written.
+            ValueTooLarge, StoreFull, StoreClosed: The batch was not written.
             BatchUnknown: The batch may be in the store or not; see ``transaction_no``.
             StoreFatal: The process must end.
         """
@@ -89,26 +90,26 @@ class KeyValueStore(Protocol):
         """
 
     def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
-        """Return up to limit rows with start <= key < stop (None: no bound) in ascending order; fewer is the end."""
+        """Return up to limit rows with start <= key < stop (None: no bound), ascending; fewer rows mean the end."""
 
     def begin_sync(self, *, marker: bool = False) -> SyncTicket:
-        """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
+        """Prepare a sync of every commit so far, and of the marker if requested or a group behind."""
 
     def checkpoint(self, synced: SyncTicket | None = None) -> SyncTicket | None:
-        """Return what is to be synced next, beside the loop, for a checkpoint; None: nothing.
+        """Return the files that a checkpoint has to sync next, beside the loop; None if there are none.
 
         Args:
-            synced: What was returned before, if that is synced now; else a checkpoint is begun, if one is due.
+            synced: The last returned step, if it is synced; else a checkpoint begins if one is due.
         """
 
     def make_room(self) -> None:
-        """Do some milliseconds of what a held commit waits for, or will wait for."""
+        """Work for some milliseconds on freeing space for held or later commits."""
 
     def require_room(self, *, reclaiming: bool = False) -> None:
-        """Raise StoreFull if ``write`` would; ask before an operation is ordered, not when it is written."""
+        """Raise StoreFull if ``write`` would; call it before an operation gets its number, not when it is written."""
 
     def acked(self, transaction_no: int) -> None:
-        """Note, before anybody is told, that commits up to this one are about to be acknowledged."""
+        """Record, before acknowledgements leave, that commits up to this one are acknowledged."""
 
     def close(self) -> None:
-        """Sync, close, release. Closing twice is allowed."""
+        """Sync and close the store. Closing twice is allowed."""

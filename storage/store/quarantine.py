@@ -1,4 +1,4 @@
-"""The files of a store, and how they are put aside when they do not prove what was acknowledged."""
+"""The files of a store, and their quarantine if they lack acknowledged data or are damaged."""
 
 import fcntl
 import os
@@ -24,17 +24,18 @@ def _targets(path: Path) -> list[Path]:
 
 
 def quarantined(path: Path) -> list[Path]:
-    """Return the data files of the stores that were put aside beside a store."""
+    """Return the data files of the quarantined stores beside a store."""
     return [target for target in _targets(path) if target.exists()]
 
 
 def quarantine(path: Path) -> Path:
-    """Put an unproven store aside, so that an empty one can take its place; return where its data file went.
+    """Rename an unverified store, so that an empty one can replace it; return the new path of its data file.
 
     Raises:
         StoreBusy: It is open.
-        StoreUnavailable: ``QUARANTINED_MAX`` of its name stand there already. None is ever deleted here: the oldest of
-            them may be the only whole one.
+        StoreUnavailable: ``QUARANTINED_MAX`` stores are quarantined already. None is ever deleted here: the oldest may
+          be
+            the only whole one.
     """
     lock = os.open(path.with_name(path.name + "-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -42,11 +43,11 @@ def quarantine(path: Path) -> Path:
         target = next((target for target in _targets(path) if not target.exists()), None)
         if target is None:
             raise StoreUnavailable(
-                f"{QUARANTINED_MAX} stores were put aside in {path.parent} before it: is the disk sound? "
-                "Look at them with `stratamq store aside`, and remove what is of no use"
+                f"{QUARANTINED_MAX} stores are quarantined in {path.parent} already: check the disk. "
+                "List them with `stratamq store aside`, and remove those that are not needed"
             )
         for source, goal in zip(store_files(path), store_files(target), strict=True):
-            # The marker is moved last but for the lock: without it, what is left is refused, not taken for a store.
+            # The marker is renamed last but for the lock: a store without its marker is refused at open.
             if source.exists():
                 source.rename(goal)
         sync_folder(path.parent)

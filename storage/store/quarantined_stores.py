@@ -1,7 +1,7 @@
-"""The stores that a node put aside because they were damaged or lacked what was acknowledged: list and remove them.
+"""Lists and removes the stores that a node quarantined because they were damaged or incomplete.
 
-``storage/store/store.py`` puts them aside and keeps at most ``QUARANTINED_MAX``; none is ever deleted by itself,
-because the oldest may be the only whole copy of something. An operator who has looked removes them by name.
+``storage/store/store.py`` quarantines at most ``QUARANTINED_MAX``; none is ever deleted automatically, because the
+oldest may be the only whole copy. An operator removes them by name.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class QuarantinedStores:
-    """Stores put aside beside one store file.
+    """Quarantined stores beside one store file.
 
     Args:
         path: The node's store.
@@ -29,11 +29,11 @@ class QuarantinedStores:
         self._path = path
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of quarantined stores."""
         return len(quarantined(self._path))
 
     def listed(self) -> dict[str, object]:
-        """Return each store's name, bytes of all its files, and when it was written last (UTC, ISO 8601)."""
+        """Return each store's name, size of all its files, and time of the last write (UTC, ISO 8601)."""
         stores = []
         for path in quarantined(self._path):
             files = [file for file in store_files(path) if file.exists()]
@@ -46,8 +46,9 @@ class QuarantinedStores:
         """Delete all files of one store.
 
         Args:
-            name: As ``listed`` shows it.
-            dry_run: Only say what would go.
+            name: As returned by ``listed``.
+            dry_run: Only return the effect.
+
         Raises:
             UserError: There is none of that name.
         """

@@ -1,9 +1,9 @@
-"""Look at every record of a store and say what is wrong with it: ``stratamq store verify``.
+"""Reads every record of a store and reports damage: ``stratamq store verify``.
 
-Checks that each record has its checksum, that keys ascend, that a seek finds what the scan found, and that sentinel,
-newest commit and marker agree. Damage is reported, not repaired: rows come back from a replica. ``Scrub`` works on an
-open store in slices; ``verify`` on a stopped one by path. Rows that vanished whole are seen by comparing counts and
-digests with a replica at the same op_index: a range's digest does not depend on order or history.
+It verifies record checksums, ascending keys, that a seek finds each scanned key, and that sentinel, newest commit and
+marker agree. Damage is reported, not repaired: rows are restored from a replica. ``Scrub`` works on an open store in
+slices; ``verify`` on a stopped one by path. Missing rows are detected by comparing counts and digests with a replica
+at the same op_index: a range's digest does not depend on order or history.
 """
 
 from collections.abc import Iterator
@@ -21,19 +21,20 @@ from storage.store.wal_store import WalStore
 
 __all__ = ["RangeDigest", "Scrub", "ScrubFinding", "ScrubReport", "verify"]
 
-FINDINGS_MAX = 1000  # kept; the rest is counted
+FINDINGS_MAX = 1000  # stored; further ones are only counted
 _DIGEST_MODULUS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubFinding:
-    """One thing that is wrong.
+    """One detected error.
 
     Attributes:
-        kind: ``record`` (one row), ``order``, ``seek`` (a row that a lookup misses), ``unreadable`` (a page: everything
-            from the key on), ``store`` (refused at open).
-        key: Where; empty if it is not at one key.
-        what: In words.
+        kind: ``record`` (one row), ``order``, ``seek`` (a row that a lookup misses), ``unreadable`` (a page: all rows
+          from
+            the key on), ``store`` (refused at open).
+        key: Its key; empty if the error has none.
+        what: Description.
     """
 
     kind: Literal["record", "order", "seek", "unreadable", "store"]
@@ -46,7 +47,7 @@ class ScrubFinding:
 
 @dataclass(slots=True)
 class RangeDigest:
-    """Rows of a range, their bytes and a sum over them: equal on two replicas if and (almost) only if the rows are."""
+    """Number of rows of a range, their bytes and a sum: equal on two replicas if and (almost) only if the rows are."""
 
     rows: int = 0
     value_bytes: int = 0
@@ -62,7 +63,7 @@ class RangeDigest:
 
 @dataclass(slots=True)
 class ScrubReport:
-    """Result of a scrub: counts per first two key bytes (the partition), and what is wrong."""
+    """Result of a scrub: counts per first two key bytes (the partition), and findings."""
 
     ranges: dict[int, RangeDigest] = field(default_factory=dict)
     findings: list[ScrubFinding] = field(default_factory=list)
@@ -71,16 +72,16 @@ class ScrubReport:
 
     @property
     def rows(self) -> int:
-        """Rows that were read whole, without those of the store itself."""
+        """Number of valid rows, without those of the store itself."""
         return sum(found.rows for found in self.ranges.values())
 
     @property
     def clean(self) -> bool:
-        """Whether everything was read and nothing is wrong."""
+        """Whether all rows were read without a finding."""
         return self.done and not self.findings
 
     def find(self, finding: ScrubFinding) -> None:
-        """Note a finding, or count it when there are too many."""
+        """Store a finding, or count it if there are too many."""
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
         else:
@@ -88,9 +89,9 @@ class ScrubReport:
 
 
 class Scrub:
-    """One pass over an open store, a slice at a time, so that it neither stalls the owner nor pins the file.
+    """One pass over an open store in slices, so that it neither blocks the owner nor pins the file.
 
-    Rows written behind the reading point meanwhile are not seen by this pass.
+    Rows written before the current position are not part of this pass.
     """
 
     def __init__(self, store: Store | WalStore) -> None:
@@ -104,7 +105,7 @@ class Scrub:
             return False
         try:
             found = self._store.raw_scan(self._next, rows)
-        except StoreDamaged as error:  # a page among these rows or further on; what lies behind it is out of reach
+        except StoreDamaged as error:  # a page among these rows or later: rows after it are unreachable
             self.report.find(ScrubFinding("unreadable", self._next, str(error)))
             self.report.done = True
             return False
@@ -114,7 +115,7 @@ class Scrub:
         return not self.report.done
 
     def run(self, rows: int = 1024) -> ScrubReport:
-        """Check everything in one go."""
+        """Check all remaining rows."""
         while self.step(rows):
             pass
         return self.report
@@ -123,7 +124,7 @@ class Scrub:
         for key, record in rows:
             if key < self._next:
                 self.report.find(ScrubFinding("order", key, "keys do not ascend"))
-                self.report.done = True  # the cursor would go in circles
+                self.report.done = True  # the cursor would loop
                 return
             self._next = key + b"\x00"
             if decode_record(key, record) is None:
@@ -147,10 +148,10 @@ class Scrub:
 
 
 def verify(path: Path, settings: StoreSettings | None = None) -> ScrubReport:
-    """Check the store at path, which nobody has open; what stops it from opening is a finding.
+    """Check a stopped store at path; an error at open is a finding.
 
     Raises:
-        StoreBusy, StoreUnavailable: There is nothing that could be checked.
+        StoreBusy, StoreUnavailable: There is no store to check.
     """
     try:
         store = Store.open_existing(path, settings or StoreSettings())
@@ -165,7 +166,7 @@ def verify(path: Path, settings: StoreSettings | None = None) -> ScrubReport:
 
 
 def _store_findings(store: Store | WalStore) -> Iterator[ScrubFinding]:
-    """Yield what sentinel, newest commit and marker say against each other."""
+    """Yield disagreements between sentinel, newest commit and marker."""
     try:
         store.check_identity()
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""Content of a stopped node's store, counted: ``stratamq store stats``."""
+"""Counts the rows of a stopped node's store: ``stratamq store stats``."""
 
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ NAMES = {
 
 
 def store_stats(path: Path) -> dict[str, Any]:
-    """Return whose the store is, its files' bytes, and rows and value bytes by kind.
+    """Return the identity of the store, its files' bytes, and rows and value bytes by kind.
 
     Raises:
-        StoreError: It is open, damaged, or not there.
+        StoreError: It is open, damaged, or missing.
     """
     store = Store.open_existing(path, StoreSettings())
     try:

@@ -1,8 +1,8 @@
-"""A store: one data file with its log, page sums, marker and lock, and the rules by which it is believed.
+"""A store: one data file with its log, page sums, marker and lock, and the rules that verify it.
 
-Decides how a store is created, recognised, written, read, synced, reopened after a failure and refused. lsm-db and its
-hazards are in ``storage/store/lsm_file.py``; what keys and values mean and when a sync is due
-(``storage/store/group_commit.py``) are others' business, and so is repairing what is refused from a replica.
+It decides how a store is created, identified, written, read, synced, reopened after a failure and refused. lsm-db and
+its hazards are in ``storage/store/lsm_file.py``. Elsewhere: the meaning of keys and values, the timing of syncs
+(``storage/store/group_commit.py``), and the repair of a refused store from a replica.
 """
 
 import contextlib
@@ -51,13 +51,13 @@ FORMAT_VERSION = 1
 _META_KEY = RESERVED_PREFIX + b"\x00meta"
 _HEAD_KEY = RESERVED_PREFIX + b"\x00head"
 _LOG_KEY = RESERVED_PREFIX + b"\x00log"  # label of the write-ahead log
-REPLAYED_ROWS = 5_000  # in one transaction, at least
+REPLAYED_ROWS = 5_000  # minimum for one transaction
 
 
 class Store:
     """One lsm-db file with its log, marker and lock; every call from one thread at a time, never after a fork."""
 
-    crowded = held = makes_room = False  # no commit here syncs another one
+    crowded = held = makes_room = False  # a commit here never needs the sync of another one
 
     def __init__(self, path: Path, settings: StoreSettings) -> None:
         self.path = Path(path).absolute()
@@ -87,7 +87,7 @@ class Store:
 
     @classmethod
     def open_existing(cls, path: Path, settings: StoreSettings) -> "Store":
-        """Open a store whoever it belongs to, for tools; never creates one. Raises what ``open`` raises."""
+        """Open an existing store of any node, for tools. Raises the errors of ``open``."""
         require_library()
         path = Path(path)
         if not path.exists():
@@ -115,7 +115,7 @@ class Store:
 
     @property
     def acked_up_to(self) -> int:
-        """Commit up to which the marker says that others were told."""
+        """Commit up to which acknowledgements may have left, according to the marker."""
         return self._open_marker().acked_up_to
 
     @property
@@ -132,11 +132,11 @@ class Store:
         return self._commit(records, self._transaction_no + 1)
 
     def move(self, rows: Batch, transaction_no: int) -> None:
-        """Take rows out of the write-ahead log, in which they are durable; raises what ``write`` raises.
+        """Flush rows that are durable in the write-ahead log; raises the errors of ``write``.
 
         Args:
-            rows: Written again in any order, they leave the same state.
-            transaction_no: Of the newest commit all of whose rows are here then.
+            rows: Idempotent: written again in any order, they give the same state.
+            transaction_no: Of the newest commit whose rows are all here then.
         """
         self._require_open()
         self._commit([(key, self._record(key, value)) for key, value in rows], transaction_no)
@@ -145,7 +145,7 @@ class Store:
         try:
             self._transact(records, transaction_no)
         except BaseException as error:
-            # The depth counter of the handle is wrong now: later commits would be visible here and nowhere else.
+            # The depth counter of the handle is wrong now: later commits would be visible only here.
             self._reopen(f"{type(error).__name__}: {error}")
             if isinstance(error, Exception):
                 raise BatchUnknown(transaction_no, str(error) or type(error).__name__) from error
@@ -180,7 +180,7 @@ class Store:
         self._room.require_for(octets, self.settings, reclaiming=reclaiming)
 
     def free_space(self) -> tuple[int, int]:
-        """Return the free bytes of the file system and the floor that holds on it."""
+        """Return the free bytes of the file system and its floor."""
         return self._room.space(self.settings)
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Store:
     def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
         """Return up to limit rows with start <= key < stop, ascending; see ``KeyValueStore.scan``.
 
-        ``decode_record`` stands here inline: exports and restarts read millions of rows this way.
+        ``decode_record`` is inlined here: exports and restarts read millions of rows this way.
         """
         stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
         rows: list[Row] = []
@@ -206,7 +206,7 @@ class Store:
             for key, record in records:
                 if key >= stop or len(rows) >= limit:
                     break
-                if key <= last_key or key < start:  # a damaged page can lead the cursor astray
+                if key <= last_key or key < start:  # a damaged page can misdirect the cursor
                     raise StoreDamaged(self.path, "keys are out of order", key)
                 last_key = key
                 value = record[RECORD_OVERHEAD_BYTES:]
@@ -216,12 +216,12 @@ class Store:
         return rows
 
     def highest(self, head: bytes) -> bytes:
-        """Return the highest key that begins so, b"" if none does."""
+        """Return the highest key with this prefix, b"" if there is none."""
         found = self._file.find_below(head + b"\xff" * 8)
         return found if found.startswith(head) else b""
 
     def raw_scan(self, start: bytes, limit: int) -> list[Row]:
-        """Return stored records from start on, unchecked and those of the store itself included: for the scrub."""
+        """Return stored records from start on for the scrub, unchecked, including those of the store itself."""
         rows: list[Row] = []
         with self._file.records_from(start) as records:
             for row in records:
@@ -247,18 +247,18 @@ class Store:
         return self._file.log_descriptor
 
     def begin_sync(self, *, marker: bool = False) -> StoreSync:
-        """Prepare a sync that covers every commit so far, and the marker if asked or if it is a group behind."""
+        """Prepare a sync of every commit so far, and of the marker if requested or a group behind."""
         return self.ticket(self.sync_descriptor(), self._transaction_no, marker=marker)
 
     def ticket(self, descriptor: int, transaction_no: int, *, marker: bool) -> StoreSync:
-        """Prepare a sync of a file whose commits reach so far, and of the marker likewise."""
+        """Prepare a sync of a file with commits up to ``transaction_no``, and of the marker likewise."""
         if not marker and transaction_no - self._marker_synced_at < self.settings.marker_sync_commits:
             return StoreSync(transaction_no, os.dup(descriptor), None)
         self._marker_synced_at = transaction_no
         return StoreSync(transaction_no, os.dup(descriptor), self._open_marker())
 
     def acked(self, transaction_no: int) -> None:
-        """Raise the marker to a commit that was synced, before anybody is told (``acked_marker.py``)."""
+        """Raise the marker to a synced commit, before acknowledgements leave (``acked_marker.py``)."""
         if transaction_no > self._transaction_no:
             raise ValueError(f"commit {transaction_no} is not written, the newest is {self._transaction_no}")
         self.raise_marker(transaction_no)
@@ -271,7 +271,7 @@ class Store:
             raise SyncFailed(f"marker: {error}") from error
 
     def make_room(self) -> None:
-        """No commit is held here."""
+        """Do nothing: no commit is held here."""
 
     def checkpoint(self, synced: SyncTicket | None = None) -> CheckpointSync | None:
         """Return the next syncs of a checkpoint; see ``KeyValueStore.checkpoint``."""
@@ -279,15 +279,15 @@ class Store:
         return step
 
     def work(self) -> None:
-        """Merge a little, for idle moments; holds the interpreter lock for some milliseconds."""
+        """Merge a little during idle time; holds the interpreter lock for some milliseconds."""
         self._maintain(self._file.work)
 
     def flush(self) -> None:
-        """Write the memory tree out as a segment, by a new connection: the library's own call may lose commits."""
+        """Write the memory tree out as a segment by reconnecting: the library's own call may lose commits."""
         self._maintain(self._connect_anew)
 
     def _connect_anew(self) -> None:
-        self.begin_sync().run()  # what is on the disk of the log may be replayed over what is flushed: all, or a part
+        self.begin_sync().run()  # the synced log may be replayed over the flushed data: completely, or a part of it
         self._file.disconnect()
         self._file.connect()
 
@@ -300,7 +300,7 @@ class Store:
             return None
 
     def close(self) -> None:
-        """Sync the log, bring the marker up to it, close. What the library fails to flush here stays in the log."""
+        """Sync the log, raise the marker to it, close. Data that the library fails to flush stays in the log."""
         if self.closed:
             return
         try:
@@ -313,7 +313,7 @@ class Store:
         finally:
             self.abandon()
 
-    # -- opening, reopening, giving up --------------------------------------------------------------------------
+    # -- opening, reopening, abandoning ---------------------------------------------------------------------------
 
     def _require_open(self) -> None:
         if self.closed:
@@ -328,7 +328,7 @@ class Store:
         return self.path.with_name(self.path.name + suffix)
 
     def _lock(self) -> None:
-        """Take a lock of our own: the library notices another process, but not a second handle in this one."""
+        """Take a lock of our own: the library detects another process, but not a second handle in this one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock_descriptor = os.open(self._sibling("-lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -341,7 +341,7 @@ class Store:
         has_marker = marker_path.exists()
         if not has_marker and self.path.exists() and self.path.stat().st_size > 0:
             raise StoreDamaged(self.path, f"its marker {marker_path.name} is missing")
-        # The marker comes first: a creation that was cut short leaves a marker at 0, and is done again.
+        # The marker comes first: an interrupted creation leaves a marker at 0, and is repeated.
         self._marker = AckedMarker.open(marker_path) if has_marker else AckedMarker.create(marker_path, os.urandom(16))
         if self._marker.acked_up_to == 0:
             self._file.sums.create()
@@ -356,7 +356,7 @@ class Store:
         self._settle(replayed=replayed)
 
     def _replay(self) -> bool:
-        """Take over the commits that stand in the write-ahead log alone; return whether there were any."""
+        """Restore the commits that only the write-ahead log has; return whether there were any."""
         label = self._get(_LOG_KEY)
         if label is None:
             return False
@@ -373,7 +373,7 @@ class Store:
         return newest > first
 
     def begin_log(self) -> WriteAheadLog:
-        """Begin a write-ahead log under a new label, durably; what stood in the one before is in the data file."""
+        """Begin a write-ahead log under a new label, durably; the rows of the previous one are in the data file."""
         with system_errors(self.path):
             ahead = WriteAheadLog(self._sibling("-ahead"))
         try:
@@ -386,13 +386,13 @@ class Store:
         return ahead
 
     def _settle(self, *, replayed: bool = False) -> None:
-        """Write what was recovered from the log into the data file, synced, before others may be told of it.
+        """Write commits recovered from the log to the data file and sync it, before they count as durable.
 
-        A sync of the log alone would not do: if the process ended because a sync failed, the log's pages may be marked
-        clean in the page cache without being on the disk, and a later sync would return without writing them.
+        A sync of the log alone is insufficient. If the process ended because a sync failed, the log's pages may be
+        marked clean in the page cache without being on disk. A later sync would then return without writing them.
         """
         if replayed or self._file.replayed_bytes > 0:
-            self._transact([], self._transaction_no)  # so that there is something newer than the last checkpoint
+            self._transact([], self._transaction_no)  # creates a change newer than the last checkpoint
             self._connect_anew()  # flushes and checkpoints
         self.begin_sync(marker=True).run()
 
@@ -434,12 +434,12 @@ class Store:
         self.store_id = marker.store_id
 
     def identity(self) -> dict[str, str]:
-        """Return whose store this is: ``cluster_id``, ``node_id``, ``store_id``."""
+        """Return the store's ``cluster_id``, ``node_id`` and ``store_id``."""
         found = self._sentinel() or {}
         return {name: str(found.get(name, "")) for name in ("cluster_id", "node_id", "store_id")}
 
     def check_identity(self, logged_to: int = 0) -> None:
-        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree.
+        """Read sentinel, newest commit and marker again, and raise StoreUnverified if they do not agree.
 
         Args:
             logged_to: Newest commit of the write-ahead log.
@@ -462,11 +462,11 @@ class Store:
         return int.from_bytes(value, "big")
 
     def _reopen(self, reason: str) -> None:
-        """Give up the handle after an exception and connect anew; every commit that returned must be there.
+        """Drop the handle after an exception and reconnect; every commit that returned must be there.
 
         Raises:
-            StoreDamaged: A page failed its check: the library is not to be called again.
-            StoreFatal: It cannot be done, a sync failed, or commits are gone: the process must end.
+            StoreDamaged: A page failed its check: the library must not be called again.
+            StoreFatal: The reconnect or a sync failed, or commits are lost: the process must end.
         """
         committed = self._transaction_no
         corrupt_page = self._file.sums.corrupt_page
@@ -489,7 +489,7 @@ class Store:
             raise StoreFailed(f"store {self.path} failed ({reason}) and lost commits after {self._transaction_no}")
 
     def abandon(self) -> None:
-        """Release everything, whatever state it is in."""
+        """Release all resources in any state."""
         with contextlib.suppress(Exception):
             self._file.disconnect()
         if self._marker is not None:

@@ -1,4 +1,4 @@
-"""One sync of a store's log, as a ticket: run here and now, or handed to a thread (``log_syncs``)."""
+"""One sync of a store's log, as a ticket: run at once, or passed to a thread (``log_syncs``)."""
 
 import os
 import stat
@@ -15,9 +15,9 @@ class StoreSync:
     def __init__(self, transaction_no: int, log_descriptor: int, marker: AckedMarker | None, *, also: int = -1) -> None:
         """Args:
         transaction_no: Newest commit that it makes durable.
-        log_descriptor: A duplicate, to be closed; -1: there is none.
-        marker: To be synced too, after the log.
-        also: Descriptor of another file, in its place; the store does not close it while a sync runs.
+        log_descriptor: A duplicate, to be closed; -1: none.
+        marker: Synced too, after the log.
+        also: Descriptor of another file instead of the marker; the store does not close it while a sync runs.
         """
         self.transaction_no = transaction_no
         self._log_descriptor = log_descriptor  # a duplicate: the store may be reopened meanwhile
@@ -25,7 +25,7 @@ class StoreSync:
         self._also = also
 
     def run(self) -> None:
-        """Sync, blocking; os.fdatasync lets go of the interpreter lock."""
+        """Sync, blocking; os.fdatasync releases the interpreter lock."""
         log, marker = self.hand_over()
         try:
             for descriptor in (log, marker):
@@ -40,6 +40,6 @@ class StoreSync:
     def hand_over(self) -> tuple[int, int]:
         """Return the descriptors to sync, in this order: the log's, to be closed, and the other's or -1.
 
-        On the owner's thread, or while that waits: the marker's next value goes to another slot from here on.
+        Called on the owner's thread, or while that waits: the marker's next value goes to another slot from here on.
         """
         return self._log_descriptor, self._also if self._marker is None else self._marker.begin_sync()

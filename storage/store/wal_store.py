@@ -1,22 +1,24 @@
-"""A store behind a write-ahead log of its own: commits are appended and synced there, rows go to the data file later.
+"""A store with a write-ahead log of its own: commits are appended and synced there, rows are flushed later.
 
-Two generations of rows are in memory, with the two regions of the log. The *newer* one takes what is written; the
-*older* one is moved to the data file some rows at a time, as new ones come. Rows that were deleted meanwhile, the most
-by far, are never moved, and one that was written again and again is moved once.
+Two memtables correspond to the two regions of the log. The *active* one takes writes. The *immutable* one is flushed
+to the data file in slices, as commits arrive. Most rows are deleted meanwhile and never flushed; a row that is written
+repeatedly is flushed once.
 
-| rows of a generation are moved | once all its commits are durable in the log |
-| one that the newer generation wrote again, or deleted, is not | while all commits of the newer one are durable |
-| its region is written again | once what was moved is durable in the data file |
-| the older generation is gone | before more than three quarters of the newer one's region are full |
-| a commit to a crowded region waits | for all commits before it, so that none has to be synced in its call |
-| a commit that finds no room in its region | has its rows behind both regions (``write_ahead.py``) |
-| one that finds the region full of commits | goes to the data file, and so do others until it is durable |
-| no row is moved | while a checkpoint of the data file is synced |
-| a commit to a crowded region waits as well | for the end of that, and until the older generation is moved, in slices |
-| rows that are overdue behind a large commit | are moved in slices as well, in later turns of the loop |
+| action | condition |
+|---|---|
+| rows of a memtable are flushed | after all its commits are durable in the log |
+| a row that the active memtable rewrote or deleted is skipped | if all commits of the active one are durable |
+| its region is reused | after the flushed rows are durable in the data file |
+| the immutable memtable is empty | before more than three quarters of the active one's region are full |
+| a commit to a crowded region waits | for all commits before it, so that its call need not sync them |
+| a commit that exceeds its region | has its rows after both regions (``write_ahead.py``) |
+| a commit to a full region | goes to the data file, and so do others until it is durable |
+| no row is flushed | while a checkpoint of the data file is synced |
+| a commit to a crowded region also waits | for that checkpoint and the flush of the immutable memtable |
+| rows that are overdue after a large commit | are also flushed in slices, in later iterations of the loop |
 
-So after a crash the data file holds all commits up to some number, with rows of later ones at most, and the log holds
-those (``Store.open`` replays them). Decision: docs/adr/0079-a-log-of-our-own.md.
+So after a crash the data file has all commits up to some number, possibly with rows of later ones, and the log has the
+later commits (``Store.open`` replays them). Decision: docs/adr/0079-a-log-of-our-own.md.
 """
 
 import os
@@ -39,16 +41,17 @@ from wire.messages.octets import Octets
 __all__ = ["WalStore"]
 
 ASCENDING = keys.QUEUE + keys.LOG + keys.INFLIGHT  # kinds of rows whose keys ascend within their head
-GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next generation begins
-SETTLED = 4  # part of a newer generation by whose end most messages of the older one are consumed: a quarter
+GENERATION_BYTES = 8 * 1024 * 1024  # of the log, after which the next memtable begins
+SETTLED = 4  # fraction of the active region after which most messages of the immutable memtable are consumed: a quarter
 PIECE_BYTES = 256 * 1024  # of a commit that are written at a time
 PIECE_ROWS = 2_000
-MOVED_PER_ROW = 2  # rows moved for each that is written: the older generation is gone long before the newer is full
+# Rows flushed for each written row: the immutable memtable is empty long before the active one is full
+MOVED_PER_ROW = 2
 MOVED_LEAST = 32
-MOVED_IN_TIME = 300  # with a small commit, while there is time: some milliseconds of processor on a slow machine
-MOVED_MOST = 2_000  # with one commit, or in a slice: some milliseconds, in which the loop waits
+MOVED_IN_TIME = 300  # with a small commit, while there is time: some milliseconds of processor time on a slow machine
+MOVED_MOST = 2_000  # with one commit, or in a slice: blocks the loop for some milliseconds
 MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
-MOVED_AT_ONCE = 5_000  # in one transaction when all are moved
+MOVED_AT_ONCE = 5_000  # in one transaction of a complete flush
 
 
 class WalStore:
@@ -58,25 +61,25 @@ class WalStore:
         self._data = data
         self._ahead = ahead
         self._number = data.transaction_no
-        self._durable = data.transaction_no  # commits up to this one are
+        self._durable = data.transaction_no  # number of the newest durable commit
         self._below = KeyUpperBounds(ASCENDING, data.highest)
         self._region = ahead.region(0)
         self._newer = MemTable(self._below, self._number)
         self._older: MemTable | None = None
         self._older_bytes = 0  # of its commits in the log
-        self._older_all = 0  # rows that it had
-        self._older_rows = 0  # of it that are not moved yet, at least
-        self._slice_rows = 0  # of it that are about as long as may be moved with one commit
-        self._moved = False  # rows to the data file, that nobody has synced
-        self._behind = False  # commits that went to the data file are not synced
-        self._free_after = 0  # commit whose acknowledgement says that what was moved is durable; 0: none
+        self._older_all = 0  # rows that it had at first
+        self._older_rows = 0  # rows that are not flushed yet, estimated from below
+        self._slice_rows = 0  # rows that have about MOVED_BYTES_MAX
+        self._moved = False  # unsynced rows were flushed to the data file
+        self._behind = False  # unsynced commits went to the data file
+        self._free_after = 0  # commit whose acknowledgement confirms that the flushed rows are durable; 0: none
         self._direct_from = 0  # commits from this one on go to the data file; 0: they go to the log
-        self._may_be_due = False  # a checkpoint: the data file was written since that was asked
+        self._may_be_due = False  # the data file was written since the last check for a due checkpoint
         self._octets = Octets()
 
     @classmethod
     def open(cls, path: Path, cluster_id: str, node_id: str, settings: StoreSettings) -> "WalStore":
-        """Open the store at path, or create it; raises what ``Store.open`` raises."""
+        """Open the store at path, or create it; raises the errors of ``Store.open``."""
         data = Store.open(path, cluster_id, node_id, settings)
         try:
             return cls(data, data.begin_log())
@@ -88,35 +91,35 @@ class WalStore:
 
     @property
     def crowded(self) -> bool:
-        """Whether the next commit is to wait until all before it are durable; see ``KeyValueStore.crowded``."""
+        """Whether the next commit should wait until all before it are durable; see ``KeyValueStore.crowded``."""
         return not self._direct_from and self._region.is_crowded
 
     @property
     def held(self) -> bool:
-        """Whether the next commit is to wait; see ``KeyValueStore.held``."""
+        """Whether the next commit should wait; see ``KeyValueStore.held``."""
         if self._direct_from:
             return self._data.checkpoints.under_way
         return self._region.is_crowded and (self._older is not None or self._data.checkpoints.under_way)
 
     @property
     def makes_room(self) -> bool:
-        """Whether rows wait to be moved in slices, and may be; see ``KeyValueStore.makes_room``."""
+        """Whether rows can be flushed in slices now and need to be; see ``KeyValueStore.makes_room``."""
         return (self._region.is_crowded or self._is_behind) and not self._direct_from and self._may_move
 
     def make_room(self) -> None:
-        """Move a slice of the rows that a commit is held for; see ``KeyValueStore.make_room``."""
+        """Flush a slice of the rows that a commit is held for; see ``KeyValueStore.make_room``."""
         self._require_open()
         if self.makes_room:
             self._move_some(MOVED_MOST, 1.0)
 
     @property
     def _may_move(self) -> bool:
-        """Whether rows of the older generation may be moved."""
+        """Whether rows of the immutable memtable may be flushed."""
         return self._older is not None and self._durable >= self._older.number and not self._data.checkpoints.under_way
 
     @property
     def _is_behind(self) -> bool:
-        """Whether more rows are overdue than one commit may move: the last ones were large."""
+        """Whether more rows are overdue than one commit may flush, after large commits."""
         if self._older is None or (self._durable < self._number and self._region.used < GENERATION_BYTES):
             return False
         return self._older_rows > MOVED_MOST and self._rows_due() > MOVED_MOST
@@ -138,7 +141,7 @@ class WalStore:
 
     @property
     def acked_up_to(self) -> int:
-        """Commit up to which the marker says that others were told."""
+        """Commit up to which acknowledgements may have left, according to the marker."""
         return self._data.acked_up_to
 
     @property
@@ -160,7 +163,7 @@ class WalStore:
         longest, largest = settings.key_bytes_max, settings.value_bytes_max
         encoded: Iterable[bytes] = (encode_rows(self._octets, rows, longest, largest) for rows in pieces)
         if size <= PIECE_BYTES:
-            encoded = [*encoded]  # what cannot be written is refused before anything is done
+            encoded = [*encoded]  # invalid rows are refused before any effect
         self._data.require_room_for(size, reclaiming=reclaiming)
         number = self._number + 1
         if not self._direct_from:
@@ -176,7 +179,7 @@ class WalStore:
         return number
 
     def _write_directly(self, batch: Batch, number: int) -> int:
-        """Commit to the data file, behind all that is in memory."""
+        """Commit to the data file, after flushing all memtables."""
         self._move_all()
         self._data.move(batch, number)
         self._below.forget()
@@ -188,11 +191,11 @@ class WalStore:
     # --- from the log to the data file
 
     def _move_some(self, most: int, share: float) -> None:
-        """Move rows of the older generation, or begin a newer one; before the next commit is written.
+        """Flush rows of the immutable memtable, or begin a new active one, before the next commit is written.
 
         Args:
-            most: Rows; before the newer one has what a generation has, no more of them than are due.
-            share: Of the rows that are left; more than ``most`` if that are more, up to a slice.
+            most: Maximum number of rows; before the active memtable is full, no more than are due.
+            share: Fraction of the remaining rows; if it exceeds ``most``, it is the limit, up to a slice.
         """
         if self._older is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
@@ -204,7 +207,7 @@ class WalStore:
             return
         if not self._may_move:
             return
-        over = self._newer if self._durable == self._number else None  # else its deletions may be lost with the power
+        over = self._newer if self._durable == self._number else None  # else a power loss may revert its deletions
         waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
         if waits:
             return
@@ -218,25 +221,25 @@ class WalStore:
             self._older = None
 
     def _rows_due(self) -> int:
-        """Return how many rows of the older generation are to be moved by now: a little with each commit.
+        """Return how many rows of the immutable memtable should be flushed by now: a few with each commit.
 
-        They are gone when the newer one has what a generation has. In haste they made some dozen commits long.
+        All are flushed when the active one has its full size. Flushing them faster delayed some dozen commits.
         """
         settled = GENERATION_BYTES // SETTLED
         left = (GENERATION_BYTES - self._region.used) / (GENERATION_BYTES - settled)
         return self._older_rows - int(self._older_all * left)
 
     def _move_rows(self, table: MemTable, most: int, over: MemTable | None = None, *, at_once: bool = False) -> bool:
-        """Move some rows of a generation, without those that a later one has; return whether none is left."""
+        """Flush some rows of a memtable without those that a later one has; return whether none is left."""
         rows = table.some(most)
-        whole = len(rows) < most  # the partitions of a generation are not counted for each slice
-        if not at_once and octets_of(rows) > 2 * MOVED_BYTES_MAX:  # they are longer than the others of their generation
+        whole = len(rows) < most  # avoids counting all partitions of a memtable for each slice
+        if not at_once and octets_of(rows) > 2 * MOVED_BYTES_MAX:  # longer than the memtable's average
             rows, whole = rows[: _count_within(rows, MOVED_BYTES_MAX)], False
         number = table.number if whole else self._data.transaction_no
         moved = rows if over is None else over.without(rows)
         try:
             self._data.move(moved, number)
-        except BatchUnknown:  # the file was opened again, and is whole; the rows may be in it, or not
+        except BatchUnknown:  # the file was reopened and is valid; the rows may be in it or not
             try:
                 self._data.move(moved, number)
             except BatchUnknown as error:
@@ -246,7 +249,7 @@ class WalStore:
         return whole
 
     def _move_all(self) -> None:
-        """Move every row, here and now: what may reach the data file must be durable in the log before."""
+        """Flush every row now, after syncing the log: rows in the data file must be durable in the log first."""
         tables = [table for table in (self._older, self._newer) if table is not None and len(table)]
         if tables and self._durable < self._number:
             try:
@@ -282,7 +285,7 @@ class WalStore:
         return self._merged(start, stop, limit, memory)
 
     def _merged(self, start: bytes, stop: bytes, limit: int, memory: dict[bytes, bytes | None]) -> list[Row]:
-        """Return rows of the data file with those in memory over them."""
+        """Return rows of the data file merged with those in memory."""
         waiting = sorted(memory, reverse=True)
         rows: list[Row] = []
         while len(rows) < limit:
@@ -304,13 +307,13 @@ class WalStore:
         return rows[:limit]
 
     def raw_scan(self, start: bytes, limit: int) -> list[Row]:
-        """Return stored records of the data file, unchecked and those of the store itself included: for the scrub."""
+        """Return stored records of the data file for the scrub, unchecked, including those of the store itself."""
         return self._data.raw_scan(start, limit)
 
     # --- durability
 
     def begin_sync(self, *, marker: bool = False) -> StoreSync:
-        """Prepare a sync that covers every commit so far, and the marker or what was moved, if it is time."""
+        """Prepare a sync of every commit so far, and of the marker or the flushed rows if due."""
         self._require_open()
         if self._behind or (self._moved and self._older is None and not marker):
             self._moved = self._behind = False
@@ -328,7 +331,7 @@ class WalStore:
         return self._data.checkpoint(synced)
 
     def acked(self, transaction_no: int) -> None:
-        """Note that commits up to this one are durable, before anybody is told."""
+        """Record that commits up to this one are durable, before acknowledgements leave."""
         if transaction_no > self._number:
             raise ValueError(f"commit {transaction_no} is not written, the newest is {self._number}")
         self._require_open()
@@ -345,27 +348,27 @@ class WalStore:
         self._data.require_room(reclaiming=reclaiming)
 
     def free_space(self) -> tuple[int, int]:
-        """Return the free bytes of the file system and the floor that holds on it."""
+        """Return the free bytes of the file system and its floor."""
         return self._data.free_space()
 
     def work(self) -> None:
-        """Merge a little, for idle moments."""
+        """Merge a little during idle time."""
         if not self._data.checkpoints.under_way:
             self._data.work()
             self._may_be_due = True
 
     def flush(self) -> None:
-        """Move every row to the data file, and write its memory out."""
+        """Flush every row to the data file, and write out its memory tree."""
         self._require_open()
         self._move_all()
         self._data.flush()
 
     def identity(self) -> dict[str, str]:
-        """Return whose store this is."""
+        """Return the store's identity."""
         return self._data.identity()
 
     def check_identity(self) -> None:
-        """Read sentinel, newest commit and marker again, and raise StoreUnproven if they do not agree."""
+        """Read sentinel, newest commit and marker again, and raise StoreUnverified if they do not agree."""
         self._data.check_identity(self._number)
 
     def _require_open(self) -> None:
@@ -373,7 +376,7 @@ class WalStore:
             raise StoreClosed(f"store {self._data.path} is closed")
 
     def close(self) -> None:
-        """Move every row to the data file, sync, close."""
+        """Flush every row to the data file, sync, close."""
         if self.closed:
             return
         try:
@@ -387,7 +390,7 @@ class WalStore:
         self._data.close()
 
     def abandon(self) -> None:
-        """Release everything, whatever state it is in."""
+        """Release all resources in any state."""
         self._ahead.close()
         self._data.abandon()
 
@@ -403,7 +406,7 @@ def _cut(batch: Batch) -> Iterator[Batch]:
 
 
 def _count_within(rows: Batch, octets: int) -> int:
-    """Return how many of the first rows have about so many bytes, one at least."""
+    """Return how many of the first rows have about ``octets`` bytes, one at least."""
     for count, (key, value) in enumerate(rows, 1):
         octets -= len(key) + len(value or b"")
         if octets <= 0:

@@ -1,17 +1,17 @@
-"""The write-ahead log of a store: one file of two regions, written in turn, and how it is read after a crash.
+"""The write-ahead log of a store: one file of two regions, written alternately, and its recovery.
 
-A region holds the commits of one generation, from its beginning on. Each commit is one record:
+A region has the commits of one memtable, from its beginning on. Each commit is one record:
 
     u32 bytes of rows | u32 CRC-32 | u64 transaction_no | rows: (u16 key bytes, u32 value bytes, key, value) each
 
-A deleted key has 0xFFFFFFFF value bytes and no value. The CRC is of transaction_no and rows, begun with that of the
-record before; the first one's begins with the CRC of the log's label, which the data file knows (16 random bytes, u32
-bytes of a region), and the region's number. So nothing that an earlier generation, or an earlier process, left behind
-is taken for what follows. A record counts if all commits before it are in the data file or in the log.
+A deleted key has 0xFFFFFFFF value bytes and no value. The CRC covers transaction_no and rows, seeded with that of the
+previous record. The first seed is the CRC of the log's label and the region's number. The data file has the label (16
+random bytes, u32 bytes of a region). So remains of an earlier memtable or process are never read as later records. A
+record is valid if all commits before it are in the data file or in the log.
 
-Rows of a large commit, or of one that finds no room in its region, stand behind both regions. Their record has one
-row in their place, with the key ``LARGE_KEY`` and where they are: (u64 place in the file, u32 bytes, u32 CRC-32). That
-room belongs to the region's generation, and is free with it. Decisions: docs/adr/0079-a-log-of-our-own.md,
+Rows of a large commit, or of one that exceeds its region, are stored after both regions. Their record has one row
+instead, with the key ``LARGE_KEY`` and their position: (u64 offset in the file, u32 bytes, u32 CRC-32). That space
+belongs to the region's memtable, and is freed with it. Decisions: docs/adr/0079-a-log-of-our-own.md,
 docs/adr/0210-room-for-large-commits.md.
 """
 
@@ -36,9 +36,9 @@ _HEAD = struct.Struct(">IIQ")
 _NUMBER = struct.Struct(">Q")
 _ROW = struct.Struct(">HI")
 _PLACE = struct.Struct(">QII")
-LARGE_KEY = RESERVED_PREFIX + b"\x00large"  # no row of a commit may have it
+LARGE_KEY = RESERVED_PREFIX + b"\x00large"  # reserved: never a row of a commit
 PLACE_BYTES = _ROW.size + len(LARGE_KEY) + _PLACE.size
-LARGE_BYTES = 1024 * 1024  # of rows that stand behind the regions in any case
+LARGE_BYTES = 1024 * 1024  # size from which rows are always stored after the regions
 
 Rows = list[tuple[bytes, bytes | None]]
 
@@ -47,13 +47,13 @@ class LogRegion:
     """A region that is being written.
 
     Attributes:
-        used: Bytes of its commits, those behind the regions included.
+        used: Bytes of its commits, including those after the regions.
     """
 
     def __init__(self, ahead: "WriteAheadLog", index: int) -> None:
         self.index = index
         self.used = 0
-        self.large: list[tuple[int, int]] = []  # (place, end) of rows behind the regions
+        self.large: list[tuple[int, int]] = []  # (offset, end) of rows after the regions
         self._ahead = ahead
         self._bytes = _region_bytes(ahead.label)
         self._end = 0
@@ -61,26 +61,26 @@ class LogRegion:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether less than a quarter is left: twice the largest commit, but for one whose last operation is long."""
+        """Whether less than a quarter is left: twice the largest commit, except one with a long last operation."""
         return self.used > self._bytes - self._bytes // 4
 
     def fills(self, size: int) -> float:
-        """Return which part of what is left before it is crowded so many bytes take; 1 or more: all of it."""
+        """Return the fraction of the bytes left before it is crowded that ``size`` uses; 1 or more: all of it."""
         left = self._bytes - self._bytes // 4 - self.used
         return size / left if left > size else 1.0
 
     @property
     def is_full(self) -> bool:
-        """Whether no commit fits, not even one whose rows stand elsewhere."""
+        """Whether no commit fits, not even one with its rows elsewhere."""
         return self._end + _HEAD.size + PLACE_BYTES > self._bytes
 
     def append(self, transaction_no: int, size: int, pieces: Iterable[bytes]) -> None:
-        """Write a commit; if that raises, it was not, and the next one takes its place.
+        """Write a commit; if this raises, it was not written, and the next one overwrites it.
 
         Args:
             transaction_no: Its number.
             size: Bytes of its rows.
-            pieces: Of them; one by one, so that no memory for all of them is filled and copied.
+            pieces: Its encoded rows, one by one, to avoid a copy of all of them in memory.
         """
         place = 0
         if size > LARGE_BYTES or self._end + _HEAD.size + size > self._bytes:
@@ -116,12 +116,12 @@ class WriteAheadLog:
             sync_folder(path.parent)
 
     def region(self, index: int) -> LogRegion:
-        """Begin to write a region, all of whose commits stand in the data file."""
+        """Begin to write a region; the rows of its commits are in the data file."""
         region = self._regions[index] = LogRegion(self, index)
         return region
 
     def room_for(self, size: int) -> int:
-        """Return the first place behind the regions where so many bytes overwrite nothing of either generation."""
+        """Return the first offset after the regions with that many bytes unused by both memtables."""
         place = REGIONS * _region_bytes(self.label)
         for begin, end in sorted(large for region in self._regions.values() for large in region.large):
             if begin - place >= size:
@@ -130,7 +130,7 @@ class WriteAheadLog:
         return place
 
     def write(self, at: int, data: bytes) -> None:
-        """Write bytes at a place of the file. Raises OSError."""
+        """Write bytes at an offset of the file. Raises OSError."""
         written = 0
         while written < len(data):
             written += os.pwrite(self.descriptor, memoryview(data)[written:] if written else data, at + written)
@@ -143,12 +143,12 @@ class WriteAheadLog:
 
 
 def size_of(rows: Batch) -> int:
-    """Return the bytes that rows have here."""
+    """Return the encoded size of rows."""
     return octets_of(rows) + _ROW.size * len(rows)
 
 
 def logged_commits(path: Path, label: bytes, head: int) -> Iterator[tuple[int, Rows]]:
-    """Yield (transaction_no, rows) of the commits that follow one, in order, as far as they are whole."""
+    """Yield (transaction_no, rows) of the commits after ``head``, in order, while they are complete."""
     if not path.exists():
         return
     data, region_bytes = path.read_bytes(), _region_bytes(label)
