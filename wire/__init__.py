@@ -1,11 +1,11 @@
-"""Ground that all tiers share: messages and their codecs, links, the frame of a node, and the SSTable format.
+"""Code shared by all tiers: messages and codecs, links, the process around each node, and the SSTable format.
 
-Owns: Every byte between nodes, and who may say it.
+Owns: Every byte between nodes, and the rules of permitted senders.
 
-Doors: ``messages`` are the formats, ``links`` carry them, ``node`` is what each process does around its core,
-``sstable`` is what jobs read.
+Entry points: ``messages`` are the formats, ``links`` carry them, ``node`` is the code of each process around its core,
+``sstable`` is the format that jobs read.
 
-Always holds: A decoder returns a message within its ranges or raises ``Unreadable``. A message is believed only within
+Always holds: A decoder returns a message within its ranges or raises ``Unreadable``. A message is accepted only within
 its sender's identity.
 
 May import: mqtt and conf.

@@ -1,11 +1,10 @@
-"""Giving way: between two pieces of its work a node offers the core to the other nodes of its host.
+"""CPU yields: a node offers its core to the other nodes of the host between two pieces of work.
 
-A router or a storage node that wakes up after a rest has its share of the core before it. So the kernel lets it go on
-until the next tick, some milliseconds later, though the edge is ready all the time and its slice is short.
-``sched_yield`` has the kernel choose again, which costs half a microsecond: the edge goes on as soon as the other has
-had its share, and comes first. Only a process whose session has a group of its own may do that
-(``wire/node/scheduling.py``): there it gives up nothing that its group is due, elsewhere a whole slice. Decision and
-figures: docs/adr/0220-pieces-give-way.md.
+After a sleep, a router or storage node has unused CPU share. The kernel then lets it run until the next tick, some
+milliseconds later, although an edge with a shorter slice is ready. ``sched_yield`` makes the kernel choose again and
+costs half a microsecond. The edge resumes as soon as the other process has used its share. Only a process whose session
+has its own scheduling group may yield (``wire/node/scheduling.py``). Without such a group, each call loses a whole
+slice. Decision and measurements: docs/adr/0220-pieces-give-way.md.
 """
 
 from collections.abc import Callable
@@ -19,15 +18,15 @@ GiveWay: TypeAlias = Callable[[], object]
 
 
 def stay() -> None:
-    """Give way to nobody."""
+    """Do not yield."""
 
 
 class YieldBeforeSteps(trio.abc.Instrument):
-    """Gives way before each step of a task."""
+    """Yields the CPU before each step of a task."""
 
     def __init__(self, give_way: GiveWay) -> None:
         self._give_way = give_way
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
-        """A step is about to begin."""
+        """Yield before Trio runs a task step."""
         self._give_way()

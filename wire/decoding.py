@@ -1,8 +1,8 @@
-"""One error for a payload that is not what its kind says, whatever went wrong inside a decoder.
+"""One error type for malformed payloads, whatever a decoder raises.
 
-msgspec raises more than its own errors: RecursionError for what is nested too deep, UnicodeDecodeError and
-OverflowError from places that its documentation does not name. Whoever has a format wraps its decoder here, once, so
-that no bytes of a peer can raise anything else. Files have errors of their own, which name the file.
+msgspec raises more than its own errors: RecursionError for deep nesting, UnicodeDecodeError and OverflowError in
+undocumented places. Each format wraps its decoder here, so a peer's bytes cannot raise another type. Decoders of files
+have their own errors, which name the file.
 """
 
 from collections.abc import Callable
@@ -19,32 +19,32 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 
 
 class LinkError(Exception):
-    """The peer, or what lies between, broke the rules of a link: close the connection, keep the process."""
+    """The peer or the network violated the link protocol: close the connection, keep the process."""
 
 
 class Unreadable(LinkError, msgspec.ValidationError, ValueError):
-    """A payload is not what its kind says: the incarnation that wrote it is not listened to any more."""
+    """A payload does not match its frame kind: the incarnation that wrote it is fenced."""
 
 
 def strictly(decode: Callable[[Payload], T], what: str) -> Callable[[Payload], T]:
-    """Return a decoder that raises Unreadable and nothing else.
+    """Return a decoder that raises only ``Unreadable``.
 
     Args:
         decode: May raise any Exception.
-        what: Name of the format, for the reason.
+        what: Name of the format, for the error text.
     """
 
     def read(payload: Payload) -> T:
         try:
             return decode(payload)
-        except Exception as error:  # MemoryError and RecursionError among them: what raises is in the payload
+        except Exception as error:  # MemoryError and RecursionError among them: the payload is the cause
             raise Unreadable(f"unreadable {what}: {decoding_fault(error)}") from None
 
     return read
 
 
 def decoding_fault(error: Exception) -> str:
-    """Return in plain text what is wrong with bytes that a decoder refused."""
+    """Return a printable description of a decoding error."""
     if isinstance(error, RecursionError):
         return "nested too deep"
     if isinstance(error, UnicodeError):
@@ -53,5 +53,5 @@ def decoding_fault(error: Exception) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return the beginning of a text that a peer may have written, fit for one line of a log."""
+    """Return the first ``TEXT_MAX`` characters of untrusted text, with unprintable ones replaced, for one log line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:TEXT_MAX])

@@ -1,7 +1,7 @@
-"""Two things of trio beside its interface: its epoll descriptor, and whether a task is ready to run.
+"""Two undocumented attributes of Trio: its epoll descriptor and its queue of ready tasks.
 
-Who waits where trio would (``edge/loop/host.py``, ``wire/links/reactor_hook.py``) has to see when trio has something to
-do. These are the two undocumented attributes of trio that are used; tests cover both.
+Code that replaces Trio's I/O wait (``edge/loop/host.py``, ``wire/links/reactor_hook.py``) must notice when Trio has
+work. No other undocumented attribute is used; tests cover both.
 """
 
 from collections.abc import Sized
@@ -13,7 +13,7 @@ __all__ = ["ready_tasks", "trio_epoll_fd"]
 
 
 def trio_epoll_fd() -> int:
-    """Return the descriptor that becomes readable when trio has something to do, -1 if it cannot be had."""
+    """Return the descriptor that becomes readable when Trio has work, -1 if it is unavailable."""
     runner = _runner()
     epoll = getattr(getattr(runner, "io_manager", None), "_epoll", None)
     if epoll is None or not isinstance(runner.clock, trio._core._run.SystemClock):
@@ -22,7 +22,7 @@ def trio_epoll_fd() -> int:
 
 
 def ready_tasks() -> Sized | None:
-    """Return the tasks that trio runs next, as it keeps them itself; None if that cannot be had."""
+    """Return Trio's own queue of tasks to run next; None if it is unavailable."""
     tasks: Sized | None = getattr(_runner(), "runq", None)
     return tasks
 

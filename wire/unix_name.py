@@ -1,4 +1,4 @@
-"""A short name for the path of a UNIX socket: the system takes 107 bytes, and data folders may lie deeper."""
+"""A short name for the path of a UNIX socket: the system limit is 107 bytes, and data folders may have longer paths."""
 
 import contextlib
 import os
@@ -10,10 +10,10 @@ __all__ = ["unix_name"]
 
 @contextlib.contextmanager
 def unix_name(path: Path) -> Iterator[str]:
-    """Give a name by which a socket is bound or connected, however long its path.
+    """Return a name under which a socket can be bound or connected, for paths of any length.
 
     Raises:
-        OSError: Its folder is not there.
+        OSError: The folder does not exist.
     """
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

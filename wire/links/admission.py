@@ -1,7 +1,7 @@
-"""Admission of an incarnation to its link: certificate, HELLO, what is known of its name, and where the link goes on.
+"""Admission of an incarnation to its link: certificate, HELLO, known state of its name, and the resume position.
 
-The tables of links are two, for an edge keeps its connections in the compiled loop (``edge/cluster/peer_table.py``,
-``wire/links/link_table.py``); each looks up what it knows of a name and asks here. Pure rules.
+Two link tables use these pure rules, because an edge keeps its connections in the compiled loop
+(``edge/cluster/peer_table.py``, ``wire/links/link_table.py``). Each table looks up the state of a name and calls here.
 Source: docs/adr/0005-wire-format.md.
 """
 
@@ -34,29 +34,29 @@ __all__ = ["HelloResume", "admit", "check_certificate", "check_hello", "check_me
 OPERATORS_MAX = 32  # links of operators at one node
 
 OPERATOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-UNCERTIFIED = "admin", TIER_OPERATOR  # role and name of an operator on a plaintext link, which is on loopback only
+UNCERTIFIED = "admin", TIER_OPERATOR  # role and name of an operator on a plaintext link, loopback only
 
 
 class HelloResume(NamedTuple):
-    """A HELLO's words to its reader: how many frames were taken, and of which of the reader's incarnations."""
+    """Resume position in a HELLO: the number of frames taken from one incarnation of the receiver."""
 
-    incarnation: int = 0  # 0: this node knows of no incarnation
+    incarnation: int = 0  # 0: no incarnation is known
     taken: int = 0
 
     def of(self, key: PeerKey) -> int:
-        """Return what an incarnation was told; to another incarnation than the one that was meant that is nothing."""
+        """Return the frames taken from an incarnation; 0 if the position belongs to another incarnation."""
         return self.taken if self.incarnation == key.incarnation else 0
 
 
 def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
-    """Judge a peer by its certificate alone, before anything that it says is looked at.
+    """Check a peer's certificate alone, before any of its bytes are decoded.
 
     Args:
         mine: This node.
         certified: (cluster, tier, node) from the peer's certificate.
-        tiers: Those that are served here.
+        tiers: Tiers that may link to this node.
     Raises:
-        LinkError: The certificate names no node of this cluster, or one of a tier that has no business here.
+        LinkError: The certificate names no node of this cluster, or a node of a tier that may not link here.
     """
     cluster, tier, node = certified
     if cluster != mine.cluster:
@@ -66,17 +66,17 @@ def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers
 
 
 def check_hello(mine: NodeIdentity, hello: LinkHello, certified: tuple[str, str, str] | None) -> PeerKey:
-    """Judge a peer's HELLO against this node's and against its certificate.
+    """Check a peer's HELLO against this node's and against its certificate.
 
     Args:
         mine: This node.
-        hello: What the peer says.
+        hello: The peer's HELLO.
         certified: (cluster, tier, node) from the peer's certificate; None on a plaintext link.
     Returns:
         The peer's key; ``hello.peer_incarnation`` and ``hello.taken`` are the link's business.
     Raises:
-        LinkError: Another version, another cluster, an unknown tier, not who the certificate names, or who knows a
-            later incarnation of this node.
+        LinkError: Another version or cluster, an unknown tier, a node that the certificate does not name, or a peer
+            that knows a later incarnation of this node.
         OtherCluster: A cluster of this name, with another cluster ID.
     """
     if hello.version != PROTOCOL_VERSION:
@@ -98,7 +98,7 @@ def check_hello(mine: NodeIdentity, hello: LinkHello, certified: tuple[str, str,
     if hello.node == mine.node:
         raise LinkError(f"the peer uses this node's own name {mine.node!r}")
     if hello.tier == TIER_OPERATOR:
-        # Several commands of one operator run at once; role and name before the slash are the certified ones.
+        # One operator may run several commands at once; the certificate names role and name, before the slash.
         who = certified if certified is not None else (hello.cluster, *UNCERTIFIED)
         cluster, role, name = who
         if cluster != hello.cluster or role not in OPERATOR_ROLES:
@@ -109,7 +109,7 @@ def check_hello(mine: NodeIdentity, hello: LinkHello, certified: tuple[str, str,
     claimed = (hello.cluster, hello.tier, hello.node)
     if certified is not None and certified != claimed:
         raise LinkError(f"{_describe(claimed)} came with the certificate of {_describe(certified)}")
-    if hello.tier == TIER_GATEWAY:  # no node of the map has such a name: a gateway takes the link of none
+    if hello.tier == TIER_GATEWAY:  # no node of the map can have such a name
         return PeerKey(f"{TIER_GATEWAY}/{hello.node}", hello.tier, hello.incarnation)
     return PeerKey(hello.node, hello.tier, hello.incarnation)
 
@@ -120,17 +120,17 @@ def _describe(identity: tuple[str, str, str]) -> str:
 
 
 def check_member(mine: NodeIdentity, key: PeerKey, roster: Roster | None, *, dialled: bool) -> None:
-    """Judge an edge or a storage node by the map, before its link is taken.
+    """Check an edge or a storage node against the map, before its link is accepted.
 
-    An address of the map that this node dialled may be that of an incarnation that the next epoch has.
+    An address that this node dialled may belong to an incarnation of the next map epoch.
 
     Args:
         mine: This node.
         key: The incarnation.
-        roster: Registered nodes, by this node's map; None: a router, which takes links of all.
+        roster: Registered nodes of this node's map; None: a router, which accepts links of all.
         dialled: This node opened the connection.
     Raises:
-        LinkError: It is not registered, or is over.
+        LinkError: It is not registered, or was replaced.
     """
     if roster is None or key.tier not in (TIER_EDGE, TIER_STORAGE) or roster.is_registered(key):
         return
@@ -139,18 +139,18 @@ def check_member(mine: NodeIdentity, key: PeerKey, roster: Roster | None, *, dia
 
 
 def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None, *, dialled: bool) -> None:
-    """Judge an incarnation that HELLO and certificate agree on by what this node knows of its name.
+    """Check an incarnation against the known state of its name, after HELLO and certificate.
 
     Args:
         mine: This node.
         key: The incarnation.
         known: The incarnation of that name that has the link.
-        condemned: Why this very incarnation is refused until it starts again; None: it is not.
-        dialled: This node opened the connection. What a higher tier says is taken only over such a one: its certificate
-            alone is no reason to listen to a router.
+        condemned: Why this incarnation is fenced; None: it is not.
+        dialled: This node opened the connection. A node accepts a higher tier only on a connection that it opened:
+            a certificate alone does not make a trusted router.
     Raises:
-        LinkError: Its tier has no business here, does not dial this one, or was another one before, it is over, or it
-            broke the protocol.
+        LinkError: Its tier may not link here, may not dial this one, or changed; the incarnation was replaced, or it is
+            fenced.
     """
     if key.tier not in link_tiers(mine.tier):
         raise LinkError(f"{mine.tier} {mine.node} takes no link from {key.tier} {key.node}")
@@ -165,40 +165,40 @@ def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: st
 
 
 def check_room(mine: NodeIdentity, key: PeerKey, operators: int) -> None:
-    """Refuse an operator where as many as may be are linked.
+    """Refuse an operator when ``OPERATORS_MAX`` are linked.
 
     Args:
         mine: This node.
         key: The incarnation.
-        operators: Links of operators that stand, without one under the same name.
+        operators: Connected operator links, without one of the same name.
     Raises:
-        LinkError: There is no room.
+        LinkError: The limit is reached.
     """
     if key.tier == TIER_OPERATOR and operators >= OPERATORS_MAX:
         raise LinkError(f"{mine.tier} {mine.node} has {operators} links of operators, and takes no other: {key.node}")
 
 
 def expect(key: PeerKey, tier: str, node: str) -> None:
-    """Judge who answered at an address that this node dialled; ``node`` is "" where any of the tier may answer.
+    """Check the node that answered at a dialled address; ``node`` is "" where any of the tier may answer.
 
     Raises:
-        LinkError: Somebody else: an address may have another holder since the map was told of it.
+        LinkError: Another node: the address may have a new holder since the map was written.
     """
     if key.tier != tier or (node and key.node != node):
         raise LinkError(f"expected {tier} {node}, found {key.tier} {key.node}")
 
 
 def resume(mine: NodeIdentity, hello: LinkHello, key: PeerKey, told: HelloResume, taken: int) -> int:
-    """Return how many of this node's frames the other side has taken: the connection goes on behind them.
+    """Return how many of this node's frames the peer has taken: sending resumes after them.
 
     Args:
         mine: This node.
-        hello: The other side's.
+        hello: The peer's HELLO.
         key: Its incarnation.
-        told: What this node's HELLO said to it.
+        told: Resume position in this node's HELLO.
         taken: Number of the newest frame that the link has taken now.
     Raises:
-        LinkError: The link took more since it was told; what comes on this connection would come twice.
+        LinkError: The link took more frames since that HELLO; this connection would repeat them.
     """
     if taken != told.of(key):
         raise LinkError(f"{key.node}: another connection moved the link meanwhile")

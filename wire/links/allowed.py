@@ -1,10 +1,10 @@
-"""Rights on a link: one table of message type, sender tier and receiver tier; each cell has its rule and its sender.
+"""Permissions on a link: a table of message type, sender tier and receiver tier; each cell has its rule and its sender.
 
-Routers, storage nodes and edges judge every frame by it, the edge's compiled loop too. A message without a cell, or one
-that speaks for another node, has no honest cause: it is refused and its link is closed until that node starts again. A
-message that only the sender's place or role forbids (it is not the primary any more, it is no router of the cluster) is
-refused, and the link stays: the receiver's map may be the older one.
-Counting and logging of refusals is in ``wire/links/refusals.py``. Source: docs/protocol.md rule 1.8; docs/adr/0018.
+Routers, storage nodes and edges check every frame against it, the edge's compiled loop too. An honest node never sends
+a message without a cell, or one for another node: it is refused, and its link is closed until that node starts again. A
+message may be forbidden only by its sender's placement or role, for example to a former primary. Then the message is
+refused and the link stays, because the receiver's map may be the older one. ``wire/links/refusals.py`` counts and logs
+refusals. Source: docs/protocol.md rule 1.8; docs/adr/0018.
 """
 
 import enum
@@ -71,9 +71,9 @@ class SenderRule(enum.Enum):
 
 
 class Sender(enum.Enum):
-    """Role that an edge or storage node must have now to say something (``wire/links/roster.py``).
+    """Role that an edge or storage node needs to send a message (``wire/links/roster.py``).
 
-    A router must be one of the cluster for whatever it says; an operator's or a gateway's certificate is its role.
+    A router must belong to the cluster for any message; an operator's or a gateway's certificate is its role.
     """
 
     CERTIFIED = "any holder of a certificate of the tier: it introduces itself, or is no node"
@@ -81,7 +81,7 @@ class Sender(enum.Enum):
 
 
 class Cell(NamedTuple):
-    """Which tier may send a message to which, in which role, and what must hold beside that."""
+    """Permitted pairs of tiers for a message, the sender's required role, and a further condition."""
 
     tiers: frozenset[tuple[str, str]]  # sender, receiver
     rule: SenderRule
@@ -89,7 +89,7 @@ class Cell(NamedTuple):
 
 
 def _cell(senders: str, receivers: str, rule: SenderRule = SenderRule.TIERS, sender: Sender | None = None) -> Cell:
-    """Return a cell; nodes speak as members unless it says otherwise, operators by their certificates."""
+    """Return a cell; by default nodes send as members and operators by their certificates."""
     if sender is None:
         sender = Sender.CERTIFIED if senders == TIER_OPERATOR else Sender.MEMBER
     return Cell(frozenset(product(senders.split(), receivers.split())), rule, sender)
@@ -110,7 +110,7 @@ CELLS: dict[type, Cell] = {
     nodes.FollowMap: _cell("edge storage gateway operator", "router", sender=Sender.CERTIFIED),
     nodes.MapPage: _cell("router", "edge storage gateway operator"),
     nodes.MapStep: _cell("router", "edge storage gateway operator"),
-    nodes.RequestChange: _cell("storage", "router"),  # by the primary: the step itself says so (placement_change)
+    nodes.RequestChange: _cell("storage", "router"),  # by the primary, as the step states (placement_change)
     nodes.Changed: _cell("router", "edge storage"),
     routes.Resolve: _cell("edge", "router"),
     routes.Resolved: _cell("router", "edge", SenderRule.SHARD_OWNER),
@@ -118,7 +118,7 @@ CELLS: dict[type, Cell] = {
     routes.RoutesAdded: _cell("router", "edge storage", SenderRule.SHARD_OWNER),
     routes.RemoveRoutes: _cell("edge storage", "router", SenderRule.ROUTES),
     routes.ReportRoutes: _cell("edge storage", "router", SenderRule.ROUTES),
-    routes.Invalidate: _cell("router", "edge"),  # a former owner's too: to drop an answer is always safe
+    routes.Invalidate: _cell("router", "edge"),  # a former owner's too: dropping a cached route is always safe
     routes.Invalidated: _cell("edge", "router"),
     nodes.Moved: Cell(
         frozenset({(TIER_ROUTER, TIER_EDGE), (TIER_ROUTER, TIER_STORAGE), (TIER_STORAGE, TIER_EDGE)}),
@@ -133,7 +133,7 @@ CELLS: dict[type, Cell] = {
     sessions.SessionKicked: _cell("edge", "storage", SenderRule.ASKED),
     sessions.SessionExpired: _cell("storage", "edge", SenderRule.PRIMARY),
     nodes.Relay: _cell("edge storage", "router"),
-    nodes.Relayed: _cell("router", "edge storage"),  # what it holds is judged as its first sender's
+    nodes.Relayed: _cell("router", "edge storage"),  # its content is checked as its first sender's
     sessions.SubscribeSession: _cell("edge", "storage", SenderRule.OWNER),
     sessions.SessionSubscribed: _cell("storage", "edge", SenderRule.ASKED),
     sessions.UnsubscribeSession: _cell("edge", "storage", SenderRule.OWNER),
@@ -154,7 +154,7 @@ CELLS: dict[type, Cell] = {
     disconnected_sessions.DisconnectedListed: _cell("storage", "edge", SenderRule.ASKED),
     disconnected_sessions.RevokeDisconnected: _cell(
         "edge", "storage"
-    ),  # of a session that no edge has: it names the connection that ended
+    ),  # of a disconnected session: it names the closed connection
     disconnected_sessions.DisconnectedRevoked: _cell("storage", "edge", SenderRule.ASKED),
     user_counts.UserCounts: _cell("storage", "storage"),
     running_traces.RunningTrace: _cell("edge", "edge storage"),
@@ -177,13 +177,13 @@ CELLS: dict[type, Cell] = {
     policy.AskCredentials: _cell("edge", "router"),
     policy.FetchUsers: _cell("edge", "router"),
     policy.UserRecords: _cell("router", "edge"),
-    orders.OrderNode: _cell("router", _NODES),  # by each router that an operator may ask
+    orders.OrderNode: _cell("router", _NODES),  # by each router that serves operators
     orders.NodeOrdered: _cell(_NODES, "router"),
 }
 
-# Frames, and beside the tiers: RAFT in the link's own name; PUBLISH between storage nodes at QoS 0 only, passed on by a
-# former primary; PUBLISH_ACK of a partition from a node that was sent that tag as its primary, of a pick from the
-# picked edge; PUSH from the primary of the session's partition; PUSH_ACK from the edge that owns the session;
+# Frames, and conditions besides the tiers: RAFT in the link's own name. PUBLISH between storage nodes at QoS 0 only,
+# forwarded by a former primary. PUBLISH_ACK of a partition from the primary to which that tag was sent, of a pick from
+# the picked edge. PUSH from the primary of the session's partition. PUSH_ACK from the edge that owns the session.
 # REPLICATE from the primary of that partition_epoch, REPLICATE_ACK from a replica of it.
 FRAMES: dict[int, frozenset[tuple[str, str]]] = {
     FrameKind.RAFT: frozenset({(TIER_ROUTER, TIER_ROUTER)}),
@@ -203,7 +203,7 @@ FRAMES: dict[int, frozenset[tuple[str, str]]] = {
     FrameKind.CONNECT_ANSWERS: CELLS[sessions.SessionOpened].tiers,
 }
 
-# What a partition answers to an edge's request; Moved may come instead of each.
+# A partition's reply to each request of an edge; Moved may replace any of them.
 ANSWERS: dict[type, tuple[type, ...]] = {
     sessions.OpenSession: (sessions.SessionOpened,),
     sessions.CloseSession: (sessions.SessionClosed,),
@@ -222,12 +222,12 @@ RELAYED = (sessions.KickSession, sessions.SessionKicked)
 
 
 def may_send(sender_tier: str, receiver_tier: str, kind: int) -> bool:
-    """Return whether a tier may send this kind of frame to another; a kind without a row may nobody."""
+    """Return whether a tier may send this kind of frame to another; False for an unknown kind."""
     return (sender_tier, receiver_tier) in FRAMES.get(kind, frozenset())
 
 
 def kinds_from(receiver_tier: str) -> dict[str, frozenset[int]]:
-    """Return the kinds of frame that each tier may send to this one, for who judges every frame."""
+    """Return the kinds of frame that each tier may send to this one, for receivers that check every frame."""
     return {
         sender: frozenset(kind for kind in FRAMES if may_send(sender, receiver_tier, kind))
         for sender in link_tiers(receiver_tier)
@@ -235,14 +235,14 @@ def kinds_from(receiver_tier: str) -> dict[str, frozenset[int]]:
 
 
 def link_tiers(receiver_tier: str) -> frozenset[str]:
-    """Return the tiers that a node takes links from: those that may say anything to it."""
+    """Return the tiers from which a node accepts links: those that may send it any message."""
     return frozenset(sender for pairs in FRAMES.values() for sender, receiver in pairs if receiver == receiver_tier)
 
 
 def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str:
     """Return "", or why a control message closes its link: TIER or IDENTITY.
 
-    The other rules need the receiver's state; the receiver looks at them where it carries the message out.
+    The other rules need the receiver's state; the receiver checks them when it processes the message.
     """
     messages = _LOOKS.get((peer.tier, receiver_tier))
     if messages is None or type(message) not in messages:
@@ -252,7 +252,7 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str
 
 
 def role_fault_of(peer: PeerKey, message: control.Control, roster: Roster) -> str:
-    """Return "", or ROLE where the sender does not have the role now that this message wants; its link stays."""
+    """Return "", or ROLE if the sender lacks the role that this message requires; its link stays."""
     if peer.tier == TIER_ROUTER:
         return "" if roster.is_router(peer) else ROLE
     if CELLS[type(message)].sender is Sender.CERTIFIED or peer.tier in (TIER_OPERATOR, TIER_GATEWAY):
@@ -264,16 +264,16 @@ STREAMED = (nodes.MapPage, nodes.MapStep, policy.PolicyPaged, policy.PolicyStepp
 
 
 def is_early_stream(peer: PeerKey, message: control.Control, roster: Roster) -> bool:
-    """Return whether a message is map or policy of a router that has not registered, as while a cluster starts.
+    """Return whether a message is map or policy of an unregistered router, as at the start of a cluster.
 
-    A node that has no map follows any router that it dials. That router sends steps until its registration is in the
-    map, also when the map has another router already. They are refused all the same.
+    A node without a map follows any router that it dials. That router sends steps until the map has its registration,
+    even if the map has another router already. These messages are refused nevertheless.
     """
     return peer.tier == TIER_ROUTER and isinstance(message, STREAMED) and roster.is_unknown(peer)
 
 
 def _is_own_kind(peer: PeerKey, message: nodes.Moved) -> bool:
-    """Routers answer for shards, storage nodes for partitions."""
+    """Return whether a router reports a shard, or a storage node a partition."""
     return message.what == ("shard" if peer.tier == TIER_ROUTER else "partition")
 
 
@@ -294,7 +294,7 @@ def _are_own_routes(peer: PeerKey, said: routes.AddRoutes | routes.RemoveRoutes 
 
 
 def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
-    """Return what looks into a message of this type, beside the tiers; None: nothing does."""
+    """Return the check of a message of this type besides the tiers; None if there is none."""
     if message is nodes.Moved:
         return _is_own_kind
     if message is routes.ReportRoutes:
@@ -304,7 +304,7 @@ def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
     )
 
 
-# (sender, receiver) -> the messages that may be said there, and what looks into each
+# (sender, receiver) -> the permitted messages, and the check of each
 _LOOKS: dict[tuple[str, str], dict[type, Callable[[PeerKey, Any], bool] | None]] = {
     tiers: {message: _look_of(message) for message, cell in CELLS.items() if tiers in cell.tiers}
     for tiers in FRAMES[FrameKind.CONTROL]
@@ -312,7 +312,7 @@ _LOOKS: dict[tuple[str, str], dict[type, Callable[[PeerKey, Any], bool] | None]]
 
 
 class PrimaryStatus(enum.Enum):
-    """A map's view of a node that speaks as the primary of a partition."""
+    """Result of comparing a sender with the primary in a map."""
 
     PRIMARY = "it is the primary, and was at that partition_epoch"
     LATER = "the partition_epoch is above the map's: the map may say so soon"
@@ -320,13 +320,13 @@ class PrimaryStatus(enum.Enum):
 
 
 def standing(cluster_map: ClusterMap, node: str, partition: int, partition_epoch: int, since: int) -> PrimaryStatus:
-    """Judge a node that speaks as the primary of a partition.
+    """Return whether a node is the primary of a partition, by the receiver's map.
 
     Args:
         cluster_map: The receiver's.
         node: The sender.
-        partition: Whose primary it says it is.
-        partition_epoch: Under which it says so.
+        partition: Partition of which it claims to be primary.
+        partition_epoch: Epoch of its claim.
         since: The partition_epoch from which on the map has named the present primary without a break.
     """
     if not cluster_map.partitions:

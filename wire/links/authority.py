@@ -1,8 +1,8 @@
-"""The development certificate authority: everything `stratamq up` and the tests need, made once, in one folder.
+"""The development certificate authority: all certificates of `stratamq up` and the tests, made once, in one folder.
 
 P-256 keys with mode 0600; nodes and operators are named by URI as ``wire/links/tls.py`` expects. `stratamq init` makes
-two of them, one for nodes and one for clients. The authority's key lies beside the certificates it signs: in production
-it belongs elsewhere. ``cryptography`` is imported when a certificate is made.
+two authorities, one for nodes and one for clients. The authority's key is stored beside the certificates; production
+systems should store it elsewhere. ``cryptography`` is imported when a certificate is made.
 """
 
 import datetime
@@ -24,25 +24,25 @@ __all__ = ["LOOPBACK", "DevelopmentAuthority"]
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 825  # longest that common clients accept
-RENEW_BEFORE_DAYS = 7  # a leaf with less left is made anew when asked for
-CLOCK_SKEW = datetime.timedelta(hours=1)  # certificates are valid from a little before they were made
+RENEW_BEFORE_DAYS = 7  # a leaf with less left is reissued on request
+CLOCK_SKEW = datetime.timedelta(hours=1)  # subtracted from the start of validity
 KEY_MODE = 0o600
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class DevelopmentAuthority:
-    """A certificate authority in a folder; what exists and is current is used again."""
+    """A certificate authority in a folder; existing current files are reused."""
 
     def __init__(self, folder: Path, cluster: str, now: datetime.datetime, subject: str = "") -> None:
-        """Open the authority, or make it.
+        """Open the authority, or create it.
 
         Args:
-            folder: Where the files are; made with mode 0700.
+            folder: Folder of the files; created with mode 0700.
             cluster: Named in every node's certificate.
             now: Aware, UTC; certificates are valid from here.
-            subject: Common name of a new authority; two that are used side by side have two names.
+            subject: Common name of a new authority; two authorities of one cluster need two names.
         Raises:
-            UserError: The folder cannot be written, or what lies there cannot be read.
+            UserError: The folder cannot be written, or its files cannot be read.
         """
         self.folder = folder
         self.cluster = cluster
@@ -70,12 +70,12 @@ class DevelopmentAuthority:
         return self._leaf(node, node, uri=identity_uri(self.cluster, tier, node), hosts=hosts, client=True)
 
     def operator(self, name: str = "operator", role: str = "operator") -> CertificateFiles:
-        """Return a certificate of the command line: the role says which verbs it may give."""
+        """Return a certificate for the command line; the role decides the permitted verbs."""
         uri = identity_uri(self.cluster, role, name)
         return self._leaf(name, name, uri=uri, hosts=(), client=True)
 
     def gateway(self, name: str = "gateway") -> CertificateFiles:
-        """Return a certificate of a gateway, which follows the map, or is a client beside those of ``client_ca``."""
+        """Return a certificate of a gateway, which follows the map, or connects as a client besides ``client_ca``."""
         return self.node(TIER_GATEWAY, name, ())
 
     def _load(self) -> None:
@@ -221,7 +221,7 @@ def _certificate_pem(certificate: "x509.Certificate") -> bytes:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Write a key so that no moment exists at which others could read it."""
+    """Write a key file that is never readable by others, not even during creation."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_MODE)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,8 +1,8 @@
-"""One connection of a link: TLS, HELLO, two small loops that read and write, and one that watches all for silence.
+"""One connection of a link: TLS, HELLO, a task that reads, a task that writes, and a watch for silence.
 
-Where the owner says so, it is read without a loop, in the turn in which the socket has something (``early_reads``).
+With the reactor hook it is read without a task, in the iteration in which bytes arrive (``early_reads``).
 
-Decides nothing about frames (``wire/links/link.py``) or about who may connect (``wire/links/hub.py``).
+Frames are in ``wire/links/link.py``, admission is in ``wire/links/hub.py``.
 """
 
 import ssl
@@ -41,20 +41,20 @@ __all__ = [
 HELLO_TIMEOUT_S = 4.0  # TCP, TLS and HELLO together
 WATCH_S = 0.5  # tick of the watch
 READ_BYTES_MAX = 256 * 1024
-UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write: below it a TAKEN waits for frames, or for the watch
+UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write; below it a TAKEN is sent with frames or by the watch
 
 Stream = trio.SocketStream | TlsStream
 
 
 class PeerGone(LinkError):
-    """The other end closed a connection in the middle of its handshake: it refused nothing, and may be gone."""
+    """The peer closed the connection during the handshake without a refusal; it may have stopped."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port``; IPv6 hosts stand in brackets.
+    """Split ``host:port``; IPv6 hosts have brackets.
 
     Raises:
-        UserError: Not of that form.
+        UserError: Another form.
     """
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
@@ -66,8 +66,8 @@ async def open_stream(address: str) -> trio.SocketStream:
     """Connect to ``host:port``; the caller bounds the wait.
 
     Raises:
-        OSError: Nobody answers there.
-        UserError: It is no address; a node chooses what the map says of its own.
+        OSError: The address does not answer.
+        UserError: The address is malformed; nodes choose their own addresses in the map.
     """
     host, port = split_address(address)
     try:
@@ -80,8 +80,8 @@ async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server
     """Do the TLS handshake; the caller bounds the wait.
 
     Raises:
-        PeerGone: The other end closed the connection: it may have died.
-        LinkError: Why it failed, in the words of the TLS library; the stream is closed.
+        PeerGone: The peer closed the connection: it may have stopped.
+        LinkError: The handshake failed, with the text of the TLS library; the stream is closed.
     """
     secured = TlsStream(stream, context, server_side=server_side)
     try:
@@ -97,11 +97,11 @@ async def wrap_tls(stream: trio.SocketStream, context: ssl.SSLContext, *, server
 
 
 def failure_text(error: BaseException, step: str) -> str:
-    """Return why a connection failed, in plain text that is never empty.
+    """Return why a connection failed, as printable text that is never empty.
 
     Args:
         error: Raised while the connection was opened, or accepted.
-        step: Name of what was under way, such as "TLS handshake".
+        step: Name of the current step, such as "TLS handshake".
     """
     if isinstance(error, trio.TooSlowError):
         return f"no {step} within {HELLO_TIMEOUT_S:g} s"
@@ -134,12 +134,12 @@ def address_of(stream: Stream) -> str:
     named = stream.socket if isinstance(stream, trio.SocketStream) else stream
     try:
         return str(named.getpeername()[0])
-    except (OSError, IndexError):  # it broke, or has no name
+    except (OSError, IndexError):  # broken, or without a name
         return ""
 
 
 async def read_hello(stream: Stream) -> tuple[LinkHello, bytes]:
-    """Read the peer's HELLO and whatever came right behind it; the caller bounds the wait."""
+    """Read the peer's HELLO and the bytes that followed it; the caller bounds the wait."""
     reader = HelloReader()
     while True:
         data = await stream.receive_some(READ_BYTES_MAX)
@@ -151,7 +151,7 @@ async def read_hello(stream: Stream) -> tuple[LinkHello, bytes]:
 
 
 async def close_quietly(stream: Stream) -> None:
-    """Close without waiting for anybody."""
+    """Close without waiting."""
     with trio.CancelScope() as scope:
         scope.cancel()
         await stream.aclose()
@@ -190,7 +190,7 @@ class LinkConnection:
         self._reads = reads
         self._prompt = stream if isinstance(stream, TlsStream) else None
         self._sending = False  # a task waits for the socket
-        self._paused: trio.Event | None = None  # is set when it is read again; None while it is read
+        self._paused: trio.Event | None = None  # set on resume; None while reading
         self._core = core
         self._on_frame = on_frame
         self._on_read = on_read
@@ -202,11 +202,11 @@ class LinkConnection:
         self.why = "closed here"
 
     def wake(self) -> None:
-        """There is something to write."""
+        """Wake the writer: there are bytes to write."""
         self._wakeup.set()
 
     def flush(self) -> None:
-        """There is something to write: write it in this turn of the loop, as far as the socket takes it."""
+        """Write pending bytes in this loop iteration, as many as the socket takes."""
         if self._prompt is None or self._sending or self._closed:
             self._wakeup.set()
             return
@@ -229,15 +229,15 @@ class LinkConnection:
 
     @property
     def whence(self) -> tuple[str, str]:
-        """(address, serial number of the certificate in hexadecimal) of the peer; "" for what is not known."""
+        """(address, serial number of the certificate in hexadecimal) of the peer; "" where unknown."""
         stream = self._stream
         found = {} if isinstance(stream, trio.SocketStream) else stream.getpeercert() or {}
         return address_of(stream), str(found.get("serialNumber", ""))
 
     def pause(self) -> None:
-        """Read nothing more until ``go_on``; what there is to write is written.
+        """Stop reading until ``go_on``; writing continues.
 
-        The owner bounds the time: the end of the stream, and a silent peer, are not noticed meanwhile.
+        The owner bounds the time: the end of the stream and a silent peer are not noticed meanwhile.
         """
         if self._paused is None:
             self._paused = trio.Event()
@@ -245,7 +245,7 @@ class LinkConnection:
                 self._reads.pause(self._prompt.fileno())
 
     def go_on(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if self._paused is not None:
             self._paused.set()
             self._paused = None
@@ -262,7 +262,7 @@ class LinkConnection:
         self._scope.cancel()
 
     async def run(self, rest: bytes) -> None:
-        """Serve until the connection ends; ``why`` says how. Errors of ``on_frame`` other than LinkError go up."""
+        """Serve until the connection ends; ``why`` has the reason. Raises errors of ``on_frame`` except LinkError."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -285,7 +285,7 @@ class LinkConnection:
                     self._on_read()
                 await self._unpaused()
                 if self._prompt is not None and self._reads is not None:
-                    self._read_now(self._prompt)  # what the handshake left
+                    self._read_now(self._prompt)  # bytes left by the handshake
                     await self._unpaused()
                     return await self._reads.reading(self._prompt.fileno(), partial(self._read_now, self._prompt))
                 data = await self._stream.receive_some(READ_BYTES_MAX)
@@ -299,10 +299,10 @@ class LinkConnection:
 
     async def _unpaused(self) -> None:
         while self._paused is not None:
-            await self._paused.wait()  # for ever is right: the owner works off what it has
+            await self._paused.wait()  # unbounded: the owner resumes when its backlog is processed
 
     def _read_now(self, stream: TlsStream) -> None:
-        """Take what the socket has."""
+        """Process the bytes that the socket has."""
         data = stream.receive_now()
         if data is None or self._scope.cancel_called:
             return
@@ -319,7 +319,7 @@ class LinkConnection:
         if self._closed:
             return
         for frame in self._core.receive(data):
-            if self._closed:  # a callback ended this link: what follows is void with it
+            if self._closed:  # a callback ended this link: later frames are void
                 return
             self._on_frame(frame.kind, frame.payload)
         self._untold += len(data)
@@ -332,7 +332,7 @@ class LinkConnection:
                 data = b"" if self._sending else self._core.take_output()
                 if data or self._sending:
                     self._untold, self._sending = 0, True
-                    await self._stream.send_all(data)  # unbounded: ``look`` ends it when the peer is silent
+                    await self._stream.send_all(data)  # unbounded: ``look`` ends it if the peer is silent
                     self._silence.spoke()
                     self._sending = False
                 else:
@@ -342,22 +342,22 @@ class LinkConnection:
             self._end(f"broken: {error.__cause__ or error}")
 
     def look(self) -> None:
-        """Called every ``WATCH_S``: notice a half-open connection, and let the peer notice that this one is not."""
+        """Close a half-open connection or send a keepalive; called every ``WATCH_S``."""
         if self._paused is not None:
-            self._silence.heard()  # whoever is not read cannot be heard
+            self._silence.heard()  # a paused peer is not silent
         verdict = self._silence.look()
         if verdict is SilenceCheck.GIVE_UP:
             self._end(f"nothing heard for {SILENCE_S} s")
         elif verdict is SilenceCheck.SPEAK and not self._closed:
             self._core.keepalive()
-            self.flush()  # without a turn of the task that writes
+            self.flush()  # without the writer task
 
 
 async def watch(connections: Iterable[LinkConnection], phase: float) -> None:
-    """Look at all connections at the same moments, those of heartbeats: an idle process wakes up once for all.
+    """Check all connections at the time of heartbeats, so that an idle process wakes up once for all of them.
 
     Args:
-        connections: Those that run; changes while it is watched.
+        connections: Running connections; changes during the watch.
         phase: Of the tier, ``wire.clock.tier_phase``.
     """
     ahead_s = boot_time() - trio.current_time()

@@ -1,4 +1,4 @@
-"""Runs trio for a command of the terminal: what a person caused comes out as it is, never in a group of a nursery."""
+"""Runs trio for a terminal command: user errors are raised alone, never in an exception group."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, TypeVarTuple
@@ -14,12 +14,12 @@ Arguments = TypeVarTuple("Arguments")
 
 
 def run_plainly(function: Callable[[*Arguments], Awaitable[T]], *arguments: *Arguments) -> T:
-    """Return what the function returns in a loop of its own.
+    """Run a function in its own Trio loop and return its result.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, wherever it came: it ends what else went wrong meanwhile.
-        UserError: The only one, or all as one with a line each, if nothing but such was raised.
-        BaseExceptionGroup: Anything else that nurseries raised.
+        KeyboardInterrupt: Ctrl-C; it replaces all other errors.
+        UserError: The only one, or all as one with a line each, if only these were raised.
+        BaseExceptionGroup: Other errors of nurseries.
     """
     try:
         return trio.run(function, *arguments)

@@ -1,9 +1,8 @@
 """Links of a router or storage node: listen, dial, keep connections to every peer.
 
-Decides when to dial and when to try again. Leaves who is admitted and where a link resumes to
-``wire/links/link_table.py``, certificates to ``wire/links/tls.py``, and what frames mean to its owner's callbacks,
-which are called synchronously from the loop. The edge has its own loop and uses the same cores.
-Source: design sections 7 and 9; docs/adr/0005-wire-format.md.
+Decides when to dial and when to retry. ``wire/links/link_table.py`` decides admission and resume positions,
+``wire/links/tls.py`` checks certificates. The owner's callbacks interpret frames; the loop calls them synchronously.
+The edge has its own loop and uses the same cores. Source: design sections 7 and 9; docs/adr/0005-wire-format.md.
 """
 
 import logging
@@ -61,7 +60,7 @@ __all__ = ["LinkHub"]
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S = 0.5  # at this node's end, for what was queued
+DRAIN_S = 0.5  # for queued frames when this node stops
 DRAIN_LOOK_S = 0.01
 CONNECTION_FAILURES = (
     OSError,
@@ -74,12 +73,12 @@ CONNECTION_FAILURES = (
 
 
 class _Target:
-    """Somewhere to dial; at a seed's address any router may answer."""
+    """An address to dial; at a seed's address any router may answer."""
 
     __slots__ = ("address", "cancel", "node", "seed", "tier")
 
     def __init__(self, node: str, tier: str, address: str) -> None:
-        self.node = node  # of a seed: who answered last
+        self.node = node  # of a seed: the node that answered last
         self.seed = not node
         self.tier = tier
         self.address = address
@@ -91,22 +90,24 @@ class LinkHub:
 
     Args:
         identity: This node; an empty address is replaced by the one listened on.
-        contexts: Mutual TLS; None for plaintext, which the log says at start.
-        on_frame: A frame from a peer, once and in order; ``LinkError`` closes that connection, anything else is a bug.
-        on_up: A connection to this incarnation of a peer stands.
-        on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
-        on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
+        contexts: Mutual TLS; None for plaintext, which is logged at start.
+        on_frame: A frame from a peer, once and in order; ``LinkError`` closes that connection, any other error is a
+            bug.
+        on_up: A connection to this incarnation of a peer was established.
+        on_down: It ended; the link keeps untaken frames and resumes after a reconnect.
+        on_reset: The incarnation was replaced or forgotten: all state about it is void.
         rng: For the jitter of reconnects.
         on_read: The frames of one read of a connection were handed over.
-        early: Links are read where trio would wait (``early_reads``, which calls this); None: by tasks.
-        give_way: Between two pieces of an early read.
-        roster: Who is registered, by this node's map; None at routers.
+        early: Reads links in the reactor hook and reports to this callback (``early_reads``); None: tasks read.
+        give_way: Called between two pieces of an early read.
+        roster: Registered nodes of this node's map; None at routers.
 
     Attributes:
         known: Addresses of nodes of the map, of seeds, and of peers whose certificates were accepted.
         handshakes: Accepted connections whose HELLO was not accepted yet.
-        router_fault: Why the router that was dialled last and answered takes no link, or none of ours; "" if it does.
-        reads: Reads the links early, and what else the owner has; while ``run`` runs, if asked for and possible.
+        router_fault: Why the router that answered last takes no link of this node, or why this node refused it; "" if
+            linked.
+        reads: Reads the links and the owner's other descriptors early, while ``run`` runs, if requested and available.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class LinkHub:
         self.router_fault = ""
         self.refusals = {"certificate": 0, "hello": 0}  # connections, by reason
 
-    # -- what the owner calls
+    # -- for the owner
 
     @property
     def identity(self) -> NodeIdentity:
@@ -160,11 +161,11 @@ class LinkHub:
 
     @property
     def connections_refused(self) -> int:
-        """Connections that others opened and this node did not take."""
+        """Number of incoming connections that this node refused."""
         return sum(self.refusals.values())
 
     def refused_by_reason(self) -> dict[tuple[str, ...], float]:
-        """Return what was refused so far, for the metrics page: connections, incarnations that broke the rules."""
+        """Return the number of refusals by reason, for the metrics page: connections, fenced incarnations."""
         counts = {**self.refusals, "condemned": self.table.incarnations_condemned}
         return {(reason,): float(count) for reason, count in counts.items()}
 
@@ -174,7 +175,7 @@ class LinkHub:
         return self.table.frames_refused
 
     async def run(self, listen_address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and dial until cancelled; started with the address bound, "" for who listens nowhere.
+        """Listen and dial until cancelled; started with the bound address, "" if it does not listen.
 
         Raises:
             UserError: The address cannot be bound.
@@ -206,11 +207,11 @@ class LinkHub:
             self._nursery = None
 
     def set_peers(self, peers: Mapping[str, tuple[str, str, int]]) -> None:
-        """Say who else there is: node -> (tier, address, incarnation; 0: unknown). Dials those it is ours to dial.
+        """Set the peers: node -> (tier, address, incarnation; 0: unknown). Dials those that this node has to dial.
 
-        The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
-        incarnation of that node is over (``on_reset``). Call it before sending what the new map asks for. Links to
-        nodes that are not named any more stay until ``forget``, or another incarnation.
+        The link to a known incarnation exists from this call on: frames for it are queued until it connects. An older
+        incarnation of that node is reset (``on_reset``). Call this before sending requests of the new map. Links to
+        nodes that are absent stay until ``forget`` or a later incarnation.
         """
         wanted = self.table.learn(peers)
         self.known.fix("map", (host_of(address) for _, address, _ in peers.values()))
@@ -220,11 +221,11 @@ class LinkHub:
             self._add_target(_Target(node, tier, address), (node, address))
 
     def set_names(self, nodes: Iterable[str]) -> None:
-        """Say which names the map has, of dead nodes too; what is known of one that it has no more is forgotten."""
+        """Set the node names of the map, of dead nodes too; state of a removed name is forgotten."""
         self.table.names(nodes)
 
     def set_seeds(self, addresses: Sequence[str]) -> None:
-        """Dial routers whose names are not known yet; HELLO tells them."""
+        """Dial routers whose names are unknown until their HELLO."""
         self.known.fix("seeds", map(host_of, addresses))
         for key in [key for key in self._targets if not key[0] and key[1] not in addresses]:
             self._targets.pop(key).cancel.cancel()
@@ -232,16 +233,16 @@ class LinkHub:
             self._add_target(_Target("", TIER_ROUTER, address), ("", address))
 
     def send(self, node: str, kind: int, payload: bytes) -> bool:
-        """Queue a frame; it leaves in this turn of the loop, or after a reconnect.
+        """Queue a frame; it is sent in this loop iteration, or after a reconnect.
 
         Returns:
-            False when no incarnation of the node is known, or its link has no room: nothing was queued, that is
-            counted.
+            False when no incarnation of the node is known, or its link's buffer is full: the frame was counted instead
+            of queued.
         """
         return self.table.send(node, kind, payload)
 
     def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> set[str]:
-        """Queue what a turn of the owner sends, as (node, kind, payload); it leaves at once, in one write per link.
+        """Queue the frames of one iteration, as (node, kind, payload), and write at once, in one write per link.
 
         Returns:
             Nodes of which a frame was not queued.
@@ -249,11 +250,11 @@ class LinkHub:
         return self.table.send_all(frames)
 
     async def drain(self) -> None:
-        """Wait, a moment at most, until sockets have taken everything that was queued: this node ends."""
+        """Wait at most ``DRAIN_S`` until sockets have taken all queued bytes; used when this node stops."""
         with trio.move_on_after(DRAIN_S):
             while any(link.has_frames for peer in self.connected() if (link := self.link(peer.node)) is not None):
                 await trio.sleep(DRAIN_LOOK_S)
-            await trio.sleep(DRAIN_LOOK_S)  # what a task wrote last
+            await trio.sleep(DRAIN_LOOK_S)  # for the last write of a task
 
     def link(self, node: str) -> LinkCore | None:
         """Return a peer's link, for its counters, ``room`` and ``peer_taken``."""
@@ -266,28 +267,28 @@ class LinkHub:
         return None if peer is None else peer.key
 
     def whence(self, node: str) -> tuple[str, str]:
-        """Return (address, serial number of the certificate) of a peer's connection; "" for what is not known."""
+        """Return (address, serial number of the certificate) of a peer's connection; "" where unknown."""
         peer = self.table.get(node)
         connection = peer.connection if peer is not None else None
         return connection.whence if isinstance(connection, LinkConnection) else ("", "")
 
     def connected(self) -> list[PeerKey]:
-        """Return the peers with a standing connection, by name."""
+        """Return the connected peers, by name."""
         return self.table.connected()
 
     def condemn(self, peer: PeerKey, why: str) -> None:
-        """End the link of an incarnation that broke the protocol; it is refused until it starts again."""
+        """Fence an incarnation that violated the protocol: end its link and refuse it until it starts again."""
         self.table.condemn(peer, why)
 
     def pause(self, node: str) -> None:
-        """Read nothing more of a node until ``go_on``, on its next connections neither; it is sent to as ever."""
+        """Stop reading a node until ``go_on``, across reconnects; sending is unaffected."""
         self._paused.add(node)
         connection = self._connection_of(node)
         if connection is not None:
             connection.pause()
 
     def go_on(self, node: str) -> None:
-        """Read a node again; its owner says so for each that it paused, also when that is over."""
+        """Resume reading a node; the owner calls this for each paused node, also after its incarnation ended."""
         self._paused.discard(node)
         connection = self._connection_of(node)
         if connection is not None:
@@ -299,7 +300,7 @@ class LinkHub:
         return connection if isinstance(connection, LinkConnection) else None
 
     def forget(self, node: str) -> None:
-        """A node's incarnation is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
+        """Drop the link of a dead incarnation and its frames; ``on_reset`` follows."""
         self.table.forget(node)
 
     def _stands(self, key: PeerKey) -> None:
@@ -330,10 +331,10 @@ class LinkHub:
             while True:
                 down = self._down.get(target.node)
                 if down is not None:
-                    await down.wait()  # for ever is right: the connection's idle timeout bounds it
+                    await down.wait()  # unbounded: the connection's idle timeout ends it
                     failures = 0
                 elif target.seed and self._named(target.address):
-                    failures += 1  # the map names who is there; that target dials
+                    failures += 1  # the map names the node at this address; that target dials
                 elif await self._dial(target, quiet=failures > 0):
                     failures = 0
                 else:
@@ -344,7 +345,7 @@ class LinkHub:
         return any(node and known == address for node, known in self._targets)
 
     async def _dial(self, target: _Target, *, quiet: bool) -> bool:
-        """Connect and serve until the connection ends; False when it never stood."""
+        """Connect and serve until the connection ends; False if it was never established."""
         level = logging.DEBUG if quiet else logging.INFO
         step = "TLS handshake"
         stream: Stream | None = None
@@ -378,10 +379,10 @@ class LinkHub:
     # -- accepting
 
     def _certified(self, stream: Stream) -> tuple[str, str, str] | None:
-        """Judge a peer's certificate before anything that it says is read; None on a plaintext link.
+        """Check a peer's certificate before any of its bytes are decoded; None on a plaintext link.
 
         Raises:
-            LinkError: It names no node that has business here, or is revoked.
+            LinkError: It names no node that may link to this one, or is revoked.
         """
         certified = certified_identity(stream)
         if certified is not None:
@@ -394,7 +395,7 @@ class LinkHub:
             self._contexts.revoked.check(certificate_of(stream))
 
     def _cut_revoked(self) -> None:
-        """End links whose certificates the lists that are in force now revoke."""
+        """End links whose certificates are revoked by the current lists."""
         assert self._contexts is not None
         for connection in list(self._connections):
             why = self._contexts.revoked.end_of(connection.certificate)
@@ -424,11 +425,11 @@ class LinkHub:
                 known = self.table.get(hello.node)
                 later = known.key.incarnation if known is not None and known.key.incarnation > hello.incarnation else 0
                 if hello.cluster != self.identity.cluster or later:
-                    await secured.send_all(encode_hello(self.identity, later))  # lets the other side say what is wrong
+                    await secured.send_all(encode_hello(self.identity, later))  # lets the peer report the reason
                 try:
                     key, told, ours = self.table.accepted(hello, certified)
                 except OtherCluster:
-                    await secured.send_all(encode_hello(self.identity))  # as well
+                    await secured.send_all(encode_hello(self.identity))  # likewise
                     raise
                 await secured.send_all(ours)
         except CONNECTION_FAILURES as error:
@@ -444,12 +445,12 @@ class LinkHub:
         return secured, key, hello, rest, told
 
     def _authenticated(self, certified: tuple[str, str, str] | None, stream: Stream) -> None:
-        """Know the address of a peer whose certificate was accepted; plaintext links prove nothing."""
+        """Record the address of a peer whose certificate was accepted; plaintext links prove no identity."""
         if certified is not None:
             self.known.add("/".join(certified), address_of(stream), boot_time())
 
     async def _hello_of(self, stream: Stream) -> tuple[LinkHello, bytes]:
-        """Read a HELLO; one of another version is answered, which lets the other side say what is wrong."""
+        """Read a HELLO; one of another version is answered, so that the peer can report the reason."""
         try:
             return await read_hello(stream)
         except OtherVersion:
@@ -461,19 +462,19 @@ class LinkHub:
     async def _serve(
         self, stream: Stream, key: PeerKey, hello: LinkHello, rest: bytes, *, told: HelloResume, dialled: bool
     ) -> bool:
-        """Run a connection whose HELLOs were exchanged until it ends.
+        """Run a connection until it ends, after the exchange of HELLOs.
 
         Args:
             told: (incarnation, taken) of our HELLO: the peer resumes from there only if this is its incarnation.
         Returns:
-            Whether it stood.
+            Whether it was established.
         """
         table = self.table
         try:
             peer = table.peer_of(key)
             take = partial(table.frame, peer)
             connection = LinkConnection(stream, peer.core, take, self._on_read, self.reads, speak_s_of(key.tier))
-            self._check_revoked(stream)  # again: lists may have come since the handshake, and would not find this link
+            self._check_revoked(stream)  # again: lists that arrived since the handshake did not see this link
             table.join(peer, connection, hello, told, dialled=dialled)
             if key.node in self._paused:
                 connection.pause()

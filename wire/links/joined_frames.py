@@ -1,9 +1,9 @@
-"""Output of one turn, joined into as few frames as may be: a frame costs both ends more than a record in it.
+"""Joins the output of an iteration into few frames: a frame costs both ends more than a record in it.
 
-Records of one kind to one node share a frame. PUSH, PUBLISH_ACK and PUBLISH say nothing about one another (what each
-shows is committed), so those of a turn may change places; a control message overtakes none of them and none overtakes
-it. Control messages to an edge that follow one another share a CONTROLS frame, and answers to claims one of theirs. A
-frame is closed well below what a link takes.
+Records of one kind to one node share a frame. PUSH, PUBLISH_ACK and PUBLISH are independent (each reports committed
+state), so those of an iteration may be reordered. No record overtakes a control message, or is overtaken by one.
+Successive control messages to an edge share a CONTROLS frame, and answers to claims share one of theirs. A frame is
+closed far below the limit of a link.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ Output = tuple[str, int, bytes]  # node, frame kind, payload
 
 WHOLE_MESSAGES = frozenset((FrameKind.REPLICATE, FrameKind.REPLICATE_ACK))  # one message per frame
 ORDERED = (FrameKind.CONTROL, FrameKind.CONNECT_ANSWERS)  # no record of another kind overtakes them
-FRAME_BYTES = 1024 * 1024  # beyond it the next record begins another frame; one record alone may be larger
+FRAME_BYTES = 1024 * 1024  # beyond it the next record starts another frame; a single record may be larger
 
 
 class _Growing:
@@ -32,7 +32,7 @@ class _Growing:
         self.octets = len(payload)
 
     def take(self, payload: bytes, octets_max: int, records_max: int) -> bool:
-        """Take one more record; return whether there was room."""
+        """Add one record; return False if it does not fit."""
         if self.octets + len(payload) > octets_max or len(self.records) >= records_max:
             return False
         self.records.append(payload)
@@ -41,11 +41,11 @@ class _Growing:
 
 
 def joined_frames(sends: Iterable[Output], nodes: Mapping[str, NodeEntry]) -> list[Output]:
-    """Return the frames of a turn in the order in which they leave.
+    """Return the frames of an iteration in sending order.
 
     Args:
-        sends: Of one turn, in order.
-        nodes: As the map has them: only edges are sent CONTROLS frames.
+        sends: Of one iteration, in order.
+        nodes: Of the map: only edges are sent CONTROLS frames.
     """
     frames: list[tuple[str, int, list[bytes]]] = []
     growing: dict[str, dict[int, _Growing]] = {}  # node -> kind -> its frame

@@ -1,10 +1,9 @@
 """One link between two incarnations: numbered frames that arrive once and in order across reconnects.
 
-Decides numbering, what is dropped as a duplicate, what is sent again and when "taken" is told. Leaves sockets, TLS and
-HELLO to its shell (``wire/links/hub.py``, the edge's loop). A frame is *taken* when ``receive`` returned it; the peer
-is told in the next ``take_output``, so a shell that answers in the same flush never says "taken" before it has acted.
-Another incarnation of either side is another ``LinkCore``.
-Source: docs/protocol.md rule 1.5; docs/adr/0005-wire-format.md.
+Decides numbering, dropping of duplicates, resending, and when to send TAKEN. Its shell (``wire/links/hub.py``, the
+edge's loop) owns sockets, TLS and HELLO. A frame is *taken* when ``receive`` returned it. The peer receives the new
+number with the next ``take_output``, so a shell that replies in the same flush acts before it acknowledges. Another
+incarnation of either side is another ``LinkCore``. Source: docs/protocol.md rule 1.5; docs/adr/0005-wire-format.md.
 """
 
 from collections import deque
@@ -16,8 +15,8 @@ from wire.messages.hello import LinkError
 
 __all__ = ["OPERATOR_BYTES_MAX", "OUTPUT_BYTES_MAX", "RESEND_BYTES_MAX", "Frame", "LinkCore", "LinkError", "LinkFull"]
 
-RESEND_BYTES_MAX = 32 * 1024 * 1024  # frames kept until taken; more rides out longer stalls and costs memory per peer
-OPERATOR_BYTES_MAX = 4 * 1024 * 1024  # likewise for an operator: one that does not read loses its link
+RESEND_BYTES_MAX = 32 * 1024 * 1024  # frames kept until taken; a higher bound costs memory per peer
+OPERATOR_BYTES_MAX = 4 * 1024 * 1024  # likewise for an operator: an operator that does not read loses its link
 OUTPUT_BYTES_MAX = 1024 * 1024  # one take_output; one frame is never cut, so at most this plus FRAME_BYTES_MAX
 
 _TAKEN_BYTES = 8
@@ -25,7 +24,7 @@ _NO_OUTPUT = b""
 
 
 class LinkFull(Exception):
-    """The resend buffer has no room: the peer has not taken what it was sent. Keep the message or drop it, counted."""
+    """The resend buffer is full: the peer has not taken the frames. Keep the message, or drop and count it."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -40,9 +39,9 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 class LinkCore:
     """Both directions of one link between this incarnation and one incarnation of a peer.
 
-    Starts disconnected. The shell calls ``connected`` when HELLOs were exchanged, ``receive`` with what it read,
-    writes what ``take_output`` gives, and calls ``disconnected`` when the connection ended for any reason (after a
-    ``LinkError`` too). ``send`` works in either state.
+    Starts disconnected. The shell calls ``connected`` after the exchange of HELLOs and ``receive`` with the bytes that
+    it read. It writes the result of ``take_output``, and calls ``disconnected`` when the connection ended for any
+    reason (after a ``LinkError`` too). ``send`` works in either state.
     """
 
     __slots__ = (
@@ -68,11 +67,11 @@ class LinkCore:
         self._output: deque[bytes] = deque()  # headers and payloads not handed to the socket yet
         self._output_bytes = 0
         self._buffer = bytearray()  # an incomplete frame
-        self._needed = 0  # bytes the buffer must hold before another look is worth it
+        self._needed = 0  # bytes that the buffer must hold before the next parse
         self._taken_told = 0
         self.is_connected = False
         self.last_sent = 0  # number of the newest own frame
-        self.peer_taken = 0  # highest own frame number the peer took; looked at after each receive
+        self.peer_taken = 0  # highest own frame number the peer took; read after each receive
         self.taken = 0  # highest frame number taken from the peer
         self.bytes_unacknowledged = 0
         self.frames_duplicate = 0
@@ -85,12 +84,12 @@ class LinkCore:
         return max(0, self._room_max - self.bytes_unacknowledged)
 
     def send(self, kind: int, payload: bytes, flags: int = 0) -> int:
-        """Number a frame and keep it until the peer has taken it.
+        """Number a frame and buffer it until the peer has taken it.
 
         Returns:
             The frame number; the peer has taken it when ``peer_taken`` reaches it.
         Raises:
-            LinkFull: No room; nothing was queued.
+            LinkFull: The buffer is full; the frame was not queued.
             ValueError: The payload is longer than FRAME_BYTES_MAX, or the kind is not a numbered one.
         """
         length = len(payload)
@@ -113,7 +112,7 @@ class LinkCore:
 
     @property
     def wants_flush(self) -> bool:
-        """Whether ``take_output`` would return anything."""
+        """Whether ``take_output`` would return any bytes."""
         return self.is_connected and (self._output_bytes > 0 or self.taken != self._taken_told)
 
     @property
@@ -122,10 +121,9 @@ class LinkCore:
         return self.is_connected and self._output_bytes > 0
 
     def take_output(self, bytes_max: int = OUTPUT_BYTES_MAX) -> bytes:
-        """Return the next bytes to write, whole frames, TAKEN included when it has news; empty when there are none.
+        """Return the next bytes to write, in whole frames, with a TAKEN if its number is new; empty if there are none.
 
-        Every call tells the peer the newest ``taken`` once, before the frames: one TAKEN per flush however many
-        frames came, and it leaves in the same write as the answers to them.
+        The TAKEN precedes the frames: one per flush however many frames arrived, in the same write as the replies.
         """
         if not self.is_connected or not (self._output_bytes or self.taken != self._taken_told):
             return _NO_OUTPUT
@@ -152,7 +150,7 @@ class LinkCore:
         return b"".join(chunks)
 
     def keepalive(self) -> None:
-        """Make the next ``take_output`` carry a TAKEN without news: an idle connection shows that we live."""
+        """Make the next ``take_output`` repeat the TAKEN: an idle connection shows that this node is alive."""
         self._taken_told = -1
 
     def _taken_frame(self) -> bytes:
@@ -162,12 +160,13 @@ class LinkCore:
     # -- connection
 
     def connected(self, peer_taken: int) -> None:
-        """A connection stands, HELLOs exchanged; sending resumes at the first frame that the peer has not taken.
+        """Start a connection after the exchange of HELLOs; sending resumes at the first frame that the peer has not
+        taken.
 
         Args:
             peer_taken: ``Hello.taken`` of the peer for this incarnation, 0 if it knew none.
         Raises:
-            LinkError: The peer claims frames never sent, or forgot some that it had taken.
+            LinkError: The peer claims frames never sent, or fewer than it had taken.
         """
         if not self.peer_taken <= peer_taken <= self.last_sent:
             raise LinkError(
@@ -182,7 +181,7 @@ class LinkCore:
         self.is_connected = True
 
     def disconnected(self) -> None:
-        """The connection is gone: half-received and half-written bytes mean nothing any more."""
+        """End the connection: incomplete frames of both directions are discarded."""
         self._forget_connection()
         self.is_connected = False
 
@@ -203,11 +202,11 @@ class LinkCore:
     # -- receiving
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Take bytes as they came, split anywhere, and return the frames that they completed.
+        """Parse received bytes, split anywhere, and return the frames that they completed.
 
         Raises:
-            LinkError: Wrong version, a frame too long, a gap in the numbers, or a TAKEN that cannot be. Frames that
-                the same call completed before it are lost with the connection and sent again, being untaken.
+            LinkError: Wrong version, a frame too long, a gap in the numbers, or an impossible TAKEN. Frames that the
+                same call completed before stay untaken, and the peer sends them again.
         """
         if not self._buffer:
             return self._parse(data)
@@ -220,7 +219,7 @@ class LinkCore:
 
     def _parse(self, data: bytes) -> list[Frame]:
         frames: list[Frame] = []
-        taken = self.taken  # told to nobody before the whole call succeeded
+        taken = self.taken  # published only when the whole call succeeded
         offset = 0
         end = len(data)
         self._needed = HEADER_BYTES

@@ -1,9 +1,9 @@
-"""The links of one node by peer: who is admitted, which incarnation a link belongs to, where it resumes.
+"""The links of one node by peer: admission, the incarnation of each link, and resume positions.
 
-Sans-IO. Its shell (``wire/links/hub.py``, or the simulation) opens and accepts connections, exchanges the two HELLOs
-with what this table gives it, and moves bytes between a connection and the peer's ``LinkCore``. Numbering is in
-``wire/links/link.py``, identity in ``wire/messages/hello.py``, who is admitted in ``wire/links/admission.py``.
-Source: docs/adr/0005-wire-format.md.
+Sans-IO. Its shell (``wire/links/hub.py``, or the simulation) opens and accepts connections, exchanges the two HELLOs of
+this table, and moves bytes between a connection and the peer's ``LinkCore``. Numbering is in ``wire/links/link.py``,
+identity in ``wire/messages/hello.py``, admission rules in ``wire/links/admission.py``. Source:
+docs/adr/0005-wire-format.md.
 """
 
 import logging
@@ -31,25 +31,25 @@ __all__ = ["LinkConnection", "LinkPeer", "LinkTable"]
 
 logger = logging.getLogger(__name__)
 
-PEERS_MAX = 1024  # incarnations of nodes kept; past it the longest-disconnected is forgotten, and reset
-MISMATCHES_MAX = 3  # contradicting HELLOs before both sides begin anew
+PEERS_MAX = 1024  # incarnations of nodes kept; beyond it the longest disconnected one is reset
+MISMATCHES_MAX = 3  # contradicting HELLOs before the link is reset
 
 
 class LinkConnection(Protocol):
-    """A connection as the table needs it."""
+    """The part of a connection that the table uses."""
 
     def wake(self) -> None:
-        """There is something to write."""
+        """Wake the writer: there are bytes to write."""
 
     def flush(self) -> None:
-        """There is something to write, and no more of it in this turn."""
+        """Write pending bytes: this iteration adds no more."""
 
     def close(self) -> None:
-        """End it; the link's core belongs to another connection from now on."""
+        """Close it; the link's core belongs to another connection afterwards."""
 
 
 class LinkPeer:
-    """One incarnation of a node: its link and, while there is one, its connection."""
+    """One incarnation of a node: its link and its current connection, if any."""
 
     __slots__ = ("address", "cluster_id", "condemned", "connection", "core", "dialled_by_us", "key", "mismatches")
 
@@ -59,9 +59,9 @@ class LinkPeer:
         self.connection: LinkConnection | None = None
         self.dialled_by_us = False
         self.address = ""
-        self.cluster_id = ""  # as the HELLO of its connection said
+        self.cluster_id = ""  # from the HELLO of its connection
         self.mismatches = 0  # connections in a row whose HELLO contradicted the link
-        self.condemned = ""  # why no further connection of this incarnation is taken
+        self.condemned = ""  # why this incarnation is fenced
 
 
 class LinkTable:
@@ -69,15 +69,15 @@ class LinkTable:
 
     Args:
         identity: This node.
-        on_frame: A frame from a peer, once and in order; ``LinkError`` condemns that incarnation, anything else is a
-        bug.
-        on_up: A connection to this incarnation of a peer stands.
-        on_down: It ended; the link keeps what was not taken and goes on after a reconnect.
-        on_reset: This incarnation is over, another one appeared or it was forgotten: everything of it is void.
-        roster: Who is registered, by this node's map; None at routers.
+        on_frame: A frame from a peer, once and in order; ``LinkError`` fences that incarnation, any other error is a
+            bug.
+        on_up: A connection to this incarnation of a peer was established.
+        on_down: It ended; the link keeps untaken frames and resumes after a reconnect.
+        on_reset: The incarnation was replaced or forgotten: all state about it is void.
+        roster: Registered nodes of this node's map; None at routers.
 
     Attributes:
-        other_cluster: Why who answered at a seed was refused: it belongs to another cluster; "" if none did.
+        other_cluster: Why the node at a seed's address was refused: it belongs to another cluster; "" if none was.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LinkTable:
         self.identity = identity
         self._roster = roster
         self.other_cluster = ""
-        self.incarnations_condemned = 0  # for what they sent
+        self.incarnations_condemned = 0  # for a frame that they sent
         self._kinds = kinds_from(identity.tier)  # of frames, by the tier that sends them
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
@@ -102,22 +102,22 @@ class LinkTable:
         self._named: set[str] = set()  # in the map
         self.frames_refused: dict[str, int] = {"no_peer": 0, "no_room": 0, "too_long": 0}
 
-    # -- looking and sending
+    # -- lookup and sending
 
     def get(self, node: str) -> LinkPeer | None:
-        """Return the incarnation of a node that the link belongs to, connected or not."""
+        """Return the link of a node's current incarnation, connected or not."""
         return self._peers.get(node)
 
     def connected(self) -> list[PeerKey]:
-        """Return the peers with a standing connection, by name."""
+        """Return the connected peers, by name."""
         return sorted(peer.key for peer in self._peers.values() if peer.connection is not None)
 
     def send(self, node: str, kind: int, payload: bytes) -> bool:
         """Queue a frame; it leaves with the connection's next flush, or after a reconnect.
 
         Returns:
-            False when no incarnation of the node is known, or its link has no room: nothing was queued, that is
-            counted.
+            False when no incarnation of the node is known, or its link's buffer is full: the frame was counted instead
+            of queued.
         """
         peer = self._queue(node, kind, payload)
         if peer is not None and peer.connection is not None:
@@ -125,10 +125,10 @@ class LinkTable:
         return peer is not None
 
     def send_all(self, frames: Iterable[tuple[str, int, bytes]]) -> set[str]:
-        """Queue what one turn sends, as (node, kind, payload), and write it: each connection is woken once, or not.
+        """Queue the frames of one iteration, as (node, kind, payload), and write them: one flush per connection.
 
         Returns:
-            Nodes of which a frame was not queued, as ``send`` says.
+            Nodes of which a frame was not queued, as in ``send``.
         """
         peers: dict[str, LinkPeer] = {}
         refused: set[str] = set()
@@ -148,7 +148,7 @@ class LinkTable:
         if peer is None:
             self.frames_refused["no_peer"] += 1
             return None
-        if len(payload) > FRAME_BYTES_MAX:  # a bug here, but none that may end the node; whoever waits asks again
+        if len(payload) > FRAME_BYTES_MAX:  # a bug here, but it must not end the node: the requester retries
             self.frames_refused["too_long"] += 1
             say(logger, "link.frame_too_long", kind=kind, peer=node, octets=len(payload))
             return None
@@ -165,13 +165,13 @@ class LinkTable:
     # -- incarnations
 
     def learn(self, peers: Mapping[str, tuple[str, str, int]]) -> dict[tuple[str, str], str]:
-        """Take who else there is: node -> (tier, address, incarnation; 0: unknown).
+        """Learn the peers: node -> (tier, address, incarnation; 0: unknown).
 
-        The link to a known incarnation exists from here on: what is sent to it waits for the connection, and an older
-        incarnation of that node is over (``on_reset``).
+        The link to a known incarnation exists from this call on: frames for it are queued until it connects. An older
+        incarnation of that node is reset (``on_reset``).
 
         Returns:
-            (node, address) -> tier of those that are ours to dial.
+            (node, address) -> tier of the peers that this node has to dial.
         """
         wanted = {}
         for node, (tier, address, incarnation) in peers.items():
@@ -188,11 +188,11 @@ class LinkTable:
         """Return the link of this incarnation, ending an earlier incarnation of the same node.
 
         Raises:
-            LinkError: Not admitted any more: others have come since its HELLO was judged.
+            LinkError: Admission changed since its HELLO was checked.
         """
         peer = self._peers.get(key.node)
         if peer is None or peer.key != key:
-            self._admit(key, dialled=True)  # by the map, or judged already by who dialled
+            self._admit(key, dialled=True)  # in the map, or checked already by the dialler
         if peer is not None and peer.key != key:
             self.forget(key.node)
             peer = None
@@ -204,16 +204,16 @@ class LinkTable:
         return peer
 
     def forget(self, node: str) -> None:
-        """A node's incarnation is over (dead in the map): drop its link and what it held; ``on_reset`` follows."""
+        """Drop the link of a dead incarnation and its frames; ``on_reset`` follows."""
         peer = self._peers.pop(node, None)
         if peer is not None:
             self._drop_connection(peer)
             self._on_reset(peer.key)
 
     def names(self, nodes: Iterable[str]) -> None:
-        """Take the names in the map, of dead nodes too: one that is there no more begins anew, with any incarnation.
+        """Set the node names of the map, of dead nodes too; a removed name may return with any incarnation.
 
-        Else a thief of a node's certificate who came with a number of the far future would keep that node out for good.
+        Otherwise a stolen certificate, used with an incarnation of the far future, would keep its node out permanently.
         """
         named = set(nodes)
         for node in sorted(self._named - named):
@@ -221,7 +221,7 @@ class LinkTable:
         self._named = named
 
     def belong(self, cluster_id: str) -> None:
-        """This node has read the map of its cluster: links to nodes of another one end."""
+        """Set the cluster ID that this node read from its map, and end links to nodes of another cluster."""
         self.identity = self.identity._replace(cluster_id=cluster_id)
         for node in sorted(self._peers):
             if self._peers[node].cluster_id not in ("", cluster_id):
@@ -238,13 +238,13 @@ class LinkTable:
     # -- HELLO
 
     def greeting(self, node: str) -> tuple[HelloResume, bytes]:
-        """Return what our HELLO says to a node that we dial ("" or unknown: nothing), and its bytes."""
+        """Return (resume position, bytes) of our HELLO to a node that we dial; "" and unknown nodes have none."""
         known = self._peers.get(node)
         told = HelloResume(known.key.incarnation, known.core.taken) if known is not None else HelloResume()
         return told, encode_hello(self.identity, *told)
 
     def dialled(self, hello: LinkHello, certified: tuple[str, str, str] | None, tier: str, node: str) -> PeerKey:
-        """Judge who answered at an address that we dialled; ``node`` is "" where any of the tier may answer.
+        """Admit the node that answered at an address that we dialled; ``node`` is "" where any of the tier may answer.
 
         Raises:
             LinkError: Not admitted.
@@ -260,9 +260,9 @@ class LinkTable:
         return key
 
     def accepted(self, hello: LinkHello, certified: tuple[str, str, str] | None) -> tuple[PeerKey, HelloResume, bytes]:
-        """Judge who dialled us; return its key, what our HELLO says, and that HELLO's bytes.
+        """Admit a node that dialled us; return its key, and the resume position and bytes of our HELLO.
 
-        Its former connection is dropped here: "taken" must not move after it was told.
+        Its former connection is dropped here: "taken" must not change after the peer received it.
 
         Raises:
             LinkError: Not admitted.
@@ -296,10 +296,10 @@ class LinkTable:
     def join(
         self, peer: LinkPeer, connection: LinkConnection, hello: LinkHello, told: HelloResume, *, dialled: bool
     ) -> None:
-        """HELLOs were exchanged: the connection carries this link from now on.
+        """Let a connection carry this link, after the exchange of HELLOs.
 
         Raises:
-            LinkError: The two HELLOs contradict the link; the connection is no part of it, the shell closes it.
+            LinkError: The two HELLOs contradict the link; the shell closes the connection.
         """
         self._drop_connection(peer)
         try:
@@ -312,16 +312,17 @@ class LinkTable:
         self._on_up(peer.key)
 
     def ended(self, peer: LinkPeer, connection: LinkConnection) -> None:
-        """A connection is gone; an operator's link goes with it."""
+        """Drop a closed connection; an operator's link ends with it."""
         if peer.connection is connection:
             self._drop_connection(peer)
         if peer.key.tier == TIER_OPERATOR and self._peers.get(peer.key.node) is peer:
             self.forget(peer.key.node)
 
     def _mismatch(self, peer: LinkPeer) -> None:
-        """Begin anew with a peer that forgot this link (it was told that we are dead, or had too many peers).
+        """Reset the link of a peer that forgot it (the peer's map had this node as dead, or the peer had too many
+        links).
 
-        Not at the first contradiction: two connections that cross each other contradict one another once.
+        Not at the first contradiction: two connections that cross each other contradict once.
         """
         peer.mismatches += 1
         if peer.mismatches >= MISMATCHES_MAX and self._peers.get(peer.key.node) is peer:
@@ -340,10 +341,10 @@ class LinkTable:
     # -- frames
 
     def frame(self, peer: LinkPeer, kind: int, payload: bytes) -> None:
-        """Hand a frame that the link took to the owner.
+        """Pass a frame to the owner.
 
         Raises:
-            LinkError: The incarnation that sent it is condemned; the shell closes the connection.
+            LinkError: The incarnation that sent it is fenced; the shell closes the connection.
         """
         try:
             if kind not in self._kinds.get(peer.key.tier, ()):
@@ -355,9 +356,9 @@ class LinkTable:
             raise LinkError(peer.condemned) from None
 
     def condemn(self, key: PeerKey, why: str) -> None:
-        """End the link of an incarnation that broke the protocol, and take no other connection of that incarnation.
+        """Fence an incarnation that violated the protocol: end its link and accept no later connection of it.
 
-        Frames that were read together with the broken one count as taken and do not come again: the link cannot go on.
+        Frames that were read with the bad one count as taken and are not sent again, so the link cannot resume.
         """
         peer = self._peers.get(key.node)
         if peer is None or peer.key != key or peer.condemned:

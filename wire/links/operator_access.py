@@ -1,8 +1,7 @@
-"""How an operator's command finds a router, and as whom it comes.
+"""How an operator's command finds a router and its own certificate.
 
-``--router``, STRATAMQ_ROUTER, the `stratamq up` that runs over ``--data``, or what `stratamq init` wrote there; the
-operator's certificate lies in that folder; where an administrator's lies beside it, that one is taken. What is asked is
-the caller's business.
+The router comes from ``--router``, STRATAMQ_ROUTER, the running `stratamq up` of ``--data``, or the files of `stratamq
+init` there. The operator's certificate is in that folder; an administrator's certificate has precedence.
 """
 
 import json
@@ -35,10 +34,10 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def find_access(router: str, data: Path) -> OperatorAccess:
-    """Find out whom to ask and as whom.
+    """Find the routers and the operator's certificate.
 
     Raises:
-        UserError: Nothing says where a router is, or the operator's certificate cannot be used.
+        UserError: No router is configured, or the operator's certificate cannot be used.
     """
     named = router or os.environ.get("STRATAMQ_ROUTER", "")
     running = _record(data / "up.json") or _record(data / "cluster.json")
@@ -47,7 +46,7 @@ def find_access(router: str, data: Path) -> OperatorAccess:
             why = (
                 "give --router, set STRATAMQ_ROUTER, or point --data at the folder of `stratamq up` or `stratamq init`"
             )
-            missing = f"neither {data / 'up.json'} nor {data / 'cluster.json'} is there"
+            missing = f"neither {data / 'up.json'} nor {data / 'cluster.json'} exists"
             raise UserError(f"no router is known: {why} ({missing})", ExitCode.USAGE)
         running = {"cluster": os.environ.get("STRATAMQ_CLUSTER", "stratamq"), "routers": [], "tls": "tls"}
     tls = data / running["tls"]  # of a running `up` it is absolute

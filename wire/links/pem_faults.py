@@ -1,7 +1,6 @@
-"""Where a PEM file is damaged: libraries say that it is, and not in which line.
+"""Locates damage in a PEM file: TLS libraries report the fault without its line.
 
-Called when a file was refused, so that an operator finds the place; what is refused is decided elsewhere.
-``cryptography`` is imported only then.
+Called after a file was refused, so that an operator finds the place. ``cryptography`` is imported only then.
 """
 
 import re
@@ -26,10 +25,10 @@ def damaged_line(content: bytes) -> int:
 
 
 def certificates_fault(what: str, path: Path) -> str:
-    """Return what is wrong with a file of certificates, "" if nothing is.
+    """Return the fault of a file of certificates, "" if it is valid.
 
     Args:
-        what: Names the file in the text.
+        what: Name of the file in the text.
         path: A small regular file.
     """
     content = path.read_bytes()
@@ -44,7 +43,7 @@ def certificates_fault(what: str, path: Path) -> str:
 
 
 def key_fault(path: Path) -> str:
-    """Return what is wrong with a file of a private key, "" if nothing is.
+    """Return the fault of a private key's file, "" if it is valid.
 
     Args:
         path: A small regular file.
@@ -54,7 +53,7 @@ def key_fault(path: Path) -> str:
     try:
         load_pem_private_key(path.read_bytes(), None)
     except TypeError:  # documented: it wants a password
-        return f"key {path} has a password: a node has nobody to ask for it; write the key without one"
+        return f"key {path} has a password, which a node cannot enter; write the key without one"
     except Exception:  # the library documents more than ValueError
         return f"key {path} is not readable as PEM"
     return ""

@@ -1,10 +1,10 @@
-"""Links are read where trio would wait: a frame costs no turn of trio's loop.
+"""Reads links in Trio's I/O wait: a frame costs no iteration of Trio's loop.
 
-A task that reads costs two of those turns for every frame, a re-armed registration and a read that finds nothing. Most
-frames of a storage node concern no task at all: they are taken, written, synced and answered in the call that read
-them, or that learned of the sync. So trio's ``before_io_wait`` hook waits in an epoll set of its own, of which trio's
-epoll is a member, and calls the reader of each descriptor that has something. As soon as a task is ready to run, or
-trio's time is over, trio has its turn. Decision: docs/adr/0171-links-are-read-early.md.
+A reading task costs two iterations per frame, a re-armed registration and a read without data. Most frames of a storage
+node need no task: the call that read them, or that completed the sync, also writes and answers them. Therefore Trio's
+``before_io_wait`` hook waits in its own epoll set, which contains Trio's epoll, and calls the reader of each ready
+descriptor. The hook returns to Trio as soon as a task is ready or Trio's timeout expires. Decision:
+docs/adr/0171-links-are-read-early.md.
 """
 
 import select
@@ -21,9 +21,9 @@ __all__ = ["ReactorHook", "early_reads"]
 
 
 class _Reader:
-    """A call for one descriptor, and what that raised.
+    """A callback for one descriptor, and the error that it raised.
 
-    An instrument that raises is switched off by trio, so it must not.
+    It catches all errors: Trio disables an instrument that raises.
     """
 
     __slots__ = ("_call", "failure", "paused", "scope")
@@ -35,7 +35,7 @@ class _Reader:
         self.failure: BaseException | None = None
 
     def call(self) -> None:
-        """Read, unless that failed, or ended, before."""
+        """Call the reader, unless it failed, ended or is paused."""
         if self.paused or self.scope.cancel_called:
             return
         try:
@@ -46,13 +46,13 @@ class _Reader:
 
 
 class ReactorHook(trio.abc.Instrument):
-    """The links of one process that are read early. One of these in a process, and none beside the edge's loop.
+    """Descriptors of one process that are read early. At most one per process, and none beside the edge's loop.
 
     Args:
         trio_fd: ``trio_epoll_fd()``.
         tasks: ``ready_tasks()``.
-        note: Takes how long a turn of readers lasted, and when it ended, of ``time.monotonic()``.
-        give_way: Called between two pieces of a turn, by readers within theirs too.
+        note: Receives the duration of an iteration of readers and its end, of ``time.monotonic()``.
+        give_way: Yields the CPU; called after each reader, and inside readers.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class ReactorHook(trio.abc.Instrument):
         self._readers: dict[int, _Reader] = {}  # by descriptor
 
     def close(self) -> None:
-        """Give the descriptor back; no link is read any more."""
+        """Close the epoll set; no link is read afterwards."""
         self._epoll.close()
 
     async def reading(self, descriptor: int, reader: Callable[[], None]) -> None:
-        """Call a reader whenever a descriptor has something to read or has ended, until cancelled.
+        """Call a reader whenever a descriptor is readable or has ended, until cancelled.
 
-        What the reader raises ends that, and is raised here: in trio's next turn, while other readers may go on.
+        An error of the reader ends this call, which raises it in Trio's next iteration; other readers may run before.
         """
         made = _Reader(reader)
         self._readers[descriptor] = made
@@ -90,21 +90,21 @@ class ReactorHook(trio.abc.Instrument):
             raise made.failure
 
     def pause(self, descriptor: int) -> None:
-        """Read a descriptor no more, nor notice its end, until ``go_on``; one that is not read early is left alone."""
+        """Stop reading a descriptor, and noticing its end, until ``go_on``; ignores one that is not read early."""
         reader = self._readers.get(descriptor)
         if reader is not None and not reader.paused:
             reader.paused = True
-            self._epoll.unregister(descriptor)  # with no events asked for its end would be reported without end
+            self._epoll.unregister(descriptor)  # without requested events epoll would report a hangup on each poll
 
     def go_on(self, descriptor: int) -> None:
-        """Read a descriptor again."""
+        """Resume reading a descriptor."""
         reader = self._readers.get(descriptor)
         if reader is not None and reader.paused:
             reader.paused = False
             self._epoll.register(descriptor, select.EPOLLIN)
 
     def before_io_wait(self, timeout: float) -> None:
-        """Read links until trio has something to do, or for as long as it would wait; once if it would not."""
+        """Read links until Trio has work or its timeout expires; once if the timeout is 0."""
         if not self._readers:
             return
         now = time.monotonic()
@@ -123,19 +123,19 @@ class ReactorHook(trio.abc.Instrument):
                 now = time.monotonic()
                 self._note(now - began, now)
             if trios or timeout <= 0:
-                return  # trio's own look finds what there is
+                return  # trio's own poll finds the events
             if self._tasks or now >= ends:
                 self._token.run_sync_soon(_nothing)  # trio's wait was computed before: end it
                 return
 
 
 def _nothing() -> None:
-    """Nothing: being called is what matters."""
+    """Do nothing; the call alone wakes Trio."""
 
 
 @contextmanager
 def early_reads(note: Callable[[float, float], None] | None, give_way: GiveWay = stay) -> Iterator[ReactorHook | None]:
-    """Read links early while this runs, telling of each turn; None if not asked to, or where trio cannot be seen."""
+    """Read links early inside this context; yields None if ``note`` is None or Trio's internals are unavailable."""
     trio_fd, tasks = trio_epoll_fd(), ready_tasks()
     if note is None or trio_fd < 0 or tasks is None:
         yield None

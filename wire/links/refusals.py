@@ -1,7 +1,7 @@
-"""Messages that a node refuses because their sender may not say them: counted by reason, logged once in a while.
+"""Counts messages that a node refuses by reason, and logs them at a limited rate.
 
-A hostile node can send thousands a second, and chooses its name: the log gets one line in ``LOG_EVERY_S`` with the name
-escaped. Which message is refused is decided by ``wire/links/allowed.py`` and by the cores.
+A hostile node can send thousands a second and chooses its name: the log gets one line in ``LOG_EVERY_S`` with the name
+escaped. ``wire/links/allowed.py`` and the cores decide refusals.
 """
 
 import logging
@@ -21,7 +21,7 @@ class Refusals:
     """Refusals of one node.
 
     Args:
-        count: Told ``refused_<reason>`` for each.
+        count: Called with ``refused_<reason>`` for each.
     """
 
     def __init__(self, count: Callable[[str], None]) -> None:
@@ -30,12 +30,12 @@ class Refusals:
         self._unsaid = 0
 
     def refuse(self, now: float, peer: PeerKey, what: str, reason: str, *, early: bool = False) -> None:
-        """Note that a message was refused.
+        """Count and log a refused message.
 
         Args:
             now: Seconds.
             peer: The sender.
-            what: Its type.
+            what: The type of the message.
             reason: "tier", "identity", "role", "placement" or "owner".
             early: It is normal while a cluster starts (``is_early_stream``).
         """

@@ -1,6 +1,6 @@
-"""One request of an operator to a node: connect, HELLO, ask, read the answer, close.
+"""One request of an operator to a node: connect, exchange HELLO, send, read the reply, close.
 
-Used by the command line and by tests; what the verbs mean is decided by the node that answers.
+Used by the command line and by tests; the node that answers decides the meaning of verbs.
 """
 
 import math
@@ -27,7 +27,7 @@ READ_BYTES_MAX = 256 * 1024
 
 
 class RequestTimeout(Exception):
-    """The link ended after the question had left: whether it was taken is not known."""
+    """The link ended after the request was sent: whether the node processed it is unknown."""
 
 
 async def request(
@@ -41,8 +41,8 @@ async def request(
 ) -> AdminReply:
     """Send one Admin message to a node and return its reply.
 
-    The certificate of the node must name ``tier``, which answers the verb: another node would be handed a secret or an
-    order that an operator entrusts to that tier.
+    The certificate of the node must name ``tier``, the one that serves the verb: another node must not receive a secret
+    or an order that is meant for that tier.
 
     Raises:
         UserError: The node cannot be reached (exit code 4), refused the link or is of another tier (1), or did not
@@ -86,9 +86,9 @@ async def _exchange(
 
 
 async def _answer(stream: trio.SocketStream | TlsStream, message: Admin, data: bytes) -> AdminReply:
-    """Ask on a link that stands, and read until the answer comes; ``data`` came with HELLO.
+    """Send a request on an established link and return the reply; ``data`` followed the HELLO.
 
-    The node is told at least once a second that this end lives: a silent link is given up.
+    Sends a keepalive at least once a second, because nodes close silent links.
     """
     core = LinkCore()
     core.connected(0)

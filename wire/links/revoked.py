@@ -1,9 +1,9 @@
-"""Certificates of nodes and operators that are taken no more, though their authority signed them.
+"""Revocation of certificates of nodes and operators by the lists of their authority.
 
-Lists of the authority say which (``node.crl_files``); they are read and checked by the room ``access``, in a thread.
-A link is judged at its handshake, again before it stands, and whenever other lists are put in force. A stale list
-refuses handshakes, for nobody knows what a newer one would say; links that stand are judged by what it says, not by
-its age, because the end of a list at night must not cut every link of a cluster at once.
+``node.crl_files`` names the lists; the package ``access`` reads and checks them, in a thread. A certificate is checked
+at the handshake, again before its link is established, and whenever other lists take effect. A stale list refuses
+handshakes, because a newer one is unknown. Established links are checked against its content and not its age: the
+expiry of a list at night must not cut every link of a cluster at once.
 """
 
 import math
@@ -17,22 +17,22 @@ __all__ = ["PeerRevocationLists", "RevokedPeers"]
 
 
 class PeerRevocationLists(Protocol):
-    """The lists of one moment."""
+    """The lists that are in effect."""
 
     @property
     def revoked(self) -> int:
-        """Number of certificates that the lists name."""
+        """Number of certificates that the lists revoke."""
 
     @property
     def next_update_utc(self) -> float:
-        """The moment at which the first of them goes stale, in seconds since the epoch."""
+        """Time at which the first of them goes stale, in seconds since the epoch."""
 
     def refusal(self, certificate: bytes, utc: float) -> str:
-        """Return why a certificate in DER is refused at a moment, "" if it is not."""
+        """Return why a certificate in DER is refused at a given time, "" if it is accepted."""
 
 
 class RevokedPeers:
-    """Judgement of the certificates of one node's links; hub and edge keep it with their TLS contexts.
+    """Checks the certificates of one node's links; hub and edge keep it with their TLS contexts.
 
     Args:
         utc: Returns seconds since the epoch.
@@ -43,18 +43,18 @@ class RevokedPeers:
         self._lists: PeerRevocationLists | None = None
         self._looks: list[Callable[[], None]] = []
         self.refused = 0  # handshakes
-        self.cut = 0  # links that stood
+        self.cut = 0  # established links
 
     @property
     def lists(self) -> PeerRevocationLists | None:
-        """Lists in force; None: no setting names any."""
+        """Lists in effect; None: none are configured."""
         return self._lists
 
     def check(self, certificate: bytes | None) -> None:
-        """Judge a peer's certificate at the handshake.
+        """Check a peer's certificate at the handshake.
 
         Raises:
-            LinkError: It is refused; the text says why.
+            LinkError: It is refused; the text has the reason.
         """
         why = self._refusal(certificate, self._utc())
         if why:
@@ -62,7 +62,7 @@ class RevokedPeers:
             raise LinkError(f"the peer's certificate is refused: {why}")
 
     def end_of(self, certificate: bytes | None) -> str:
-        """Return why a link that stands ends, "" if it stays; counted, so a caller ends it."""
+        """Return why an established link must end, "" if it stays; the cut is counted, so the caller must end it."""
         why = self._refusal(certificate, -math.inf)
         if why:
             self.cut += 1
@@ -77,11 +77,11 @@ class RevokedPeers:
         return self._lists.refusal(certificate, utc)
 
     def call_at_put(self, look: Callable[[], None]) -> None:
-        """Have links judged whenever other lists are put in force."""
+        """Register a check of links that runs whenever other lists take effect."""
         self._looks.append(look)
 
     def put(self, lists: PeerRevocationLists | None) -> None:
-        """Put lists in force; links that they revoke end in this turn of the loop."""
+        """Put lists into effect; links that they revoke end in this loop iteration."""
         self._lists = lists
         for look in self._looks:
             look()

@@ -1,8 +1,9 @@
-"""Current roles of other nodes, as one node knows them: who is registered, and whose word as a router counts.
+"""Current roles of other nodes in one node's view: registered members, and trusted routers.
 
-A certificate proves a name and a tier; it outlives the node's place in the cluster. So each message that is more than
-an introduction is taken only in the sender's current role (``wire/links/allowed.py``, ``Sender``). Edges and storage
-nodes judge by their map, routers by the members of their Raft group. Pure rules. Source: docs/protocol.md rule 1.11.
+A certificate proves a name and a tier, and outlives the node's place in the cluster. So each message except
+introductions is accepted only from a sender in its current role (``wire/links/allowed.py``, ``Sender``). Edges and
+storage nodes use their map, routers use the members of their Raft group. Pure rules. Source: docs/protocol.md rule
+1.11.
 """
 
 from collections.abc import Callable, Collection
@@ -18,8 +19,8 @@ class Roster:
 
     Args:
         cluster_map: Returns this node's map.
-        group: At a router, returns the members of its Raft group, none while it joins; None: judge routers by the map.
-        at_router: Links of nodes that have not registered are taken here.
+        group: At a router, returns the members of its Raft group, empty while it joins; None: use the map for routers.
+        at_router: Unregistered nodes may link to this node.
     """
 
     def __init__(
@@ -34,31 +35,31 @@ class Roster:
         self._at_router = at_router
 
     def is_registered(self, peer: PeerKey) -> bool:
-        """Return whether the map has this very incarnation as one that may act."""
+        """Return whether the map has this incarnation registered and alive."""
         entry = self._map().nodes.get(peer.node)
         return entry is not None and entry.tier == peer.tier and entry.alive and entry.incarnation == peer.incarnation
 
     def is_member(self, peer: PeerKey) -> bool:
-        """Return whether an edge or a storage node speaks in its role.
+        """Return whether an edge or a storage node sends in its role.
 
-        Routers take links of every holder of a certificate, so their map must have the incarnation. Other nodes judge
-        that when the link comes (``wire/links/admission.py``): here their map must not say that it is over.
+        Routers accept links of all holders of a certificate, so their map must have the incarnation. Other nodes check
+        that at admission (``wire/links/admission.py``): here the map must only not have it as replaced.
         """
         return self.is_registered(peer) or (not self._at_router and not self.is_over(peer))
 
     def is_over(self, peer: PeerKey) -> bool:
-        """Return whether the map has this incarnation of an edge or a storage node as dead, or a later one."""
+        """Return whether the map has this incarnation of an edge or storage node as dead, or has a later one."""
         entry = self._map().nodes.get(peer.node)
         if peer.tier == TIER_ROUTER or entry is None or entry.tier != peer.tier:
             return False
         return entry.incarnation > peer.incarnation or (entry.incarnation == peer.incarnation and not entry.alive)
 
     def is_unknown(self, peer: PeerKey) -> bool:
-        """Return whether the map has no node of this name, in whatever state."""
+        """Return whether the map has no node of this name in any state."""
         return peer.node not in self._map().nodes
 
     def is_router(self, peer: PeerKey) -> bool:
-        """Return whether this incarnation speaks as a router of the cluster."""
+        """Return whether this incarnation sends as a router of the cluster."""
         if self._group is None:
             return is_router(self._map(), peer)
         return peer.tier == TIER_ROUTER and peer.node in self._group()
@@ -70,11 +71,11 @@ def is_shard_owner(cluster_map: ClusterMap, router: str, shard: int) -> bool:
 
 
 def is_router(cluster_map: ClusterMap, peer: PeerKey) -> bool:
-    """Return whether a map has a peer as a router that may act.
+    """Return whether a map accepts a peer as a router.
 
-    A later incarnation of a router that the map has alive is one too: it has started again, and only by its steps can
-    this map come to know that. Where the map has no live router, which is so before the first map, the peer is one
-    that this node dialled itself: no node takes a router's link that it did not dial (``wire/links/admission.py``).
+    A later incarnation of a live router is accepted too: it restarted, and only its own steps can update this map. If
+    the map has no live router, as before the first map, any router is accepted: this node dialled it itself, and
+    accepts no incoming link of a router (``wire/links/admission.py``).
     """
     if peer.tier != TIER_ROUTER:
         return False

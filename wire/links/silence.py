@@ -1,10 +1,10 @@
-"""Silence on a link: each end says once a second that it lives, and gives up one that it has not heard for four.
+"""Keepalive and idle timeout of a link: each end sends every second and closes a link that is silent for four.
 
-On the link of an operator, of which no lease and no message hangs, each end says it every two seconds.
+On an operator's link, which carries no lease and no message, each end sends every two seconds.
 
-An end whose machine lost power closes nothing; only its silence tells. The rule counts looks and not the clock: a
-process that was stopped for a minute has to read first and judge then. Edges cut silent peers in the compiled loop, by
-``SILENCE_S``, where every connection has such a bound.
+A machine that loses power closes no connection, so only the timeout detects it. The rule counts checks instead of clock
+time: a process that was stopped for a minute has to read its input before it decides. Edges close silent peers in the
+compiled loop, which bounds every connection by ``SILENCE_S``.
 """
 
 from enum import Enum
@@ -13,13 +13,13 @@ from wire.messages.hello import TIER_OPERATOR
 
 __all__ = ["SILENCE_S", "SPEAK_S", "Silence", "SilenceCheck", "speak_s_of"]
 
-SPEAK_S = 1.0  # without a byte to the other end, after which it is told that this one lives
-OPERATOR_SPEAK_S = 2.0  # likewise on an operator's link: a service that nobody asks does little else
-SILENCE_S = 4.0  # without a byte from the other end, after which the connection is given up
+SPEAK_S = 1.0  # without a sent byte, after which a keepalive is due
+OPERATOR_SPEAK_S = 2.0  # likewise on an operator's link: keepalives are most of the work of an idle service
+SILENCE_S = 4.0  # without a received byte, after which the connection is closed
 
 
 class SilenceCheck(Enum):
-    """Outcome of a look."""
+    """Outcome of a check."""
 
     NOTHING = "nothing"
     SPEAK = "speak"
@@ -27,17 +27,17 @@ class SilenceCheck(Enum):
 
 
 def speak_s_of(tier: str) -> float:
-    """Return how long an end of a link to this tier may say nothing."""
+    """Return the keepalive interval of a link to this tier, in seconds."""
     return OPERATOR_SPEAK_S if tier == TIER_OPERATOR else SPEAK_S
 
 
 class Silence:
-    """Looks since something was heard, and since something was said.
+    """Number of checks since bytes were received, and since bytes were sent.
 
     Args:
-        look_s: Seconds between two looks.
-        speak_s: How long this end may say nothing.
-        said: Number of what was said last, where frames are counted (``spoken``).
+        look_s: Seconds between two checks.
+        speak_s: Keepalive interval in seconds.
+        said: Number of the newest sent frame, where frames are counted (``owes_word``).
     """
 
     __slots__ = ("_idle", "_idle_max", "_quiet", "_quiet_max", "_said")
@@ -49,15 +49,15 @@ class Silence:
         self._said = said
 
     def heard(self) -> None:
-        """Note that something came from the other end."""
+        """Restart the idle timeout: bytes were received."""
         self._idle = 0
 
     def spoke(self) -> None:
-        """Note that something left for the other end."""
+        """Restart the keepalive interval: bytes were sent."""
         self._quiet = 0
 
     def look(self) -> SilenceCheck:
-        """Judge both ends."""
+        """Count one check and return the action that is due."""
         self._idle += 1
         self._quiet += 1
         if self._idle >= self._idle_max:
@@ -65,7 +65,7 @@ class Silence:
         return SilenceCheck.SPEAK if self._quiet >= self._quiet_max else SilenceCheck.NOTHING
 
     def owes_word(self, said: int) -> bool:
-        """Judge this end alone, by the number of its newest frame: whether it has to speak now."""
+        """Return whether a keepalive is due, given the number of the newest sent frame; ignores received bytes."""
         if said != self._said:
             self._said = said
             self._quiet = 0

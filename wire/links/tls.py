@@ -1,10 +1,9 @@
-"""Certificates and TLS contexts: who may speak to whom, and as what.
+"""Certificates and TLS contexts: the identity of each end of a connection.
 
-Nodes and operators carry a URI ``stratamq://<cluster>/<tier>/<node>`` in their certificate's subject alternative
-names; the tier claimed in HELLO must be the certified one. In production they come from the operator's own
-authority, for development from ``wire/links/authority.py``. ``cryptography`` is imported only where a certificate is
-examined, at start: no link pays for it.
-Source: design section 9; TLS settings after RFC 9325 (TLS 1.2 minimum for clients, 1.3 between nodes).
+Nodes and operators carry a URI ``stratamq://<cluster>/<tier>/<node>`` in their certificate's subject alternative names;
+the tier claimed in HELLO must be the certified one. In production they come from the operator's own authority, for
+development from ``wire/links/authority.py``. ``cryptography`` is imported only to examine a certificate at start, never
+for a link. Source: design section 9; TLS settings after RFC 9325 (TLS 1.2 minimum for clients, 1.3 between nodes).
 """
 
 import datetime
@@ -49,7 +48,7 @@ class HasPeerCertificate(Protocol):
     """``ssl.SSLSocket``, ``ssl.SSLObject`` and ``trio.SSLStream`` (which forwards to its SSLObject)."""
 
     def getpeercert(self) -> Any:
-        """Return the peer's certificate as ``ssl.SSLSocket`` does; None where the peer gave none."""
+        """Return the peer's certificate as ``ssl.SSLSocket`` does; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,11 @@ def client_listener_context(
 ) -> ssl.SSLContext:
     """Return the context of a listener for MQTT clients.
 
-    A client certificate is verified whenever it is presented and ``client_ca`` is set; then those that ``gateways``
-    signed, the authority of the nodes, pass too, and who reads their names refuses all but gateways.
+    A client certificate is verified whenever it is presented and ``client_ca`` is set. Certificates of ``gateways``,
+    the nodes' authority, are then valid too; the caller must refuse all names except gateways.
 
     Raises:
-        UserError: A file is missing, unreadable, readable by everybody (key), or certificate and key do not match.
+        UserError: A file is missing, unreadable, readable by all users (key), or certificate and key do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -107,7 +106,7 @@ def link_contexts(files: CertificateFiles) -> LinkContexts:
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False  # nodes move between addresses; ``peer_identity`` says who it is
+    client.check_hostname = False  # nodes move between addresses; ``peer_identity`` identifies them
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.options |= ssl.OP_NO_COMPRESSION
@@ -119,7 +118,7 @@ def link_contexts(files: CertificateFiles) -> LinkContexts:
 
 
 def loses_authority(old: ssl.SSLContext, new: ssl.SSLContext) -> bool:
-    """Return whether a peer that the old context took may be one that the new context refuses."""
+    """Return whether the new context may refuse a peer that the old one accepted."""
     before, after = set(old.get_ca_certs(binary_form=True)), set(new.get_ca_certs(binary_form=True))
     others_before, others_after = (
         each.cert_store_stats()["x509"] - each.cert_store_stats()["x509_ca"] for each in (old, new)
@@ -128,11 +127,11 @@ def loses_authority(old: ssl.SSLContext, new: ssl.SSLContext) -> bool:
 
 
 def peer_identity(connection: HasPeerCertificate) -> tuple[str, str, str]:
-    """Return (cluster, tier, node) that the peer's verified certificate names.
+    """Return (cluster, tier, node) of the peer's verified certificate.
 
     Raises:
-        ValueError: No certificate, or none of a node (an MQTT client's, for example), or one naming several nodes, or
-            in another spelling than ``identity_uri`` has.
+        ValueError: No certificate, or none of a node (an MQTT client's, for example), or one of several nodes, or one
+            that is not spelled as by ``identity_uri``.
     """
     certificate = connection.getpeercert()
     names = certificate.get("subjectAltName", ()) if certificate else ()
@@ -146,12 +145,12 @@ def peer_identity(connection: HasPeerCertificate) -> tuple[str, str, str]:
 
 
 def identity_uri(cluster: str, tier: str, node: str) -> str:
-    """Return the URI under which a certificate names a node."""
+    """Return the URI of a node in its certificate."""
     return f"{URI_SCHEME}://{quote(cluster, safe='')}/{quote(tier, safe='')}/{quote(node, safe='')}"
 
 
 def parse_identity(uri: str) -> tuple[str, str, str]:
-    """Split what ``identity_uri`` made.
+    """Split a URI of ``identity_uri``.
 
     Raises:
         ValueError: Not such a URI.
@@ -167,10 +166,10 @@ def parse_identity(uri: str) -> tuple[str, str, str]:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Have a context show a certificate.
+    """Load the certificate that a context presents.
 
     Raises:
-        UserError: A file is missing, open to others, or unreadable; which one, and the line of a damaged part.
+        UserError: A file is missing, open to others, or unreadable; with its name, and the line of a damaged part.
     """
     _require_file("certificate", certificate)
     _require_file("key", key)
@@ -185,7 +184,7 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> N
 
 
 def load_authority(context: ssl.SSLContext, authority: Path) -> None:
-    """Have a context verify the other end by an authority, or by several in one file.
+    """Load the authority, or several from one file, by which a context verifies the peer.
 
     Raises:
         UserError: The file is missing or unreadable; the line of a damaged part.
@@ -216,10 +215,10 @@ def check_certificate(files: CertificateFiles, identity: tuple[str, str, str], n
 
     Args:
         files: The node's own.
-        identity: (cluster, tier, node) that it has to name.
+        identity: (cluster, tier, node) that it must name.
         now: Aware, UTC.
     Raises:
-        UserError: Which file is wrong and how.
+        UserError: With the faulty file and its fault.
     """
     leaf = _certificates("certificate", files.certificate)[0]
     authority = _certificates("certificate authority", files.authority)[0]
@@ -237,7 +236,7 @@ def check_certificate(files: CertificateFiles, identity: tuple[str, str, str], n
 
 
 def shared_authority(client_ca: Path, node_authority: Path, node_certificate: Path) -> str:
-    """Return how an authority of clients is mixed up with the nodes' one, "" if it is not.
+    """Return how a clients' authority overlaps with the nodes' authority, "" if it does not.
 
     A bundle may hold several certificates; each is compared with each. Costs an import of ``cryptography``.
 

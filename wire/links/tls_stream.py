@@ -1,9 +1,9 @@
-"""A TLS connection between two nodes that reads and writes in as few turns of trio's loop as there are.
+"""A TLS connection between two nodes that needs few iterations of Trio's loop per read and write.
 
-An idle node pays for wake-ups, and most of a wake-up is what trio does between two turns. ``trio.SSLStream`` takes
-three of them for a frame: it asks the socket before it waits, and yields after it wrote. This one waits first, and
-writes at once whatever the socket takes. Decides nothing; certificates and contexts are made in ``wire/links/tls.py``.
-What it saves: ``python -m bench.tls_stream``, docs/adr/0028.
+Wake-ups dominate the cost of an idle node, and most of one is Trio's work between two iterations. ``trio.SSLStream``
+needs three iterations per frame: it reads the socket before it waits, and yields after a write. This class waits first,
+and writes immediately as much as the socket takes. It has no policy; ``wire/links/tls.py`` makes certificates and
+contexts. Measurement: ``python -m bench.tls_stream``, docs/adr/0028.
 """
 
 import socket
@@ -15,14 +15,14 @@ import trio
 __all__ = ["TlsStream"]
 
 RECEIVE_BYTES = 256 * 1024  # of one receive
-RECORD_BYTES = 32 * 1024  # more than a record: what an earlier receive left of one
-LONG_WRITE_BYTES = 256 * 1024  # others have their turn after one
+RECORD_BYTES = 32 * 1024  # above the largest record, for the rest of an earlier receive
+LONG_WRITE_BYTES = 256 * 1024  # a write this long yields to other tasks
 
 
 class TlsStream:
-    """Both ends of one TLS connection over a TCP stream, which it takes the socket from.
+    """Both ends of one TLS connection over a TCP stream, whose socket it takes over.
 
-    One task may receive and another one send. Whatever fails raises ``trio.BrokenResourceError``.
+    One task may receive and another one send. Failures raise ``trio.BrokenResourceError``.
     """
 
     def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext, *, server_side: bool) -> None:
@@ -44,7 +44,7 @@ class TlsStream:
         """Exchange keys; the caller bounds the wait.
 
         Raises:
-            trio.BrokenResourceError: It failed; the cause says why.
+            trio.BrokenResourceError: It failed; the cause has the reason.
         """
         while True:
             try:
@@ -54,13 +54,13 @@ class TlsStream:
                 if not await self._receive():
                     raise trio.BrokenResourceError("connection closed") from None
             except ssl.SSLError as error:
-                self._push()  # the alert that tells the peer
+                self._push()  # sends the TLS alert
                 raise trio.BrokenResourceError from error
             else:
                 return await self._send_rest()
 
     async def receive_some(self, bytes_max: int) -> bytes:
-        """Return what came, decrypted, at most so many bytes; empty when the peer closed the connection."""
+        """Return received bytes, decrypted, at most ``bytes_max``; empty when the peer closed the connection."""
         while True:
             data = self._decrypted(bytes_max)
             if data is not None:
@@ -69,7 +69,7 @@ class TlsStream:
                 return b""
 
     def _decrypted(self, bytes_max: int) -> bytes | None:
-        """Return what is here of whole records, empty at their end, None while nothing is."""
+        """Return the complete records received so far, empty after a close, None if there is none."""
         records: list[bytes] = []
         room = bytes_max
         try:
@@ -83,12 +83,12 @@ class TlsStream:
             pass
         except ssl.SSLError as error:
             raise trio.BrokenResourceError from error
-        if self._outgoing.pending:  # an answer of TLS itself
+        if self._outgoing.pending:  # a reply of the TLS protocol
             self._push()
         return b"".join(records) if records else None
 
     async def _receive(self) -> bool:
-        """Wait for bytes of the peer and give them to TLS; False when there will be none."""
+        """Wait for bytes of the peer and pass them to TLS; False at the end of the stream."""
         await trio.lowlevel.wait_readable(self._socket)
         try:
             data = self._socket.recv(RECEIVE_BYTES)
@@ -104,7 +104,7 @@ class TlsStream:
         return self._socket.fileno()
 
     def receive_now(self) -> bytes | None:
-        """Return what is here, decrypted, without waiting; None while nothing is, empty when the peer closed."""
+        """Return the received bytes, decrypted, without waiting; None if there are none, empty when the peer closed."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -114,12 +114,12 @@ class TlsStream:
         if not data:
             return b""
         self._incoming.write(data)
-        return self._decrypted(RECEIVE_BYTES + RECORD_BYTES)  # all of it: nobody would say that there is more
+        return self._decrypted(RECEIVE_BYTES + RECORD_BYTES)  # all of it: the socket would not become readable again
 
     def send_now(self, data: bytes) -> bool:
-        """Send what the socket takes now and keep the rest for ``send_all``; True if there is none.
+        """Send as much as the socket takes and keep the rest for ``send_all``; True if there is no rest.
 
-        Not while a task is in ``send_all``.
+        Must not run while a task is in ``send_all``.
         """
         try:
             self._tls.write(data)
@@ -128,7 +128,7 @@ class TlsStream:
         return self._push()
 
     async def send_all(self, data: bytes) -> None:
-        """Send; returns when the socket has taken everything."""
+        """Send; returns when the socket has taken all bytes."""
         if not data or not self.send_now(data):
             await self._send_rest()
         if len(data) >= LONG_WRITE_BYTES:
@@ -139,7 +139,7 @@ class TlsStream:
             await trio.lowlevel.wait_writable(self._socket)
 
     def _push(self) -> bool:
-        """Send what the socket takes now; True if that was all."""
+        """Send as much as the socket takes; True if no bytes remain."""
         if self._outgoing.pending:
             self._unsent += self._outgoing.read()
         if not self._unsent:
@@ -154,7 +154,7 @@ class TlsStream:
         return not self._unsent
 
     async def aclose(self) -> None:
-        """Close the socket; frames are numbered, so no end of the stream needs to be told."""
+        """Close the socket; frames are numbered, so TLS needs no closing alert."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()

@@ -1,10 +1,11 @@
-"""A node around its core: process, signals, leases, registration of routes, and what it waits for.
+"""The process around a node's core: signals, leases, registration of routes, and startup conditions.
 
-Owns: Data folder and identity, the orderly stop, the lease that the node holds, and the routes that it has announced.
+Owns: Data folder and identity, the orderly stop, the node's lease, and the announced routes.
 
-Doors: ``process`` runs a tier, ``lease_holder`` follows the map and the lease, ``route_registrar`` announces routes.
+Entry points: ``process`` runs a tier, ``lease_holder`` follows the map and the lease, ``route_registrar`` announces
+routes.
 
-Always holds: Without a lease a node decides nothing. A node that waits says what for.
+Always holds: A node without a lease makes no decisions. A waiting node reports the reason.
 
 May import: wire.links, wire.messages, wire.clock, conf.
 """

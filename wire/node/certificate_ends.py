@@ -1,9 +1,9 @@
-"""Ends of certificates that a node shows and trusts: seconds on the metrics page, a warning 30, 7 and 1 days before.
+"""Expiry of a node's own and trusted certificates: seconds as metrics, a warning 30, 7 and 1 days before.
 
-Of a chain, and of a file of authorities, the first end counts: what it signed is refused from then on. Of authorities
-that verify servers of others (``http_ca``, ``token_jwks_ca``) the last one, because such a file may hold all that a
-system trusts. A part of a reload, so that what is told is of the certificates in force and not of files that nobody
-has taken up yet.
+Of a chain, and of a file of authorities, the first expiry counts, because its dependents are refused from then on. For
+authorities that verify other servers (``http_ca``, ``token_jwks_ca``) the last one counts, because the file may hold
+all authorities of a system. It is a part of a reload, so the metrics show the certificates in effect and not files that
+were not loaded yet.
 """
 
 import logging
@@ -27,14 +27,14 @@ Choice = Callable[[Iterable[float]], float]
 
 
 class CertificateEnds:
-    """Certificates of one node: ``links``, those of listeners by name, and behind a dot what else a setting names.
+    """Certificates of one node: ``links``, listeners by name, and a dot with the setting for others.
 
     Args:
         config: At the start.
         utc: Returns seconds since the epoch.
     """
 
-    settings: Sequence[str] = ()  # its files are other parts' settings
+    settings: Sequence[str] = ()  # its files belong to other parts' settings
 
     def __init__(self, config: NodeConfig, utc: Callable[[], float] = time.time) -> None:
         self._utc = utc
@@ -42,21 +42,21 @@ class CertificateEnds:
         self._warned: dict[str, float] = {}  # days of the last warning, by name
 
     def load(self, config: NodeConfig) -> Ends:
-        """Read when each certificate ends."""
+        """Read the expiry of each certificate."""
         read = [(name, path, choose, _ends_of(path)) for name, path, choose in _named(config) if path is not None]
         return {name: (path, choose(ends)) for name, path, choose, ends in read if ends}
 
     def current(self) -> Ends:
-        """Return what is in force."""
+        """Return the expiries in effect."""
         return self._ends
 
     def difference(self, loaded: Ends) -> list[str]:
-        """Return nothing: who takes up the files says what differs."""
+        """Return no lines: the parts that own the files report differences."""
         del loaded
         return []
 
     def put(self, loaded: Ends) -> None:
-        """Tell of these from now on."""
+        """Put expiries into effect."""
         self._warned = {name: days for name, days in self._warned.items() if loaded.get(name) == self._ends.get(name)}
         self._ends = loaded
         self.take(None)
@@ -64,10 +64,10 @@ class CertificateEnds:
     # -- between reloads
 
     def look(self) -> None:
-        """Return nothing: the files do not count, only what is in force."""
+        """Return None: only loaded certificates count, not changed files."""
 
     def take(self, looked: object) -> None:
-        """Warn of each certificate that has come to another of the three distances from its end."""
+        """Warn of each certificate that has reached the next of the three distances from its expiry."""
         del looked
         for name, left_s in self.seconds_left.items():
             within = [days for days in WARN_DAYS if left_s <= days * DAY_S]
@@ -78,18 +78,18 @@ class CertificateEnds:
 
     @property
     def not_after_utc(self) -> dict[tuple[str, ...], float]:
-        """End of each certificate by name, in seconds since 1970."""
+        """Expiry of each certificate by name, in seconds since 1970."""
         return {(name,): end for name, (_, end) in self._ends.items()}
 
     @property
     def seconds_left(self) -> dict[str, float]:
-        """Seconds until each certificate ends, by name; negative when it has."""
+        """Seconds until each certificate expires, by name; negative afterwards."""
         now = self._utc()
         return {name: end - now for name, (_, end) in self._ends.items()}
 
 
 def register_certificate_ends(metrics: Metrics, ends: CertificateEnds) -> None:
-    """Show them on the metrics page."""
+    """Add the expiries to the metrics page."""
     metrics.gauge(
         "tls_cert_not_after_seconds",
         "When a certificate ends, in seconds since 1970: of links, of each listener, of authorities behind a dot.",
@@ -105,7 +105,7 @@ def register_certificate_ends(metrics: Metrics, ends: CertificateEnds) -> None:
 
 
 def _named(config: NodeConfig) -> list[tuple[str, Path | None, Choice]]:
-    """Return name, file and the end that counts of all that a node's settings name."""
+    """Return name, file and decisive expiry of all certificates in a node's settings."""
     found: list[tuple[str, Path | None, Choice]] = []
     if not config.node.plaintext_links:
         found += [("links", config.node.certificate, min), ("links.authority", config.node.authority, min)]
@@ -127,8 +127,8 @@ def _named(config: NodeConfig) -> list[tuple[str, Path | None, Choice]]:
 
 
 def _ends_of(path: Path) -> list[float]:
-    """Return when each certificate of a file ends; none of one that cannot be read: whoever takes it up refuses it."""
-    from cryptography import x509  # a node without TLS does without it
+    """Return the expiry of each certificate of a file; none if it is unreadable, which its owner reports."""
+    from cryptography import x509  # not loaded without TLS
 
     try:
         return [one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(path.read_bytes())]

@@ -1,6 +1,6 @@
-"""Events that reach the core of a router or storage node from outside: frames, links, time.
+"""Events for the core of a router or storage node: frames, links, time.
 
-Each tier adds its own events (a sync ended, Raft committed); these are the same for all that talk through links.
+These are common to all nodes with links; each tier adds its own (a completed sync, a Raft commit).
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,11 @@ from wire.messages.hello import PeerKey
 __all__ = ["FrameArrived", "LinkDown", "LinkUp", "NodeTick"]
 
 
-class FrameArrived(
-    msgspec.Struct, frozen=True, gc=False
-):  # one for each frame: a dataclass takes several times as long
+class FrameArrived(msgspec.Struct, frozen=True, gc=False):  # one per frame: a dataclass is several times slower
     """A numbered frame of a peer, once and in order.
 
     Attributes:
-        begin: Where that begins which was left of it, if a go took only its beginning.
+        begin: Offset of the unprocessed rest, if an iteration processed only the beginning.
     """
 
     peer: PeerKey
@@ -29,18 +27,18 @@ class FrameArrived(
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A connection to this incarnation of a peer stands."""
+    """A connection to this incarnation of a peer was established."""
 
     peer: PeerKey
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """It ended; what was not taken is kept for the next one."""
+    """It ended; untaken frames are kept for the next one."""
 
     peer: PeerKey
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTick:
-    """Time has passed."""
+    """Time has advanced."""

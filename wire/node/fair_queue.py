@@ -1,11 +1,11 @@
-"""Events of links that wait for a node's loop: a lane for each peer, and the lanes take turns.
+"""The event queue of a node's loop: one queue for each peer, served round robin.
 
-Behind a peer that sends more than the node takes waits that peer alone. What the node says to itself goes first, what
-routers send comes next: a lease must not wait behind messages. Routers have lanes too, and no more than half of a go
-where somebody else waits, so one that floods holds up neither another router's leases nor everybody's messages. Of a
-lane the order is kept; between links there never was one. A peer whose lane is full is not read until half of it is
-worked off. A lane is a name's, as certificates have it: whoever comes again and again with another incarnation has no
-more turns for that. Each tier says what an event weighs. Decision: docs/adr/0186-a-full-lane-is-not-read.md.
+A peer that sends more than the node processes delays only itself. The node's own events come first, those of routers
+next, because a lease must not wait behind messages. Routers have queues too and get at most half of an iteration while
+other peers wait: a flooding router delays neither another router's leases nor all messages. The order within a peer's
+queue is kept; links have no order among themselves. A peer whose queue is full is not read until half of it is
+processed. A queue belongs to a certified name, so reconnects under new incarnations gain no share. Each tier defines
+the weight of an event. Decision: docs/adr/0186-a-full-lane-is-not-read.md.
 """
 
 from collections import deque
@@ -17,53 +17,53 @@ from wire.node.events import FrameArrived, LinkDown, LinkUp
 
 __all__ = ["LANE_BYTES_MAX", "WAITING_BYTES_MAX", "FairQueue", "LinkReading", "Weigh"]
 
-WAITING_BYTES_MAX = 32 * 1024 * 1024  # of frames that may be paused, shared by the peers of which something waits
-LANE_BYTES_MAX = 1024 * 1024  # of one peer: its other messages wait behind it
-EVENT_BYTES = 256  # of an event beside its payload
+WAITING_BYTES_MAX = 32 * 1024 * 1024  # of pending frames of pausable peers, shared by the peers with pending events
+LANE_BYTES_MAX = 1024 * 1024  # of one peer, before it is paused
+EVENT_BYTES = 256  # of an event besides its payload
 
-Event: TypeAlias = Any  # of the tier
-# Takes an event, where its rest begins, and the weight that is left; returns the weight of what there is room for, and
-# where that ends in a frame, 0: with it.
+Event: TypeAlias = Any  # defined by the tier
+# Arguments: an event, the offset of its rest, the remaining weight. Returns the weight of the part that fits, and
+# the offset where that part ends in a frame, 0: at its end.
 Weigh: TypeAlias = Callable[[Event, int, int], tuple[int, int]]
 
 
 class LinkReading(Protocol):
-    """Links, of which some are not read for a while."""
+    """Links whose reading can be paused."""
 
     def pause(self, node: str) -> None:
-        """Do not read a node's link; what it is to be sent is sent, and its silence is no reason to end it."""
+        """Stop reading a node's link; sending continues, and its idle timeout is suspended."""
 
     def go_on(self, node: str) -> None:
-        """Read a node's link again."""
+        """Resume reading a node's link."""
 
 
 class _PeerQueue:
-    """Events of one peer, in the order in which they came."""
+    """Events of one peer in order of arrival."""
 
     __slots__ = ("begin", "events", "node", "octets", "paused")
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.events: deque[Event] = deque()
-        self.begin = 0  # of what is left of the first one, a frame
+        self.begin = 0  # offset of the rest of the first event, a frame
         self.octets = 0
         self.paused = False
 
     def append(self, event: Event) -> None:
-        """Add the newest one."""
+        """Add an event."""
         self.events.append(event)
         self.octets += _octets(event)
 
     def take(self, weigh: Weigh, left: int, taken: list[Event], *, first: bool) -> int:
-        """Move events to ``taken`` as far as a weight allows; return what is left of it, nothing if something stays.
+        """Move events to ``taken`` while the weight suffices; return the remaining weight, at most 0 if events remain.
 
-        It is below 0 by what the last one weighed above it.
+        It is negative by the excess of the last event.
 
         Args:
             weigh: Of the tier.
-            left: Weight.
-            taken: Grows.
-            first: One event is taken whatever it weighs.
+            left: Remaining weight.
+            taken: Receives the events.
+            first: One event is taken whatever its weight.
         """
         while self.events and left > 0:
             event = self.events[0]
@@ -83,13 +83,13 @@ class _PeerQueue:
 
 
 class _RoundRobin:
-    """Lanes of peers that take turns."""
+    """Round robin over the queues of peers."""
 
     __slots__ = ("_by_node", "_waiting")
 
     def __init__(self) -> None:
         self._by_node: dict[str, _PeerQueue] = {}  # those that are not empty
-        self._waiting: deque[_PeerQueue] = deque()  # the same, whose turn it is first
+        self._waiting: deque[_PeerQueue] = deque()  # the same, the next one first
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -99,16 +99,16 @@ class _RoundRobin:
 
     @property
     def octets(self) -> int:
-        """Bytes of what waits."""
+        """Bytes of pending events."""
         return sum(lane.octets for lane in self._waiting)
 
     @property
     def lane_bytes_max(self) -> int:
-        """Bytes of one lane, beyond which its peer is not read."""
+        """Bytes of one peer's queue, above which its peer is not read."""
         return min(LANE_BYTES_MAX, WAITING_BYTES_MAX // max(1, len(self._waiting)))
 
     def lane_of(self, node: str) -> _PeerQueue:
-        """Return the lane of a peer to which an event is added."""
+        """Return the queue of a peer for a new event."""
         lane = self._by_node.get(node)
         if lane is None:
             lane = self._by_node[node] = _PeerQueue(node)
@@ -116,15 +116,15 @@ class _RoundRobin:
         return lane
 
     def first(self) -> _PeerQueue:
-        """Return the lane whose turn it is."""
+        """Return the next queue."""
         return self._waiting[0]
 
     def next_one(self) -> None:
-        """Let the next lane have its turn."""
+        """Move the first queue to the end."""
         self._waiting.rotate(-1)
 
     def remove_first(self) -> None:
-        """Forget the lane whose turn it was; it is empty."""
+        """Remove the first queue, which is empty."""
         del self._by_node[self._waiting.popleft().node]
 
 
@@ -132,12 +132,12 @@ class FairQueue:
     """Events of all peers.
 
     Args:
-        weigh: What an event weighs.
-        paused_tiers: Whose links are not read while their lanes are full.
-        links: Reads them; None in a simulation, where nobody sends without a bound.
+        weigh: Returns the weight of an event.
+        paused_tiers: Tiers whose links are not read while their queues are full.
+        links: Reads them; None in a simulation, where senders are bounded.
 
     Attributes:
-        pauses: Times that a link was no longer read.
+        pauses: Number of pauses of links.
     """
 
     def __init__(self, weigh: Weigh, paused_tiers: Collection[str], links: LinkReading | None = None) -> None:
@@ -153,16 +153,16 @@ class FairQueue:
 
     @property
     def own(self) -> bool:
-        """Whether something of routers or of this node waits."""
+        """Whether events of routers or of this node are pending."""
         return bool(self._own.events or self._routers)
 
     @property
     def octets(self) -> int:
-        """Bytes of what waits."""
+        """Bytes of pending events."""
         return self._own.octets + self._routers.octets + self._others.octets
 
     def append(self, event: Event) -> bool:
-        """Add the newest one of its peer; return whether that is not read any more from here on."""
+        """Add an event of its peer; return whether this paused the peer's link."""
         if not isinstance(event, FrameArrived | LinkUp | LinkDown):
             self._own.append(event)
             return False
@@ -182,14 +182,14 @@ class FairQueue:
     def next_events(
         self, weight: int, *, own: bool = False, skips: Callable[[str], bool] | None = None
     ) -> tuple[list[Event], int]:
-        """Remove and return what is taken next, and the weight that is left: one event at least, if there is one.
+        """Remove and return the next events, and the remaining weight: at least one event, if there is one.
 
-        The weight is below 0 where an event of others than routers weighed more than there was.
+        The weight is negative if an event of a non-router exceeded it.
 
         Args:
-            weight: Of what is taken, about.
-            own: Only of what routers sent, and of this node.
-            skips: Says of which node nothing is taken now; never of a router.
+            weight: Approximate weight of the returned events.
+            own: Return only events of routers and of this node.
+            skips: Returns whether a node's events are skipped now; never called for a router.
         """
         taken: list[Event] = []
         left = max(0, self._own.take(self._weigh, weight, taken, first=True))
@@ -203,9 +203,9 @@ class FairQueue:
     def _take(
         self, turns: _RoundRobin, taken: list[Event], left: int, share: int, skips: Callable[[str], bool] | None = None
     ) -> int:
-        """Take of lanes in turn what their share of a weight allows, one event at least; return what is left of it."""
+        """Take events of the queues in turn up to a share of the weight, at least one; return the remaining weight."""
         kept = left - share
-        first = True  # a weight that never fits beside what goes before is taken too
+        first = True  # an event that exceeds any share is taken too
         looked = 0
         while looked < len(turns) and (share > 0 or first):
             lane = turns.first()

@@ -1,4 +1,4 @@
-"""Figures of the host as one process sees it: memory, room on the disk of its data, open files against their limit."""
+"""Metrics of the host as one process sees it: memory, free disk space of its data, open files and their limit."""
 
 import os
 import resource
@@ -9,14 +9,14 @@ from conf.metrics import Metrics
 
 __all__ = ["disk_bytes", "disk_free_bytes", "open_files", "open_files_max", "register_host_figures", "resident_bytes"]
 
-OPEN_FILES = Path("/proc/self/fd")  # its size is how many there are
+OPEN_FILES = Path("/proc/self/fd")  # its size is their number
 MEMORY = Path("/proc/self/statm")  # in pages: all, resident, ...
 
 
 def resident_bytes() -> int | None:
-    """Return the memory that this process has now; None where the system does not tell.
+    """Return the resident memory of this process in bytes; None if the system does not report it.
 
-    The peak that getrusage gives never falls, and begins with that of the process that started this one.
+    The peak of getrusage never falls and is inherited from the parent process.
     """
     try:
         return int(MEMORY.read_text("ascii").split()[1]) * resource.getpagesize()
@@ -25,7 +25,7 @@ def resident_bytes() -> int | None:
 
 
 def open_files() -> int | None:
-    """Return how many files this process has open; None where the system does not count them."""
+    """Return the number of open files of this process; None if the system does not count them."""
     try:
         return OPEN_FILES.stat().st_size or None  # 0 before Linux 6.2
     except OSError:
@@ -33,22 +33,22 @@ def open_files() -> int | None:
 
 
 def open_files_max() -> int:
-    """Return how many it may open."""
+    """Return the limit of open files."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def disk_bytes(folder: Path) -> int | None:
-    """Return the size of the disk that holds a folder, None if it cannot be asked."""
+    """Return the size of the disk that holds a folder, None if it is unavailable."""
     return _disk(folder)[0]
 
 
 def disk_free_bytes(folder: Path) -> int | None:
-    """Return what this process may still write there."""
+    """Return the free bytes of that disk that this process may use."""
     return _disk(folder)[1]
 
 
 def _disk(folder: Path) -> tuple[int | None, int | None]:
-    """Return the size of a folder's disk, and what this process may still write there."""
+    """Return the size of a folder's disk, and its free bytes for this process."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -57,7 +57,7 @@ def _disk(folder: Path) -> tuple[int | None, int | None]:
 
 
 def register_host_figures(metrics: Metrics, folder: Path) -> None:
-    """Show them; a figure that the system does not give has no series."""
+    """Register them as metrics; an unavailable value has no series."""
     disk = metrics.shared(lambda: _disk(folder))
     shown = {
         "disk_bytes": ("Size of the disk that holds the node's data.", lambda: disk()[0]),

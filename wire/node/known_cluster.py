@@ -1,7 +1,7 @@
-"""The cluster that a process belongs to, by its cluster ID: the remembered one, or that of the first map.
+"""The cluster of a process, identified by its cluster ID: the stored one, or that of the first map.
 
-Two clusters may have the same name and certificates of the same authority. Their cluster IDs differ: each is random,
-made when the routers' group bootstraps, and stands in the map. Sans-IO; a node remembers it in its data folder
+Two clusters may have the same name and certificates of the same authority. Their cluster IDs differ: each is random, is
+made when the routers' group bootstraps, and is part of the map. Sans-IO; a node stores it in its data folder
 (``conf/data_folder.py``). Rules: docs/protocol.md section 1.
 """
 
@@ -19,9 +19,9 @@ class KnownCluster:
     """One process's cluster.
 
     Attributes:
-        cluster_id: "" until a map has been accepted or one is remembered.
+        cluster_id: "" before the first accepted map, unless one is stored.
         has_map: A map of this cluster has been accepted since the start.
-        refusal: Why this process ends: the first map is one of another cluster; "" otherwise.
+        refusal: Why this process ends: the first map belongs to another cluster; "" otherwise.
     """
 
     def __init__(self, cluster_id: str = "") -> None:
@@ -30,11 +30,11 @@ class KnownCluster:
         self.refusal = ""
 
     def accepts(self, cluster_map: ClusterMap) -> bool:
-        """Return whether a map is one of this cluster; where no cluster ID is known, the map's becomes it.
+        """Return whether a map belongs to this cluster; without a known cluster ID, the map's is adopted.
 
-        A map of another cluster is said in the log. It ends the process only before the first map of its own: later
-        it says something about the router that sent it. A map of epoch 0 is that of a router that has not applied
-        its log yet: it is of no cluster, and the node requests the map again.
+        A map of another cluster is logged. It ends the process only before the first map of its own cluster: later it
+        indicates a faulty router. A map of epoch 0 belongs to a router that has not applied its log yet. It has no
+        cluster, and the node requests the map again.
         """
         if not cluster_map.epoch:
             return not self.cluster_id

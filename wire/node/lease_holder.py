@@ -1,8 +1,8 @@
-"""Duties of every node towards the routers: register its incarnation, hold a lease, follow the map.
+"""A node's duties towards the routers: register its incarnation, hold a lease, follow the map.
 
-Sans-IO. The holder counts its lease from when it *sent* the heartbeat that was answered; it beats only when its owner
-calls ``beat`` from a loop that makes turns. Acknowledging a map epoch says that its effects are in force here, so the
-owner acknowledges after it has applied the change. Rules: docs/protocol.md section 2.
+Sans-IO. The lease counts from the time when the answered heartbeat was *sent*. A heartbeat is sent only when the owner
+calls ``beat``, so a stuck loop loses its lease. Acknowledging a map epoch states that its effects are in force here, so
+the owner acknowledges after it has applied the change. Rules: docs/protocol.md section 2.
 """
 
 import logging
@@ -38,30 +38,30 @@ logger = logging.getLogger(__name__)
 HEARTBEATS_PER_LEASE = 4
 SETTLING_S = 0.05  # between heartbeats while an epoch is not settled: it shortens every change of placement
 SEEKING_S = 0.1  # between heartbeats to every router while none grants
-LAG_S = 0.5  # behind the leader's map for this long: whoever tells us the map is cut off from the leader
-PAGE_WAIT_S = 2.0  # for a page of the map, or a step, of a router that lives: a quarter of a megabyte
-RETRY_S = 0.25  # of a registration or a map request that was not answered
+LAG_S = 0.5  # behind the leader's map for this long: the followed router is cut off from the leader
+PAGE_WAIT_S = 2.0  # for a page (256 KiB) or step of the map from a live router
+RETRY_S = 0.25  # of a registration or a map request without an answer
 STRANDED_S = 10.0  # without a lease and a router of the map, while others answer at the seeds: several elections
 BEATS_MAX = 64  # heartbeats to one router whose answers are taken: those of a lease and more
-READS_APART_S = 8.0  # at most between two readings of the whole map, when one contradicts another again and again
-READS_CALM_S = 10.0  # without one: the next may begin at once again
+READS_APART_S = 8.0  # at most between two reads of the whole map, after repeated contradictions
+READS_CALM_S = 10.0  # without a read, after which the next may start at once
 
 Answer = HeartbeatReply | Registered | RequestRefused | MapPage | MapStep
 
 
 class LeaseHolder:
-    """One node's side of registration, lease and map stream.
+    """Registration, lease and map stream of one node.
 
     Args:
         entry: This node as it registers.
-        send: Sends a control message to a router; False when that is not possible now.
+        send: Sends a control message to a router; False when that is impossible now.
         on_map: The map moved to a new epoch; called before that epoch is acknowledged.
-        whole: Storage: the store proved itself whole.
-        ended_incarnation: A former incarnation of this node that is proved to have ended; 0 for none.
-        follows: Ask a router for the map; a router has its own and gives it by ``take_own``.
+        whole: Storage: the store was verified complete.
+        ended_incarnation: A former incarnation of this node that has provably ended; 0 for none.
+        follows: Request the map from a router; a router has its own and passes it to ``take_own``.
         count: Counts an event by name.
-        group: At a router, returns the members of its Raft group; None: routers are judged by the map.
-        cluster_id: Of the cluster that this node belongs to; "" where it has read no map yet.
+        group: At a router, returns the members of its Raft group; None: the map identifies routers.
+        cluster_id: Of this node's cluster; "" before the first map.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class LeaseHolder:
         self.cluster = KnownCluster(cluster_id)
         self.lease_until = float("-inf")
         self.settled_epoch = 0
-        self.newest_at = float("-inf")  # own clock: at that time no node can have had a newer map than ours is now
+        self.newest_at = float("-inf")  # own clock: at that time no node had a newer map than our current one
         self.leader = ""
-        self.ended = False  # the map says that this incarnation is dead: a new one must be started
+        self.ended = False  # this incarnation is dead in the map: a new one must be started
         self.unreachable: list[str] = []
-        self.stores_aside = 0  # damaged stores that this node put aside and still keeps
-        self.policy_received = 0  # policy_epoch that came, as this node's owner says
-        self.policy_epoch = 0  # nothing here acts by an older one
+        self.stores_aside = 0  # quarantined stores that this node still keeps
+        self.policy_received = 0  # newest received policy_epoch, set by the owner
+        self.policy_epoch = 0  # no part of this node uses an older one
         self.policy_digest = b""  # at policy_received
-        self.policy_floor = 0  # at this incarnation's place in the log: nobody is let in before it is there
-        self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), told when changed
+        self.policy_floor = 0  # policy epoch at registration: no client is accepted before it is received
+        self.sizes: dict[int, tuple[int, int]] = {}  # of own partitions or shards: (keys, bytes), sent when changed
         self._send = send
         self._on_map = on_map
         self._whole = whole
@@ -101,13 +101,13 @@ class LeaseHolder:
         self._routers: dict[str, None] = {}  # connected
         self._incarnations: dict[str, int] = {}  # of routers that were connected
         self._beats: dict[str, deque[Heartbeat]] = {}  # router -> heartbeats that it may answer
-        self._asked: set[str] = set()  # routers that this incarnation sent a registration, or the end of it
+        self._asked: set[str] = set()  # routers to which this incarnation sent a registration or its end
         self._registered = False
-        self._refusal = ""  # of the registration, as the log has it
+        self._refusal = ""  # of the registration, as logged
         self._follows = follows
-        self.following = ""  # the router that sends the steps of the map; none while this node asks one
+        self.following = ""  # the router that sends the steps of the map; "" until one is followed
         self._pages = MapReader()
-        self._page_by = float("inf")  # then a page that was asked for is lost
+        self._page_by = float("inf")  # deadline of a requested page
         self._request = 0
         self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
         self._next_beat = float("-inf")  # when the next heartbeat is due
@@ -115,22 +115,22 @@ class LeaseHolder:
         self._last_grant = float("-inf")
         self._behind_since = float("inf")
         self._turn = 0
-        self._stop: DrainNode | Leave | None = None  # what the leader is told until the map shows it
+        self._stop: DrainNode | Leave | None = None  # sent to the leader until the map shows it
         self._next_stop = float("inf")
-        self._contradicted: int | None = None  # our map is no state of the log, as the leader said at this epoch of it
-        self._reads_apart_s = 0.0  # until the next reading of the whole map, if this one does not fit either
+        self._contradicted: int | None = None  # log epoch in which the leader contradicted our map
+        self._reads_apart_s = 0.0  # until the next read of the whole map, if this one contradicts too
         self._read_at = float("-inf")
         self._follow_at = float("-inf")
-        self._stranded_by = float("inf")  # then this incarnation has ended: the routers of its map are gone
+        self._stranded_by = float("inf")  # deadline after which this incarnation ends: the routers of its map are gone
 
     # --- links
 
     def router_up(self, node: str, now: float, incarnation: int = 0) -> None:
-        """A link to this incarnation of a router stands.
+        """A link to this incarnation of a router was established.
 
-        Another connection may have taken the place of the link's former one: the router forgot who followed over that.
+        A new connection may have replaced the link's former one, and the router then forgot its followers.
         """
-        if self._incarnations.get(node) != incarnation:  # another one was not asked yet
+        if self._incarnations.get(node) != incarnation:  # a new incarnation has no requests yet
             self._incarnations[node] = incarnation
             self._beats.pop(node, None)
             self._asked.discard(node)
@@ -141,36 +141,36 @@ class LeaseHolder:
         self._next_beat = min(self._next_beat, now)
 
     def router_down(self, node: str) -> None:
-        """The link to a router is gone."""
+        """The link to a router is closed."""
         self._routers.pop(node, None)
         if self._told_sizes[0] == node:
-            self._told_sizes = ("", {})  # its next incarnation has not been told
+            self._told_sizes = ("", {})  # its next incarnation does not have them
         if self.following == node:
-            self.follow_again(float("-inf"))  # ask another one at once: who lags holds everybody up
+            self.follow_again(float("-inf"))  # ask another router at once: a lagging node delays the cluster
         if self.leader == node:
             self.leader = ""
 
     # --- state
 
     def has_lease(self, now: float) -> bool:
-        """True while this node may decide: its incarnation is active in its map and its lease has not run out."""
+        """True while this node may decide: its incarnation is active in its map and its lease has not expired."""
         return now < self.lease_until and not self.ended and self.active
 
     @property
     def linked(self) -> list[str]:
-        """The routers of the cluster to which a link stands; at a router, itself too while it leads."""
+        """The linked routers of the cluster; at a router, itself too while it leads."""
         if not self._follows:
             return [node for node in self._routers if self._group is None or node in self._group()]
         return [node for node in self._routers if self._is_believed(node)]
 
     @property
     def is_reading_map(self) -> bool:
-        """Whether the first page of a map came, and not yet the last one."""
+        """Whether the map's first page arrived and its last one did not."""
         return self._pages.reading
 
     @property
     def refusal(self) -> str:
-        """Why the routers do not let this node in; "" if they said nothing of that kind."""
+        """Why the routers refuse this node; "" if they do not."""
         return self._refusal
 
     @property
@@ -179,11 +179,11 @@ class LeaseHolder:
         return self.map.is_alive(self.entry.node, self.entry.incarnation)
 
     def _is_believed(self, node: str) -> bool:
-        """Return whether what this router says is taken here (``wire/links/roster.py``)."""
+        """Return whether messages of this router are accepted (``wire/links/roster.py``)."""
         return is_router(self.map, PeerKey(node, TIER_ROUTER, self._incarnations.get(node, 0)))
 
     def next_deadline(self) -> float:
-        """Return when ``beat`` wants to be called next."""
+        """Return when ``beat`` has to be called next."""
         if self._registered:
             return min(self._next_beat, self._next_stop, self._next_try, self._page_by)
         return min(self._next_try, self._page_by)
@@ -191,37 +191,37 @@ class LeaseHolder:
     # --- the policy
 
     def follow_policy(self, now: float, received: int, in_force: int, digest: bytes = b"") -> None:
-        """Take the epochs of the policy that came, and of the one in force; a verb may wait for the next heartbeat."""
-        assert in_force <= received, "in force is what came, and no more"
+        """Set the received and the effective policy epoch; a new effective one is sent with a heartbeat at once."""
+        assert in_force <= received, "only a received policy is effective"
         self.policy_received, self.policy_digest = received, digest
         if in_force > self.policy_epoch:
             self.policy_epoch = in_force
             self._next_beat = min(self._next_beat, now)
 
     def policy_contradicted(self, received: int, digest: bytes) -> None:
-        """Another policy took the place of one that was no state of the log: nothing of that one was in force."""
+        """Replace a policy that was not a state of the log and was never in effect."""
         self.policy_received, self.policy_digest, self.policy_epoch = received, digest, 0
         self.policy_floor = min(self.policy_floor, received)
 
     @property
     def knows_policy(self) -> bool:
-        """Whether what this node acts by is no older than its own registration."""
+        """Whether the effective policy is no older than this node's registration."""
         return self.policy_epoch >= self.policy_floor
 
-    # --- the end
+    # --- stopping
 
     def drain(self, now: float) -> None:
-        """This incarnation is about to stop: ask the leader to give its roles to others, until the map says so."""
+        """Request the leader to move this incarnation's roles, repeatedly until the map shows it."""
         self._stop, self._next_stop = DrainNode(), now
 
     def leave(self, now: float) -> None:
-        """This incarnation decides nothing from here on: give the lease back, so that nobody waits for its end."""
+        """Return the lease, so that other nodes need not wait for its end; this incarnation decides no more."""
         self.lease_until = float("-inf")
         self._stop, self._next_stop = Leave(), now
 
     @property
     def drains(self) -> bool:
-        """Whether the map says that this incarnation stops."""
+        """Whether the map has this incarnation as stopping."""
         mine = self.map.nodes.get(self.entry.node)
         return self.active and mine is not None and mine.stops
 
@@ -235,7 +235,7 @@ class LeaseHolder:
     # --- time
 
     def beat(self, now: float) -> None:
-        """Register, follow and renew as far as it is due; call from the loop that does the node's work."""
+        """Register, follow the map and renew the lease as due; called by the loop that does the node's work."""
         if self.ended or not self.linked:
             self._look_if_stranded(now)
             self._next_beat = self._next_try = now + RETRY_S
@@ -264,7 +264,7 @@ class LeaseHolder:
             self._next_try = now + 10 * RETRY_S
 
     def _look_if_stranded(self, now: float) -> None:
-        """End this incarnation where the routers of its map were replaced: the next one begins by its seeds."""
+        """End this incarnation if the routers of its map were replaced: the next one starts from its seeds."""
         if self.ended or not self._routers or self.has_lease(now):
             self._stranded_by = float("inf")
         elif self._stranded_by == float("inf"):
@@ -279,8 +279,8 @@ class LeaseHolder:
         beat.policy_received, beat.policy_epoch = self.policy_received, self.policy_epoch
         beat.map_digest, beat.policy_digest = self.map.digest, self.policy_digest
         if now - self._last_grant > self.map.lease_s / 2:
-            # The leader is silent, or not known yet. A new one counts our lease from its election only, and the link to
-            # the former one may not be known to be dead: ask every router rather than the one that others point to.
+            # The leader is silent or unknown. A new leader counts our lease from its election only, and the link to the
+            # former one may not be known to be dead: send to every router instead of the reported leader.
             for router in self.linked:
                 self._send_beat(router, beat)
             self._next_beat = now + SEEKING_S
@@ -292,12 +292,12 @@ class LeaseHolder:
         self._send_beat(router, beat)
         if self.settled_epoch < self.map.epoch:
             self._next_beat = now + SETTLING_S
-        else:  # with whatever else is due in this process
+        else:  # together with other periodic work of this process
             period_s = self.map.lease_s / HEARTBEATS_PER_LEASE
             self._next_beat = next_moment(now, period_s, tier_phase(self.entry.tier))
 
     def _router(self) -> str:
-        """Return the leader if its link stands, else the connected routers in turn."""
+        """Return the leader if it is linked, else the linked routers in turn."""
         routers = self.linked
         if self.leader in routers:
             return self.leader
@@ -316,17 +316,15 @@ class LeaseHolder:
     # --- messages
 
     def handle(self, now: float, node: str, message: Control) -> bool:
-        """Take a router's message; False if it is not for this part. One that was not wanted of it changes nothing."""
+        """Process a router's message; False if it belongs to another part. An unrequested answer has no effect."""
         if isinstance(message, Answer) and not self.was_asked(node, message):
             self._count("answers_unknown")
             return True
         if isinstance(message, HeartbeatReply):
-            if (
-                message.incarnation == self.entry.incarnation
-            ):  # not a former incarnation's: perhaps by another host's clock
+            if message.incarnation == self.entry.incarnation:  # a former incarnation may have used another host's clock
                 self._replied(now, node, message)
         elif isinstance(message, Registered):
-            if message.incarnation == self.entry.incarnation:  # not a former incarnation's, whose answer came late
+            if message.incarnation == self.entry.incarnation:  # ignores a late answer to a former incarnation
                 self._registered = True
                 self._next_beat = now
                 self.policy_floor = max(self.policy_floor, message.policy_epoch)
@@ -345,7 +343,7 @@ class LeaseHolder:
         return True
 
     def was_asked(self, node: str, message: Answer) -> bool:
-        """Return whether this is an answer of the router that it was wanted of."""
+        """Return whether this router's answer was requested."""
         if isinstance(message, MapPage | MapStep):
             return node == self.following
         if isinstance(message, HeartbeatReply):
@@ -353,7 +351,7 @@ class LeaseHolder:
         return node in self._asked
 
     def _page(self, now: float, page: MapPage) -> None:
-        """Take a page and ask for the next one, unless the map is no newer than ours."""
+        """Process a page and request the next one, unless the map is no newer than ours."""
         self._page_by = float("inf")
         if self._contradicted is not None and page.epoch < self._contradicted:
             self._read_whole(now, f"it is of epoch {page.epoch}, and the log is at {self._contradicted}")
@@ -389,13 +387,13 @@ class LeaseHolder:
             self._read_whole(now, f"a step is missing behind epoch {self.map.epoch}")
 
     def _is_before_page(self, delta: MapDelta) -> bool:
-        """Return whether pages that were requested continue with a step, or include it; keep the former."""
+        """Return whether a step follows requested pages, which then keep it, or is included in them."""
         if self.is_reading_map:
             return self._pages.keep(delta)
-        return self._page_by < float("inf")  # sent before the router got the request: its page has this step
+        return self._page_by < float("inf")  # sent before the router received the request: its page has this step
 
     def _compare_whole(self, cluster_map: ClusterMap) -> None:
-        """End this incarnation if its map is not the one of the log at that epoch: what it did since is void."""
+        """End this incarnation if its map differs from the log's at that epoch: its later actions are void."""
         if (cluster_map.epoch, cluster_map.digest) == (self.map.epoch, self.map.digest):
             self._contradicted = None
             return
@@ -415,32 +413,32 @@ class LeaseHolder:
         self.follow_again(self._follow_at)
 
     def follow_again(self, at: float) -> None:
-        """Ask for the whole map, any router."""
+        """Request the whole map from any router."""
         self._pages.forget()
         self.following = ""
         self._page_by = float("inf")
         self._next_try = at
 
     def _refused(self, message: RequestRefused) -> None:
-        """Log why this node is not let in, once: that does not pass by itself, as the want of a leader does."""
+        """Log once why this node is refused: unlike a missing leader, this does not resolve itself."""
         mine = not self._registered and message.request == self._request
         if mine and message.code == "invalid" and message.detail != self._refusal:
             self._refusal = message.detail
             say(logger, "node.not_let_in", why=message.detail)
 
     def _beat_of(self, node: str, reply: HeartbeatReply) -> Heartbeat | None:
-        """Return the heartbeat that a router answers, None if it got none of that time."""
+        """Return the heartbeat that a router answers, None if none of that time was sent to it."""
         return next((beat for beat in self._beats.get(node, ()) if beat.sent_at == reply.sent_at), None)
 
     def policy_contradicts(self, node: str, reply: HeartbeatReply) -> bool:
-        """Return whether the leader says so of the policy that this node has now."""
+        """Return whether the leader contradicts the policy that this node has now."""
         beat = self._beat_of(node, reply)
         said = (beat.policy_received, beat.policy_digest) if beat is not None else None
         return reply.reload_policy and said == (self.policy_received, self.policy_digest)
 
     def _replied(self, now: float, node: str, reply: HeartbeatReply) -> None:
         beat = self._beat_of(node, reply)
-        assert beat is not None, "an answer to nothing is not taken"
+        assert beat is not None, "an unrequested answer was accepted"
         self.leader = reply.leader
         if reply.reload_map:
             if (beat.map_epoch, beat.map_digest) == (self.map.epoch, self.map.digest) and self._contradicted is None:
@@ -456,7 +454,7 @@ class LeaseHolder:
             self.lease_until = max(self.lease_until, reply.sent_at + reply.lease_s)
 
     def _compare(self, now: float, reply: HeartbeatReply) -> None:
-        """Ask the leader for the map when the router that sends it stays behind, or a step of the leader is lost."""
+        """Request the map from the leader when the followed router lags, or a step of the leader is lost."""
         if reply.map_epoch <= self.map.epoch:
             self._behind_since = float("inf")
             if reply.map_epoch:  # the leader's, as of a quorum round that began after our heartbeat
@@ -470,7 +468,7 @@ class LeaseHolder:
                 self.follow_again(now)
 
     def take_own(self, now: float, cluster_map: ClusterMap) -> None:
-        """A router's own state machine made a step."""
+        """Apply a step of a router's own state machine."""
         if cluster_map.cluster and not self.cluster.accepts(cluster_map):
             return  # this router's log is of another cluster: its process ends
         self.map = cluster_map
@@ -479,22 +477,24 @@ class LeaseHolder:
     def _moved(self, now: float) -> None:
         mine = self.map.nodes.get(self.entry.node)
         if mine is not None:
-            # A map from before our registration, of a router that lags or of our own log read anew, still shows a
-            # former incarnation of ours, alive or dead: that says nothing about this one. One that shows this one dead
-            # does, also when nobody has told us that we were registered: the answer may have gone with its router.
+            # A map from before our registration still shows a former incarnation, alive or dead; a lagging router sends
+            # it,
+            # or our own log when replayed. It does not concern this one. A map that shows this one dead does, even
+            # without
+            # an acknowledged registration: the answer may have been lost with its router.
             newer = self._registered and mine.incarnation > self.entry.incarnation
             dead = mine.incarnation == self.entry.incarnation and mine.state == NodeState.DEAD
             self.ended = self.ended or newer or dead
         if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
             self._registered = True
         self._behind_since, self._contradicted = float("inf"), None
-        if self.following and not self._is_believed(self.following):  # it tells of others, and was not let in yet
+        if self.following and not self._is_believed(self.following):  # it relays the map but is not registered yet
             self.follow_again(now)
         self._on_map(self.map)
         self._next_beat = now  # acknowledge at once
 
 
 def _is_referral(reply: HeartbeatReply) -> bool:
-    """Return whether a reply only names the leader: leases, epochs and reloads are the leader's own to give."""
+    """Return whether a reply only names the leader: leases, epochs and reloads come only from the leader itself."""
     gives = reply.lease_s or reply.settled_epoch or reply.map_epoch or reply.policy_epoch
     return not (gives or reply.reload_map or reply.reload_policy)

@@ -1,4 +1,4 @@
-"""Revocation lists of a node's links: a part of a reload, watched between reloads, and shown on the metrics page."""
+"""Revocation lists of a node's links: a part of a reload, checked between reloads, with metrics."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LinkFiles: TypeAlias = RevocationFiles[NodeSettings, PeerRevocationLists]
 def link_lists(
     peers: RevokedPeers, node: NodeSettings, read: ReadLists, utc: Callable[[], float] = time.time
 ) -> LinkFiles:
-    """Return the lists of one node's links, by which ``peers`` judges from now on.
+    """Return the lists of one node's links, and put them into effect at ``peers``.
 
     Raises:
         UserError: A file is unusable at the start.
@@ -27,7 +27,7 @@ def link_lists(
 
 
 def register_link_lists(metrics: Metrics, files: LinkFiles, peers: RevokedPeers) -> None:
-    """Show the lists on the metrics page, and let ``/readyz`` say no while they are not as they should be."""
+    """Register the metrics of the lists, and fail ``/readyz`` while they are stale or unreadable."""
     metrics.check("link_lists", lambda: not files.problem())
     metrics.gauge(
         "link_lists_current",

@@ -1,8 +1,8 @@
-"""The longest turn of a process, and the longest piece of one: for how long its loop gave nobody else a chance.
+"""The longest event-loop iteration of a process, and the longest step of a task within it.
 
-A turn of trio's is what it runs between two waits: each task that was ready, once. The edge's compiled loop takes the
-place of a wait there and has turns of its own, which its shell tells. Seconds are those of the wall: a processor that
-others had, or a stopped process, is a long turn too, as clients see it.
+An iteration of Trio is the code between two waits: each ready task, once. The edge's compiled loop replaces a wait and
+reports its own iterations. Durations are wall time, as clients see it: lost processor time and a stopped process count
+too.
 """
 
 import time
@@ -17,7 +17,7 @@ WINDOW_S = 30.0
 
 
 class WindowedMax:
-    """The longest of what was noted in the last 30 to 60 s."""
+    """The maximum of the values of the last 30 to 60 s."""
 
     def __init__(self) -> None:
         self._window_ends = time.monotonic() + WINDOW_S
@@ -25,14 +25,14 @@ class WindowedMax:
         self._before_s = 0.0  # of the one before
 
     def note(self, seconds: float, now: float) -> None:
-        """Take what ended at ``now``, of ``time.monotonic()``."""
+        """Add a duration that ended at ``now``, of ``time.monotonic()``."""
         if now >= self._window_ends:
             self._turn_window(now)
         if seconds > self._longest_s:
             self._longest_s = seconds
 
     def longest_s(self) -> float:
-        """Return the longest of this window and the one before, in seconds."""
+        """Return the maximum of this window and the one before, in seconds."""
         now = time.monotonic()
         if now >= self._window_ends:
             self._turn_window(now)
@@ -45,10 +45,10 @@ class WindowedMax:
 
 
 class LoopLag(WindowedMax, trio.abc.Instrument):
-    """Notes each turn of trio's.
+    """Measures each iteration of Trio's loop.
 
     Attributes:
-        lengths: Of all turns, those that the edge's loop tells among them.
+        lengths: Histogram of all iterations, including those of the edge's loop.
     """
 
     def __init__(self) -> None:
@@ -57,25 +57,25 @@ class LoopLag(WindowedMax, trio.abc.Instrument):
         self.lengths = PowersOfTwo()
 
     def note(self, seconds: float, now: float) -> None:
-        """Take a turn that ended at ``now``, of ``time.monotonic()``."""
+        """Add an iteration that ended at ``now``, of ``time.monotonic()``."""
         super().note(seconds, now)
         self.lengths.observe(seconds)
 
     def after_io_wait(self, timeout: float) -> None:  # noqa: ARG002
-        """Begin a turn."""
+        """Start an iteration."""
         self._began = time.monotonic()
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002
-        """End a turn."""
+        """End an iteration."""
         now = time.monotonic()
         self.note(now - self._began, now)
 
 
 class StepLag(trio.abc.Instrument):
-    """Notes each step of a task, from one wait of its own to the next.
+    """Measures each step of a task, from one of its waits to the next.
 
     Args:
-        longest: Takes the steps' seconds.
+        longest: Receives the durations of steps.
     """
 
     def __init__(self, longest: WindowedMax) -> None:
@@ -83,7 +83,7 @@ class StepLag(trio.abc.Instrument):
         self._began = time.monotonic()
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002
-        """Begin a step."""
+        """Start a step."""
         self._began = time.monotonic()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:  # noqa: ARG002

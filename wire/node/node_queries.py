@@ -1,4 +1,4 @@
-"""Looks that every node answers alike: its figures, its settings, and the last lines of its log."""
+"""Queries that every node answers alike: its metrics, its settings, and the last lines of its log."""
 
 import time
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from wire.queries.source import Columns, Place, RowScan, RowSource
 
 __all__ = ["show_process", "stats_columns"]
 
-DEFAULT = "default"  # the source of a setting that nobody sets
+DEFAULT = "default"  # the source of an unset setting
 UNSET = object()
-ROOMS = ("node", "membership", "metrics", "logs")  # beside the tier's own
+ROOMS = ("node", "membership", "metrics", "logs")  # besides the tier's own
 
 
 class Setting(NamedTuple):
-    """One setting as the node runs with it."""
+    """One setting in effect."""
 
     name: str
     value: object
@@ -35,8 +35,8 @@ class Setting(NamedTuple):
 
 
 def show_process(desk: QueryServer, process: NodeProcess, journal: Journal) -> None:
-    """Give a core's desk and journal the clocks of its process, and show the process and what the journal left out."""
-    # An edge shows what it has in memory: while another process has its core, a look does no work. Others read disks.
+    """Set the process's clocks in a query server and journal, and add the process's resources and a metric."""
+    # An edge's rows are in memory: a query uses no time while another process has the core. Other tiers read disks.
     work = time.thread_time if process.tier == TIER_EDGE else time.perf_counter
     desk.set_clocks(Clocks(work, time.thread_time), _utc_us)
     journal.utc_ms = _utc_ms
@@ -67,11 +67,11 @@ def _sources(process: NodeProcess) -> dict[str, RowSource]:
     }
 
 
-# --- figures
+# --- metrics
 
 
 def stats_columns() -> Columns:
-    """Return what gives each column of SeenStats; None where the node's tier has no such figure."""
+    """Return the columns of StatsRow; None where the node's tier has no such metric."""
     return {
         "node": lambda process: process.config.node.id,
         "tier": lambda process: process.tier,
@@ -105,7 +105,7 @@ def stats_columns() -> Columns:
 
 
 def _page(process: NodeProcess) -> str | None:
-    """Return host:port by which others reach the page of figures: bound everywhere, it is where its links are."""
+    """Return the reachable host:port of the metrics page; if bound to all addresses, with the links' host."""
     if process.page is None:
         return None
     host, port = process.page
@@ -118,20 +118,20 @@ def _page(process: NodeProcess) -> str | None:
 
 
 def _sum(process: NodeProcess, family: str) -> int | None:
-    """Return what a family counts in all, None where the node has no such family."""
+    """Return the sum of a metric family, None where the node has no such family."""
     values = process.metrics.values_of(family)
     return int(sum(values)) if values else None
 
 
 def _copies(process: NodeProcess) -> int | None:
-    """Return of how many partitions a storage node has a copy in sync, by the map."""
+    """Return the number of partitions of which a storage node has a copy in sync, by the map."""
     if process.lease is None or process.tier != TIER_STORAGE:
         return None
     return sum(process.config.node.id in placement.in_sync for placement in process.lease.map.partitions)
 
 
 def _ends_ms(process: NodeProcess) -> int | None:
-    """Return when the first certificate of the node ends."""
+    """Return when the node's first certificate expires."""
     ends = process.metrics.values_of("tls_cert_not_after_seconds")
     return int(min(ends) * 1000) if ends else None
 
@@ -169,7 +169,7 @@ def _all_settings(process: NodeProcess) -> Iterator[Setting]:
 
 
 def _default(model: BaseModel | None, key: str) -> object:
-    """Return what a setting is where nobody sets it, UNSET where it must be set."""
+    """Return the default of a setting, UNSET if it is required."""
     field = type(model).model_fields.get(key) if model is not None else None
     if field is None or field.is_required():
         return UNSET
@@ -177,7 +177,7 @@ def _default(model: BaseModel | None, key: str) -> object:
 
 
 def _setting_columns(process: NodeProcess) -> Columns:
-    takes: dict[str, bool] = {}  # parts are added at the start alone
+    takes: dict[str, bool] = {}  # parts are added only at the start
 
     def needs_restart(setting: Setting) -> bool:
         if setting.name not in takes:

@@ -1,4 +1,4 @@
-"""Orders that routers pass on to this node and that its process carries out: a reload, one at a time."""
+"""Orders that routers forward to this node and that its process executes: reloads, one at a time."""
 
 from collections.abc import Awaitable, Callable
 
@@ -7,7 +7,7 @@ from wire.node.reload import Reloaded
 
 __all__ = ["Ordered"]
 
-UNDER_WAY_MAX = 8  # orders; more are refused
+UNDER_WAY_MAX = 8  # running orders; more are refused
 ERROR_CHARS_MAX = 2_000
 
 
@@ -15,8 +15,8 @@ class Ordered:
     """Orders to one node.
 
     Args:
-        reload: Reads everything again; True: only tells the difference.
-        answer: Sends an answer to a router.
+        reload: Reads all settings and files again; True: only reports the difference.
+        answer: Sends a reply to a router.
         spawn: Starts a task of the service.
     """
 
@@ -32,7 +32,7 @@ class Ordered:
         self._under_way = 0
 
     def take(self, router: str, order: OrderNode) -> None:
-        """Carry an order out, or refuse it; the router gets an answer in either case."""
+        """Execute an order, or refuse it; the router gets a reply in either case."""
         if order.verb != "reload":
             self._answer(router, NodeOrdered(order.request, error="this node carries out no such order"))
         elif self._under_way >= UNDER_WAY_MAX:

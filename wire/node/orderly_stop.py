@@ -1,12 +1,12 @@
-"""How a node ends in order: relieved of its roles, it waits until that is in force everywhere, and leaves.
+"""The orderly stop of a node: it hands its roles over, waits until all nodes have acknowledged that, and leaves.
 
     serving -> draining -> leaving -> ended
 
-*Draining*: the node serves on. The leader gives its roles, in one committed step, to nodes that stay; the node waits
-until every live node has acknowledged that step and it has nothing more to do itself. Where no node of its tier stays
-(the whole tier stops, or it is alone) there is nobody to hand anything to, and nothing is said: the map keeps every
-role where it is for the next start. *Leaving*: the node gives its lease back and decides nothing any more; its death is
-committed at its own word, so that nobody waits for its lease. Each wait has a bound. Sans-IO; docs/adr/0024.
+*Draining*: the node still serves. The leader moves its roles, in one committed step, to nodes that stay. The node waits
+until every live node has acknowledged that step and its own work is done. If no node of its tier stays (the whole
+tier stops, or it is alone), no hand-over happens: the map keeps every role for the next start. *Leaving*: the node
+returns its lease and decides no more; its own request commits its death, so other nodes need not wait for its
+lease. Each wait has a bound. Sans-IO; docs/adr/0024.
 """
 
 import logging
@@ -19,13 +19,13 @@ __all__ = ["OrderlyStop", "StopPhase"]
 
 logger = logging.getLogger(__name__)
 
-LEAVE_S = 1.0  # for the commit of our own death; without it the lease runs out
-LAST_S = 0.1  # of a node that hands over to nobody: the others hear of the same step from it
+LEAVE_S = 1.0  # for the commit of our own death; without it the lease expires
+LAST_S = 0.1  # without a hand-over: time for the others to receive the same step from this node
 LOOK_S = 0.02
 
 
 class StopPhase:
-    """Where an orderly stop stands."""
+    """Phase of an orderly stop."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -34,13 +34,13 @@ class StopPhase:
 
 
 class OrderlyStop:
-    """The end of one incarnation, step by step.
+    """The stop of one incarnation, step by step.
 
     Args:
-        holder: This node's side of lease and map.
-        limit_s: From ``begin`` to the end, whatever others do; below what a process is given to stop.
-        idle: Whether this node has nothing more to do that somebody waits for.
-        hands_over: Whether others are asked to take over roles first; an edge has none.
+        holder: This node's lease and map.
+        limit_s: From ``begin`` to the end in any case; below the stop timeout of the process.
+        idle: Whether this node has no pending work for others.
+        hands_over: Whether other nodes take over roles first; an edge has none.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class OrderlyStop:
         self._idle = idle
         self._hands_over = hands_over
         self._until = float("inf")  # the end of this phase at the latest
-        self._relieved_at = -1  # map epoch that said so
-        self._alone = False  # nobody stays: nothing is handed over, and nothing said
+        self._relieved_at = -1  # map epoch of the hand-over
+        self._alone = False  # no node of the tier stays: no hand-over
         self._next = float("inf")
 
     @property
@@ -68,20 +68,20 @@ class OrderlyStop:
 
     @property
     def relieved(self) -> bool:
-        """True once the map has given to others what they take over."""
+        """True once the map has moved this node's roles to others."""
         return self._relieved_at >= 0
 
     @property
     def settled(self) -> bool:
-        """True once every live node has acknowledged that."""
+        """True once every live node has acknowledged the hand-over."""
         return self.relieved and self._holder.settled_epoch >= self._relieved_at
 
     def next_deadline(self) -> float:
-        """Return when ``step`` wants to be called next."""
+        """Return when ``step`` has to be called next."""
         return self._next
 
     def begin(self, now: float) -> None:
-        """The node was told to stop."""
+        """Start the stop."""
         if self.begun:
             return
         self.phase, self._until, self._next = StopPhase.DRAINING, now + self._limit_s, now
@@ -89,26 +89,24 @@ class OrderlyStop:
             self._holder.drain(now)
 
     def step(self, now: float) -> None:
-        """Go on as far as the others allow; call it in every turn."""
+        """Advance as far as the other nodes allow; called in every iteration."""
         holder = self._holder
         if (now < self._next and not holder.ended) or self.phase not in (StopPhase.DRAINING, StopPhase.LEAVING):
             return
         self._next = now + LOOK_S
         if holder.ended or not holder.active:
             unlisted = (
-                "the map does not list this incarnation any more"
-                if holder.ended
-                else "this incarnation had not joined yet"
+                "the map no longer lists this incarnation" if holder.ended else "this incarnation had not joined yet"
             )
             self._end("" if self.phase == StopPhase.LEAVING else unlisted)
         elif now >= self._until:
-            self._end("" if self._alone else f"{self.phase} took too long; leases run out instead")
+            self._end("" if self._alone else f"{self.phase} took too long; leases expire instead")
         elif self.phase == StopPhase.DRAINING and self._drain(now):
             holder.leave(now)
             self.phase, self._until, self._next = StopPhase.LEAVING, now + LEAVE_S, now
 
     def _drain(self, now: float) -> bool:
-        """Go on with draining; return whether nothing is left here."""
+        """Advance the draining; return whether it is complete."""
         holder = self._holder
         if self._hands_over and not self.relieved:
             if not holder.drains:

@@ -1,8 +1,7 @@
 """The process of any tier around its core: data folder, identity, certificates, clock, signals, metrics page.
 
 A service is a trio function that runs inside ``run_process``. SIGTERM sets ``NodeProcess.stopping``, and the service
-ends in order by itself; where it does not in time, or on SIGINT, it is cancelled, and the process ends with what was
-acknowledged on disk anyway.
+stops in order by itself. On a timeout, or on SIGINT, it is cancelled; acknowledged data is on disk in any case.
 """
 
 import gc
@@ -52,22 +51,22 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 EXIT_RESTART = 75  # EX_TEMPFAIL: the map ended this incarnation; start the process again
-EXIT_PUT_ASIDE = 74  # EX_IOERR: a damaged store was put aside; start the process again
-# Connections, routes and sessions live long and form no cycles: a look at all of them, which is what the last
-# threshold counts, takes a tenth of a second and finds nothing. Young objects are looked at in small portions: what
-# survives is walked twice whatever the first two thresholds are, and their product bounds how long a message waits.
+EXIT_PUT_ASIDE = 74  # EX_IOERR: a damaged store was quarantined; start the process again
+# Connections, routes and sessions live long and form no cycles. A full collection, which the last threshold
+# counts, takes 0.1 s and finds no garbage. Young objects are collected in small portions: survivors are walked
+# twice whatever the first two thresholds are, and their product bounds the delay of a message.
 GC_THRESHOLDS = (2_000, 2, 100_000)
 
-EXIT_DAMAGED = 65  # EX_DATAERR: what the disk promised is gone; somebody must act before the process can serve
+EXIT_DAMAGED = 65  # EX_DATAERR: acknowledged data is lost; an operator must act before the process can serve
 
 
 class ClusterLinks(Protocol):
-    """Links of a node, as far as they ask whether two nodes belong to one cluster."""
+    """The part of a node's links that detects another cluster."""
 
-    other_cluster: str  # why who answered at a seed was refused: it belongs to another cluster; "" if none did
+    other_cluster: str  # why the node at a seed's address was refused: another cluster; "" if none was
 
     def belong(self, cluster_id: str) -> None:
-        """This node has read the map of its cluster: links to nodes of another one end."""
+        """Set the cluster ID that this node read from its map, and end links to nodes of another one."""
 
 
 def own_version() -> str:
@@ -79,22 +78,22 @@ def own_version() -> str:
 
 
 def collect_rarely() -> None:
-    """Keep the collector away from what stays: what a tier no longer needs is freed by its reference counts."""
+    """Exclude existing objects from garbage collection: a tier's objects are freed by reference counts."""
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _not_yet(part: WatchedFiles) -> None:
-    raise AssertionError(f"{part} is watched when the process runs")
+    raise AssertionError(f"{part} was watched before the process runs")
 
 
 async def _not_now(dry_run: bool) -> Reloaded:
-    raise AssertionError(f"a reload (dry run: {dry_run}) is ordered when the process runs")
+    raise AssertionError(f"a reload (dry run: {dry_run}) was ordered before the process runs")
 
 
 @dataclass
 class NodeProcess:
-    """This process as other nodes see it, and what it shows of itself."""
+    """State of this process: its identity towards other nodes, and its metrics."""
 
     config: NodeConfig
     tier: str
@@ -102,20 +101,20 @@ class NodeProcess:
     contexts: LinkContexts | None
     metrics: Metrics
     ready: Callable[[dict[str, object]], None]
-    reload: NodeReload  # the service adds what its tier may replace
+    reload: NodeReload  # the service adds its tier's parts
     lists: LinkFiles | None  # None: links are plaintext
-    reloaded: Callable[[Reloaded], None] = lambda _: None  # the service notes it in its audit
-    reload_now: Callable[[bool], Awaitable[Reloaded]] = _not_now  # True: only tells the difference
-    watch: Callable[[WatchedFiles], None] = _not_yet  # looks at a part's files between reloads
+    reloaded: Callable[[Reloaded], None] = lambda _: None  # the service adds it to its audit log
+    reload_now: Callable[[bool], Awaitable[Reloaded]] = _not_now  # True: only reports the difference
+    watch: Callable[[WatchedFiles], None] = _not_yet  # checks a part's files between reloads
     restart: bool = False  # the map ended this incarnation
-    put_aside: bool = False  # its damaged store: the next incarnation begins without it
-    stopping: trio.Event = field(default_factory=trio.Event)  # SIGTERM came: end in order
-    signals: dict[str, int] = field(default_factory=dict)  # that came, by name
-    lease: LeaseHolder | None = None  # of the service, once it has one: this and the next for the log of the state
-    links: Callable[[], list[str]] = list  # nodes to which a link stands
-    page: tuple[str, int] | None = None  # where its page of figures is bound
+    put_aside: bool = False  # its damaged store is quarantined: the next incarnation starts without it
+    stopping: trio.Event = field(default_factory=trio.Event)  # set by SIGTERM: stop in order
+    signals: dict[str, int] = field(default_factory=dict)  # received, by name
+    lease: LeaseHolder | None = None  # set by the service; like ``links``, for the state log
+    links: Callable[[], list[str]] = list  # linked nodes
+    page: tuple[str, int] | None = None  # address of its metrics page
     turns: LoopLag = field(default_factory=LoopLag)
-    give_way: GiveWay = stay  # between two pieces of a turn
+    give_way: GiveWay = stay  # between two pieces of an iteration
 
     @property
     def identity(self) -> NodeIdentity:
@@ -126,12 +125,12 @@ class NodeProcess:
 
     @property
     def cluster(self) -> dict[str, object]:
-        """Name and ID of the cluster that this process belongs to, for who waits until it is ready; empty before."""
+        """Name and ID of this process's cluster, for the ready message; empty before they are known."""
         cluster_id = self.lease.cluster.cluster_id if self.lease is not None else self.folder.cluster_id
         return {"cluster": f"{self.config.node.cluster} ({cluster_id})"} if cluster_id else {}
 
     def check_cluster(self, known: KnownCluster, links: "ClusterLinks") -> None:
-        """Keep the cluster of the first map in the data folder; end this process where another cluster answers.
+        """Store the cluster of the first map in the data folder; end this process if another cluster answers.
 
         Raises:
             UserError: The data folder belongs to another cluster than the routers that were reached.
@@ -152,7 +151,7 @@ class NodeProcess:
             say(logger, "cluster.joined", cluster=self.folder.cluster, cluster_id=known.cluster_id)
 
     def entry(self, bound: str, clients: dict[str, str] | None = None) -> NodeEntry:
-        """Return this node as it registers in the map."""
+        """Return this node's entry for the map."""
         node = self.config.node
         return NodeEntry(
             node.id,
@@ -165,7 +164,7 @@ class NodeProcess:
         )
 
     def describe(self) -> list[str]:
-        """Return the node's name, its lease and map, and the nodes that it is linked to, a line each."""
+        """Return the node's name, its lease and map, and the linked nodes, a line each."""
         lines = [f"node {self.config.node.id}, {self.tier}, incarnation {self.folder.incarnation}"]
         lease = self.lease
         if lease is not None:
@@ -182,7 +181,7 @@ class NodeProcess:
 
     @property
     def drains(self) -> bool | None:
-        """Whether the map has an order for this node to let its work go; None: it follows no map."""
+        """Whether the map orders this node to drain; None: it follows no map."""
         if self.lease is None:
             return None
         mine = self.lease.map.nodes.get(self.config.node.id)
@@ -190,7 +189,7 @@ class NodeProcess:
 
     @property
     def link_address(self) -> str:
-        """Where to listen for other nodes."""
+        """Address on which to listen for other nodes."""
         return f"{self.config.node.link_bind}:{self.config.node.link_port}"
 
 
@@ -208,7 +207,7 @@ def _contexts(config: NodeConfig) -> LinkContexts | None:
 
 def _lists(config: NodeConfig, contexts: LinkContexts | None, read: ReadLists) -> LinkFiles | None:
     if contexts is None:
-        read(config.node)  # refuses lists that nobody would ask
+        read(config.node)  # refuses lists that would be ignored
         return None
     return link_lists(contexts.revoked, config.node, read)
 
@@ -227,7 +226,7 @@ def _reload(
 
 
 def _unreadable() -> NodeConfig:
-    raise UserError("this process was started without settings that can be read again")
+    raise UserError("cannot reload: this process was started without a settings file")
 
 
 def run_process(
@@ -237,12 +236,12 @@ def run_process(
     service: Callable[[NodeProcess], Awaitable[None]],
     read_lists: ReadLists,
 ) -> int:
-    """Run a tier's service until it ends or a signal comes; return the exit code.
+    """Run a tier's service until it ends or a signal stops it; return the exit code.
 
     Args:
         config: Of this process.
         tier: Its tier.
-        ready: Told the addresses when the node serves.
+        ready: Called with the addresses when the node serves.
         service: Serves until cancelled.
         read_lists: Reads the revocation lists of links (``access/identity/peer_lists.py``).
     Raises:

@@ -1,10 +1,11 @@
-"""Looks at a node, for all tiers: conditions, pace, and the desk that answers from sources.
+"""Queries of a node, for all tiers: filters, pacing, and the server that answers from row sources.
 
-Owns: The bounds of a look: rows, time, bytes, share of the loop, and questions that wait.
+Owns: The bounds of a query: rows, time, bytes, share of the loop, and length of the backlog.
 
-Doors: ``desk`` takes questions and answers them at the end of turns, ``source`` is the shape of what a tier shows.
+Entry points: ``query_server`` queues queries and answers them at the end of iterations, ``source`` is the interface of
+a resource.
 
-Always holds: A look ends after a bounded number of rows. Nothing runs while nobody asks. A desk changes nothing.
+Always holds: A query ends after a bounded number of rows. Without queries no code runs. A query changes no state.
 
 May import: wire.messages, wire.decoding.
 """

@@ -1,4 +1,4 @@
-"""Origins of messages as operators read and write them: ``edge-1/1795358845149/4711``, ``session/252-17/9``."""
+"""Text form of message origins for operators: ``edge-1/1795358845149/4711``, ``session/252-17/9``."""
 
 from wire.messages.batches import OriginKind
 from wire.messages.cluster_map import ClusterMap
@@ -9,7 +9,7 @@ COUNTER = (1 << 48) - 1  # of a session number, below its partition
 
 
 def origin_text(kind: int, a: int, b: int, cluster_map: ClusterMap) -> str:
-    """Return the origin of a message; of an edge by its name where the map has that incarnation."""
+    """Return the origin of a message as text; an edge is named if the map has its incarnation."""
     if kind == OriginKind.EDGE:
         name = next((name for name, entry in cluster_map.nodes.items() if entry.incarnation == a), "edge")
         return f"{name}/{a}/{b}"
@@ -19,10 +19,10 @@ def origin_text(kind: int, a: int, b: int, cluster_map: ClusterMap) -> str:
 
 
 def parse_origin(text: str) -> tuple[int, int, int]:
-    """Return kind, a and b of an origin; of an edge without its name.
+    """Return kind, a and b of an origin; an edge's name is ignored.
 
     Raises:
-        ValueError: The text is none.
+        ValueError: The text is not an origin.
     """
     first, a, b = text.split("/")
     partition, dash, number = a.partition("-")
@@ -32,5 +32,5 @@ def parse_origin(text: str) -> tuple[int, int, int]:
 
 
 def session_text(number: int) -> str:
-    """Return a session's number as its partition and its count there."""
+    """Return a session's number as its partition and its number within it."""
     return f"session {number >> 48}-{number & COUNTER}"

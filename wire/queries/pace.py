@@ -1,6 +1,6 @@
-"""The pace of looks: how often, and which share of the loop they take while it is busy and while it is not.
+"""The pace of queries: their rate, and their share of the loop when it is busy and when it is idle.
 
-A busy loop gives looks a fiftieth of what it does otherwise, so that a message costs hardly more while somebody looks.
+A busy loop spends on queries a fiftieth of its other work, so that queries barely affect the cost of a message.
 Decision: docs/adr/0169-a-fiftieth-of-the-work.md.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 __all__ = ["Clocks", "QueryBounds", "QueryPacer"]
 
 LOOKS_PER_S = 200.0
-BURST = 20.0  # looks at once after a rest
-IDLE_SHARE = 0.25  # of all time, of a loop with little else to do
-BUSY_AT = 0.1  # processor time of the loop for anything but looks, of all time: from here on it is busy
-BUSY_SHARE, LEAST_SHARE = 0.02, 0.004  # of what a busy loop does otherwise; of all time
-LOOK_S = 0.000_1  # of a look beside its rows: frames of question and answer
-BUSY_LOOK_S = 0.000_5  # of one look at most while the loop is busy: the next one waits for it a hundred times as long
+BURST = 20.0  # queries at once after an idle time
+IDLE_SHARE = 0.25  # of wall time, while the loop is idle
+BUSY_AT = 0.1  # share of processor time for other work from which on the loop is busy
+BUSY_SHARE, LEAST_SHARE = 0.02, 0.004  # of the other work of a busy loop; of wall time
+LOOK_S = 0.000_1  # of a query besides its rows: its frames
+BUSY_LOOK_S = 0.000_5  # bound of one query while the loop is busy; the next one waits a hundred times as long
 CREDIT_S = 0.005  # of the loop, saved up at most
-MEASURED_S = 0.05  # over which the loop is judged
+MEASURED_S = 0.05  # measuring interval of the loop's load
 
 
 def _still() -> float:
@@ -26,10 +26,10 @@ def _still() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Clocks of the process, handed in by its shell; those of a simulation stand still.
+    """Clocks of the process, passed in by its shell; in a simulation they do not advance.
 
     Attributes:
-        work: Seconds, for the length of a look.
+        work: Seconds, for the duration of a query.
         processor: Seconds of processor time of this thread.
     """
 
@@ -39,7 +39,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class QueryBounds:
-    """Bounds of one look: rows visited, seconds, bytes of an answer."""
+    """Bounds of one query: rows visited, seconds, bytes of a reply."""
 
     rows: int
     seconds: float
@@ -47,7 +47,7 @@ class QueryBounds:
 
 
 class QueryPacer:
-    """Says when the next look may be answered.
+    """Decides when the next query may be answered.
 
     Args:
         processor: Seconds of processor time of this thread.
@@ -63,22 +63,22 @@ class QueryPacer:
         self._on_looks = 0.0  # seconds since it was measured
 
     def may_look(self, now: float) -> bool:
-        """Return whether a look may be answered now."""
+        """Return whether a query may be answered now."""
         self._advance(now)
         return self._looks >= 1 and self._credit > 0
 
     def longest_s(self, seconds: float) -> float:
-        """Return how long a look may take that takes so long at most while the loop is not busy."""
+        """Return the time bound of a query, in seconds, given the bound of an idle loop."""
         return seconds if self._share == IDLE_SHARE else min(seconds, BUSY_LOOK_S)
 
     def looked(self, seconds: float) -> None:
-        """Note how long a look took."""
+        """Charge the duration of a query."""
         self._looks -= 1
         self._credit -= seconds + LOOK_S
         self._on_looks += seconds + LOOK_S
 
     def next_at(self) -> float:
-        """Return when the next look may be answered."""
+        """Return when the next query may be answered."""
         looks_s = max(0.0, 1 - self._looks) / LOOKS_PER_S
         credit_s = max(0.0, -self._credit) / self._share
         return self._at + max(looks_s, credit_s)

@@ -1,7 +1,7 @@
-"""The desk of looks of one node: questions wait here, and are answered at the end of turns as the pace allows.
+"""The query server of one node: queues queries and answers them at the end of iterations, as the pace allows.
 
-Sans-IO. Sources say what a tier shows (``wire/queries/source.py``). The desk judges role, conditions and columns, walks
-until a bound is reached, and tells where to go on. Decision: docs/adr/0093-looks.md.
+Sans-IO. Row sources provide the data (``wire/queries/source.py``). The server checks role, filters and columns, walks
+until a bound is reached, and returns a cursor. Decision: docs/adr/0093-looks.md.
 """
 
 from collections import deque
@@ -19,22 +19,22 @@ from wire.queries.wildcards import is_literal, matcher
 
 __all__ = ["QueryServer"]
 
-WAITING_MAX = 64  # looks, those that wait for news among them
+WAITING_MAX = 64  # queries, including those that wait for new rows
 NOT_READY = 4
-NEWS_S = 0.1  # between two times that news are looked for
-WHOLE_FROM = 6  # columns that are asked for: from here on a row that is made at once, and cut, is the cheaper one
-LOOKED_EVERY = 8  # rows between two looks at the clock
-PATTERN_MAX = 1_024  # characters, of one that does not mean itself
+NEWS_S = 0.1  # between two checks for new rows
+WHOLE_FROM = 6  # from this number of columns on, building the whole row and removing columns is cheaper
+LOOKED_EVERY = 8  # rows between two readings of the clock
+PATTERN_MAX = 1_024  # characters, of one with wildcards
 TEXT_MAX = 4_096  # characters of one value: a client ID may have 65 535
-SHORT_TEXT_MAX = 200  # of values of a row that fills an answer alone
-PAYLOAD = "payload"  # a column, and the condition that asks for it
+SHORT_TEXT_MAX = 200  # of values of a row that alone exceeds a reply
+PAYLOAD = "payload"  # a column, and the filter that requests it
 CUT_NOTE = f"texts above {TEXT_MAX} characters are cut"
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class _Waiting:
-    """A question that was not answered yet."""
+    """A pending query."""
 
     __slots__ = ("conditions", "deadline", "look", "names", "node", "role", "source")
 
@@ -53,25 +53,25 @@ class _Waiting:
         self.role = role
         self.source = source
         self.conditions = conditions
-        self.names = names  # columns that are shown
-        self.deadline = deadline  # until when it waits for news
+        self.names = names  # returned columns
+        self.deadline = deadline  # time until which it waits for new rows
 
 
 class QueryServer:
-    """The looks at one node.
+    """The queries at one node.
 
     Args:
-        name: Of the node, for what it refuses.
+        name: Of the node, for error texts.
         tier: Of the node.
-        bounds: Of one look.
+        bounds: Of one query.
         sources: By kind.
-        tell: Sends an answer to an operator.
-        map_epoch: Of the map as this node has it.
+        tell: Sends a reply to an operator.
+        map_epoch: Returns the epoch of this node's map.
         utc_ms: Milliseconds since the epoch, by this node's clock.
         clocks: Of the process.
 
     Attributes:
-        traces: Those that have the same clock.
+        traces: The tracer that shares the clock.
     """
 
     def __init__(
@@ -96,29 +96,29 @@ class QueryServer:
         self._pace = QueryPacer(self._clocks.processor)
         self.traces: Tracer | None = None
         self._ready: deque[_Waiting] = deque()
-        self._news: list[_Waiting] = []  # that wait for something new
+        self._news: list[_Waiting] = []  # waiting for new rows
         self._news_at = 0.0
 
     def __len__(self) -> int:
         return len(self._ready) + len(self._news)
 
     def kinds(self) -> dict[str, RowSource]:
-        """Return the kinds that this node shows."""
+        """Return the row sources of this node by kind."""
         return dict(self._sources)
 
     def show(self, what: str, source: RowSource) -> None:
-        """Show one more kind, or another source of it."""
+        """Add or replace the source of a kind."""
         self._sources[what] = source
 
     def set_clocks(self, clocks: Clocks, utc_us: Callable[[], int]) -> None:
-        """Take the clocks of the process."""
+        """Set the clocks of the process."""
         self._clocks, self._utc_ms = clocks, lambda: utc_us() // 1000
         if self.traces is not None:
             self.traces.utc_us = utc_us
         self._pace = QueryPacer(clocks.processor)
 
     def ask(self, now: float, node: str, role: str, look: Query) -> None:
-        """Take a question; ``role`` is the certificate's."""
+        """Queue a query or refuse it; ``role`` is the certificate's."""
         role = lower_role(role, look.role)
         try:
             source, conditions = self._judge(look, role)
@@ -135,14 +135,14 @@ class QueryServer:
         self._ready.append(_Waiting(node, look, role, source, conditions, names, now + waits))
 
     def gone(self, node: str) -> None:
-        """Forget the questions of an operator whose link ended."""
+        """Drop the queries of an operator whose link ended."""
         if self._ready:
             self._ready = deque(waiting for waiting in self._ready if waiting.node != node)
         if self._news:
             self._news = [waiting for waiting in self._news if waiting.node != node]
 
     def turn(self, now: float) -> None:
-        """Answer what may be answered at the end of a turn."""
+        """Answer pending queries at the end of an iteration, as far as the pace allows."""
         if self._news and now >= self._news_at:
             self._look_for_news(now)
         while self._ready and self._pace.may_look(now):
@@ -151,11 +151,11 @@ class QueryServer:
             self._pace.looked(self._clocks.work() - began)
 
     def next_deadline(self) -> float:
-        """Return when ``turn`` has something to do; infinity while nobody asks."""
+        """Return when ``turn`` has work; infinity without pending queries."""
         deadline = self._pace.next_at() if self._ready else float("inf")
         return min(deadline, self._news_at) if self._news else deadline
 
-    # --- judging
+    # --- validation
 
     def _judge(self, look: Query, role: str) -> tuple[RowSource, list[Any]]:
         kind = LOOK_KINDS.get(look.what)
@@ -175,7 +175,7 @@ class QueryServer:
         return source, self._conditions(look, kind, source.columns)
 
     def _conditions(self, look: Query, kind: QueryKind, columns: Columns) -> list[Any]:
-        """Return (column, judge) of each condition that the desk compares itself."""
+        """Return (column, predicate) of each filter that the server evaluates."""
         found = []
         for name, pattern in look.where.items():
             if name in kind.demands or name in kind.takes:
@@ -188,7 +188,7 @@ class QueryServer:
             found.append((columns[name], matcher(pattern)))
         return found
 
-    # --- answering
+    # --- execution
 
     def _look_for_news(self, now: float) -> None:
         self._news_at = now + NEWS_S
@@ -231,7 +231,7 @@ class QueryServer:
         self._answer(waiting.node, look, rows=rows, after=after, visited=visited, total=total, note=note)
 
     def _walk(self, waiting: _Waiting, now: float) -> tuple[list[bytes], str, int, bool]:
-        """Return the rows that were found, where to go on, how many were visited, and whether a text was cut."""
+        """Return the matching rows, the cursor, the number of visited rows, and whether a text was cut."""
         look, bounds, conditions = waiting.look, self._bounds, waiting.conditions
         columns = waiting.source.columns
         shown = [(name, columns[name]) for name in waiting.names]
@@ -259,7 +259,7 @@ class QueryServer:
                 return rows, _text(place), visited, cut
             if visited % LOOKED_EVERY == 0 and self._clocks.work() > until:
                 return rows, _text(place), visited, cut
-        # Who waits for news goes on where the list ended now.
+        # A client that waits for new rows resumes at the current end of the list.
         return rows, _text(place) if look.wait_ms and waiting.source.newest is not None else "", visited, cut
 
     def _answer(
@@ -293,7 +293,7 @@ class QueryServer:
 
 
 def _whole_row(waiting: _Waiting) -> tuple[Callable[[Any], msgspec.Struct] | None, list[str]]:
-    """Return what makes a row at once, and the columns in it that nobody asked for; None where a few are read each."""
+    """Return the factory of whole rows and the columns to remove from them; None if few columns are requested."""
     source, names = waiting.source, waiting.names
     if source.whole is None or len(names) < min(WHOLE_FROM, len(source.columns)):
         return None, []
@@ -301,10 +301,10 @@ def _whole_row(waiting: _Waiting) -> tuple[Callable[[Any], msgspec.Struct] | Non
 
 
 def _shown(look: Query, role: str, columns: Columns) -> tuple[str, ...]:
-    """Return the columns of an answer: what a message carries is shown only where its condition asks for it.
+    """Return the columns of a reply; payloads are returned only if their filter requests them.
 
     Raises:
-        QueryRefused: The column is named and its condition is not there, or the role does not suffice.
+        QueryRefused: The payload column is requested without its filter, or the role does not suffice.
     """
     names = tuple(name for name in look.columns or columns if name in columns)
     if PAYLOAD not in names or PAYLOAD not in LOOK_KINDS[look.what].takes:
@@ -333,7 +333,7 @@ def _packed(
     whole: Callable[[Any], msgspec.Struct] | None = None,
     unwanted: Iterable[str] = (),
 ) -> tuple[bytes, bool]:
-    """Return a row, and whether a text of it was cut."""
+    """Return an encoded row, and whether a text in it was cut."""
     if whole is not None:
         made = whole(thing)
         for name in unwanted:
@@ -342,7 +342,7 @@ def _packed(
             return packed, False
     row = {name: value for name, column in shown if (value := column(thing)) is not None}
     packed = _encoder.encode(row)
-    if len(packed) <= text_max:  # so is each text in it
+    if len(packed) <= text_max:  # then each text is short too
         return packed, False
     long = {name: value[:text_max] for name, value in row.items() if isinstance(value, str) and len(value) > text_max}
     return (_encoder.encode(row | long), True) if long else (packed, False)

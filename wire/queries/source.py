@@ -1,7 +1,7 @@
-"""The shape of what a tier shows: a walk over things, each with its place, and columns that are read from a thing.
+"""The interface of a resource: a walk over items in cursor order, and columns that are computed from an item.
 
-A walk yields things behind a place, in the order of their places, and stays cheap per step: the desk stops it
-after any of them. A column is computed for those things that are shown, and where a condition names it.
+A walk yields items after a cursor, in cursor order, with a low cost per step: the server stops it after any item. A
+column is computed only for returned items and for filters on it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ Columns: TypeAlias = Mapping[str, Callable[[Any], object]]
 
 
 class QueryRefused(Exception):
-    """A question that is not answered; the text is one line: what, where, what to do."""
+    """A refused query; the text is one line: fault, place, remedy."""
 
     def __init__(self, text: str, exit_code: int = FAILED) -> None:
         super().__init__(text)
@@ -33,15 +33,15 @@ class QueryRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowScan:
-    """A question as a walk sees it.
+    """The query that a walk receives.
 
     Attributes:
-        where: All its conditions, those that are no columns among them.
-        after: Place behind which it goes on; "": from the beginning.
-        wanted: Columns that are shown; a walk need not prepare others.
-        role: That counts.
-        limit: Rows at most.
-        now: Seconds, as the node counts them.
+        where: All filters, those that are not columns included.
+        after: Cursor to resume after; "": from the beginning.
+        wanted: Columns that are returned; a walk need not prepare others.
+        role: Effective role.
+        limit: Maximum number of rows.
+        now: Seconds, by the node's clock.
     """
 
     where: Mapping[str, str]
@@ -52,10 +52,10 @@ class RowScan:
     now: float
 
     def numbers(self, parts: int) -> tuple[int, ...]:
-        """Return the numbers of a place, of so many parts; all -1 at the beginning.
+        """Return the cursor as ``parts`` numbers; all -1 at the beginning.
 
         Raises:
-            QueryRefused: It is no place of this node.
+            QueryRefused: It is not a cursor of this node.
         """
         if not self.after:
             return (-1,) * parts
@@ -68,10 +68,10 @@ class RowScan:
         return found
 
     def number_and_text(self) -> tuple[int, str]:
-        """Return the two parts of a place that begins with a number; (-1, "") at the beginning.
+        """Return the two parts of a cursor that begins with a number; (-1, "") at the beginning.
 
         Raises:
-            QueryRefused: It is no place of this node.
+            QueryRefused: It is not a cursor of this node.
         """
         number, colon, text = self.after.partition(":")
         if not self.after:
@@ -81,7 +81,7 @@ class RowScan:
         return int(number), text
 
     def wants_payload(self) -> bool:
-        """Return whether payloads are asked for.
+        """Return whether payloads are requested.
 
         Raises:
             QueryRefused: The role does not suffice.
@@ -99,16 +99,16 @@ class RowScan:
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """One kind as a tier shows it.
+    """One resource of a tier.
 
     Attributes:
-        walk: Yields (place, thing), None for one that was visited and is no row; raises QueryRefused before the first.
+        walk: Yields (cursor, item), None for a visited item that is not a row; raises QueryRefused before the first.
         columns: By name.
-        total: How many things there are, where that is counted anyway.
-        newest: Place of the newest thing; for kinds that may wait for news.
-        note: Goes with each answer.
-        whole: Returns, for one look, what makes the row of all columns at once, equal to that of the columns; for kinds
-            with many rows.
+        total: Number of items, if it is known without a walk.
+        newest: Cursor of the newest item, for kinds that can wait for new rows.
+        note: Sent with each reply.
+        whole: Returns, for one query, the factory of a row with all columns, equal to single columns; for kinds with
+            many rows.
     """
 
     walk: Callable[[RowScan], Iterable[tuple[Place, Any]]]

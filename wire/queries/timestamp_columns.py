@@ -1,17 +1,17 @@
-"""Moments of a node's own clocks in UTC: a moment that is asked for twice has one time of day."""
+"""Converts timestamps of a node's clocks to UTC; repeated conversions of one timestamp agree."""
 
 from collections.abc import Callable
 
 __all__ = ["SLACK_MS", "TimestampColumns"]
 
-SLACK_MS = 50  # a clock that is set is followed, one that is read late or rounded is not
+SLACK_MS = 50  # a clock step is followed; late or rounded readings are ignored
 
 
 class TimestampColumns:
-    """The difference between UTC and each clock, kept while it is right within ``SLACK_MS``.
+    """The difference between UTC and each clock, kept until it is wrong by more than ``SLACK_MS``.
 
-    Without that, each look would measure the difference anew, and a moment would move by the milliseconds
-    between two readings.
+    Without it each query would measure the difference again, and timestamps would vary by the milliseconds between two
+    readings.
 
     Args:
         utc_ms: Milliseconds since the epoch.
@@ -19,10 +19,10 @@ class TimestampColumns:
 
     def __init__(self, utc_ms: Callable[[], int]) -> None:
         self._utc_ms = utc_ms
-        self._ahead: dict[int, int] = {}  # by clock, as many as partitions at most
+        self._ahead: dict[int, int] = {}  # by clock, at most one per partition
 
     def ahead(self, now_ms: float, clock: int = 0) -> int:
-        """Return how far UTC is ahead of a clock that shows ``now_ms`` now, milliseconds."""
+        """Return how far UTC is ahead of a clock with the current value ``now_ms``, in milliseconds."""
         measured = self._utc_ms() - int(now_ms)
         kept = self._ahead.get(clock)
         if kept is None or abs(measured - kept) > SLACK_MS:
@@ -30,5 +30,5 @@ class TimestampColumns:
         return kept
 
     def utc_of(self, then_ms: float, now_ms: float, clock: int = 0) -> int:
-        """Return a moment of a clock that shows ``now_ms`` now, in milliseconds since the epoch."""
+        """Return a timestamp of a clock with the current value ``now_ms``, in milliseconds since the epoch."""
         return int(then_ms) + self.ahead(now_ms, clock)

@@ -1,13 +1,13 @@
-"""The traces of one node: begun and stopped by operators, ended by themselves, and the events that each one keeps.
+"""The traces of one node: operators start and stop them, limits end them, and each stores its events.
 
-| a trace is | its events | way out |
+| a trace is | its events | end |
 |---|---|---|
-| running | are added | ``time``; ``events``: it has as many as it may; ``too_much`` in three seconds; ``stopped`` |
-| ended | stay as they are | another trace wants its place |
+| running | are added | ``time``; ``events``: the maximum is reached; ``too_much`` in three seconds; ``stopped`` |
+| ended | are kept | a new trace needs its place |
 
-The desk knows nothing of what marks a message or a connection: the tier asks ``wants`` about clients and topics, looks
-at its marks where it looks anyway, and brings events. ``changed`` tells it that marks are to be set anew. Sans-IO.
-Decision: docs/adr/0170-traces.md.
+The tracer does not know how a tier marks messages and connections. The tier calls ``wants_*`` for clients and topics,
+checks its marks on its own paths, and adds events. ``changed`` makes it set its marks again. Sans-IO. Decision:
+docs/adr/0170-traces.md.
 """
 
 from collections import deque
@@ -30,13 +30,13 @@ from wire.queries.traces import ADDRESS, CLIENT, NO_ORIGIN, ORIGIN, TOPIC, Origi
 __all__ = ["RUNNING", "TRACES_MAX", "TRACE_VERBS", "Trace", "TraceEvent", "Tracer"]
 
 TRACE_VERBS = ("trace start", "trace stop")
-TRACES_MAX = 16  # of a node, those that ended among them while nobody else wants their place
-KEPT_MAX = 4_096  # events of a trace, the oldest of which go: all traces together hold some 32 MiB at most
+TRACES_MAX = 16  # of a node, including ended ones until a new trace needs their place
+KEPT_MAX = 4_096  # events of a trace, then the oldest are dropped: all traces together use about 32 MiB at most
 FAST = 1_000  # events in a second
-FAST_SECONDS = 3  # with so many, until a trace ends by itself
-KNOWN_MAX = 1_024  # texts whose judgement a trace remembers
-TOPICS_MAX = 1_024  # topics whose text is remembered
-HEARD_MAX = 16_384  # origins that edges told
+FAST_SECONDS = 3  # of that rate, after which a trace ends
+KNOWN_MAX = 1_024  # matching results that a trace caches
+TOPICS_MAX = 1_024  # cached texts of topics
+HEARD_MAX = 16_384  # origins reported by edges
 EVERY_NUMBER = 1 << 62
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
@@ -45,7 +45,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class TraceEvent(NamedTuple):
-    """An event as a trace keeps it; columns of ``SeenTraceEvent``, absent ones -1, "" or None."""
+    """A stored event; columns of ``TraceEventRow``, absent ones -1, "" or None."""
 
     number: int
     at_us: int
@@ -87,10 +87,10 @@ class Trace:
     )
 
     def __init__(self, order: TraceOrder, now: float, started_ms: int, actor: str = "") -> None:
-        """Begin it.
+        """Start the trace.
 
         Raises:
-            TraceRefused: Its pattern is none.
+            TraceRefused: Its pattern is malformed.
         """
         self.order = order
         self.actor = actor
@@ -100,17 +100,17 @@ class Trace:
         self.state = RUNNING
         self.started_ms = started_ms
         self.until = now + order.for_s
-        self.events: deque[tuple[Any, ...]] = deque(maxlen=KEPT_MAX)  # fields of Event: made when it is looked at
+        self.events: deque[tuple[Any, ...]] = deque(maxlen=KEPT_MAX)  # fields of Event: made by queries
         self.number = 0  # of the newest event
-        self.published: deque[Origin] = deque(maxlen=TOLD_ORIGINS_MAX)  # by the clients that it names
-        self.known: dict[str, bool] = {}  # texts that ``names`` has judged
+        self.published: deque[Origin] = deque(maxlen=TOLD_ORIGINS_MAX)  # by matching clients
+        self.known: dict[str, bool] = {}  # cached results of ``names``
         self.second_ends = 0
-        self.attention = 0  # number of the event by which it may end
-        self._fast = 0  # seconds with too many of them
-        self._fast_at = 0  # number of the event that makes this second one of those
+        self.attention = 0  # number of the next event that can end it
+        self._fast = 0  # seconds with too many events
+        self._fast_at = 0  # number of the event that makes this second too fast
 
     def names(self, text: str) -> bool:
-        """Return whether a text is what it names; the last short ones are remembered."""
+        """Return whether a text matches the pattern; results of short texts are cached."""
         known = self.known.get(text)
         if known is None:
             known = bool(text) and self.judge(text)
@@ -121,7 +121,7 @@ class Trace:
         return known
 
     def is_about(self, client_id: str, address: str, topic: str) -> bool:
-        """Return whether a client, address or topic is what it names; an origin is asked for by itself."""
+        """Return whether a client, address or topic matches; origins are matched separately."""
         kind = self.kind
         if kind == TOPIC:
             return self.names(topic)
@@ -130,7 +130,7 @@ class Trace:
         return kind == ADDRESS and self.names(address)
 
     def pace(self, at_us: int) -> None:
-        """Begin another second, or end the trace, by the newest event: it is the last one, or they come too fast."""
+        """Start another second, or end the trace if its newest event reached the maximum or the rate is too high."""
         events_max = self.order.events_max
         if at_us >= self.second_ends:
             self.second_ends = at_us + 1_000_000
@@ -150,13 +150,13 @@ class Tracer:
     Args:
         node: Its name.
         cluster_map: Names edges in origins.
-        changed: Called after traces began or ended: marks are to be set anew.
+        changed: Called after traces started or ended: marks must be set again.
 
     Attributes:
         utc_us: Microseconds since the epoch, by this node's clock.
-        running: Those that take events.
-        payload_bytes: Of the running one that keeps most of a payload.
-        stale: One has ended by its events, and its marks stand still.
+        running: Traces that take events.
+        payload_bytes: Largest payload prefix of the running traces.
+        stale: A trace ended by its events, and its marks still exist.
     """
 
     def __init__(self, node: str, cluster_map: Callable[[], ClusterMap], changed: Callable[[], None]) -> None:
@@ -165,7 +165,7 @@ class Tracer:
         self._changed = changed
         self._traces: dict[str, Trace] = {}
         self._topics: dict[bytes, str] = {}  # as texts
-        self._heard: dict[Origin, None] = {}  # of messages that traced clients published, as edges told
+        self._heard: dict[Origin, None] = {}  # of messages that traced clients published, as reported by edges
         self.utc_us: Callable[[], int] = lambda: 0
         self.running: list[Trace] = []
         self.payload_bytes = 0
@@ -174,25 +174,25 @@ class Tracer:
     # --- operators
 
     def begin(self, order: TraceOrder, now: float, actor: str = "") -> Trace:
-        """Begin a trace; one of the same name and pattern that runs goes on.
+        """Start a trace; a running one of the same name and pattern continues.
 
         Raises:
-            TraceRefused: Nothing has changed.
+            TraceRefused: It cannot start; the state is unchanged.
         """
         trace, known, makes_room = self._judged(order, now, actor)
         if known is not None:
             return known
         self._traces.pop(makes_room, None)
-        self._traces.pop(order.trace, None)  # the newest ones stand behind
+        self._traces.pop(order.trace, None)  # the newest are last
         self._traces[order.trace] = trace
         self._count()
         return trace
 
     def _judged(self, order: TraceOrder, now: float, actor: str = "") -> tuple[Trace, Trace | None, str]:
-        """Return a new trace, the same one if it runs, and the name of an ended one that makes room; changes nothing.
+        """Return a new trace, the same one if it runs, and the name of an ended one to replace; changes no state.
 
         Raises:
-            TraceRefused: It cannot begin.
+            TraceRefused: It cannot start.
         """
         self.step(now)
         trace = Trace(order, now, self.utc_us() // 1000, actor)
@@ -209,10 +209,10 @@ class Tracer:
         return trace, None, ended
 
     def stop(self, name: str, now: float) -> Trace:
-        """End a trace; one that has ended stays as it is.
+        """Stop a trace; one that has ended is unchanged.
 
         Raises:
-            TraceRefused: There is none of this name.
+            TraceRefused: No trace has this name.
         """
         self.step(now)
         trace = self._traces.get(name)
@@ -224,7 +224,7 @@ class Tracer:
         return trace
 
     def asked(self, now: float, role: str, message: StartTrace | StopTrace) -> QueryResult:
-        """Take an operator's message; ``role`` is the certificate's."""
+        """Process an operator's message; ``role`` is the certificate's."""
         role = lower_role(role, message.role)
         seen = QueryResult(message.request, map_epoch=self._map().epoch, at_ms=self.utc_us() // 1000)
         try:
@@ -245,7 +245,7 @@ class Tracer:
         return seen
 
     def ordered(self, now: float, order: OrderNode) -> NodeOrdered:
-        """Take an order that a router has judged and passed on."""
+        """Process an order that a router has checked and forwarded."""
         try:
             wanted = read_trace(order.subject.encode())
             if order.verb == "trace stop":
@@ -267,7 +267,7 @@ class Tracer:
     # --- other nodes
 
     def to_tell(self, now: float) -> list[RunningTrace]:
-        """Return what a node that starts, or begins to lead a partition, has to know of the traces that run."""
+        """Return the running traces for a node that starts, or that becomes primary of a partition."""
         return [
             RunningTrace(
                 trace.order,
@@ -280,7 +280,7 @@ class Tracer:
         ]
 
     def heard(self, now: float, told: RunningTrace) -> None:
-        """Begin a trace that runs everywhere, or know its messages again; what has ended here does not begin anew."""
+        """Start a cluster-wide trace, or add its origins; a trace that ended here does not start again."""
         self.step(now)
         order = told.running
         trace = self._traces.get(order.trace)
@@ -301,7 +301,7 @@ class Tracer:
     # --- time
 
     def step(self, now: float) -> None:
-        """End the traces whose time is over."""
+        """End the traces whose time has expired."""
         over = [trace for trace in self.running if now >= trace.until]
         for trace in over:
             trace.state = BY_TIME
@@ -309,7 +309,7 @@ class Tracer:
             self._count()
 
     def next_deadline(self) -> float:
-        """Return when ``step`` has something to do; infinity while nothing is traced."""
+        """Return when ``step`` has work; infinity without running traces."""
         return 0.0 if self.stale else min((trace.until for trace in self.running), default=float("inf"))
 
     def _count(self) -> None:
@@ -321,29 +321,29 @@ class Tracer:
             self._heard.clear()
         self._changed()
 
-    # --- what is traced
+    # --- matching
 
     def of_kind(self, *kinds: str) -> list[Trace]:
         """Return the running traces of some kinds."""
         return [trace for trace in self.running if trace.order.kind in kinds]
 
     def wants_client(self, client_id: str, address: str) -> bool:
-        """Return whether a connection is to be marked."""
+        """Return whether a connection must be marked."""
         return any(trace.is_about(client_id, address, "") for trace in self.of_kind(CLIENT, ADDRESS))
 
     def wants_topic(self, topic: str) -> bool:
-        """Return whether a topic's messages are to be marked."""
+        """Return whether a topic's messages must be marked."""
         return any(trace.names(topic) for trace in self.of_kind(TOPIC))
 
     def wants_origin(self, origin: Origin) -> bool:
-        """Return whether a message is traced by its origin, or by its publisher as an edge told."""
+        """Return whether a message is traced by its origin, or by its publisher as reported by an edge."""
         if origin in self._heard:
             return True
         found = self.of_kind(ORIGIN)
         return bool(found) and any(trace.names(origin_text(*origin, self._map())) for trace in found)
 
     def text(self, topic: bytes) -> str:
-        """Return a topic as a text; the last short ones are remembered."""
+        """Return a topic as text; short ones are cached."""
         text = self._topics.get(topic)
         if text is None:
             text = topic.decode("utf-8", "replace")
@@ -370,12 +370,12 @@ class Tracer:
         payload: bytes = b"",
         marked: bool = False,
     ) -> None:
-        """Add an event to the traces that it is about.
+        """Add an event to the matching traces.
 
         Args:
-            stage: As ``SeenTraceEvent`` has it, like most below.
+            stage: As in ``TraceEventRow``, like most below.
             origin: Of the message.
-            client_id: Whose message or copy it is.
+            client_id: Client of the message or copy.
             address: That client's.
             topic: Of the message.
             packet: Packet identifier.
@@ -386,7 +386,7 @@ class Tracer:
             reason: Of a refusal or a drop.
             detail: A few words.
             payload: Its first bytes.
-            marked: The message bears a mark: a trace of clients, which cannot know another node's, gets it as well.
+            marked: The message has a mark: it also goes to traces of clients, which may match on another node.
         """
         at_us = self.utc_us()
         short_id, short_topic = client_id, topic
@@ -419,14 +419,14 @@ class Tracer:
             if number >= trace.attention or at_us >= trace.second_ends:
                 trace.pace(at_us)
                 ended = ended or trace.state != RUNNING
-        if ended:  # what it marked is looked at in ``step``: this may be the middle of a message
+        if ended:  # its marks are updated in ``step``: a message may be half processed here
             self.running = [trace for trace in self.running if trace.state == RUNNING]
             self.stale = True
 
-    # --- looks
+    # --- queries
 
     def sources(self) -> dict[str, RowSource]:
-        """Return the looks at traces and at the events of one."""
+        """Return the row sources of traces and of the events of one."""
         return {
             "traces": RowSource(self._walk_traces, self._trace_columns(), lambda: len(self._traces)),
             "trace": RowSource(self._walk_events, self._event_columns(), newest=self._newest),
@@ -446,7 +446,7 @@ class Tracer:
 
     def _newest(self, ask: RowScan) -> int:
         trace = self._asked(ask)
-        return trace.number if trace.state == RUNNING else EVERY_NUMBER  # who waits for news hears that it is over
+        return trace.number if trace.state == RUNNING else EVERY_NUMBER  # a waiting query then sees the end
 
     def _walk_events(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
         trace = self._asked(ask)

@@ -1,4 +1,4 @@
-"""Patterns of traces: whom or what each kind names, and whether an event is about it.
+"""Patterns of traces: the meaning of each kind, and the match of an event.
 
 | kind | pattern | an event is about it by |
 |---|---|---|
@@ -32,22 +32,22 @@ __all__ = [
 ]
 
 CLIENT, TOPIC, ADDRESS, ORIGIN = KINDS = ("client", "topic", "address", "origin")
-BY_NODE = "by this node"  # detail of what an edge received of no client
-COPY_OF = "copy of "  # begins the detail of a shared group's copy, which has an origin of its own; that of its message
-PATTERN_MAX = 1_024  # characters, of one that does not mean itself
+BY_NODE = "by this node"  # detail of a message that an edge did not receive from a client
+COPY_OF = "copy of "  # prefix of the detail of a shared subscription's copy; the original's origin follows
+PATTERN_MAX = 1_024  # characters, of one with wildcards
 Origin = tuple[int, int, int]  # OriginKind, and its two numbers
 NO_ORIGIN: Origin = (0, 0, 0)
 
 
 class TraceRefused(ValueError):
-    """A trace that is not begun or stopped; the text is one line: what, where, what to do."""
+    """A trace was not started or stopped; the text is one line: fault, place, remedy."""
 
 
 def judge_of(kind: str, pattern: str) -> Callable[[str], bool]:
-    """Return what says whether a text (client ID, topic, address or origin) is what a trace is about.
+    """Return a predicate for the texts (client ID, topic, address or origin) of a trace.
 
     Raises:
-        TraceRefused: There is no such kind, or the pattern is none of it.
+        TraceRefused: The kind is unknown, or the pattern is malformed.
     """
     if kind not in KINDS:
         raise TraceRefused(f"no trace of kind {_line(kind)!r}: there are {', '.join(KINDS)}")

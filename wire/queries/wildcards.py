@@ -1,7 +1,7 @@
 """Patterns with ``*`` (any text) and ``?`` (any one character), matched in one pass over the text.
 
-No regular expression, and no way back: a pattern without ``?`` is a search for its pieces from left to right, and any
-other one is followed as a set of places in the pattern, all at once, as bits of one number.
+No regular expression and no backtracking. A pattern without ``?`` is a search for its pieces from left to right. Any
+other one is matched as a bit set of all possible positions in the pattern.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,12 @@ __all__ = ["is_literal", "matcher"]
 
 
 def is_literal(pattern: str) -> bool:
-    """Return whether a pattern means itself and nothing else."""
+    """Return whether a pattern has no wildcards."""
     return "*" not in pattern and "?" not in pattern
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what judges texts by a pattern."""
+    """Return a predicate that matches texts against a pattern."""
     if is_literal(pattern):
         return pattern.__eq__
     if "?" in pattern:
@@ -39,9 +39,9 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _places(pattern: str) -> Callable[[str], bool]:
-    """Return what follows all places of a pattern at once: bit n means that the first n signs are matched."""
+    """Return a predicate that tracks all positions of a pattern: bit n means that the first n signs are matched."""
     signs = ""
-    stays = 0  # places behind a "*", where any character leaves the place as it is
+    stays = 0  # positions after a "*", which any character leaves unchanged
     for sign in pattern:
         if sign == "*":
             stays |= 1 << len(signs)
