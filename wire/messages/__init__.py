@@ -2,10 +2,10 @@
 
 Owns: Each message with its tag, fields and ranges, and the codecs of all of them.
 
-Doors: ``control`` is the union of the control messages with its codec, ``batches`` the binary frames, ``replication``
-the copies' frames, ``cluster_map`` the map, ``hello`` the identities.
+Entry points: ``control`` is the union of the control messages with its codec, ``batches`` the binary frames,
+``replication`` the copies' frames, ``cluster_map`` the map, ``hello`` the identities.
 
-Always holds: Tags and layouts change only with the protocol version. No exception but ``Unreadable`` leaves a decoder.
+Always holds: Tags and layouts change only with the protocol version. Decoders raise only ``Unreadable``.
 
 May import: mqtt for topics, wire.decoding.
 """

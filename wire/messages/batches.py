@@ -1,8 +1,8 @@
-"""Binary payloads of the per-message frames: what they hold, written and read here for the tiers that are plain Python.
+"""Binary payloads of the frames with messages: their layout, and the codec of the tiers in plain Python.
 
-The edge's compiled loop writes and reads the same bytes with C integers (``edge/loop``); a golden test keeps the two
-equal. Everything is big endian. A payload is a sequence of records of one kind, in order; nothing but the record's own
-fields separates them. Decision: docs/adr/0005-wire-format.md, origins: docs/protocol.md rule 4.7.
+The edge's compiled loop writes and reads the same bytes with C integers (``edge/loop``); a golden test compares the
+two. Integers are big endian. A payload is a sequence of records of one kind, in order, separated only by the record's
+own fields. Decision: docs/adr/0005-wire-format.md, origins: docs/protocol.md rule 4.7.
 
 PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of two types:
 
@@ -14,17 +14,20 @@ PUBLISH (edge to edge, edge to storage, storage to edge for wills), records of t
          (u16 partition, u32 partition_epoch) each | topic | properties | payload
 
          flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 shared pick (``share`` follows the partitions), bit 4 owner,
-                bit 5 traced: what becomes of it is told to the traces of the nodes on its way.
+                bit 5 traced: the nodes on its way record its events in their traces.
          version: 5 when ``properties`` holds an MQTT 5 property block (without its length, without Topic Alias and
          Message Expiry Interval), 4 when empty. expiry_s: seconds left, NO_EXPIRY for none.
          tag: the sender's counter for this message; acknowledgements name it. 0 at QoS 0: not acknowledged.
          origin kind 0: (sending edge's incarnation, tag); 1: (session number, inbound counter); 2: will
          (partition << 32 | partition_epoch, number). (session, owner_epoch): the publisher's, 0 where it has none.
-         partition_epoch: of the sender's map. A primary takes no message that was meant for an earlier time of its; one
-         that was meant for a later epoch waits for its map.
+                 partition_epoch: of the sender's map. A primary refuses a message that was sent to it in an earlier
+                 epoch; one
+                 for a later epoch waits for its map.
          share: u16 length + "share name/filter" follow the partitions when bit 3 is set, else absent.
-         owner: u16 length + the publisher's user + u64 policy_epoch of its making + u64 retained topics that it may
-         have in all partitions (0: as many as anybody) + u64 bytes of their payloads (0: likewise) follow these when
+                 owner: u16 length + the publisher's user + u64 policy_epoch of its creation + u64 maximum of its
+                 retained
+                 topics in all partitions (0: the common limit) + u64 bytes of their payloads (0: likewise) follow these
+                 when
          bit 4 is set; only in the copy for the partition that retains the topic.
 
 PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per finished partition of a message.
@@ -33,8 +36,8 @@ PUBLISH_ACK (storage to edge):  u64 tag | u16 partition | u8 reason code, per fi
 PUSH (storage to edge):
     u64 session | u64 owner_epoch | u32 partition_epoch | u64 session_seq | u16 packet identifier | u8 flags |
     u32 expiry_s | u16 topic bytes | u32 property bytes | u32 payload bytes | topic | properties | payload
-    partition_epoch: since which the sender has been the primary without a break. All that it pushes meanwhile is good,
-    in whatever order it comes; what a former primary pushed is not.
+        partition_epoch: from which on the sender has been the primary without a break. All pushes since then are valid,
+        in any order; those of a former primary are not.
     flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 DUP, bit 4: PUBREL only (no topic, properties, payload),
     bit 5: traced.
     properties: MQTT 5 block without length (subscription identifiers included), empty towards 3.1.1 readers too.
@@ -76,7 +79,7 @@ __all__ = [
 ]
 
 NO_EXPIRY = 0xFFFFFFFF
-PLACE_BYTES = 4_096  # that a partition keeps in about the time in which a short message is taken
+PLACE_BYTES = 4_096  # stored by a partition in about the time of receiving a short message
 FLAG_RETAIN = 0x04
 FLAG_SHARE = 0x08
 FLAG_OWNER = 0x10
@@ -94,7 +97,7 @@ _PLACE = struct.Struct(">HI")
 _ACK = struct.Struct(">QHB")
 _OWNER = struct.Struct(
     ">QQQ"
-)  # behind a user's name; passed over by edge/loop/records.py and storage/messages/fast_path_publish.py
+)  # follows a user's name; skipped by edge/loop/records.py and storage/messages/fast_path_publish.py
 _PUSH = struct.Struct(">QQIQHBIHII")
 _PUSH_ACK = struct.Struct(">QQIQBB")
 _PUBACK = b"\x04"
@@ -117,7 +120,7 @@ class PublishRun(msgspec.Struct, gc=False):
 
 
 class PublishMessage(msgspec.Struct, gc=False):
-    """One message on its way to the delivery nodes that its resolution named."""
+    """One message on its way to the destinations of its route."""
 
     tag: int
     topic: bytes
@@ -133,11 +136,11 @@ class PublishMessage(msgspec.Struct, gc=False):
     session: int = 0
     owner_epoch: int = 0
     partitions: tuple[int, ...] = ()
-    share: bytes = b""  # "share name/topic filter" of the group this copy is a pick of
+    share: bytes = b""  # "share name/topic filter" of the shared subscription that this copy was picked for
     epochs: tuple[int, ...] = ()  # partition_epoch of each partition, as the sender's map has it
     owner: bytes = b""  # the publisher's user, only towards the partition that retains the topic
     owner_made: int = 0
-    owner_max: int = 0  # retained topics that this user may have in all partitions; 0: the partition's own bound
+    owner_max: int = 0  # retained topics allowed for this user in all partitions; 0: the partition's own bound
     owner_bytes_max: int = 0  # of their payloads, likewise; 0: none
     traced: bool = False
 
@@ -170,7 +173,7 @@ class Push(msgspec.Struct, gc=False):
 
 
 class PushAck(msgspec.Struct, gc=False):
-    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7) for what was really written to it."""
+    """The client's PUBACK (4), PUBREC (5) or PUBCOMP (7) for a packet that was written to it."""
 
     session: int
     owner_epoch: int
@@ -185,17 +188,17 @@ def encode_run(run: PublishRun) -> bytes:
     return _RUN.pack(RUN_TYPE, run.version, 0, len(run.topic), len(run.packets)) + run.topic + run.packets
 
 
-# Whose a message is that an operator has an edge publish: nobody's of the rules, so what is retained stays.
+# Owner of a message that an operator publishes: no user's rules apply, so its retained message stays.
 OPERATOR_OWNER, OPERATOR_MADE = b"$operator", (1 << 64) - 1
 
 
 def encode_owner(owner: bytes, made: int, topics_max: int = 0, bytes_max: int = 0) -> bytes:
-    """Return the part of a MSG record that says whose it is; b"" for nobody.
+    """Return the owner part of a MSG record; b"" without an owner.
 
     Args:
         owner: The publisher's user.
-        made: Policy epoch at which that user was made.
-        topics_max: Retained topics that it may have in all partitions, 0 for the partition's own bound.
+        made: Policy epoch at which that user was created.
+        topics_max: Maximum of its retained topics in all partitions, 0 for the partition's own bound.
         bytes_max: Bytes of their payloads, likewise; 0 for none.
     """
     return struct.pack(">H", len(owner)) + owner + _OWNER.pack(made, topics_max, bytes_max) if owner else b""
@@ -238,10 +241,10 @@ def encode_message(message: PublishMessage) -> bytes:
 
 
 def decode_publish(data: bytes) -> list[PublishRun | PublishMessage]:
-    """Return the records of a PUBLISH payload in order: all of them can be read, or none is.
+    """Return the records of a PUBLISH payload in order: all of them or none.
 
     Raises:
-        Unreadable: The payload ends inside a record, or a record is none.
+        Unreadable: The payload ends inside a record, or a record is malformed.
     """
     return _read_publish(data)
 
@@ -314,7 +317,7 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
     topic = data[offset:topic_end]
     if not topic or b"\0" in topic or flags & 0x03 == 0x03:
         raise ValueError("a message without a topic, or of no QoS")
-    if not (topic.isascii() and share.isascii() and owner.isascii()):  # whoever takes it makes text of them
+    if not (topic.isascii() and share.isascii() and owner.isascii()):  # receivers decode them
         topic.decode(), share.decode(), owner.decode()
     message = PublishMessage(
         tag,
@@ -343,10 +346,10 @@ def _decode_message(data: bytes, offset: int) -> tuple[PublishMessage, int]:
 
 
 def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
-    """Return where the records of a PUBLISH payload end that name ``most`` partitions, and how many those name.
+    """Return the end of the records of a PUBLISH payload with ``most`` partitions, and the number of these partitions.
 
-    A record counts one at least, and a long one several times: each partition keeps what it carries. The last of them
-    may name more; what is no record reaches to the end.
+    Each record counts at least once, and a long one several times, because each partition stores it. The last record
+    may exceed the limit; a malformed rest counts to the end.
     """
     places, end = 0, len(data)
     while offset < end and places < most:
@@ -370,14 +373,14 @@ def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
 
 
 def push_ack_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
-    """Return where ``most`` records of a PUSH_ACK payload end, and how many there are; a cut one reaches to the end."""
+    """Return the end of ``most`` records of a PUSH_ACK payload, and their number; an incomplete one counts to the end."""
     left = -(-(len(data) - offset) // _PUSH_ACK.size)
     count = min(left, most)
     return min(offset + count * _PUSH_ACK.size, len(data)), count
 
 
 def only_pubacks(data: bytes) -> bool:
-    """Return whether a PUSH_ACK payload holds whole records of PUBACK and nothing else."""
+    """Return whether a PUSH_ACK payload has only complete records of PUBACK."""
     types = data[_PUSH_ACK.size - 2 :: _PUSH_ACK.size]
     return len(data) == len(types) * _PUSH_ACK.size and types == _PUBACK * len(types)
 

@@ -1,4 +1,4 @@
-"""Rows of looks about clients and sessions. A field that is None is not known at the node that answers.
+"""Rows of queries about clients and sessions. A field is None if the answering node does not know it.
 
 Times are UTC in milliseconds by the clock of the node that answers, and durations are seconds.
 """
@@ -29,18 +29,18 @@ class ClientRow(msgspec.Struct, omit_defaults=True):
     state: str | None = None  # phase of the connection: "open", "opening", ...
     node: str | None = None
     proto: str | None = None  # "3.1", "3.1.1", "5.0"
-    address: str | None = None  # ip:port, behind a balancer as it says
+    address: str | None = None  # ip:port, behind a balancer the reported one
     listener: str | None = None
     keep_alive_s: int | None = None
     expiry_s: int | None = None
     connected_at_ms: int | None = None
-    inflight: int | None = None  # QoS 1 and 2 packets towards it that it has not acknowledged
-    queued: int | None = None  # messages that wait in this edge for an ephemeral session; of a durable one: its session
+    inflight: int | None = None  # unacknowledged QoS 1 and 2 packets to it
+    queued: int | None = None  # messages queued at this edge for an ephemeral session; of a durable one: its session
     oldest_s: float | None = None  # of those
     number: int | None = None  # of the connection, never used again in one incarnation
     clean_start: bool | None = None
     subscriptions: int | None = None  # of an ephemeral session; of a durable one: its session
-    receive_maximum: int | None = None  # that it announced, at most that of its user, roles and listener
+    receive_maximum: int | None = None  # as announced, limited by its user, roles and listener
     dropped: int | None = None
     rtt_p99_ms: float | None = None  # written to acknowledged, of one packet at a time: a bound, by powers of two
     partition: int | None = None
@@ -52,31 +52,31 @@ class ClientRow(msgspec.Struct, omit_defaults=True):
 
 
 class ClientDetail(ClientRow, omit_defaults=True):
-    """One connection with all that may keep a message from it, or of it."""
+    """One connection with all state that can delay or stop its messages."""
 
-    window: int | None = None  # QoS 1 and 2 packets that may be under way to it
+    window: int | None = None  # QoS 1 and 2 packets that may be in flight to it
     window_max: int | None = None  # edge.outbound_window_max
     unsent_bytes_max: int | None = None  # edge.output_buffer_bytes_max: above it publishers wait, and QoS 0 is dropped
-    unsent_since_ms: int | None = None  # since when it is above that bound
+    unsent_since_ms: int | None = None  # start of exceeding that bound
     lagging: bool | None = None  # QoS 0 towards it is dropped now
     oldest_packet: int | None = None  # packet identifier of the oldest unacknowledged packet
     window_full_since_ms: int | None = None
-    retained_reads: int | None = None  # under way for it: live messages wait for their copies
+    retained_reads: int | None = None  # running for it: live messages wait for their copies
     held_messages: int | None = None
-    retained_left_s: float | None = None  # so long live messages wait for them at most
-    unfinished: int | None = None  # its own QoS 1 and 2 PUBLISH that are not answered
+    retained_left_s: float | None = None  # maximum remaining wait of live messages
+    unfinished: int | None = None  # its own unanswered QoS 1 and 2 PUBLISH packets
     unfinished_max: int | None = None
     unfinished_packets: list[int] | None = None  # the first of them
-    paused: list[str] | None = None  # why its packets are not read: "rate", "quota", "slow_subscriber", ...
-    waits_for: list[str] | None = None  # client IDs of the slow subscribers that it waits for
-    fenced: bool | None = None  # this edge has no lease: nothing is delivered
+    paused: list[str] | None = None  # reasons why its packets are not read: "rate", "quota", "slow_subscriber", ...
+    waits_for: list[str] | None = None  # client IDs of slow subscribers that pause it
+    fenced: bool | None = None  # this edge has no lease and delivers no messages
     fenced_s: float | None = None  # since the lease ended
     drain: bool | None = None
     heard_at_ms: int | None = None
-    ends_at_ms: int | None = None  # by its keep-alive, if it stays silent
+    ends_at_ms: int | None = None  # end of its keep-alive time
     will_topic: str | None = None
     maximum_packet_size: int | None = None
-    may_receive: bool | None = None  # the topic that the question names
+    may_receive: bool | None = None  # the topic of the query
     filters: list[str] | None = None  # of an ephemeral session, the first ones
     tls: str | None = None  # version and cipher
     traced: list[str] | None = None  # names of the traces that mark it
@@ -88,10 +88,10 @@ class SessionSummaryRow(msgspec.Struct, omit_defaults=True):
     client_id: str | None = None
     online: bool | None = None
     node: str | None = None  # edge of the connection
-    queued: int | None = None  # entries that the client has not finished
+    queued: int | None = None  # unfinished entries
     bytes: int | None = None
     oldest_s: float | None = None
-    oldest_lower_bound: bool | None = None  # the oldest entry has no time of arrival: it is at least that old
+    oldest_lower_bound: bool | None = None  # the oldest entry has no time of arrival: its age is a lower bound
     expires_in_s: int | None = None  # -1: never, or not while it is connected
     durable: bool | None = None
     session: int | None = None
@@ -110,12 +110,12 @@ class SessionSummaryRow(msgspec.Struct, omit_defaults=True):
 
 
 class SessionDetail(SessionSummaryRow, omit_defaults=True):
-    """One session with all that may keep its queue from moving."""
+    """One session with all state that can block its queue."""
 
     window: int | None = None
     out: int | None = None  # of the window, taken
     out_bytes: int | None = None
-    unsent: int | None = None  # have their identifier and wait for room in the window
+    unsent: int | None = None  # have an identifier and wait for the window
     head_seq: int | None = None
     head_packet: int | None = None
     head_topic: str | None = None
@@ -124,14 +124,14 @@ class SessionDetail(SessionSummaryRow, omit_defaults=True):
     queue_bytes_max: int | None = None
     retained_reads: int | None = None
     holds: bool | None = None  # live messages wait for retained copies
-    retained_left_s: float | None = None  # so long at most
-    waiting_s: float | None = None  # age of the oldest entry that waits for room in the window
-    opening: bool | None = None  # a CONNECT of it waits for the end of the connection before it
+    retained_left_s: float | None = None  # maximum remaining wait
+    waiting_s: float | None = None  # age of the oldest entry that waits for the window
+    opening: bool | None = None  # a CONNECT waits for the end of the former connection
     away_since_s: float | None = None
     behind_commit: bool | None = None  # pushes wait for the commit of an operation
     will_topic: str | None = None
     will_delay_s: int | None = None
-    inbound: int | None = None  # QoS 2 messages that it has not released
+    inbound: int | None = None  # unreleased QoS 2 messages of the client
     in_sync: int | None = None  # copies of its partition
     acknowledges: bool | None = None  # enough copies are in sync
 
@@ -156,7 +156,7 @@ class QueuedMessageRow(msgspec.Struct, omit_defaults=True):
 
 
 class InFlightRow(msgspec.Struct, omit_defaults=True):
-    """A QoS 1 or 2 message under way to a client, or from it."""
+    """A QoS 1 or 2 message in flight to a client or from it."""
 
     client_id: str | None = None
     direction: str | None = None  # "to": towards the client; "from": published by it
@@ -167,7 +167,7 @@ class InFlightRow(msgspec.Struct, omit_defaults=True):
     topic: str | None = None
     origin: str | None = None
     age_s: float | None = None
-    waits_for: list[str] | None = None  # of its own: destinations that have not acknowledged
+    waits_for: list[str] | None = None  # of its own: unacknowledged destinations
 
 
 class SubscriptionListRow(msgspec.Struct, omit_defaults=True):
@@ -185,7 +185,7 @@ class SubscriptionListRow(msgspec.Struct, omit_defaults=True):
     durable: bool | None = None
     partition: int | None = None
     session: int | None = None
-    partial: bool | None = None  # granted in part: each message is judged
+    partial: bool | None = None  # granted in part: each message is authorized
     since_ms: int | None = None  # None: it is in a row of an older version
 
 
@@ -201,4 +201,4 @@ class ListenerRow(msgspec.Struct, omit_defaults=True):
     node: str | None = None
     tls: bool | None = None
     client_certificates: bool | None = None  # every client must have one
-    anonymous: bool | None = None  # a client without a name is taken
+    anonymous: bool | None = None  # clients without credentials are accepted

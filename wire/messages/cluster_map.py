@@ -1,8 +1,8 @@
-"""The ClusterMap as every node reads it: who is who, who owns what, at which epoch; and placement as pure functions.
+"""The ClusterMap of every node: nodes, owners and epochs; and placement as pure functions.
 
 The routers change it by committed commands (``router/map/machine.py``); every other node follows it as a stream of
-``MapPage`` and ``MapStep``. Placement is a table with epochs: a lookup is one hash and one list index, and
-the hash is CRC-32 so that Spark, SQL or a ten-line script can check it. Decision: docs/adr/0003.
+``MapPage`` and ``MapStep``. Placement is a table with epochs: a lookup is one hash and one list index. The hash is
+CRC-32, so that Spark, SQL or a short script can verify it. Decision: docs/adr/0003.
 """
 
 from typing import Annotated, TypeAlias
@@ -48,11 +48,11 @@ __all__ = [
     "partition_of",
 ]
 
-HASH_NAME = "crc32/ISO-HDLC of utf-8, modulo"  # stands in the map and in every manifest
+HASH_NAME = "crc32/ISO-HDLC of utf-8, modulo"  # part of the map and of every manifest
 
 
 LISTENERS_MAX = 64  # of one edge
-COPIES_MAX = 64  # of one partition, those that come and those that go included
+COPIES_MAX = 64  # of one partition, joining and leaving ones included
 DELEGATIONS_MAX = 4096
 Copies: TypeAlias = Annotated[tuple[NodeName, ...], Meta(max_length=COPIES_MAX)]
 CopiesWanted: TypeAlias = Annotated[int, Meta(ge=1, le=COPIES_MAX)]
@@ -85,7 +85,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
     weight: Weight = 1
     state: Word = NodeState.JOINING
     admin_state: Word = ""  # "draining" while an operator empties the node
-    fence_close_s: Duration = 0.0  # for which an edge may serve its own clients behind the end of its lease
+    fence_close_s: Duration = 0.0  # for which an edge may serve its own clients after the end of its lease
 
     @property
     def alive(self) -> bool:
@@ -94,7 +94,7 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
     @property
     def stops(self) -> bool:
-        """True once this incarnation asked to be relieved of its roles: it acts until it leaves, with no new ones."""
+        """True once this incarnation is draining: it acts until it leaves, without new roles."""
         return self.state == NodeState.DRAINING
 
 
@@ -130,7 +130,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class MapDelta(msgspec.Struct, frozen=True, tag="MapDelta"):
-    """Changes of one committed step: from epoch - 1 to epoch. ``before`` is the digest of the map that it changes."""
+    """Changes of one committed step: from epoch - 1 to epoch. ``before`` is the digest of the map before the step."""
 
     epoch: Counted
     nodes: Annotated[tuple[NodeEntry, ...], Meta(max_length=NODES_MAX)] = ()
@@ -156,14 +156,14 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
     base_shards: ShardNumber = 0  # S; shards from here up are pinned prefixes
     hash_name: Detail = HASH_NAME
     cluster_id: ClusterId = ""  # random, made at the bootstrap: two clusters may have one name
-    digest: Digest = b""  # stands for all steps so far (``digests.py``)
+    digest: Digest = b""  # covers all steps so far (``digests.py``)
 
     def apply(self, delta: MapDelta) -> None:
         """Move to ``delta.epoch``.
 
         Raises:
-            ValueError: If the delta does not follow this epoch or this state, or names what this map does not have;
-                nothing changed.
+            ValueError: If the delta does not follow this epoch or this state, or refers to unknown entries; the map is
+                unchanged.
         """
         if delta.epoch != self.epoch + 1:
             raise ValueError(f"delta to epoch {delta.epoch} does not follow epoch {self.epoch}")
@@ -191,11 +191,11 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
         self.epoch, self.digest = delta.epoch, digest_of(_encoder.encode(delta))
 
     def begin(self) -> None:
-        """Take the digest of a first state, which no step has made."""
+        """Set the digest of a first state, which no step has made."""
         self.digest = digest_of(_encoder.encode(self))
 
     def is_alive(self, node: str, incarnation: int) -> bool:
-        """True if the map lists this very incarnation as one that may act."""
+        """True if the map lists this incarnation as one that may act."""
         entry = self.nodes.get(node)
         return entry is not None and entry.incarnation == incarnation and entry.state in _ALIVE
 
@@ -205,16 +205,16 @@ class ClusterMap(msgspec.Struct, tag="ClusterMap"):
         return entry is not None and entry.alive
 
     def stays(self, node: str) -> bool:
-        """True if a node may act and does not stop: only such a one takes over what another node gives up."""
+        """True if a node may act and does not stop: only such a node takes over roles."""
         entry = self.nodes.get(node)
         return entry is not None and entry.alive and not entry.stops
 
     def live_in_sync(self, placement: PartitionEntry) -> list[str]:
-        """Return the replicas in sync that live: where too few do, the dead are listed too."""
+        """Return the live replicas in sync."""
         return [name for name in placement.in_sync if self.has_live(name)]
 
     def under_replicated(self) -> int:
-        """Return how many partitions have fewer live copies in sync than the cluster wants."""
+        """Return the number of partitions with fewer live copies in sync than required."""
         alive = {name for name, entry in self.nodes.items() if entry.alive}
         return sum(len(alive.intersection(placement.in_sync)) < self.replicas for placement in self.partitions)
 

@@ -92,8 +92,8 @@ __all__ = [
     "join_controls",
 ]
 
-CONTROLS_MAX = 24  # messages of a CONTROLS frame: a storage node takes some 2 ms for as many CONNECTs at worst
-CONTROLS_BYTES = 64 * 1024  # beyond it the next message begins another frame; one alone has a CONTROL frame
+CONTROLS_MAX = 24  # messages of a CONTROLS frame: a storage node needs at most about 2 ms for as many CONNECTs
+CONTROLS_BYTES = 64 * 1024  # beyond it the next message starts another frame; a single one has a CONTROL frame
 
 
 Control = (
@@ -182,7 +182,7 @@ _ARRAY = struct.Struct(">BH")  # msgpack's array of 16 bits
 _ARRAY_16 = 0xDC
 _array_decoder = msgspec.msgpack.Decoder(Annotated[list[Control], msgspec.Meta(min_length=1, max_length=CONTROLS_MAX)])
 
-# Returns the messages of a CONTROLS frame, in their order. Raises Unreadable likewise, for all if one cannot be read.
+# Returns the messages of a CONTROLS frame, in their order. Raises Unreadable likewise, for all if one is malformed.
 decode_controls: Callable[[Payload], list[Control]] = strictly(_array_decoder.decode, "CONTROLS")
 
 
@@ -193,7 +193,7 @@ def join_controls(payloads: Sequence[bytes]) -> bytes:
 
 
 def count_of_controls(payload: Payload) -> int:
-    """Return how many messages or records a frame has, unread: the most it may have where it says nothing credible."""
+    """Return the number of messages or records of a frame without decoding it: the maximum if its count is implausible."""
     if len(payload) < _ARRAY.size:
         return CONTROLS_MAX
     form, count = _ARRAY.unpack_from(payload)

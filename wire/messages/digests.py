@@ -1,9 +1,9 @@
 """Digests of the map and of the policy: two nodes with one epoch and one digest followed the same steps.
 
-Every step carries the digest of the state before it; the digest behind it is that of the step's own bytes, so it stands
-for all steps since the first state and costs as much as the step, whatever the size of the state. It tells apart two
-histories under one epoch (a forged step, a log restored from a backup); it is no proof against a router of the group,
-which writes the history. Rules: docs/protocol.md section 2.
+Every step carries the digest of the state before it. The digest after a step is computed from the step's own bytes: it
+covers all steps since the first state, and costs as much as the step, whatever the size of the state. It detects two
+histories under one epoch (a forged step, a log restored from a backup). It proves nothing against a router of the
+group, which writes the history. Rules: docs/protocol.md section 2.
 """
 
 import enum
@@ -13,11 +13,11 @@ from hashlib import blake2b
 __all__ = ["DIGEST_BYTES", "EPOCHS_KEPT", "DigestLog", "Verdict", "digest_of"]
 
 DIGEST_BYTES = 16
-EPOCHS_KEPT = 4_096  # steps that a follower may be behind and still be judged
+EPOCHS_KEPT = 4_096  # steps that a follower may lag and still be compared
 
 
 def digest_of(data: bytes) -> bytes:
-    """Return the digest behind a step, or of a first state."""
+    """Return the digest after a step, or of a first state."""
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
@@ -31,7 +31,7 @@ class Verdict(enum.Enum):
 
     @property
     def contradicts(self) -> bool:
-        """Whether no steps of this log lead there."""
+        """Whether no steps of this log lead to the compared state."""
         return self in (Verdict.AHEAD, Verdict.OTHER)
 
 
@@ -43,23 +43,23 @@ class DigestLog:
         self.begin(0, b"")
 
     def begin(self, epoch: int, digest: bytes) -> None:
-        """Begin with a state whose steps are not known."""
+        """Start with a state whose steps are unknown."""
         self._digests.clear()
         self.note(epoch, digest)
 
     def note(self, epoch: int, digest: bytes) -> None:
-        """Note the state behind a step."""
+        """Add the state after a step."""
         self._digests[epoch] = digest
         self._newest = epoch
         if len(self._digests) > EPOCHS_KEPT:
             self._digests.popitem(last=False)
 
     def digest(self, epoch: int) -> bytes:
-        """Return the digest of an epoch; empty if it is not remembered."""
+        """Return the digest of an epoch; empty if it is not stored."""
         return self._digests.get(epoch, b"")
 
     def verdict(self, epoch: int, digest: bytes) -> Verdict:
-        """Judge a state that a node says it acts by; one without a digest has not read anything yet."""
+        """Compare a node's state with the log; a state without a digest has not been read yet."""
         if not digest and not epoch:
             return Verdict.FITS
         if epoch > self._newest:

@@ -1,6 +1,6 @@
-"""Control messages about filters of stored sessions whose clients are away: an edge reads, judges and removes them.
+"""Control messages about filters of stored sessions without a connection: an edge reads, authorizes and removes them.
 
-A partition judges no right. Decision: docs/adr/0131-filters-of-the-absent.md.
+A partition does not authorize. Decision: docs/adr/0131-filters-of-the-absent.md.
 """
 
 from typing import Annotated
@@ -32,11 +32,11 @@ __all__ = [
     "RevokeDisconnected",
 ]
 
-AWAY_USERS_MAX = 64  # named in one question; of more, all users are asked for
+AWAY_USERS_MAX = 64  # in one request; for more users, all are requested
 
 
 class HeldFilter(msgspec.Struct, array_like=True):
-    """A filter that a session has; $share included."""
+    """A filter of a session; $share included."""
 
     topic_filter: TopicText
     qos: Qos = 0
@@ -46,7 +46,7 @@ class DisconnectedSession(msgspec.Struct, array_like=True):
     """A stored session without a connection, and some of its filters."""
 
     session: U64
-    owner_epoch: U64  # the next CONNECT raises it, and judges its filters itself
+    owner_epoch: U64  # the next CONNECT raises it and authorizes its filters
     client_id: ClientId
     owner: UserText
     owner_made: Counted
@@ -54,14 +54,14 @@ class DisconnectedSession(msgspec.Struct, array_like=True):
 
 
 class ListDisconnected(ControlMessage, tag="ListAway"):
-    """Edge to a partition: which filters have sessions of the cluster's users whose clients are away?"""
+    """Edge to a partition: list the filters of disconnected sessions of the cluster's users."""
 
     request: U64
     partition: PartitionNumber
     partition_epoch: Epoch
-    first: U64 = 0  # session; those of lower numbers were told
-    skip: U32 = 0  # of the filters which that one had at its first page
-    users: Annotated[list[UserText], Meta(max_length=AWAY_USERS_MAX)] = []  # only theirs; none: everybody's
+    first: U64 = 0  # session; lower numbers were listed before
+    skip: U32 = 0  # filters of that session listed before
+    users: Annotated[list[UserText], Meta(max_length=AWAY_USERS_MAX)] = []  # only these users; empty: all
 
 
 class DisconnectedListed(ControlMessage, tag="AwayListed"):
@@ -74,7 +74,7 @@ class DisconnectedListed(ControlMessage, tag="AwayListed"):
 
 
 class RevokeDisconnected(ControlMessage, tag="RevokeAway"):
-    """Edge to a partition: the owner of this session may not have these filters any more; void once it connects."""
+    """Edge to a partition: the owner of this session lost the right to these filters; void once it connects."""
 
     request: U64
     partition: PartitionNumber

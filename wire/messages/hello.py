@@ -1,9 +1,9 @@
-"""The other end of a link: identities and the HELLO frame. It is judged in ``wire/links/admission.py``.
+"""The other end of a link: identities and the HELLO frame. ``wire/links/admission.py`` checks them.
 
-The dialling side writes its HELLO at once; the accepting side reads it, then answers with its own, so that each can
-say how many frames of the other's incarnation it has taken (what that is for: ``wire/links/link.py``). Pure logic;
-sockets are in ``wire/links/hub.py`` and in the edge's loop, certificates in ``wire/links/tls.py``.
-Source: docs/adr/0005-wire-format.md.
+The dialling side writes its HELLO at once. The accepting side reads it, then answers with its own, so that each can
+state how many frames of the other's incarnation it has taken (used in ``wire/links/link.py``). Pure logic; sockets are
+in ``wire/links/hub.py`` and in the edge's loop, certificates in ``wire/links/tls.py``. Source:
+docs/adr/0005-wire-format.md.
 """
 
 from collections.abc import Callable
@@ -40,18 +40,18 @@ __all__ = [
 TIER_EDGE = "edge"
 TIER_STORAGE = "storage"
 TIER_ROUTER = "router"
-TIER_GATEWAY = "gateway"  # follows the map of the routers; nobody dials it, and the map does not name it
-TIER_OPERATOR = "operator"  # the command line; dials routers, sends CONTROL and nothing else
+TIER_GATEWAY = "gateway"  # follows the map of the routers; never dialled, and not in the map
+TIER_OPERATOR = "operator"  # the command line; dials routers, sends only CONTROL
 OPERATOR_ROLES = ("viewer", "operator", "admin")  # in certificates of operators, in the place of a node's tier
 
-# The lower rank dials the higher: an edge needs no reachable port for its own cluster's sake.
+# The lower rank dials the higher: an edge needs no port for its cluster.
 DIAL_RANK = {TIER_OPERATOR: -1, TIER_GATEWAY: -1, TIER_EDGE: 0, TIER_STORAGE: 1, TIER_ROUTER: 2}
-NUMBERS_BITS = 20  # of what an incarnation numbers in a millisecond, in which an incarnation grows by one at least
-HELLO_BYTES_MAX = 4096  # names and an address; anything longer is not one of us
+NUMBERS_BITS = 20  # for the numbers that an incarnation uses per millisecond; incarnations differ by at least one
+HELLO_BYTES_MAX = 4096  # names and an address; a longer frame is not a HELLO
 
 
 class OtherVersion(Unreadable):
-    """The peer speaks another version of the link protocol; it is answered with our HELLO, which lets it say so too."""
+    """The peer uses another version of the link protocol; it gets our HELLO, so that it can report that too."""
 
     def __init__(self, peer: str, version: int) -> None:
         super().__init__(f"{peer} speaks link protocol version {version}, this node {PROTOCOL_VERSION}")
@@ -73,19 +73,19 @@ class PeerKey(NamedTuple):
 
 
 def first_number(incarnation: int) -> int:
-    """Return where an incarnation begins to number its questions and messages: above all those of former ones.
+    """Return the first number of an incarnation's requests and messages: above all numbers of former incarnations.
 
-    What one incarnation asked may be answered to the next one, over whose link everything for that node leaves.
+    An answer to a former incarnation may arrive at the next one, because both use the node's current link.
     """
     return incarnation << NUMBERS_BITS
 
 
 class NodeIdentity(NamedTuple):
-    """Facts that a node tells about itself in HELLO.
+    """Facts about a node in its HELLO.
 
-    ``incarnation`` grows with every start of the node: a lower one than the last seen is refused.
-    ``address`` is where others dial it, ``host:port``; empty for who listens nowhere.
-    ``cluster_id`` is of the cluster that it belongs to; empty until it has read a map.
+    ``incarnation`` grows with every start of the node: a lower one than the last seen is refused. ``address`` is where
+    others dial it, ``host:port``; empty if it does not listen. ``cluster_id`` identifies its cluster; empty before its
+    first map.
     """
 
     cluster: str
@@ -103,11 +103,11 @@ class LinkHello(msgspec.Struct, frozen=True):
     cluster: SomeNode
     node: SomeNode
     tier: Word
-    incarnation: U64  # of an operator finer than of a node
-    peer_incarnation: Incarnation = 0  # whose frames ``taken`` counts; 0: I know of no incarnation of yours
+    incarnation: U64  # an operator's has a finer unit than a node's
+    peer_incarnation: Incarnation = 0  # incarnation of ``taken``; 0: none is known
     taken: U64 = 0  # highest frame number taken from that incarnation
     address: Address = ""
-    cluster_id: ClusterId = ""  # of the sender; "": it has read no map yet
+    cluster_id: ClusterId = ""  # of the sender; "" before its first map
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -144,8 +144,8 @@ def decode_hello(payload: Payload) -> LinkHello:
     """Return the HELLO of a frame's payload.
 
     Raises:
-        Unreadable: It is none, or a value is out of its range.
-        OtherVersion: It cannot be read, for it is one of another protocol version.
+        Unreadable: It is malformed, or a value is out of its range.
+        OtherVersion: It is of another protocol version.
     """
     try:
         return _read_hello(payload)
@@ -157,17 +157,17 @@ def decode_hello(payload: Payload) -> LinkHello:
 
 
 class HelloReader:
-    """Cuts the HELLO off the front of a byte stream, however it was split; the rest belongs to the link."""
+    """Cuts the HELLO off the front of a byte stream, split anywhere; the rest belongs to the link."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self.rest = b""
 
     def receive(self, data: bytes) -> LinkHello | None:
-        """Return the HELLO once it is whole, None before; bytes after it are in ``rest``.
+        """Return the HELLO once it is complete, None before; bytes after it are in ``rest``.
 
         Raises:
-            LinkError: This is no HELLO, or one of another protocol version.
+            LinkError: The bytes are not a HELLO, or one of another protocol version.
         """
         self._buffer += data
         if len(self._buffer) < HEADER_BYTES:
@@ -186,7 +186,7 @@ class HelloReader:
 
 
 def dials(tier: str, node: str, peer_tier: str, peer_node: str) -> bool:
-    """Whether (tier, node) is the one of the two that dials: exactly one of each pair does."""
+    """Whether (tier, node) dials (peer_tier, peer_node): exactly one of each pair does."""
     rank, peer_rank = DIAL_RANK[tier], DIAL_RANK[peer_tier]
     if rank != peer_rank:
         return rank < peer_rank

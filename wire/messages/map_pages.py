@@ -1,9 +1,9 @@
-"""The whole map in pages: cut by a router, asked for one after the other, put together by a node that follows.
+"""The whole map in pages: cut by a router, requested one after the other, joined by a node that follows it.
 
-A page is bytes of the map's encoding, which is the same at every router for one epoch. A page that does not continue
-what is there is left out, and one at offset 0 begins anew; steps that come meanwhile wait for the last page. Both sides
-are bounded: a map in pages is at most MAP_BYTES_MAX, a router keeps the bytes of ENCODED_MAX epochs.
-Rules: docs/adr/0019.
+A page is a part of the map's encoding, which is the same at every router for one epoch. A page that does not continue
+the previous one is ignored, and one at offset 0 restarts; steps that arrive meanwhile wait for the last page. Both
+sides are bounded: a map in pages is at most MAP_BYTES_MAX, a router keeps the bytes of ENCODED_MAX epochs. Rules:
+docs/adr/0019.
 """
 
 from zlib import crc32
@@ -17,9 +17,9 @@ from wire.messages.ranges import MAP_PAGE_BYTES
 
 __all__ = ["MAP_BYTES_MAX", "STEPS_MAX", "MapPages", "MapReader", "map_pages"]
 
-MAP_BYTES_MAX = 128 * 1024 * 1024  # router/map/command_bounds.py keeps every map below it
-ENCODED_MAX = 4  # epochs of which some node may still be reading pages; with more, the first begins anew
-STEPS_MAX = 256  # that wait for the last page, each at most a page long; with more, reading begins anew
+MAP_BYTES_MAX = 128 * 1024 * 1024  # router/map/command_bounds.py keeps all maps below it
+ENCODED_MAX = 4  # epochs with pages in use; beyond it the slowest reader restarts
+STEPS_MAX = 256  # waiting for the last page, each at most a page long; beyond it the reader restarts
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decode = strictly(msgspec.msgpack.Decoder(ClusterMap).decode, "map")
@@ -37,18 +37,18 @@ def map_pages(cluster_map: ClusterMap) -> list[MapPage]:
 
 
 class MapPages:
-    """A router's side: the encodings from which pages are cut."""
+    """A router's side: the encodings of recent maps."""
 
     def __init__(self, page_bytes: int = MAP_PAGE_BYTES) -> None:
         self._page_bytes = page_bytes
         self._encoded: dict[int, tuple[bytes, int]] = {}  # epoch -> bytes, checksum; the least recently used first
 
     def clear(self) -> None:
-        """Forget all: another map took the place of the one before."""
+        """Drop all encodings: the map was replaced."""
         self._encoded.clear()
 
     def first(self, cluster_map: ClusterMap) -> MapPage:
-        """Return the first page of the map as it is now."""
+        """Return the first page of the current map."""
         if cluster_map.epoch not in self._encoded:
             data = _encoder.encode(cluster_map)
             self._encoded[cluster_map.epoch] = (data, crc32(data))
@@ -57,7 +57,7 @@ class MapPages:
         return self._cut(cluster_map.epoch, 0)
 
     def page(self, cluster_map: ClusterMap, epoch: int, offset: int) -> MapPage:
-        """Return the page that a node asks for; the first one of the present map where there is none of that."""
+        """Return the requested page, or the first one of the current map if it is unavailable."""
         known = self._encoded.get(epoch)
         if known is None or not 0 <= offset < len(known[0]):
             return self.first(cluster_map)
@@ -69,7 +69,7 @@ class MapPages:
 
 
 class MapReader:
-    """A node's side: the pages that came so far, and the steps behind them."""
+    """A node's side: the pages received so far, and the steps after them."""
 
     def __init__(self) -> None:
         self._of: tuple[int, int, int] | None = None  # epoch, size, checksum of the map that is being read
@@ -83,23 +83,23 @@ class MapReader:
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """Return epoch and offset of the page that is to be asked for next."""
+        """Return epoch and offset of the next page to request."""
         assert self._of is not None
         return self._of[0], len(self._data)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Drop all pages and steps."""
         self._of = None
         self._data = bytearray()
         self._steps = []
 
     def take(self, page: MapPage) -> ClusterMap | None:
-        """Take a page; return the map, with the steps that came meanwhile, once it is whole.
+        """Add a page; return the map once it is complete, with the waiting steps applied.
 
-        A page of another map, or one that was taken before, changes nothing.
+        A page of another map, or a repeated one, has no effect.
 
         Raises:
-            ValueError: Pages are missing, or they make no map; what was read is forgotten.
+            ValueError: Pages are missing or invalid; all of them are dropped.
         """
         of = page.epoch, page.size, page.crc
         if page.offset == 0:
@@ -117,7 +117,7 @@ class MapReader:
         return self._whole(of) if len(self._data) == page.size else None
 
     def keep(self, delta: MapDelta) -> bool:
-        """Keep a step until the map before it is whole; False if too many wait."""
+        """Keep a step until the map before it is complete; False if too many wait."""
         self._steps.append(delta)
         return len(self._steps) <= STEPS_MAX
 

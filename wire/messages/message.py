@@ -1,12 +1,12 @@
-"""Root of the control messages: one msgspec struct each, in CONTROL frames, told apart by its tag.
+"""Root of the control messages: one tagged msgspec struct each, in CONTROL frames.
 
-Per-message traffic is not here (``wire/messages/batches.py``). A request carries ``request``, a number of its sender,
-and the answer repeats it. Whatever depends on placement carries the epoch it was made under; the receiver acts only at
-its own current one and otherwise answers ``Moved`` with the newer. Rules: docs/protocol.md.
+PUBLISH traffic is in ``wire/messages/batches.py``. A request carries ``request``, a number of its sender, and the
+answer repeats it. A message that depends on placement carries the epoch of its sender's map. The receiver acts only in
+its own current epoch and otherwise answers ``Moved`` with the newer one. Rules: docs/protocol.md.
 
 ``owner_epoch`` is one integer, partition_epoch << 32 | counter, so that it orders as the pair does. A session number is
-partition << 48 | counter and is never used again. Lists are batches: all of one turn to one node leaves together.
-Ranges of what is decoded stand in the types (``wire/messages/ranges.py``).
+partition << 48 | counter and is never reused. Lists are batches: all items of one iteration to one node leave together.
+The ranges of decoded values are in the types (``wire/messages/ranges.py``).
 """
 
 import msgspec
@@ -19,8 +19,8 @@ class ControlMessage(msgspec.Struct, omit_defaults=True):
 
 
 def name_of(message: msgspec.Struct) -> str:
-    """Return the tag of a message or of a router's command: operators read it in lines and refusals.
+    """Return the tag of a message or of a router's command, as shown to operators in lines and refusals.
 
-    A class may get another name; refusals of commands stand in the routers' snapshots, the same in each.
+    Class names may change, tags do not: refusals of commands are stored in the routers' snapshots, which must agree.
     """
     return str(type(message).__struct_config__.tag)

@@ -1,6 +1,6 @@
-"""Rows of looks about nodes: figures, copies, consensus, logs, settings, journals and traces.
+"""Rows of queries about nodes: metrics, copies, consensus, logs, settings, journals and traces.
 
-A field that is None is not known at the node that answers. Times are UTC in milliseconds by that node's clock.
+A field is None if the answering node does not know it. Times are UTC in milliseconds by that node's clock.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class StatsRow(msgspec.Struct, omit_defaults=True):
-    """Figures of one node: everything that its metrics page counts, by the name and labels of the family there."""
+    """Metrics of one node: all counters of its metrics page, by the name and labels of the family there."""
 
     node: str | None = None
     tier: str | None = None
@@ -35,10 +35,10 @@ class StatsRow(msgspec.Struct, omit_defaults=True):
     why_not_ready: list[str] | None = None
     draining: bool | None = None
     zone: str | None = None
-    metrics: str | None = None  # host:port of its page of figures
+    metrics: str | None = None  # host:port of its metrics page
     connections: int | None = None
     sessions: int | None = None
-    partitions: int | None = None  # that it is primary of
+    partitions: int | None = None  # with this node as primary
     copies: int | None = None
     rss_bytes: int | None = None
     cpu_s: float | None = None
@@ -53,7 +53,7 @@ class StatsRow(msgspec.Struct, omit_defaults=True):
 
 
 class RaftRow(msgspec.Struct, omit_defaults=True):
-    """Consensus as one router knows it."""
+    """Raft state of one router."""
 
     node: str | None = None
     state: str | None = None  # "leader", "follower", "candidate", "learner"
@@ -66,11 +66,11 @@ class RaftRow(msgspec.Struct, omit_defaults=True):
     snapshot_index: int | None = None
     voters: list[str] | None = None
     learners: list[str] | None = None
-    match: dict[str, int] | None = None  # at the leader: what each peer has
-    heard_ms: dict[str, int] | None = None  # at the leader: since when each peer was heard
+    match: dict[str, int] | None = None  # at the leader: match_index of each peer
+    heard_ms: dict[str, int] | None = None  # at the leader: time since each peer's last message
     leases: dict[str, float] | None = None  # at the leader: seconds left, by node
-    epochs: dict[str, int] | None = None  # at the leader: map epoch that each node has acknowledged
-    shards: list[int] | None = None  # that it owns
+    epochs: dict[str, int] | None = None  # at the leader: acknowledged map epoch of each node
+    shards: list[int] | None = None  # owned by this router
 
 
 class ReplicaRow(msgspec.Struct, omit_defaults=True):
@@ -83,7 +83,7 @@ class ReplicaRow(msgspec.Struct, omit_defaults=True):
     epoch: int | None = None
     op_index: int | None = None
     commit_index: int | None = None
-    synced: dict[str, int] | None = None  # at the primary: op_index that each copy has on its disk
+    synced: dict[str, int] | None = None  # at the primary: synced op_index of each copy
     in_sync: list[str] | None = None
     lag_ops: int | None = None
     sessions: int | None = None
@@ -97,7 +97,7 @@ class ReplicaRow(msgspec.Struct, omit_defaults=True):
 
 
 class SlowSubscriberRow(msgspec.Struct, omit_defaults=True):
-    """A client that does not follow, with the figure by which it was chosen."""
+    """A slow client, with the value by which it was selected."""
 
     client_id: str | None = None
     node: str | None = None
@@ -111,7 +111,7 @@ class SlowSubscriberRow(msgspec.Struct, omit_defaults=True):
 
 
 class DropRow(msgspec.Struct, omit_defaults=True):
-    """Messages that were dropped for one reason since the node began."""
+    """Messages dropped for one reason since the node started."""
 
     node: str | None = None
     reason: str | None = None
@@ -122,7 +122,7 @@ class DropRow(msgspec.Struct, omit_defaults=True):
 
 
 class JournalRow(msgspec.Struct, omit_defaults=True):
-    """An entry of a node's journal; never a payload."""
+    """An entry of a node's journal, without payload."""
 
     number: int | None = None
     at_ms: int | None = None
@@ -133,7 +133,7 @@ class JournalRow(msgspec.Struct, omit_defaults=True):
     topic: str | None = None
     origin: str | None = None
     detail: str | None = None
-    left_out: int | None = None  # entries before it that found no room in their turn
+    left_out: int | None = None  # entries suppressed before it
 
 
 class LogLineRow(msgspec.Struct, omit_defaults=True):
@@ -150,7 +150,7 @@ class LogLineRow(msgspec.Struct, omit_defaults=True):
 
 
 class ConfigRow(msgspec.Struct, omit_defaults=True):
-    """A setting of a node; of a secret ``***``."""
+    """A setting of a node; secrets are shown as ``***``."""
 
     node: str | None = None
     name: str | None = None
@@ -195,4 +195,4 @@ class TraceEventRow(msgspec.Struct, omit_defaults=True):
     reason: str | None = None
     detail: str | None = None
     payload: bytes | None = None
-    carried: bool | None = None  # known by the message's mark alone: of this trace if its origin is
+    carried: bool | None = None  # found only by the message's mark: it belongs to this trace if its origin does

@@ -46,11 +46,11 @@ __all__ = [
 ]
 
 
-RELAYED_BYTES_MAX = 256 * 1024  # of a message that a router hands on: one client identifier and a few numbers
+RELAYED_BYTES_MAX = 256 * 1024  # of a message that a router forwards: one client identifier and a few numbers
 
 
 class RequestRefused(ControlMessage, tag="Refused"):
-    """Why a request was not carried out, in one line; leader_hint where another router would do it."""
+    """Reason why a request was refused, in one line; ``leader_hint`` names a router that may accept it."""
 
     request: U64
     code: Word  # "not_leader", "lease", "unavailable", "invalid"
@@ -59,46 +59,46 @@ class RequestRefused(ControlMessage, tag="Refused"):
 
 
 class Moved(ControlMessage, tag="Moved"):
-    """Not mine, or not at that epoch: wait for this epoch and ask again. ``what`` is "shard" or "partition"."""
+    """Sender does not own it in that epoch: wait for this epoch and retry. ``what`` is "shard" or "partition"."""
 
     request: U64
     what: Word
     number: ShardNumber
-    epoch: Epoch  # the answerer's shard_epoch or partition_epoch
+    epoch: Epoch  # the sender's shard_epoch or partition_epoch
 
 
 class RegisterRequest(ControlMessage, tag="Register"):
-    """Any node to a router: let this incarnation in. A committed step; it ends the former incarnation."""
+    """Any node to a router: register this incarnation. A committed step; it ends the former incarnation."""
 
     request: U64
     entry: NodeEntry
-    whole: bool = True  # storage: the store proved itself whole ("acknowledged up to" marker)
-    ended_incarnation: Incarnation = 0  # proof from the same host that this former process is gone; 0: none
+    whole: bool = True  # storage: the store was verified complete ("acknowledged up to" marker)
+    ended_incarnation: Incarnation = 0  # former process that provably ended on the same host; 0: none
 
 
 class Registered(ControlMessage, tag="Registered"):
-    """The incarnation stands in the map. The answer may come to the next incarnation of its node."""
+    """The incarnation is registered in the map. The answer may arrive at the node's next incarnation."""
 
     request: U64
     incarnation: Incarnation
-    policy_epoch: Counted = 0  # at its place in the log: the node lets no client in before it is there
+    policy_epoch: Counted = 0  # at registration: the node accepts no client before it has this policy
 
 
 class Heartbeat(ControlMessage, tag="Heartbeat"):
-    """Node to leader, only while the node's main loop makes turns. ``sent_at`` is the node's own clock, echoed."""
+    """Node to leader, sent only by a running main loop. ``sent_at`` is the node's own clock, echoed."""
 
     node: NodeName
     incarnation: Incarnation
     sent_at: Seconds
-    map_epoch: Counted  # acknowledged: every effect of this epoch is in force at the sender
+    map_epoch: Counted  # acknowledged: all effects of this epoch are in force at the sender
     unreachable: Annotated[
         list[NodeName], Meta(max_length=NODES_MAX)
-    ] = []  # peers whose link is down or whose oldest frame was not taken for L
+    ] = []  # peers whose link is down or whose oldest frame is untaken for L
     # Of own partitions or shards: (keys, bytes); only when it changed.
     sizes: Annotated[dict[ShardNumber, tuple[Counted, Counted]], Meta(max_length=PARTITIONS_MAX)] = {}
-    stores_aside: Annotated[int, Meta(ge=0, le=64)] = 0  # damaged stores that a storage node keeps aside
-    policy_received: Counted = 0  # newest policy_epoch that came; the sender may still be judging by it
-    policy_epoch: Counted = 0  # acknowledged: nothing at the sender acts by an older one
+    stores_aside: Annotated[int, Meta(ge=0, le=64)] = 0  # quarantined stores that a storage node keeps
+    policy_received: Counted = 0  # newest received policy_epoch; the sender may still apply an older one
+    policy_epoch: Counted = 0  # acknowledged: no part of the sender uses an older one
     map_digest: Digest = b""  # at map_epoch
     policy_digest: Digest = b""  # at policy_received
 
@@ -106,19 +106,19 @@ class Heartbeat(ControlMessage, tag="Heartbeat"):
 class HeartbeatReply(ControlMessage, tag="HeartbeatReply"):
     """The lease runs until sent_at + lease_s on the holder's clock; sent only after a later quorum round."""
 
-    incarnation: Incarnation  # whose lease; the node's next incarnation, which may get this, may have another clock
+    incarnation: Incarnation  # of the lease; a later incarnation may receive this and have another clock
     sent_at: Seconds
     lease_s: Duration  # 0: not granted
     settled_epoch: Counted  # every live node has acknowledged this epoch
     leader: SomeNode
-    map_epoch: Counted = 0  # the leader's: who stays behind it follows the map of a router that lags
+    map_epoch: Counted = 0  # the leader's: a node that stays behind it follows a lagging router
     policy_epoch: Counted = 0  # the leader's, with the same use
-    reload_map: bool = False  # the heartbeat's map is no state of the log: read it whole; no lease is granted meanwhile
+    reload_map: bool = False  # the heartbeat's map is not a state of the log: reload it; no lease is granted meanwhile
     reload_policy: bool = False  # the same of its policy
 
 
 class FollowMap(ControlMessage, tag="FollowMap"):
-    """Send me the map, and its steps from then on; or the page at ``offset`` of the map that I am reading."""
+    """Request for the map and its later steps; or for the page at ``offset`` of a map being read."""
 
     epoch: Counted  # of the sender's map
     page_of: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # epoch of the map that is being read; -1: the newest
@@ -126,7 +126,7 @@ class FollowMap(ControlMessage, tag="FollowMap"):
 
 
 class MapPage(ControlMessage, tag="MapPage"):
-    """Bytes of a whole map from ``offset`` on (``map_pages.py``); the next page is asked for with FollowMap."""
+    """Bytes of a whole map from ``offset`` on (``map_pages.py``); FollowMap requests the next page."""
 
     epoch: Counted
     offset: Counted
@@ -158,15 +158,15 @@ class Changed(ControlMessage, tag="Changed"):
 
 
 class DrainNode(ControlMessage, tag="Drain"):
-    """Node to the leader: my incarnation stops, give its roles to others. It goes on meanwhile; the map answers."""
+    """Node to the leader: this incarnation stops; move its roles. It serves meanwhile; the map shows the result."""
 
 
 class Leave(ControlMessage, tag="Leave"):
-    """Node to the leader: this incarnation of mine is over, it decides nothing any more. Its lease need not run out."""
+    """Node to the leader: this incarnation has ended and makes no decisions. Its lease need not expire."""
 
 
 class Relay(ControlMessage, tag="Relay"):
-    """Any node to a router: hand this on, for the direct link is down. KickSession and SessionKicked only."""
+    """Any node to a router: forward this, because the direct link is down. KickSession and SessionKicked only."""
 
     node: NodeName
     incarnation: Incarnation  # to this incarnation and no other
@@ -174,7 +174,7 @@ class Relay(ControlMessage, tag="Relay"):
 
 
 class Relayed(ControlMessage, tag="Relayed"):
-    """A message that a router hands on, as sent by this incarnation of a node."""
+    """A message that a router forwards for this incarnation of a node."""
 
     node: NodeName
     incarnation: Incarnation

@@ -1,7 +1,7 @@
 """Bytes of binary records, written and read with C integers, for modules that are compiled outside the edge's loop.
 
 Compiled, ``Octets`` owns C memory; uncompiled it owns a ``bytearray``. All numbers are big endian. Bytes are appended
-only, and room for them is made then. C names (memcpy ...) come from ``octets.pxd``.
+only, and memory grows on demand. C names (memcpy ...) come from ``octets.pxd``.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if not cython.compiled:  # compiled, this is a C constant: octets.pxd
 
 
 class Octets:
-    """Bytes that are being written."""
+    """A growing buffer of bytes."""
 
     def __init__(self) -> None:
         self.used = 0
@@ -34,7 +34,7 @@ class Octets:
 
 
 def make_room(octets: Octets, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Make room for ``count`` more bytes; return where they begin."""
+    """Reserve ``count`` more bytes; return their offset."""
     capacity: cython.Py_ssize_t
     if octets.used + count > octets.capacity:
         capacity = octets.capacity * 2 if octets.capacity else 512
@@ -97,7 +97,7 @@ def add_bytes(octets: Octets, source: bytes) -> cython.int:
 
 
 def take_all(octets: Octets) -> bytes:
-    """Return what was written, and begin anew."""
+    """Return the written bytes, and clear the buffer."""
     taken: bytes
     if cython.compiled:  # pragma: no cover
         taken = octets.data[: octets.used]

@@ -1,4 +1,4 @@
-"""Control messages of operators: one question, one reply."""
+"""Control messages of operators: one request, one reply."""
 
 from typing import Annotated
 
@@ -13,9 +13,9 @@ __all__ = ["Admin", "AdminReply"]
 class Admin(ControlMessage, tag="Admin"):
     """Operator to a node: one verb of the command line ("ring show", "cluster status", ...).
 
-    ``order`` is the same in each repeat of a question, so that the routers carry out once what it asks for.
-    ``repeated``: a router may have taken it already. ``actor`` and ``role``: whom a service asks for; what counts is
-    the lower one of that role and the certificate's, "" is the certificate's alone.
+    ``order`` is the same in each repeat of a request, so that the routers execute it once. ``repeated``: a router may
+    have executed it already. ``actor`` and ``role``: the user of a requesting service; the effective role is the lower
+    one of that role and the certificate's, "" is the certificate's alone.
     """
 
     request: U64
@@ -28,7 +28,7 @@ class Admin(ControlMessage, tag="Admin"):
 
 
 class AdminReply(ControlMessage, tag="AdminReply"):
-    """``error`` is one line: what, where, what to do. ``result`` is what ``-o json`` prints."""
+    """``error`` is one line: fault, place, remedy. ``result`` is the output of ``-o json``."""
 
     request: U64
     ok: bool

@@ -1,6 +1,6 @@
-"""Control messages of orders: what an operator wants of single nodes, which a router passes on over their links.
+"""Control messages of orders: operators' requests to single nodes, which a router forwards over their links.
 
-The router has judged the operator by its certificate and names it; the node judges the role once more
+The router has authorized the operator by its certificate and names it; the node checks the role again
 (``access/operators/orders.py``), and answers with the same number.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "read_trace",
 ]
 
-LINES_MAX = 256  # of an answer; a reload tells 201 at most
+LINES_MAX = 256  # of a reply; a reload has at most 201
 SENT_TOPICS_MAX = 128  # of one order
 SENT_BYTES_MAX = 32 * 1024  # topics and payload of one order: JSON and base64 make more of them
 KICK_REASONS: dict[str, int] = {  # reason codes of a DISCONNECT that an operator may choose, by name
@@ -47,13 +47,12 @@ Line = Annotated[str, Meta(max_length=512)]
 
 
 class OrderNode(ControlMessage, tag="OrderNode"):
-    """Router to a node: a verb and what it is about.
+    """Router to a node: a verb and its subject.
 
-    ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and
-    ``retained clear`` by a SendOrder, ``listener pause`` and ``listener resume`` by its name; to edges and storage
-    nodes ``trace start`` and ``trace stop`` by a TraceOrder; to the primary of a client ID ``session delete``,
-    ``session expire``, ``queue purge``. ``actor`` and ``role``: whom the router judged; an order without a role is
-    refused.
+    ``reload``; to an edge ``client kick`` by a KickOrder, ``client drain`` by a DrainOrder, ``msg send`` and ``retained
+    clear`` by a SendOrder, ``listener pause`` and ``listener resume`` by its name; to edges and storage nodes ``trace
+    start`` and ``trace stop`` by a TraceOrder; to the primary of a client ID ``session delete``, ``session expire``,
+    ``queue purge``. ``actor`` and ``role``: the authorized operator; an order without a role is refused.
     """
 
     request: U64
@@ -65,14 +64,14 @@ class OrderNode(ControlMessage, tag="OrderNode"):
 
 
 class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """How an edge lets its clients go, as JSON in an order's ``subject``; rate 0: as the edge's setting says."""
+    """Parameters of disconnecting an edge's clients, as JSON in an order's ``subject``; rate 0: the edge's setting."""
 
     rate: Annotated[int, Meta(ge=0, le=100_000)] = 0
     redirect: bool = False
 
 
 class KickOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose connection an edge ends, and with which reason code of MQTT 5, as JSON in an order's ``subject``."""
+    """The client to disconnect, and the reason code of MQTT 5, as JSON in an order's ``subject``."""
 
     client_id: UserText
     reason_code: Annotated[int, Meta(ge=0x80, le=0xFF)] = KICK_REASONS["administrative_action"]
@@ -89,7 +88,7 @@ class SendOrder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TraceOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """A trace that a node begins, as JSON in an order's ``subject``; one that it stops is known by its name alone."""
+    """A trace to start, as JSON in an order's ``subject``; a trace to stop needs only its name."""
 
     trace: TraceName
     kind: str = ""  # of StartTrace, as all below
@@ -97,7 +96,7 @@ class TraceOrder(Struct, frozen=True, forbid_unknown_fields=True):
     for_s: Annotated[int, Meta(ge=1, le=TRACE_S_MAX)] = 600
     events_max: Annotated[int, Meta(ge=1, le=TRACE_EVENTS_MAX)] = 10_000
     payload_bytes: Annotated[int, Meta(ge=0, le=TRACE_PAYLOAD_MAX)] = 0
-    everywhere: bool = False  # at every edge and storage node, those that start meanwhile among them
+    everywhere: bool = False  # at all edges and storage nodes, including those that start later
 
 
 read_kick = strictly(msgspec.json.Decoder(KickOrder).decode, "order to kick")
@@ -106,7 +105,7 @@ read_trace = strictly(msgspec.json.Decoder(TraceOrder).decode, "order of a trace
 
 
 class NodeOrdered(ControlMessage, tag="NodeOrdered"):
-    """The answer: ``count`` of what was ended, or the lines of a reload; ``error`` is "" if it was carried out."""
+    """The reply: ``count`` of ended items, or the lines of a reload; ``error`` is "" on success."""
 
     request: U64
     count: U64 = 0

@@ -1,9 +1,9 @@
-"""Copies of one message for one session whose subscriptions overlap: which subscriptions share a copy, and its options.
+"""Copies of one message for a session with overlapping subscriptions: the subscriptions of each copy, and its options.
 
-A session gets one copy for each of its Subscription Identifiers, and one for its matching subscriptions without one, as
-the client cannot tell those copies apart: so MQTT 3.1.1 gets one copy. Subscriptions that an edge granted as merged
-share one copy with all identifiers. Ephemeral sessions (edges) and stored sessions (partitions) follow this one rule.
-Source: MQTT 5.0 section 3.3.4 [MQTT-3.3.4-2] to [MQTT-3.3.4-5]; MQTT 3.1.1 section 3.3.5.
+A session gets one copy for each of its Subscription Identifiers. It gets one copy for all matching subscriptions
+without one, because the client cannot distinguish them: so MQTT 3.1.1 gets one copy. Subscriptions that an edge granted
+as merged share one copy with all identifiers. Ephemeral sessions (edges) and stored sessions (partitions) follow this
+one rule. Source: MQTT 5.0 section 3.3.4 [MQTT-3.3.4-2] to [MQTT-3.3.4-5]; MQTT 3.1.1 section 3.3.5.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MERGED = -1  # instead of an identifier
 
 
 class CopyOptions(NamedTuple):
-    """How one copy is sent: highest QoS of its subscriptions, Retain As Published of any, all their identifiers."""
+    """Options of one copy: highest QoS of its subscriptions, Retain As Published of any, all their identifiers."""
 
     qos: int
     retain_as_published: bool
@@ -27,7 +27,7 @@ class CopyOptions(NamedTuple):
 
 
 def sharing_a_copy(subscriptions: Sequence[SessionSubscription]) -> list[list[SessionSubscription]]:
-    """Return the matching subscriptions of one session in groups that share a copy, in the order that they came in."""
+    """Return the matching subscriptions of one session grouped by copy, in their order."""
     groups: dict[int, list[SessionSubscription]] = {}
     for subscription in subscriptions:
         key = MERGED if subscription.merged else subscription.identifier
@@ -42,7 +42,7 @@ def sharing_a_copy(subscriptions: Sequence[SessionSubscription]) -> list[list[Se
 
 
 def options_of(group: Sequence[SessionSubscription]) -> CopyOptions:
-    """Return how the copy of subscriptions that share it is sent [MQTT-3.3.4-2] [MQTT-3.3.4-4]."""
+    """Return the options of the copy for a group of subscriptions [MQTT-3.3.4-2] [MQTT-3.3.4-4]."""
     return CopyOptions(
         max(subscription.qos for subscription in group),
         any(subscription.retain_as_published for subscription in group),
@@ -53,7 +53,7 @@ def options_of(group: Sequence[SessionSubscription]) -> CopyOptions:
 def identifiers_of(group: Sequence[SessionSubscription]) -> bytes:
     """Return the Subscription Identifier properties of a copy, encoded.
 
-    A merged copy has one for each subscription, equal ones too, as section 3.3.4 says.
+    A merged copy has one for each subscription, duplicates included (section 3.3.4).
     """
     identifiers = [subscription.identifier for subscription in group]
     return encode_subscription_identifiers(identifiers if group[0].merged else dict.fromkeys(identifiers))

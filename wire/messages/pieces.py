@@ -1,4 +1,4 @@
-"""Lists of topics and filters in pieces that a frame holds, and that their receiver works off in a moment."""
+"""Splits lists of topics and filters into pieces that fit a frame and need little time at their receiver."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ CHARACTER_BYTES = 4  # at most, in UTF-8
 
 
 def pieces(names: Sequence[str], count_max: int) -> Iterator[list[str]]:
-    """Yield names in order, so many and so long at a time as one message carries; nothing of no names."""
+    """Yield names in order, in lists that fit one message; no list for no names."""
     for start in range(0, len(names), count_max):
         piece = list(names[start : start + count_max])
         if CHARACTER_BYTES * sum(map(len, piece)) <= PIECE_BYTES:

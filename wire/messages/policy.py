@@ -1,8 +1,8 @@
-"""Control messages about the cluster's policy: the view that nodes follow, users asked for by name.
+"""Control messages about the cluster's policy: the view that nodes follow, and users requested by name.
 
-Records, views and steps are bytes here, because this room knows no rights: ``access/policy`` encodes them and reads
-them. Edges hold no users but those that they asked for; credentials come for one login alone. A node takes nothing of
-an epoch below its own view's. Rules: docs/adr/0034.
+Records, views and steps are opaque bytes here; ``access/policy`` encodes and decodes them. Edges store only the users
+that they requested; credentials are sent for one login alone. A node ignores epochs below its own view's. Rules:
+docs/adr/0034.
 """
 
 from typing import Annotated
@@ -22,8 +22,8 @@ __all__ = [
     "UserRecords",
 ]
 
-USERS_ASKED_MAX = 1_000  # names of one question
-USER_BYTES_MAX = 64 * 1024  # of one user's record: access/policy/bounds.py keeps every user below it
+USERS_ASKED_MAX = 1_000  # names in one request
+USER_BYTES_MAX = 64 * 1024  # of one user's record: access/policy/bounds.py keeps all users below it
 
 PolicyBytes = Annotated[bytes, Meta(max_length=MAP_PAGE_BYTES)]
 UserNames = Annotated[list[UserName], Meta(max_length=USERS_ASKED_MAX)]
@@ -31,7 +31,7 @@ UserBytes = Annotated[bytes, Meta(max_length=USER_BYTES_MAX)]
 
 
 class FollowPolicy(ControlMessage, tag="FollowPolicy"):
-    """Send me the view, and its steps from then on; or the page at ``offset`` of the view that I am reading."""
+    """Request for the view and its later steps; or for the page at ``offset`` of a view being read."""
 
     epoch: Counted  # of the sender's view
     page_of: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # epoch of the view that is being read; -1: the newest
@@ -40,7 +40,7 @@ class FollowPolicy(ControlMessage, tag="FollowPolicy"):
 
 
 class PolicyPaged(ControlMessage, tag="PolicyPage"):
-    """Bytes of a whole view from ``offset`` on; the next page is asked for with FollowPolicy."""
+    """Bytes of a whole view from ``offset`` on; FollowPolicy requests the next page."""
 
     epoch: Counted
     offset: Counted
@@ -56,23 +56,23 @@ class PolicyStepped(ControlMessage, tag="PolicyStep"):
 
 
 class AskCredentials(ControlMessage, tag="AskCredentials"):
-    """Which user has this name, and how does it prove itself? Asked for one login; answered by Users, and counted."""
+    """Request for a user and its credentials by name, for one login; answered by Users, and counted."""
 
     request: U64
     user: UserName
 
 
 class FetchUsers(ControlMessage, tag="AskUsers"):
-    """Which users have these names? Any router answers at once, by what it has, without credentials."""
+    """Request for users by name. Any router answers at once from its state, without credentials."""
 
     request: U64
     names: UserNames
 
 
 class UserRecords(ControlMessage, tag="Users"):
-    """Some of the users that were asked for, each name once; the others follow under the same number."""
+    """Some of the requested users, each name once; the others follow under the same number."""
 
     request: U64
     epoch: Counted  # the router's
     names: UserNames
-    records: Annotated[list[UserBytes | None], Meta(max_length=USERS_ASKED_MAX)]  # in the order of names; None: nobody
+    records: Annotated[list[UserBytes | None], Meta(max_length=USERS_ASKED_MAX)]  # in name order; None: no such user

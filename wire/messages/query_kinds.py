@@ -1,7 +1,7 @@
-"""The one table of kinds of looks: the row's type, the tiers that answer, the least role, and what a question names.
+"""The table of query kinds: row type, answering tiers, least role, and mandatory filters.
 
-``QueryResult.rows`` are read with ``rows_of``. A node answers a kind that has no row here, or none of its tier, with
-an error. Decision: docs/adr/0093-looks.md.
+``rows_of`` decodes ``QueryResult.rows``. A node answers a kind that is not listed here, or not for its tier, with an
+error. Decision: docs/adr/0093-looks.md.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ _ALL = _DATA | _ROUTER
 
 
 class QueryKind(msgspec.Struct, frozen=True):
-    """One kind: ``demands`` are conditions that a question must name, ``takes`` those that are no columns."""
+    """One kind: ``demands`` are mandatory filters, ``takes`` are filters that are not columns."""
 
     row: type[msgspec.Struct]
     tiers: frozenset[str]
     role: str = VIEWER
     demands: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
-    waits: bool = False  # a question may wait for news
+    waits: bool = False  # a query may wait for new rows
 
 
 LOOK_KINDS: dict[str, QueryKind] = {
@@ -81,7 +81,7 @@ def lower_role(one: str, other: str) -> str:
 
 
 def may_look(what: str, role: str) -> bool:
-    """Return whether a role suffices for a kind that has a row here."""
+    """Return whether a role suffices for a kind."""
     return lower_role(LOOK_KINDS[what].role, role) == LOOK_KINDS[what].role
 
 
@@ -91,10 +91,10 @@ def _reader(what: str) -> Callable[[Payload], msgspec.Struct]:
 
 
 def rows_of(what: str, seen: QueryResult) -> list[Any]:
-    """Return the rows of an answer.
+    """Return the decoded rows of a reply.
 
     Raises:
-        Unreadable: One is none of that kind.
+        Unreadable: A row does not have the type of that kind.
     """
     read = _reader(what)
     return [read(row) for row in seen.rows]

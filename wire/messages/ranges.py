@@ -1,8 +1,8 @@
-"""The ranges of what nodes say to each other: one named type each, checked by msgspec when a message is decoded.
+"""The ranges of values in messages: one named type each, checked by msgspec when a message is decoded.
 
-A struct that is made here is not checked, so these bounds are wider than what any of our senders makes of the settings
-that it may have (``conf/*_settings.py``); where a sender gathers more, it splits or stops at the number named here.
-Text has its bound in characters. An integer without an upper bound has the one of msgpack, 64 bits.
+Structs created locally are not checked. So these bounds are wider than those of our senders' settings
+(``conf/*_settings.py``); a sender with more data splits it or stops at the bound here. Text has its bound in
+characters. An integer without an upper bound has the one of msgpack, 64 bits.
 """
 
 from typing import Annotated, TypeAlias
@@ -57,20 +57,20 @@ __all__ = [
     "Zone",
 ]
 
-# --- how many
+# --- counts
 
-# Of router.partitions: the most of which a small host was seen to outlive the death of a storage node (ADR 30).
-# More than 1 << 15 is no choice: a session's number, partition << 48 | counter, is an int64 of SSTables.
+# Of router.partitions: the largest number with which a small host survived the death of a storage node (ADR 30).
+# More than 1 << 15 is impossible: a session's number, partition << 48 | counter, is an int64 of SSTables.
 PARTITIONS_MAX = 1 << 13
 NODES_MAX = 4096  # in a map, or in a list of a message
-ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: edge.filters_per_session_max ends there
-SYS_FILTERS_MAX = 16  # filters of a session under $SYS, in the answer to a CONNECT
+ROUTES_MAX = 1_000_000  # filters, topics or answers in one message: the maximum of edge.filters_per_session_max
+SYS_FILTERS_MAX = 16  # filters of a session under $SYS, in the reply to a CONNECT
 MAP_PAGE_BYTES = 256 * 1024  # of a map in one message; also the largest step that is sent as one
-MEMBERS_MAX = 10_000_000  # of a shared group at one node: as many clients as an edge can be told to take
+MEMBERS_MAX = 10_000_000  # of a shared group at one node: the maximum of clients of an edge
 
 # --- numbers
 
-INCARNATION_MAX = 1 << 44  # ms since 1970; with NUMBERS_BITS of what an incarnation numbers below it, 64 bits
+INCARNATION_MAX = 1 << 44  # ms since 1970; with NUMBERS_BITS below it, 64 bits
 NODE_NAME_MAX = 64  # characters; so are the names of clusters and zones
 
 U32: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -81,7 +81,7 @@ Incarnation: TypeAlias = Annotated[int, Meta(ge=0, lt=INCARNATION_MAX)]
 OpIndex: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
 PartitionNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 PartitionOrEdge: TypeAlias = Annotated[int, Meta(ge=-1, lt=PARTITIONS_MAX)]  # -1: the edge itself
-ShardNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]  # router.shards and the pinned prefixes behind them
+ShardNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]  # router.shards and the pinned prefixes after them
 PacketIdentifier: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 16)]
 Qos: TypeAlias = Annotated[int, Meta(ge=0, le=2)]
 ReasonCode: TypeAlias = Annotated[int, Meta(ge=0, le=0xFF)]
@@ -90,25 +90,25 @@ Weight: TypeAlias = Annotated[int, Meta(ge=1, le=100)]  # node.weight: the ring 
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]  # of a clock; neither infinite nor NaN
 Duration: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
 
-Digest: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # b"": of nothing
+Digest: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]  # b"": none
 
 # --- names
 
 NodeName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NODE_NAME_MAX)]
 SomeNode: TypeAlias = Annotated[str, Meta(max_length=NODE_NAME_MAX)]  # "": none
-ClusterId: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]  # "": not known yet
+ClusterId: TypeAlias = Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")]  # "": unknown
 TierName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=16)]
 Zone: TypeAlias = Annotated[str, Meta(max_length=64)]
-Address: TypeAlias = Annotated[str, Meta(max_length=255)]  # host:port; "": listens nowhere
+Address: TypeAlias = Annotated[str, Meta(max_length=255)]  # host:port; "": does not listen
 ListenerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=32)]
 ClientId: TypeAlias = Annotated[str, Meta(max_length=65_535)]
 UserName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]  # of the cluster's users
-UserText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # "": nobody with a name
+UserText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # "": no named user
 TopicName: TypeAlias = Annotated[str, Meta(max_length=65_535, pattern=r"^[^\x00#+]+\Z")]
-TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a filter, or a place among topics
+TopicText: TypeAlias = Annotated[str, Meta(max_length=65_535)]  # a filter, or a cursor among topics
 ShareText: TypeAlias = Annotated[str, Meta(max_length=2 * 65_535 + 1)]  # "share name/topic filter"
-ShareBytes: TypeAlias = Annotated[bytes, Meta(max_length=65_535)]  # its length stands in 16 bits of a record
-Actor: TypeAlias = Annotated[str, Meta(max_length=256)]  # whom an operator's service asks for
-Word: TypeAlias = Annotated[str, Meta(max_length=32)]  # of a fixed few: a state, a code, what moved
+ShareBytes: TypeAlias = Annotated[bytes, Meta(max_length=65_535)]  # its length has 16 bits in a record
+Actor: TypeAlias = Annotated[str, Meta(max_length=256)]  # the user of an operator's service
+Word: TypeAlias = Annotated[str, Meta(max_length=32)]  # one of a fixed set: a state, a code, a kind
 Verb: TypeAlias = Annotated[str, Meta(max_length=64)]
-Detail: TypeAlias = Annotated[str, Meta(max_length=16_384)]  # a line or a few for a person
+Detail: TypeAlias = Annotated[str, Meta(max_length=16_384)]  # a few lines of text

@@ -1,4 +1,4 @@
-"""Control messages that give what a shared group's ended member did not acknowledge to another member."""
+"""Control messages that redispatch a shared subscription's unacknowledged messages from an ended member to another."""
 
 from typing import Annotated
 
@@ -12,26 +12,26 @@ from wire.messages.wills import SessionWill
 
 __all__ = ["HOPS_MAX", "RedispatchOrder", "RedispatchReply", "SharePick", "handed_sender", "hops_of"]
 
-HOPS_MAX = 16  # members that may not receive a copy and hand it on; then nobody may, or too few
-_NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of what it orders, no session's number
+HOPS_MAX = 16  # redispatches of a copy between members without access; then too few members have access
+_NO_SESSION = (1 << 48) - 1  # with the partition's number: the sender of its orders, never a session's number
 
 
 class SharePick(msgspec.Struct, array_like=True):
-    """Where the copy of one QoS 2 message for one shared group goes: a partition, or an edge."""
+    """Destination of the copy of one QoS 2 message for one shared subscription: a partition, or an edge."""
 
     share: ShareBytes  # "share name/topic filter"
     partition: PartitionOrEdge  # -1: an edge
     edge: SomeNode = ""
     incarnation: Incarnation = 0
-    attempt: U32 = 0  # a higher one replaces a lower one: its destination refused, or was an edge and died
+    attempt: U32 = 0  # a higher one replaces a lower one, whose destination refused or was a dead edge
 
 
 class RedispatchOrder(ControlMessage, tag="HandOn"):
-    """Primary to one live edge: what an ended member of a group did not acknowledge goes to another member.
+    """Primary to one live edge: redispatch an ended member's unacknowledged message to another member.
 
-    Without ``pick`` the edge answers where it would go; that is recorded and comes back, and then the edge sends it
-    there. The primary sends it again, with the same origin, to another edge, after frames were lost, or when the edge
-    answers ``again``.
+    Without ``pick`` the edge answers with the pick. The primary records it and sends it back, and then the edge
+    forwards the message. The primary repeats the order, with the same origin, to another edge after lost frames, or
+    when the edge answers ``again``.
     """
 
     request: U64
@@ -41,13 +41,13 @@ class RedispatchOrder(ControlMessage, tag="HandOn"):
     share: ShareBytes
     message: SessionWill
     pick: SharePick | None = None
-    hops: Annotated[int, Meta(ge=0, lt=HOPS_MAX)] = 0  # times that it was handed on before; part of the origin
+    hops: Annotated[int, Meta(ge=0, lt=HOPS_MAX)] = 0  # number of earlier redispatches; part of the origin
 
 
 class RedispatchReply(ControlMessage, tag="HandedOn"):
-    """With ``pick``: record that the message goes there. Without: a member has it, or the group has ended.
+    """With ``pick``: record this pick. Without: a member has the message, or the shared subscription has ended.
 
-    With ``again``: no member could take it now; the primary sends the order again later.
+    With ``again``: no member could take it now; the primary retries the order later.
     """
 
     request: U64
@@ -58,11 +58,11 @@ class RedispatchReply(ControlMessage, tag="HandedOn"):
 
 
 def handed_sender(partition: int, hops: int) -> int:
-    """Return the sender, as origins name it, of copies that a partition hands on."""
+    """Return the sender in origins of copies that a partition redispatches."""
     return partition << 48 | _NO_SESSION - hops
 
 
 def hops_of(origin_kind: int, sender: int) -> int:
-    """Return how often a message with this origin was handed on, 0 for never."""
+    """Return the number of redispatches of a message with this origin."""
     below = _NO_SESSION - (sender & _NO_SESSION)
     return below + 1 if origin_kind == OriginKind.SESSION and below < HOPS_MAX else 0

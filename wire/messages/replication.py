@@ -1,7 +1,7 @@
 """Messages between the replicas of a partition: REPLICATE frames from its primary, REPLICATE_ACK frames back.
 
-One msgpack array each. Every message carries the partition_epoch it was made under; a replica takes none below the
-highest it has seen, and answers with that. Rules: docs/protocol.md section 9.
+One msgpack array each. Every message carries its sender's partition_epoch. A replica ignores those below the highest it
+has seen, and answers with that. Rules: docs/protocol.md section 9.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ __all__ = [
 
 ROWS_MAX = 1_000_000  # in one message; senders stop at a few MiB
 RowKey: TypeAlias = Annotated[bytes, Meta(max_length=256 * 1024)]
-STALE = -1  # as index of an answer: the question was of a lower partition_epoch, nothing was looked at
+STALE = -1  # as index of a reply: the request had a lower partition_epoch and was ignored
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -34,15 +34,15 @@ class _Message(msgspec.Struct, array_like=True):
 
 
 class Append(_Message, tag="Append"):
-    """Operations that follow (previous_index, previous_epoch); without rows a question whether that is shared."""
+    """Operations after (previous_index, previous_epoch); without rows it queries whether that is shared."""
 
     partition: PartitionNumber
     partition_epoch: Epoch
     previous_index: OpIndex
     previous_epoch: Epoch
     commit_index: OpIndex
-    epoch_start: OpIndex  # the primary's log end when this epoch began: older rows behind it are not shared
-    log_needed: OpIndex  # every replica has the log up to here
+    epoch_start: OpIndex  # the primary's log end when this epoch began: older rows after it are not shared
+    log_needed: OpIndex  # all replicas have the log up to here
     rows: Annotated[list[bytes], Meta(max_length=ROWS_MAX)]  # packed LogRows, ascending by one
 
 
@@ -63,15 +63,15 @@ class TransferSlice(_Message, tag="TransferSlice"):
 
 
 class AppendAck(_Message, tag="AppendAck"):
-    """A replica's answer, once everything before it is synced."""
+    """A replica's reply, once all operations before it are synced."""
 
     partition: PartitionNumber
     partition_epoch: Epoch  # highest seen by the replica
-    matched: bool  # index is shared with the primary and synced; False: go on from (index, index_epoch)
+    matched: bool  # index is shared with the primary and synced; False: continue from (index, index_epoch)
     index: Annotated[int, Meta(ge=STALE, lt=1 << 62)]
     index_epoch: Epoch = 0
-    transfer_needed: bool = False  # what was applied is not shared, or the log is too short
-    transfer: Counted = 0  # transfer and next slice wanted
+    transfer_needed: bool = False  # the applied state is not shared, or the log is too short
+    transfer: Counted = 0  # transfer and next slice to send
     slices: Counted = 0
     whole: bool = True  # False: the log has not reached the floor of a range transfer
 
@@ -92,6 +92,6 @@ def decode_replica_message(payload: Payload) -> ReplicaMessage:
     """Return the message of a REPLICATE or REPLICATE_ACK frame.
 
     Raises:
-        Unreadable: The payload is none, or a value is out of its range.
+        Unreadable: The payload is malformed, or a value is out of its range.
     """
     return _read(payload)

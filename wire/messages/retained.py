@@ -35,7 +35,7 @@ __all__ = [
 
 
 class RetainedMessage(msgspec.Struct, array_like=True):
-    """One retained message as read: committed state with its origin."""
+    """One retained message: committed state with its origin."""
 
     topic: TopicName
     payload: bytes
@@ -45,12 +45,12 @@ class RetainedMessage(msgspec.Struct, array_like=True):
     origin_kind: ReasonCode = 0
     origin_a: U64 = 0
     origin_b: U64 = 0
-    owner: UserText = ""  # user who left it; the edge that delivers judges by it
-    owner_made: Counted = 0  # policy_epoch at which that user was made
+    owner: UserText = ""  # its publisher's user, whom the delivering edge authorizes
+    owner_made: Counted = 0  # policy_epoch at which that user was created
 
 
 class ReadRetained(ControlMessage, tag="ReadRetained"):
-    """Edge to a partition's primary: retained messages that a filter matches, sorted by topic, after a topic."""
+    """Edge to a partition's primary: retained messages that match a filter, sorted by topic, after a topic."""
 
     request: U64
     partition: PartitionNumber
@@ -58,11 +58,11 @@ class ReadRetained(ControlMessage, tag="ReadRetained"):
     topic_filter: TopicText
     after: TopicText = ""
     limit: Counted = 100
-    waits_s: Seconds = 60.0  # so long the edge waits for it
+    waits_s: Seconds = 60.0  # the edge's timeout
 
 
 class ReadRetainedAll(ControlMessage, tag="ReadRetainedAll"):
-    """Edge to a storage node: the first page of every partition that it is the primary of, for a wildcard filter."""
+    """Edge to a storage node: the first page of each of its primary partitions, for a wildcard filter."""
 
     request: U64
     topic_filter: TopicText
@@ -71,7 +71,7 @@ class ReadRetainedAll(ControlMessage, tag="ReadRetainedAll"):
 
 
 class RetainedPage(ControlMessage, tag="RetainedPage"):
-    """One partition's retained messages; ``more``: ask that partition again after the last topic."""
+    """One partition's retained messages; ``more``: request that partition again after the last topic."""
 
     request: U64
     messages: Annotated[list[RetainedMessage], Meta(max_length=ROUTES_MAX)]
@@ -80,7 +80,7 @@ class RetainedPage(ControlMessage, tag="RetainedPage"):
 
 
 class RetainedNone(ControlMessage, tag="RetainedNone"):
-    """These partitions of the asked node have no retained message that matches."""
+    """These partitions of the requested node have no matching retained message."""
 
     request: U64
     partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)]
@@ -101,14 +101,14 @@ class DeliverRetained(ControlMessage, tag="DeliverRetained"):
         list[RetainedMessage], Meta(max_length=ROUTES_MAX)
     ]  # qos already limited, properties with the subscription identifier
     done: bool = True
-    read: U64 = 0  # request of the SubscribeSession that began the read; this one's own: it begins (again) here
-    identifier: U32 = 0  # of the subscription that they are read for
+    read: U64 = 0  # request of the SubscribeSession that started the read; this one's own: it starts (again) here
+    identifier: U32 = 0  # of the subscription of the read
 
 
 class RetainedDelivered(ControlMessage, tag="RetainedDelivered"):
-    """Committed; or not done (``again``): the read began under a former primary.
+    """Committed; or not done (``again``): the read started under a former primary.
 
-    ``taken``: how many of the messages, the first ones, are queued or were sent; for the others there is no room now.
+    ``taken``: number of messages, from the first on, that are queued or were sent; the others do not fit now.
     """
 
     request: U64

@@ -42,7 +42,7 @@ __all__ = [
 
 
 class GroupDestinations(msgspec.Struct, array_like=True):
-    """Where a shared subscription's members are, with how many at each."""
+    """Nodes of a shared subscription's members, with the number at each."""
 
     share: ShareText  # "share name/topic filter"
     edges: Annotated[list[tuple[NodeName, Members]], Meta(max_length=NODES_MAX)] = []
@@ -50,7 +50,7 @@ class GroupDestinations(msgspec.Struct, array_like=True):
 
 
 class Destinations(msgspec.Struct, array_like=True):
-    """Answer for one topic: every delivery destination that a matching filter was registered for."""
+    """Route of one topic: all destinations with a matching filter."""
 
     edges: Annotated[list[NodeName], Meta(max_length=NODES_MAX)] = []
     partitions: Annotated[list[PartitionNumber], Meta(max_length=PARTITIONS_MAX)] = []
@@ -58,7 +58,7 @@ class Destinations(msgspec.Struct, array_like=True):
 
 
 class RouteEntry(msgspec.Struct, array_like=True):
-    """One filter of a sender; members is 0 for an ordinary filter, else the group's members there."""
+    """One filter of a sender; members is 0 for an ordinary filter, else the shared subscription's members there."""
 
     topic_filter: TopicText
     share_name: TopicText = ""
@@ -76,20 +76,20 @@ class Resolve(ControlMessage, tag="Resolve"):
 
 
 class Resolved(ControlMessage, tag="Resolved"):
-    """One answer per topic, in order, for the first ones that fit into a frame: the others are asked for again.
+    """One answer per topic, in order, for the first ones that fit into a frame: the edge requests the others again.
 
-    Most topics of a question have the same destinations, so these stand here once. An answer is void if an invalidation
-    that matches its topic came after the request left.
+    Most topics of a request have the same destinations, which are listed once. An answer is void if a matching
+    invalidation arrived after the request was sent.
     """
 
     request: U64
     shard_epoch: Epoch
     destinations: Annotated[list[Destinations], Meta(max_length=ROUTES_MAX)]  # different ones
-    answers: Annotated[list[U32], Meta(max_length=ROUTES_MAX)]  # of each topic: its place among the destinations
+    answers: Annotated[list[U32], Meta(max_length=ROUTES_MAX)]  # of each topic: its index among the destinations
 
 
 class AddRoutes(ControlMessage, tag="AddRoutes"):
-    """Delivery node to shard owner. Answered when no edge holds a cached answer without these routes any more."""
+    """Destination to shard owner. Answered when no edge has a cached route without these filters any more."""
 
     request: U64
     shard: ShardNumber
@@ -101,7 +101,7 @@ class AddRoutes(ControlMessage, tag="AddRoutes"):
 
 
 class RoutesAdded(ControlMessage, tag="RoutesAdded"):
-    """Every matching cached answer is gone everywhere. The sender's next incarnation may get it."""
+    """All matching cached routes are removed. The sender's next incarnation may receive this."""
 
     request: U64
     shard: ShardNumber
@@ -121,7 +121,7 @@ class RemoveRoutes(ControlMessage, tag="RemoveRoutes"):
 
 
 class SenderReport(msgspec.Struct, array_like=True):
-    """All filters of the sending edge (partition -1) or of one partition: replaces everything older of that sender."""
+    """All filters of the sending edge (partition -1) or of one partition: replaces older state of that sender."""
 
     partition: PartitionOrEdge
     sender_epoch: Incarnation
@@ -132,7 +132,7 @@ class SenderReport(msgspec.Struct, array_like=True):
 
 
 class ReportRoutes(ControlMessage, tag="ReportRoutes"):
-    """Filters that a delivery node reports to a shard's new owner, of itself or of its partitions."""
+    """Filters that a destination reports to a shard's new owner, of itself or of its partitions."""
 
     shard: ShardNumber
     shard_epoch: Epoch
@@ -140,7 +140,7 @@ class ReportRoutes(ControlMessage, tag="ReportRoutes"):
 
 
 class Invalidate(ControlMessage, tag="Invalidate"):
-    """Owner to edge: drop every cached answer that these filters match. Honoured at any epoch."""
+    """Owner to edge: remove all cached routes that match these filters. Valid in any epoch."""
 
     number: U64
     shard: ShardNumber
@@ -149,8 +149,8 @@ class Invalidate(ControlMessage, tag="Invalidate"):
 
 
 class Invalidated(ControlMessage, tag="Invalidated"):
-    """Edge to owner; after the retained writes resolved with the dropped answers are acknowledged."""
+    """Edge to owner, after the acknowledgement of retained writes that used the removed routes."""
 
     number: U64
     shard: ShardNumber
-    shard_epoch: Epoch  # of the Invalidate: the numbers begin anew with it
+    shard_epoch: Epoch  # of the Invalidate: the numbers restart with it

@@ -1,4 +1,4 @@
-"""Control message about a trace that runs: an edge tells it to nodes that start, or begin to lead a partition.
+"""Control message about a running trace, from an edge to nodes that start or become primary of a partition.
 
 Decision: docs/adr/0174-traces-follow.md.
 """
@@ -20,9 +20,9 @@ ToldOrigin: TypeAlias = tuple[U64, U64, U64]  # OriginKind, and its two numbers
 
 
 class RunningTrace(ControlMessage, tag="RunningTrace"):
-    """Edge to an edge or storage node, without an answer: begin this trace, or know it again.
+    """Edge to an edge or storage node, without a reply: start this trace, or add its origins.
 
-    ``origins`` are messages that the clients of a trace published: whose a message is stands in no row of a queue.
+    ``origins`` are messages published by the clients of a trace: rows of a queue do not have their publisher.
     """
 
     running: TraceOrder

@@ -59,7 +59,7 @@ class SessionSubscription(msgspec.Struct, array_like=True):
     retain_as_published: bool = False
     retain_handling: Qos = 0
     identifier: U32 = 0  # 0: none
-    merged: bool = False  # with the session's other matching ones of this kind: one copy for all of them
+    merged: bool = False  # shares one copy with the session's other merged matches
 
 
 class OpenSession(msgspec.Struct, array_like=True, tag=1):  # of CONNECTS frames, as the next three
@@ -75,32 +75,32 @@ class OpenSession(msgspec.Struct, array_like=True, tag=1):  # of CONNECTS frames
     will: SessionWill | None = None
     protocol_version: Annotated[int, Meta(ge=3, le=5)] = 5
     receive_maximum: PacketIdentifier = 64  # outbound window
-    answered_below: U64 = 0  # the edge has the answers of all its requests to this partition below this one
-    withdrawn: bool = False  # the connection is gone: end it where it was opened before, do not open it now
+    answered_below: U64 = 0  # all lower requests of the edge to this partition are answered
+    withdrawn: bool = False  # the connection is closed: end it if it was opened, do not open it now
     may_create: bool = True  # a stored session; False: only one that exists may be resumed or replaced
     owner: UserText = ""  # user of the connection; a client ID of another user is refused
-    owner_made: Counted = 0  # policy_epoch at which that user was made
-    judged: U64 = 0  # digest of what the edge judges filters by; 0: it has no rules
-    # Limits of the user, its groups and roles; 0: the partition's own alone. A wider one changes nothing.
+    owner_made: Counted = 0  # policy_epoch at which that user was created
+    judged: U64 = 0  # digest of the rules by which the edge authorizes filters; 0: no rules
+    # Limits of the user, its groups and roles; 0: the partition's own alone, which is also the maximum.
     sessions_max: U64 = 0  # stored sessions of that user, in all partitions
     queue_messages_max: U64 = 0  # of the session's queue
     queue_bytes_max: U64 = 0
 
 
 class SessionOpened(msgspec.Struct, array_like=True, tag=1):
-    """The claim is committed. Pushes for a durable session follow behind this on the same link."""
+    """The claim is committed. Pushes for a durable session follow on the same link."""
 
     request: U64
     partition: PartitionNumber
     partition_epoch: Epoch
-    reason_code: ReasonCode  # 0, or why not (CONNACK codes)
+    reason_code: ReasonCode  # 0, or the refusal (CONNACK codes)
     owner_epoch: U64 = 0
     session: U64 = 0  # 0: ephemeral
     session_present: bool = False
-    # Only where they were granted under another ``judged``: the edge grants them anew, or unsubscribes.
+    # Only where they were granted under another ``judged``: the edge authorizes them again, or unsubscribes.
     subscriptions: Annotated[list[SessionSubscription], Meta(max_length=ROUTES_MAX)] = []
-    judged: bool = False  # all were granted in full under this ``judged``; neither: too many, ListFilters reads them
-    # Those under $SYS: figures of an edge, which no partition knows. More than fit are not told.
+    judged: bool = False  # all were granted in full under this ``judged``; neither this nor filters: use ListFilters
+    # Those under $SYS: metrics of an edge, unknown to partitions. An excess is left out.
     sys_filters: Annotated[list[SessionSubscription], Meta(max_length=SYS_FILTERS_MAX)] = []
 
 
@@ -127,7 +127,7 @@ class SessionClosed(msgspec.Struct, array_like=True, tag=2):
 
 
 class SessionExpired(ControlMessage, tag="SessionExpired"):
-    """Primary to some live edge, once and without an answer: a session expired; the edge may publish that."""
+    """Primary to some live edge, once and without a reply: a session expired; the edge may publish an event."""
 
     partition: PartitionNumber
     partition_epoch: Epoch
@@ -136,7 +136,7 @@ class SessionExpired(ControlMessage, tag="SessionExpired"):
 
 
 class KickSession(ControlMessage, tag="KickSession"):
-    """Storage to the edge of an older connection: another one owns the client ID; send 0x8E, read no more."""
+    """Storage to the edge of an older connection: another one owns the client ID; send 0x8E, stop reading."""
 
     request: U64
     client_id: ClientId
@@ -145,16 +145,16 @@ class KickSession(ControlMessage, tag="KickSession"):
 
 
 class SessionKicked(ControlMessage, tag="SessionKicked"):
-    """The older connection is gone. ``clean``: it had sent DISCONNECT 0x00 before."""
+    """The older connection is closed. ``clean``: it had sent DISCONNECT 0x00 before."""
 
     request: U64
     client_id: ClientId
     clean: bool = False
-    owner_epoch: U64 = 0  # of the question: answers that took another way may come late
+    owner_epoch: U64 = 0  # of the request: relayed answers may arrive late
 
 
 class SubscribeSession(ControlMessage, tag="SubscribeSession"):
-    """SUBSCRIBE of a durable session; answered when committed and its routes stand everywhere."""
+    """SUBSCRIBE of a durable session; answered when committed and all its routes are confirmed."""
 
     request: U64
     partition: PartitionNumber
@@ -162,14 +162,14 @@ class SubscribeSession(ControlMessage, tag="SubscribeSession"):
     session: U64
     owner_epoch: U64
     subscriptions: Annotated[list[SessionSubscription], Meta(max_length=ROUTES_MAX)]
-    read: U64 = 0  # first request of the same SUBSCRIBE, which names the retained read that follows; 0: this one
-    # Positions of filters that a deny overlaps: each delivery by one is judged.
+    read: U64 = 0  # first request of the same SUBSCRIBE, it identifies the following retained read; 0: this one
+    # Positions of filters that a deny overlaps: each delivery by them is authorized.
     partial: Annotated[list[U32], Meta(max_length=ROUTES_MAX)] = []
-    judged: U64 = 0  # digest of what the edge judged by, kept with the session; without a filter: of all that it has
+    judged: U64 = 0  # digest of the authorizing rules, stored with the session; without a filter: for all of them
 
 
 class SessionSubscribed(ControlMessage, tag="SessionSubscribed"):
-    """One reason code per subscription; ``existed`` tells which filters the session had before (retain handling 1)."""
+    """One reason code per subscription; ``existed`` marks filters that the session had before (retain handling 1)."""
 
     request: U64
     reason_codes: Annotated[list[ReasonCode], Meta(max_length=ROUTES_MAX)]
@@ -177,7 +177,7 @@ class SessionSubscribed(ControlMessage, tag="SessionSubscribed"):
 
 
 class UnsubscribeSession(ControlMessage, tag="UnsubscribeSession"):
-    """UNSUBSCRIBE of a durable session, or the end of filters that its user may not have any more."""
+    """UNSUBSCRIBE of a durable session, or the removal of filters that its user lost the right to."""
 
     request: U64
     partition: PartitionNumber
@@ -185,7 +185,7 @@ class UnsubscribeSession(ControlMessage, tag="UnsubscribeSession"):
     session: U64
     owner_epoch: U64
     topic_filters: Annotated[list[TopicText], Meta(max_length=ROUTES_MAX)]
-    revoked: bool = False  # by the edge: what waits for the session as a group's member goes to others of the group
+    revoked: bool = False  # by the edge: the session's queued messages of a shared subscription go to other members
 
 
 class SessionUnsubscribed(ControlMessage, tag="SessionUnsubscribed"):
@@ -196,7 +196,7 @@ class SessionUnsubscribed(ControlMessage, tag="SessionUnsubscribed"):
 
 
 class ListFilters(ControlMessage, tag="ListFilters"):
-    """Edge to the partition of a live session: the next filters of those that it had at its first such question."""
+    """Edge to the partition of a live session: list the next of the filters that it had at the first request."""
 
     request: U64
     partition: PartitionNumber
@@ -207,16 +207,16 @@ class ListFilters(ControlMessage, tag="ListFilters"):
 
 
 class FiltersListed(ControlMessage, tag="FiltersListed"):
-    """A page of a session's filters, as they are now; those that are gone are left out."""
+    """A page of a session's current filters; removed ones are left out."""
 
     request: U64
     subscriptions: Annotated[list[SessionSubscription], Meta(max_length=ROUTES_MAX)] = []
     next_skip: U32 = 0  # 0: it was the last page
-    again: bool = False  # this node does not know the first question: begin anew
+    again: bool = False  # this node does not know the first request: restart
 
 
 class RecordInbound(ControlMessage, tag="RecordInbound"):
-    """QoS 2 PUBLISH of a durable publisher, before any fan-out; the same origin and picks again until released."""
+    """QoS 2 PUBLISH of a durable publisher, before any fan-out; repeats get the same origin and picks until released."""
 
     request: U64
     partition: PartitionNumber
@@ -226,7 +226,7 @@ class RecordInbound(ControlMessage, tag="RecordInbound"):
     packet_identifier: PacketIdentifier
     picks: Annotated[
         list[SharePick], Meta(max_length=ROUTES_MAX)
-    ] = []  # kept where none of that group and attempt, or of a higher one, is recorded
+    ] = []  # stored unless a pick of that group with this or a higher attempt is
 
 
 class InboundRecorded(ControlMessage, tag="InboundRecorded"):
@@ -237,11 +237,11 @@ class InboundRecorded(ControlMessage, tag="InboundRecorded"):
     reason_code: ReasonCode = 0
     picks: Annotated[
         list[SharePick], Meta(max_length=ROUTES_MAX)
-    ] = []  # all that are recorded: send there, wherever else one would pick now
+    ] = []  # all recorded picks: use these instead of new ones
 
 
 class ReleaseInbound(ControlMessage, tag="ReleaseInbound"):
-    """PUBREL, or a PUBREC of 0x80 and above is about to leave: delete the record durably first."""
+    """PUBREL, or a PUBREC of 0x80 and above before it is sent: delete the record durably first."""
 
     request: U64
     partition: PartitionNumber
@@ -252,13 +252,13 @@ class ReleaseInbound(ControlMessage, tag="ReleaseInbound"):
 
 
 class InboundReleased(ControlMessage, tag="InboundReleased"):
-    """Committed; so it is where the identifier had no record."""
+    """Committed; also if the identifier had no record."""
 
     request: U64
 
 
 class PollClaims(ControlMessage, tag="PollClaims"):
-    """New primary to every live edge: which connections of this partition do you hold?"""
+    """New primary to every live edge: list the connections of this partition."""
 
     request: U64
     partition: PartitionNumber
@@ -266,7 +266,7 @@ class PollClaims(ControlMessage, tag="PollClaims"):
 
 
 class Claim(msgspec.Struct, array_like=True):
-    """One live connection of an edge, and what is open on it."""
+    """One live connection of an edge, and its open requests."""
 
     client_id: ClientId
     connection: U64
@@ -277,11 +277,11 @@ class Claim(msgspec.Struct, array_like=True):
 
 
 class Claims(ControlMessage, tag="Claims"):
-    """After this the edge takes no SessionOpened of a lower partition_epoch. Many come in pieces, in order."""
+    """After this the edge ignores SessionOpened of a lower partition_epoch. A long list comes in pieces, in order."""
 
     request: U64
     partition: PartitionNumber
     partition_epoch: Epoch
     claims: Annotated[list[Claim], Meta(max_length=MEMBERS_MAX)]
-    first: bool = True  # what came before it is void
-    last: bool = True  # only now nobody else is claimed
+    first: bool = True  # earlier pieces are void
+    last: bool = True  # the list of claims is complete

@@ -1,8 +1,8 @@
-"""Hand-over of a client's connection between two processes of one host: one message with one descriptor, one answer.
+"""Hand-off of a client's connection between two processes of one host: a message with a descriptor, and a reply.
 
-The socket is of SOCK_SEQPACKET, so messages have edges, and answers of one byte come in the order of the questions.
-Times are of CLOCK_BOOTTIME, which all processes of a host share. Who may have the connection when, and why no two ever
-have it: docs/adr/0054-hand-over.md.
+The socket is a SOCK_SEQPACKET one, which keeps message boundaries; replies of one byte come in the order of requests.
+Times are of CLOCK_BOOTTIME, which all processes of a host share. Ownership of the connection and the proof of its
+exclusivity: docs/adr/0054-hand-over.md.
 """
 
 import enum
@@ -23,28 +23,28 @@ __all__ = [
     "encode_hand_over",
 ]
 
-HAND_OVER = "@hand-over"  # among the addresses of an edge's listeners: unix:<boot id>:<path>; no listener's name
+HAND_OVER = "@hand-over"  # among the addresses of an edge's listeners: unix:<boot id>:<path>; no listener name
 VERSION = 1
 HAND_OVER_BYTES_MAX = 512
-ANSWER_S = 1.0  # from the message to its answer; who asked then asks somebody else
+ANSWER_S = 1.0  # from the request to its reply; then the sender tries another edge
 
 
 class HandoffReply(enum.IntEnum):
-    """An edge's answer, one byte."""
+    """An edge's reply, one byte."""
 
     TAKEN = 0
     NOT_READY = 1
     NO_LISTENER = 2
     FULL = 3
     DRAINING = 4
-    UNUSABLE = 5  # the message, or what came with it
+    UNUSABLE = 5  # invalid message or descriptor
 
 
 class SocketHandoffRequest(msgspec.Struct, frozen=True, tag_field="v", tag=VERSION):
-    """The message beside the descriptor."""
+    """The message sent with the descriptor."""
 
-    listener: ListenerName  # whose policy, certificate and limits the connection gets
-    accepted_ms: Counted  # when the client came: its time for CONNECT runs from here
+    listener: ListenerName  # with the policy, certificate and limits for the connection
+    accepted_ms: Counted  # time of accept: the CONNECT timeout starts here
     sent_ms: Counted
 
 
@@ -55,14 +55,14 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_hand_over(listener: str, accepted_ms: int, sent_ms: int) -> bytes:
-    """Return the message."""
+    """Return the encoded message."""
     return _encoder.encode(SocketHandoffRequest(listener, accepted_ms, sent_ms))
 
 
 def decode_hand_over(data: bytes) -> SocketHandoffRequest:
-    """Return the message.
+    """Return the decoded message.
 
     Raises:
-        Unreadable: It is none, too long, or one of another version.
+        Unreadable: It is malformed, too long, or of another version.
     """
     return _read(data[: HAND_OVER_BYTES_MAX + 1])

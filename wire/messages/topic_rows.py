@@ -1,6 +1,6 @@
-"""Rows of looks about topics: who gets them, what is retained, and shared groups.
+"""Rows of queries about topics: destinations, retained messages, and shared subscriptions.
 
-A field that is None is not known at the node that answers.
+A field is None if the answering node does not know it.
 """
 
 from typing import TypeAlias
@@ -25,11 +25,11 @@ class RetainedMessageRow(msgspec.Struct, omit_defaults=True):
     storage: str | None = None
     origin: str | None = None
     content_type: str | None = None
-    payload: Payload | None = None  # role operator, where one topic is named
+    payload: Payload | None = None  # role operator, for a single topic
 
 
 class ShareMemberRow(msgspec.Struct, omit_defaults=True):
-    """A member of a shared group."""
+    """A member of a shared subscription."""
 
     client_id: str = ""
     online: bool = False
@@ -40,7 +40,7 @@ class ShareMemberRow(msgspec.Struct, omit_defaults=True):
 
 
 class ShareRow(msgspec.Struct, omit_defaults=True):
-    """A shared group, as far as one partition or one edge holds it."""
+    """A shared subscription at one partition or one edge."""
 
     group: str | None = None
     filter: str | None = None
@@ -48,20 +48,20 @@ class ShareRow(msgspec.Struct, omit_defaults=True):
     online: int | None = None
     queued: int | None = None
     oldest_s: float | None = None
-    delivered: int | None = None  # copies that members here were given, since the group has members at the node
-    redispatched: int | None = None  # of them, those whose member ended before it acknowledged: another one got them
+    delivered: int | None = None  # copies given to members at this node
+    redispatched: int | None = None  # of them, those redispatched because their member ended without an acknowledgement
     queued_most: int | None = None  # of one member
-    skew: float | None = None  # that, divided by the mean of all members: 1 is even; None: nothing is queued
+    skew: float | None = None  # that, divided by the mean of all members: 1 is even; None: all queues are empty
     partition: int | None = None
     node: str | None = None
-    who: list[ShareMemberRow] | None = None  # where group and filter are named in full
+    who: list[ShareMemberRow] | None = None  # if group and filter are given in full
 
 
 class RouteRow(msgspec.Struct, omit_defaults=True):
-    """A topic's route that an edge holds, or a filter that a shard's owner holds."""
+    """A cached route of an edge, or a filter at its shard's owner."""
 
     topic: str | None = None
-    filter: str | None = None  # at a router, in the place of a topic
+    filter: str | None = None  # at a router, instead of a topic
     group: str | None = None
     shard: int | None = None
     node: str | None = None
@@ -69,7 +69,7 @@ class RouteRow(msgspec.Struct, omit_defaults=True):
     edges: list[str] | None = None
     partitions: list[int] | None = None
     groups: list[str] | None = None
-    reason_code: int | None = None  # it is closed to all
+    reason_code: int | None = None  # denied to all clients
     traced: bool | None = None
 
 
@@ -87,17 +87,17 @@ class ResolvedRouteRow(msgspec.Struct, omit_defaults=True):
     edges: list[str] | None = None
     partitions: list[int] | None = None
     groups: list[ShareRow] | None = None
-    cached_at: list[str] | None = None  # edges that hold the answer
-    invalidating: list[str] | None = None  # edges that have not dropped an older answer yet
+    cached_at: list[str] | None = None  # edges with the cached route
+    invalidating: list[str] | None = None  # edges that have not removed an older route yet
 
 
 class MatchRow(msgspec.Struct, omit_defaults=True):
-    """A subscription that a topic meets, or nearly meets; ``why`` says why its client does not get the message."""
+    """A subscription that matches a topic, fully or nearly; ``why`` is the reason why its client misses the message."""
 
     client_id: str | None = None
     filter: str | None = None
     qos: int | None = None  # granted
-    effective_qos: int | None = None  # of a message of the QoS that the question names
+    effective_qos: int | None = None  # for the QoS of the query
     share: str | None = None
     turn: bool | None = None  # of a shared group: this member is the next one
     no_local: bool | None = None
@@ -112,5 +112,5 @@ class MatchRow(msgspec.Struct, omit_defaults=True):
     queued: int | None = None
     window: int | None = None
     inflight: int | None = None
-    why: str | None = None  # "": it gets it; "no_local", "access", "size", "level", "qos0_away", "window", "queue_full"
+    why: str | None = None  # "": delivered; "no_local", "access", "size", "level", "qos0_away", "window", "queue_full"
     detail: str | None = None

@@ -1,4 +1,4 @@
-"""Control messages about what users have at storage nodes: each node tells the others, of users who are asked about.
+"""Control messages about users' resources at storage nodes, exchanged between these nodes on demand.
 
 Decision: docs/adr/0135-users-over-all-partitions.md.
 """
@@ -17,16 +17,16 @@ COUNTS_MAX = 500  # of one message
 
 
 class UserCount(msgspec.Struct, array_like=True):
-    """Holdings of one user in the partitions of one storage node."""
+    """Resources of one user in the partitions of one storage node."""
 
     user: UserName
     sessions: Counted  # stored ones
     retained: Counted  # topics
-    asked: bool = False  # the sender decides about this user now: tell it what you have, and each change for a minute
+    asked: bool = False  # the sender decides about this user: reply, and send changes for a minute
     retained_bytes: Counted = 0  # of the payloads of those topics
 
 
 class UserCounts(ControlMessage, tag="UserCounts"):
-    """Storage node to storage node, whenever it is of interest; without an answer."""
+    """Storage node to storage node, on demand; without a reply."""
 
     counts: Annotated[list[UserCount], Meta(max_length=COUNTS_MAX)]

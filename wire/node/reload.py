@@ -1,8 +1,8 @@
-"""All or nothing: settings and files that a running node takes up again, decided without touching a socket.
+"""Atomic reload of settings and files on a running node, decided without touching a socket.
 
-A reload reads everything anew first, then says what differs, and only then puts the new things in place. One mistake
-in any part, or one changed setting that no part takes up, leaves the old state whole. Reading may take long and runs in
-a thread of the shell (``wire/node/reloading.py``); ``apply`` runs in one turn of the loop.
+A reload reads all sources first, then computes the differences, and only then puts the new state into effect. One
+mistake in any part, or one changed setting that no part owns, keeps the whole old state. Reading may take long and runs
+in a thread of the shell (``wire/node/reloading.py``); ``apply`` runs in one loop iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,32 +24,32 @@ ROOMS = ("node", "membership", "metrics", "logs", "edge", "router", "storage", "
 
 
 class ReloadablePart(Protocol):
-    """One thing that a reload replaces: certificates, a list, rules, bounds."""
+    """One unit that a reload replaces: certificates, a list, rules, bounds."""
 
     @property
     def settings(self) -> Sequence[str]:
-        """Settings that this part takes up; "*" stands for the name of a listener."""
+        """Settings of this part; "*" matches the name of a listener."""
 
     def load(self, config: NodeConfig) -> Any:
-        """Read and judge all that the part needs; changes nothing, and may run in a thread.
+        """Read and validate the part's new state; changes no state and may run in a thread.
 
         Raises:
-            UserError: A file or a setting is wrong; the line names it.
+            UserError: A file or a setting is invalid; the line names it.
         """
 
     def current(self) -> Any:
-        """Return what is in force."""
+        """Return the state in effect."""
 
     def difference(self, loaded: Any) -> list[str]:
-        """Return what ``put`` would change, a line each; none: nothing."""
+        """Return the changes that ``put`` would make, a line each."""
 
     def put(self, loaded: Any) -> None:
-        """Put what ``load`` or ``current`` returned in force."""
+        """Put the result of ``load`` or ``current`` into effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """All that was read, or every mistake."""
+    """The new state of all parts, or all mistakes."""
 
     config: NodeConfig | None = None
     loaded: tuple[tuple[ReloadablePart, Any], ...] = ()
@@ -62,7 +62,7 @@ class Reloaded:
     """The outcome of a reload.
 
     Attributes:
-        ok: The new state is in force (of a dry run: it would be).
+        ok: The new state is in effect (of a dry run: it would be).
         lines: The difference; of a refusal every mistake.
     """
 
@@ -71,40 +71,40 @@ class Reloaded:
 
 
 class NodeReload:
-    """The parts of one node that may change while it runs.
+    """The parts of one node that can change while it runs.
 
     Args:
-        config: What the node was started with.
-        read: Reads every source of settings again; UserError says what is wrong.
+        config: Settings at the start.
+        read: Reads all sources of settings again; UserError describes a fault.
     """
 
     def __init__(self, config: NodeConfig, read: Callable[[], NodeConfig]) -> None:
         self._config = config
         self._read = read
         self._parts: list[ReloadablePart] = []
-        self.outcomes = {"done": 0, "refused": 0}  # reloads, dry runs left out
+        self.outcomes = {"done": 0, "refused": 0}  # reloads, without dry runs
 
     def add(self, *parts: ReloadablePart) -> None:
-        """Have parts read from now on; they are put in force in this order."""
+        """Add parts to later reloads; they take effect in this order."""
         self._parts.extend(parts)
 
     def takes(self, name: str) -> bool:
-        """Return whether a part takes a setting up; another one is read at the start only."""
+        """Return whether a reload can change a setting; others are read only at the start."""
         return any(_matches(pattern, name) for part in self._parts for pattern in part.settings)
 
     def prepare(self) -> Prepared:
-        """Read everything; changes nothing. May run in a thread, one at a time."""
+        """Read all sources; changes no state. May run in a thread, one at a time."""
         parts = tuple(self._parts)
         try:
             config = self._read()
-        except Exception as error:  # also a bug refuses: the old state stays
+        except Exception as error:  # a bug refuses too: the old state stays
             return Prepared(mistakes=_told(error))
         mistakes: list[str] = []
         changes = changed_settings(self._config, config)
         taken = [pattern for part in parts for pattern in part.settings]
         for name in changes:
             if not any(_matches(pattern, name) for pattern in taken):
-                mistakes.append(f"{name} differs and is read at the start only: restart the node, or take it back")
+                mistakes.append(f"{name} differs and is read at the start only: restart the node, or revert it")
         loaded = []
         for part in parts:
             try:
@@ -115,11 +115,11 @@ class NodeReload:
         return Prepared(config, tuple(loaded), lines, tuple(mistakes))
 
     def apply(self, prepared: Prepared, dry_run: bool = False) -> Reloaded:
-        """Put what was prepared in force, all of it or nothing.
+        """Put the prepared state into effect, completely or not at all.
 
         Args:
             prepared: By the last ``prepare``.
-            dry_run: Tell the difference only.
+            dry_run: Only report the differences.
         """
         outcome = self._apply(prepared, dry_run)
         if not dry_run:
@@ -141,16 +141,16 @@ class NodeReload:
                 part.put(loaded)
         except Exception as error:
             for part, old in reversed(before):
-                part.put(old)  # what fails here ends the node: nobody knows what would be in force
+                part.put(old)  # an error here ends the node: the effective state would be unknown
             return Reloaded(False, _bounded(_told(error)))
         self._config = prepared.config
         return Reloaded(True, _bounded(lines))
 
 
 def changed_settings(old: NodeConfig, new: NodeConfig) -> dict[str, tuple[str, str]]:
-    """Return the settings that differ: dotted name -> value before and after; a listener's by the listener's name.
+    """Return the changed settings: dotted name -> (old, new); a listener's settings are under the listener's name.
 
-    Values are texts that may be shown: of two URLs that differ in their queries both may be the same.
+    Secrets are masked, so old and new may look alike, for example URLs that differ in their queries.
     """
     before, after = _flat(old), _flat(new)
     names = sorted(before.keys() | after.keys())

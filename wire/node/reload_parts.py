@@ -1,6 +1,6 @@
-"""Parts of a reload that every tier has: certificates of links, and the log.
+"""Parts of a reload common to all tiers: certificates of links, and the log.
 
-Contexts of TLS are replaced within their holder: the next handshake uses the new ones, links that stand stay.
+TLS contexts are replaced within their holder: the next handshake uses the new ones, established links stay.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from wire.links.tls import CertificateFiles, LinkContexts, link_contexts, loses_
 
 __all__ = ["LinkCertificates", "Logs", "changed_files", "file_marks", "secret_marks"]
 
-MARKED_BYTES_MAX = 64 << 20  # of a file; no reader takes more
+MARKED_BYTES_MAX = 64 << 20  # of a file; no reader accepts a larger one
 PIECE_BYTES = 1 << 20
 SECRET = secrets.token_bytes(32)  # of this process
 UNREAD = "unread"
@@ -28,7 +28,7 @@ class LinkCertificates:
     """Certificate, key and authority of links.
 
     Args:
-        contexts: In force; the holder that hub and edge ask at each handshake.
+        contexts: In effect; hub and edge use this holder for each handshake.
     """
 
     settings: Sequence[str] = ("node.certificate", "node.key", "node.authority")
@@ -42,7 +42,7 @@ class LinkCertificates:
         """Read the three files.
 
         Raises:
-            UserError: One is wrong, is named no more, or an authority was taken away.
+            UserError: One is invalid or no longer set, or an authority was removed.
         """
         node = config.node
         if node.certificate is None or node.key is None or node.authority is None:
@@ -51,27 +51,27 @@ class LinkCertificates:
         contexts = link_contexts(CertificateFiles(node.certificate, node.key, node.authority))
         if loses_authority(self._held[0].server, contexts.server):
             raise UserError(
-                f"an authority was taken away from node.authority {node.authority}: restart the node, for links that "
-                "it let in would stay"
+                f"an authority was removed from node.authority {node.authority}: restart the node, because its "
+                "established links would stay"
             )
         return contexts, marks
 
     def current(self) -> tuple[LinkContexts, dict[str, str]]:
-        """Return the contexts in force."""
+        """Return the contexts in effect."""
         return self._held
 
     def difference(self, loaded: tuple[LinkContexts, dict[str, str]]) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files whose content changed."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: tuple[LinkContexts, dict[str, str]]) -> None:
-        """Use these for every handshake from now on."""
+        """Use these contexts for all later handshakes."""
         self._contexts.server, self._contexts.client = loaded[0].server, loaded[0].client
         self._held = loaded
 
 
 class Logs:
-    """Level, form and repeats of the log."""
+    """Level, format and repetition of log lines."""
 
     settings: Sequence[str] = ("logs.level", "logs.format", "logs.repeat_s")
 
@@ -83,16 +83,16 @@ class Logs:
         return config.logs
 
     def current(self) -> LogSettings:
-        """Return those in force."""
+        """Return the settings in effect."""
         return self._held
 
     def difference(self, loaded: LogSettings) -> list[str]:
-        """Return nothing: the settings say it all."""
+        """Return no lines: the changed settings are listed already."""
         del loaded
         return []
 
     def put(self, loaded: LogSettings) -> None:
-        """Write the log in this way from now on."""
+        """Apply these settings to the log."""
         if loaded != self._held:
             configure_logs(loaded, self._node)
             self._held = loaded
@@ -103,23 +103,23 @@ def _files(config: NodeConfig) -> list[Path]:
 
 
 def file_marks(paths: Sequence[Path]) -> dict[str, str]:
-    """Return a mark of each file's content, the same at every node: the log and the audit have it.
+    """Return a digest of each file's content, equal at every node, for log and audit log.
 
-    Take marks before the content is read. If a file changes between the two, its mark is the former content's, and the
-    next reload sees a difference. Taken behind the content it would be the new content's mark on the former content,
-    and no later reload would read the file again. A file that cannot be read has a mark too: its reader says why.
+    Compute digests before the content is read. If a file changes in between, its digest is the old content's, and the
+    next reload finds a difference. In the other order the old content would have the new content's digest, and no later
+    reload would read the file again. An unreadable file has a digest too; its reader reports the fault.
     """
     return {str(path): _mark(path, b"") for path in paths}
 
 
 def secret_marks(paths: Sequence[Path]) -> dict[str, str]:
-    """Return marks of files with keys and secrets: of another process they are others, so no guess can be tried."""
+    """Return keyed digests of secret files: the key is this process's own, so guesses cannot be verified."""
     return {str(path): _mark(path, SECRET) for path in paths}
 
 
 def _mark(path: Path, key: bytes) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not hold the process
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the process
     except (OSError, ValueError):
         return UNREAD
     try:
@@ -139,5 +139,5 @@ def _mark(path: Path, key: bytes) -> str:
 
 
 def changed_files(old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Return a line for each file that is new or has another content."""
+    """Return a line for each file that is new or changed."""
     return [f"{path}: content {old.get(path, 'none')} -> {mark}" for path, mark in new.items() if old.get(path) != mark]

@@ -1,4 +1,4 @@
-"""The task of a node that reloads: one at a time, read in a thread, put in force in one turn of the loop."""
+"""The task that reloads a node: one reload at a time, read in a thread, put into effect in one loop iteration."""
 
 import logging
 from collections.abc import Callable
@@ -14,25 +14,25 @@ __all__ = ["LOOK_S", "Reloading", "WatchedFiles"]
 logger = logging.getLogger(__name__)
 
 
-LOOK_S = 30.0  # between looks at files; a change is in force within two of them
+LOOK_S = 30.0  # between checks of files; a change takes effect within two of them
 
 
 class WatchedFiles(Protocol):
-    """A part whose files are looked at between reloads."""
+    """A part whose files are checked between reloads."""
 
     def look(self) -> Any:
-        """Return what the files hold if that is something else; runs in a thread and raises nothing."""
+        """Return the changed content of the files, if any; runs in a thread and does not raise."""
 
     def take(self, looked: Any) -> None:
-        """Put what was found in force, or say what is wrong."""
+        """Put the result of ``look`` into effect, or log its fault."""
 
 
 class Reloading:
-    """Reloads when it is wanted; wishes that come while one is under way become one more after it.
+    """Reloads on request; requests during a reload are merged into one more reload.
 
     Args:
         reload: The parts of the node.
-        told: Takes each outcome but those of dry runs.
+        told: Receives each outcome except those of dry runs.
     """
 
     def __init__(self, reload: NodeReload, told: Callable[[Reloaded], None] = lambda _: None) -> None:
@@ -42,30 +42,30 @@ class Reloading:
         self._lock = trio.Lock()
 
     def want(self) -> None:
-        """Reload soon: SIGHUP came."""
+        """Request a reload, as for SIGHUP."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Reload whenever it is wanted, until cancelled."""
+        """Reload on each request, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
             say_outcome(await self.once())
 
     async def watch(self, part: WatchedFiles) -> None:
-        """Look at the files of a part every ``LOOK_S``, until cancelled; never while a reload is under way."""
+        """Check a part's files every ``LOOK_S`` until cancelled, never during a reload."""
         while True:
             await trio.sleep(LOOK_S)
             async with self._lock:
                 try:
                     looked = await trio.to_thread.run_sync(part.look)
-                except (RuntimeError, OSError, MemoryError) as error:  # no thread: the next look may find one
+                except (RuntimeError, OSError, MemoryError) as error:  # no thread: retried at the next check
                     say(logger, "reload.files_not_read", why=error or type(error).__name__)
                 else:
                     part.take(looked)
 
     async def once(self, dry_run: bool = False) -> Reloaded:
-        """Read everything, then put it in force or leave the old state; another one under way is waited for."""
+        """Reload completely, or keep the old state; waits for a running reload."""
         async with self._lock:
             try:
                 prepared = await trio.to_thread.run_sync(self.reload.prepare)
@@ -78,7 +78,7 @@ class Reloading:
 
 
 def say_outcome(outcome: Reloaded) -> None:
-    """Write an outcome to the log: one line of the whole, one of each difference or mistake."""
+    """Log an outcome: a summary line, and a line for each difference or mistake."""
     if outcome.ok:
         say(logger, "reload.done", differences=len(outcome.lines))
         for line in outcome.lines:

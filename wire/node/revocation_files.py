@@ -1,6 +1,6 @@
-"""Revocation lists while a node runs: read again when a file changed, kept when the new content is wrong.
+"""Revocation lists while a node runs: reloaded when a file changes, kept when the new content is invalid.
 
-A part of a reload, and watched between reloads. ``look`` runs in a thread, ``take`` in one turn of the loop.
+A part of a reload, and checked between reloads. ``look`` runs in a thread, ``take`` in one loop iteration.
 """
 
 import logging
@@ -23,23 +23,23 @@ Stamps = dict[str, tuple[int, ...]]  # of a file; another content has another st
 
 
 class RevocationLists(Protocol):
-    """The lists of one moment."""
+    """The lists that are in effect."""
 
     @property
     def revoked(self) -> int:
-        """Number of certificates that the lists name."""
+        """Number of revoked certificates in the lists."""
 
     @property
     def next_update_utc(self) -> float:
-        """The moment at which the first of them goes stale, in seconds since the epoch."""
+        """Time at which the first of them goes stale, in seconds since the epoch."""
 
 
 class RevocationFileSource(Protocol):
-    """Settings that name files."""
+    """Settings with file names."""
 
     @property
     def crl_files(self) -> tuple[Path, ...]:
-        """The files; none: there are no lists."""
+        """The files; empty: no lists are configured."""
 
 
 L = TypeVar("L", bound=RevocationLists)
@@ -48,7 +48,7 @@ S = TypeVar("S", bound=RevocationFileSource)
 
 @dataclass(frozen=True, slots=True)
 class RevocationFileRead(Generic[S, L]):
-    """All that one reading found."""
+    """Result of reading all files."""
 
     source: S
     lists: L | None
@@ -58,22 +58,22 @@ class RevocationFileRead(Generic[S, L]):
 
 @dataclass(frozen=True, slots=True)
 class FileCheck(Generic[S, L]):
-    """The outcome of a look: what was read, or a mistake, or neither because no file changed."""
+    """Result of a check: new lists, or a mistake, or neither if no file changed."""
 
     read: RevocationFileRead[S, L] | None = None
     mistake: str = ""
 
 
 class RevocationFiles(Generic[S, L]):
-    """The lists that one table of settings names.
+    """The lists of one table of settings.
 
     Args:
-        what: Names them in the log.
+        what: Their name in the log.
         settings: Keys that a reload may change.
         source: Settings at the start.
-        source_of: Returns them from other settings of the node.
-        read: Reads and checks the files that settings name; UserError says what is wrong.
-        put: Judges by lists from now on.
+        source_of: Returns them from new settings of the node.
+        read: Reads and checks the configured files; UserError describes a fault.
+        put: Puts lists into effect.
         utc: Returns seconds since the epoch.
     Raises:
         UserError: A file is unusable at the start.
@@ -95,7 +95,7 @@ class RevocationFiles(Generic[S, L]):
         self._read = read
         self._put = put
         self._utc = utc
-        self._mistake = ""  # of the last look; "" if what the files hold is in force
+        self._mistake = ""  # of the last check; "" if the files' content is in effect
         self._said = ""
         self.looks = {"taken": 0, "failed": 0}
         self._held = self._load(source)
@@ -103,7 +103,7 @@ class RevocationFiles(Generic[S, L]):
 
     @property
     def lists(self) -> L | None:
-        """Lists in force; None: no setting names any."""
+        """Lists in effect; None: none are configured."""
         return self._held.lists
 
     @property
@@ -121,20 +121,20 @@ class RevocationFiles(Generic[S, L]):
         return self._load(self._source_of(config))
 
     def _load(self, source: S) -> RevocationFileRead[S, L]:
-        stamps = _stamps(source)  # before the content: what changes meanwhile is read at the next look
+        stamps = _stamps(source)  # before the content: a change in between is found by the next check
         marks = file_marks(source.crl_files)
         return RevocationFileRead(source, self._read(source), marks, stamps)
 
     def current(self) -> RevocationFileRead[S, L]:
-        """Return what is in force."""
+        """Return the lists in effect."""
         return self._held
 
     def difference(self, loaded: RevocationFileRead[S, L]) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files whose content changed."""
         return changed_files(self._held.marks, loaded.marks)
 
     def put(self, loaded: RevocationFileRead[S, L]) -> None:
-        """Judge by these lists from now on."""
+        """Put lists into effect."""
         self._held = loaded
         self._mistake = ""
         self._put(loaded.lists)
@@ -142,7 +142,7 @@ class RevocationFiles(Generic[S, L]):
     # -- between reloads
 
     def look(self) -> FileCheck[S, L]:
-        """Read the files again if one changed, or was wrong at the last look; changes nothing, may run in a thread."""
+        """Reload the files if one changed or was invalid before; changes no state, may run in a thread."""
         held = self._held
         if not held.source.crl_files or (not self._mistake and _stamps(held.source) == held.stamps):
             return FileCheck()
@@ -154,7 +154,7 @@ class RevocationFiles(Generic[S, L]):
             return FileCheck(mistake=f"not read: {error or type(error).__name__}")
 
     def take(self, looked: FileCheck[S, L]) -> None:
-        """Put what a look found in force, or keep the former lists and say why, once."""
+        """Put checked lists into effect, or keep the former lists and log the fault once."""
         if looked.read is not None and looked.read.source is self._held.source:  # a reload may have come between
             self.looks["taken"] += 1
             lines = self.difference(looked.read)
@@ -167,12 +167,12 @@ class RevocationFiles(Generic[S, L]):
         self._say(self.problem())
 
     def problem(self) -> str:
-        """Return what is wrong with the lists now, "" if they are as the files say and current."""
+        """Return the fault of the lists, "" if they match the files and are not stale."""
         if self._mistake:
-            return f"{self._mistake}; the former list stays in force"
+            return f"{self._mistake}; the former list stays in effect"
         lists = self._held.lists
         if lists is not None and not self._utc() < lists.next_update_utc:
-            return "a list is stale: what stands stays, everybody else is refused until the newer list is there"
+            return "a list is stale: established connections stay, all new ones are refused until a newer list exists"
         return ""
 
     def _say(self, problem: str) -> None:

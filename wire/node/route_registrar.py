@@ -1,8 +1,8 @@
-"""Keep one sender's filters registered at the owners of their shards; say when a filter's route stands everywhere.
+"""Registers one sender's filters at the owners of their shards, and reports when a filter's routes are confirmed.
 
-The sender is an edge (partition -1) or a partition. A filter *stands* when every shard it belongs to has answered
-AddRoutes; whoever needs it before waits for that, whoever asked first. Owners change: reports and pending requests go
-to the new one. Sans-IO. Rules: docs/protocol.md section 3.
+The sender is an edge (partition -1) or a partition. A filter is *confirmed* when every shard it belongs to has answered
+AddRoutes; all holders wait for that, whichever requested it. When an owner changes, reports and pending requests go to
+the new one. Sans-IO. Rules: docs/protocol.md section 3.
 """
 
 from collections import deque
@@ -18,23 +18,23 @@ from wire.messages.routes import AddRoutes, RemoveRoutes, RouteEntry, RoutesAdde
 
 __all__ = ["REPEAT_S", "RouteRegistrar", "by_shard", "is_of_owner", "route_entry", "sender_report"]
 
-REPEAT_S = 0.5  # an unanswered AddRoutes is sent again this often, under its number: either answer will do
+REPEAT_S = 0.5  # repeat interval of an unanswered AddRoutes, under its number: either answer counts
 REPEATS_PER_TICK = 20
-FLAPPING_S = 10.0  # a wildcard filter that is let go twice within this time is kept for as long
-FLAPPING_MAX = 1_000  # of those; more are let go at once
-REMOVED_MAX = 1_000  # filters remembered that were let go
-REPORT_ROUTES_MAX = 250  # filters in one piece of a report: about a millisecond of the shard's owner
-PLACED_AT_ONCE = 250  # routes whose shards are looked up at once, for a report or for another jurisdiction
-LISTED_STEPS = 100  # to list a sender's filters: a millisecond or two for 100 000, so nothing else in that turn
-ROUTES_PER_STEP = 25  # of such work: some tens of microseconds
+FLAPPING_S = 10.0  # a wildcard filter released twice within this time is kept for as long
+FLAPPING_MAX = 1_000  # of those; more are removed at once
+REMOVED_MAX = 1_000  # remembered filters that were removed
+REPORT_ROUTES_MAX = 250  # filters in one piece of a report: about 1 ms of the shard's owner
+PLACED_AT_ONCE = 250  # routes placed per step, for a report or a new jurisdiction
+LISTED_STEPS = 100  # cost of listing a sender's filters: 1 to 2 ms for 100 000, the whole budget of an iteration
+ROUTES_PER_STEP = 25  # of such work: tens of microseconds
 ROUTES_PER_REQUEST = 100
 REMOVED_PER_TICK = 640  # routes
-REMOVED_AT_ONCE = 10  # filters, between two looks at how many routes they are
-ROUTES_ASKED_MAX = 1_280  # unanswered by one owner, some ms of its time: the next question on this link waits for them
+REMOVED_AT_ONCE = 10  # filters between two counts of their routes
+ROUTES_ASKED_MAX = 1_280  # unanswered by one owner: some ms of its time, which delay the next request on this link
 
 
 def route_entry(name: str, members: int) -> RouteEntry:
-    """Return a filter, $share included, as its shards know it; members are those of a shared group at this sender."""
+    """Return the route entry of a filter, $share included; members are those of a shared subscription at this sender."""
     shared = parse_shared(name)
     return RouteEntry(name) if shared is None else RouteEntry(shared[1], shared[0], members)
 
@@ -50,7 +50,7 @@ def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
 
 
 def _shards_of(cluster_map: ClusterMap, name: str, known: dict[str, list[int]]) -> list[int]:
-    """Return the shards of a filter; ``known``: of first levels, which alone decide where nothing is delegated."""
+    """Return the shards of a filter; ``known`` caches them by first level, which decides without delegations."""
     head, _, _ = name.partition("/")
     if head == "$share" or cluster_map.delegations:
         shared = parse_shared(name)
@@ -62,7 +62,7 @@ def _shards_of(cluster_map: ClusterMap, name: str, known: dict[str, list[int]]) 
 
 
 def is_of_owner(cluster_map: ClusterMap, shard: int, answer: RoutesAdded) -> bool:
-    """Return whether an answer is about the shard that was asked, under the epoch that the map has now."""
+    """Return whether an answer is about the requested shard, under its epoch in the map."""
     shards = cluster_map.shards
     return answer.shard == shard < len(shards) and shards[shard].epoch == answer.shard_epoch
 
@@ -75,21 +75,21 @@ def sender_report(
     holders: Mapping[str, int],
     shards: Set[int],
 ) -> Iterator[tuple[int, SenderReport] | None]:
-    """Make one sender's report to the owners of some shards, a step at a time: others have the loop in between.
+    """Make one sender's report to the owners of some shards in steps; the loop runs in between.
 
-    It is of the filters that are held at its first step. One that is let go of later is left out, because its removal,
-    at a later route_version, may have been told by then; AddRoutes tells one that comes later.
+    It covers the filters that are held at its first step. A filter released later is left out, because its removal, at
+    a later route_version, may have been sent already. AddRoutes covers a filter held later.
 
     Args:
-        cluster_map: As of now; whoever changes jurisdictions under a report begins it anew.
+        cluster_map: The current one; a change of jurisdictions requires a new report.
         partition: -1 for an edge.
         sender_epoch: The edge's incarnation, or the partition_epoch.
         version: route_version of the report.
-        holders: Filters, as they are at each step, with how many hold them.
-        shards: Whose owners are told; one that leaves this set is told no more.
+        holders: Live view of the filters, with the number of their holders.
+        shards: Live view of the shards to report to; a removed one gets no further pieces.
 
     Yields:
-        A shard and the next piece of its report, None after other work; a shard without filters is told just that.
+        A shard and the next piece of its report, None after other work; a shard without filters gets an empty one.
     """
     placed: dict[int, list[str]] = {}
     known: dict[str, list[int]] = {}
@@ -119,7 +119,7 @@ def sender_report(
 
 
 class _Asked:
-    """Filters that one shard's owner was asked for, or will be when it has answered others."""
+    """A request to one shard's owner, sent or unsent."""
 
     __slots__ = ("again_at", "names", "open", "owner", "shard")
 
@@ -127,23 +127,23 @@ class _Asked:
         self.shard = shard
         self.names = names
         self.owner = owner
-        self.open = 0  # how many of them were sent; 0: not yet
+        self.open = 0  # number of routes sent; 0: not yet
         self.again_at = float("inf")
 
 
 class RouteRegistrar:
     """Filters of one sender.
 
-    An owner gets a bounded number of routes at a time: a client's 1 000 broad filters are 64 000 of them, and what else
-    this sender asks waits behind those that are on their way. So an owner must answer before it gets more new routes,
-    and of those that are let go, which nobody answers, some leave in each tick.
+    An owner gets a bounded number of routes at a time: a client's 1 000 broad filters have 64 000 routes, and this
+    sender's other requests queue behind them. So an owner must answer before it gets more new routes. Removals, which
+    have no answer, are limited per tick.
 
     Args:
         partition: -1 for an edge.
         sender_epoch: The edge's incarnation, or the partition_epoch.
         tell: Sends to a router.
-        cluster_map: The map as of now.
-        on_standing: Told the filters whose routes stand everywhere now.
+        cluster_map: Returns the current map.
+        on_standing: Receives the filters that became confirmed.
     """
 
     def __init__(
@@ -159,35 +159,35 @@ class RouteRegistrar:
         self._tell = tell
         self._map = cluster_map
         self._on_standing = on_standing
-        self._holders: dict[str, int] = {}  # filter, $share included -> how many hold it
+        self._holders: dict[str, int] = {}  # filter, $share included -> number of holders
         self._standing: set[str] = set()
-        self._pending: dict[str, dict[int, int]] = {}  # filter -> shard not answered -> request, 0: not asked yet
+        self._pending: dict[str, dict[int, int]] = {}  # filter -> unanswered shard -> request, 0: not sent yet
         self._asked: dict[int, _Asked] = {}  # by request
         self._open: dict[str, int] = {}  # owner -> routes sent that it has not answered
-        self._unsent: dict[str, deque[int]] = {}  # owner -> requests that wait for that
+        self._unsent: dict[str, deque[int]] = {}  # owner -> unsent requests
         self._version = 0
-        self._leaving: dict[str, None] = {}  # let go, and the owners are not told yet
+        self._leaving: dict[str, None] = {}  # removed, but not sent to the owners yet
         self._may_leave = REMOVED_PER_TICK
-        self._removed: dict[str, float] = {}  # wildcard filters let go, oldest first -> when
-        self._flapping: dict[str, float] = {}  # held though nobody wants them, oldest first -> until when
+        self._removed: dict[str, float] = {}  # removed wildcard filters, oldest first -> time
+        self._flapping: dict[str, float] = {}  # kept without holders, oldest first -> end
         self._now = 0.0
         self._request = max(partition, 0) << 32  # an answer names its partition
-        self._jurisdictions = 0  # how often filters were given other shards
+        self._jurisdictions = 0  # number of changes of jurisdiction
 
     def __len__(self) -> int:
         return len(self._holders)
 
     @property
     def waits(self) -> bool:
-        """Whether an owner has not answered, or a route is kept for a while."""
+        """Whether an owner has not answered, or a filter without holders is kept."""
         return bool(self._asked or self._flapping or self._leaving)
 
     def stands(self, name: str) -> bool:
-        """True if the filter's route stands at all its shards."""
+        """True if all shards of the filter have confirmed its route."""
         return name in self._standing
 
     def hold(self, names: list[str], now: float) -> list[str]:
-        """Hold filters; return those whose routes do not stand yet."""
+        """Hold filters; return those that are not confirmed yet."""
         self._now = now
         fresh = []
         for name in names:
@@ -201,10 +201,10 @@ class RouteRegistrar:
         return [name for name in names if name not in self._standing]
 
     def release(self, names: list[str]) -> None:
-        """Let go of filters; a route that nobody holds is removed, lazily.
+        """Release filters; a route without holders is removed lazily.
 
-        Each new route of a wildcard filter voids what edges cached, of all topics that it matches. So a filter that is
-        let go again soon after the last time is kept for a while: meanwhile its messages come here for nothing.
+        A new route of a wildcard filter invalidates the edges' cached routes of all matching topics. So a filter that
+        is released again soon is kept for a while, although its messages then come here without a receiver.
         """
         gone = []
         for name in names:
@@ -219,7 +219,7 @@ class RouteRegistrar:
         self._let_go(gone)
 
     def _note_removal(self, name: str) -> bool:
-        """Note that a filter is let go of; return whether it was so a moment ago, and is kept for a while."""
+        """Record a removal; return whether the filter was removed recently, and is therefore kept."""
         if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._standing:
             return False
         before = self._removed.pop(name, None)
@@ -231,9 +231,9 @@ class RouteRegistrar:
         return before is not None and self._now - before < FLAPPING_S
 
     def _let_go(self, gone: list[str]) -> None:
-        """Forget filters at once; tell their owners as far as this tick allows it."""
+        """Forget filters at once, and send removals to their owners within this tick's limit."""
         for name in gone:
-            self._pending.pop(name, None)  # so the answer to a request under way says nothing of a later holder
+            self._pending.pop(name, None)  # so a late answer cannot confirm the filter for a later holder
         self._standing.difference_update(gone)
         self._leaving.update(dict.fromkeys(gone))
         told: list[str] = []
@@ -275,7 +275,7 @@ class RouteRegistrar:
         self._send_more(owner, now)
 
     def _send_more(self, owner: str, now: float) -> None:
-        """Send what waits, as far as the owner has answered."""
+        """Send queued requests within the owner's limit."""
         unsent = self._unsent.get(owner)
         while unsent and self._open.get(owner, 0) < ROUTES_ASKED_MAX:
             request = unsent.popleft()
@@ -283,7 +283,7 @@ class RouteRegistrar:
             if asked is None:
                 continue
             asked.names = self._wanted(request)
-            if not asked.names:  # let go of meanwhile
+            if not asked.names:  # released meanwhile
                 del self._asked[request]
                 continue
             asked.open = len(asked.names)
@@ -298,7 +298,7 @@ class RouteRegistrar:
         return [name for name in asked.names if name in pending and pending[name].get(asked.shard) == request]
 
     def _take(self, request: int) -> _Asked:
-        """Forget a request that was answered, or that another owner gets."""
+        """Remove a request that was answered, or that moves to another owner."""
         asked = self._asked.pop(request)
         if asked.open:
             self._open[asked.owner] -= asked.open
@@ -319,7 +319,7 @@ class RouteRegistrar:
         )
 
     def tick(self, now: float) -> None:
-        """Ask again what was not answered, a few requests at a time; let go of what nobody came back to."""
+        """Repeat unanswered requests, a few at a time, and remove filters whose keeping time has ended."""
         self._now = now
         due = (request for request, asked in self._asked.items() if asked.again_at <= now)
         for request in list(islice(due, REPEATS_PER_TICK)):
@@ -332,7 +332,7 @@ class RouteRegistrar:
         self._let_go(over)
 
     def placement_changed(self, shards: set[int], now: float) -> None:
-        """These shards have another owner or epoch: ask it for what is pending."""
+        """Send pending requests of these shards to their new owners or epochs."""
         again: list[tuple[int, list[str]]] = []
         for request, asked in list(self._asked.items()):
             if asked.shard not in shards:
@@ -352,9 +352,9 @@ class RouteRegistrar:
             self._send_more(owner, now)
 
     def jurisdiction_changed(self) -> Iterator[int]:
-        """Filters belong to other shards now: every one must stand at its new ones.
+        """Mark all filters as unconfirmed, because they belong to other shards now.
 
-        None stands from here on; they are asked for by the iterator returned, which yields the steps that it took.
+        The returned iterator requests them at their new shards and yields the number of steps used.
         """
         self._asked.clear()
         self._open.clear()
@@ -365,15 +365,15 @@ class RouteRegistrar:
         return self._asking_everywhere(self._jurisdictions, former, stood)
 
     def _asking_everywhere(self, number: int, former: dict[str, dict[int, int]], stood: set[str]) -> Iterator[int]:
-        yield LISTED_STEPS  # whoever reports to the shards' new owners goes first
+        yield LISTED_STEPS  # reports to the new owners go first
         placed: dict[int, list[str]] = {}
         known: dict[str, list[int]] = {}
         routes = 0
         for name in list(self._holders):
-            former.pop(name, None)  # to free all of them at once takes longer than a turn may
+            former.pop(name, None)  # freeing all at once exceeds the time budget
             stood.discard(name)
             if name in self._pending or name in self._standing or name not in self._holders:
-                continue  # asked for by one who came meanwhile, or let go of
+                continue  # requested by a later holder, or released
             places = _shards_of(self._map(), name, known)
             self._pending[name] = dict.fromkeys(places, 0)
             for shard in places:
@@ -398,10 +398,10 @@ class RouteRegistrar:
         return sender_report(self._map(), self._partition, self._sender_epoch, self._version, self._holders, shards)
 
     def added(self, router: str, answer: RoutesAdded) -> bool:
-        """Take an owner's answer: no edge holds a cached answer without these routes any more.
+        """Process an owner's answer: no edge has a cached route without these filters any more.
 
         Returns:
-            False: the map does not name this router as the owner of the shard that was asked; nothing changed.
+            False: this router does not own the requested shard in the map; the state is unchanged.
         """
         asked = self._asked.get(answer.request)
         if asked is None:

@@ -1,9 +1,9 @@
-"""The processor as the nodes of one host share it: a client's message goes before what waits for nobody.
+"""CPU scheduling of the nodes of one host: work on clients' messages precedes background work.
 
-Linux divides a core among sessions first (autogroup), so a nice value has no effect between processes of two sessions,
-and every node is a session of its own. What has one: the nice value of the *session's group*, and a short slice for the
-edge, which then need not wait until another process has used up a long one. Neither wants a privilege. What a kernel
-lacks or a container forbids changes nothing else. Decision and figures: docs/adr/0060-who-waits-for-the-core.md.
+Linux first divides a core among sessions (autogroup), and every node is its own session. So nice values have no effect
+between nodes. Effective are the nice value of the *session's group*, and a short slice for the edge, which then need
+not wait for the end of another process's long slice. Neither needs a privilege. A kernel or container without these
+features changes only the scheduling. Decision and measurements: docs/adr/0060-who-waits-for-the-core.md.
 """
 
 import ctypes
@@ -27,20 +27,20 @@ SYSTEM_CALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, s
 # struct sched_attr of Linux: size, policy, flags, nice, priority, runtime (of SCHED_OTHER the slice), deadline, period
 ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 NS_PER_US = 1_000
-SLICED = (os.SCHED_OTHER, os.SCHED_BATCH)  # of the others the kernel takes no slice, and real-time ones need none
+SLICED = (os.SCHED_OTHER, os.SCHED_BATCH)  # other policies have no slice, and real-time ones need none
 POLICIES = {os.SCHED_IDLE: "SCHED_IDLE", os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", 6: "SCHED_DEADLINE"}
 
 
 def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: Path = GROUP_FILE) -> bool:
     """Set the nice value of this process's group and the slice of its main thread.
 
-    Return whether it should give way to others between two pieces of its work: its group waits for theirs, and its
-    policy shares by time. Under SCHED_DEADLINE a yield gives up all that is left of a period.
+    Return whether the process should yield between two pieces of work: its group has a nice value, and its policy
+    shares the CPU by time. Under SCHED_DEADLINE a yield gives up the rest of a period.
 
     Args:
-        settings: ``group_nice`` and ``slice_us``; 0 leaves either as it is.
-        sources: Names of the settings that somebody wrote: then a failure is a warning, and of a default a debug line.
-        group_file: Where the kernel takes the nice value of a group.
+        settings: ``group_nice`` and ``slice_us``; 0 leaves either unchanged.
+        sources: Names of explicit settings: their failure is a warning, that of a default a debug line.
+        group_file: File of the group's nice value.
     """
     wishes: tuple[tuple[str, int, Callable[[int], str]], ...] = (
         ("group_nice", settings.group_nice, partial(_set_group, group_file=group_file)),
@@ -59,7 +59,7 @@ def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: P
 
 
 def _set_group(nice: int, group_file: Path) -> str:
-    """Return "", or why the group of this process keeps its nice value."""
+    """Return "", or why the group's nice value could not be set."""
     if os.getsid(0) != os.getpid():
         return "this process shares its session with others, such as a shell"
     try:
@@ -73,9 +73,9 @@ def _set_group(nice: int, group_file: Path) -> str:
 
 
 def _set_slice(slice_us: int) -> str:
-    """Return "", or why this thread keeps the slice that the kernel gives it.
+    """Return "", or why the slice of this thread could not be set.
 
-    Policy, flags and nice value stay: a unit file or ``chrt`` has chosen them.
+    Policy, flags and nice value are kept: a unit file or ``chrt`` may have set them.
     """
     calls = SYSTEM_CALLS.get(platform.machine())
     if calls is None:
@@ -87,7 +87,7 @@ def _set_slice(slice_us: int) -> str:
     size, policy, flags, nice, priority, _, deadline, period = ATTRIBUTES.unpack(found.raw)
     if policy not in SLICED:
         name = POLICIES.get(policy, f"scheduling policy {policy}")
-        return f"this process runs under {name}, which has no slices; it keeps it"
+        return f"this process runs under {name}, which has no slices; slice_us is ignored"
     slice_ns = slice_us * NS_PER_US
     wanted = ATTRIBUTES.pack(size, policy, flags, nice, priority, slice_ns, deadline, period)
     if call(calls[0], 0, ctypes.c_char_p(wanted), 0) != 0 or call(calls[1], 0, found, ATTRIBUTES.size, 0) != 0:

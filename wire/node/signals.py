@@ -1,7 +1,7 @@
-"""Effects of signals on a node: end in order, end at once, write the state to the log, nothing.
+"""Effects of signals on a node: orderly stop, immediate stop, reload, state dump.
 
-SIGTERM ends it in order (``wire/node/orderly_stop.py``); a second one, or SIGINT, at once; SIGHUP reloads
-what may change while it runs (``wire/node/reload.py``); SIGUSR1 writes the node's state to the log, bounded.
+SIGTERM stops it in order (``wire/node/orderly_stop.py``); a second one, or SIGINT, stops it at once; SIGHUP reloads the
+settings (``wire/node/reload.py``); SIGUSR1 writes the node's state to the log, bounded.
 """
 
 import logging
@@ -17,7 +17,7 @@ __all__ = ["STOP_S_MAX", "obey_signals", "state_lines", "survive_signals"]
 
 logger = logging.getLogger(__name__)
 
-STOP_S_MAX = 9.5  # from SIGTERM to the end; then at once, whatever is under way
+STOP_S_MAX = 9.5  # from SIGTERM to the forced end
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 LINES_MAX = 200  # of the state; more are counted
 LINE_CHARS_MAX = 400
@@ -25,7 +25,7 @@ LABELS_MAX = 40  # values of one metric
 
 
 def survive_signals() -> None:
-    """From here on, before anything listens, neither a closed terminal nor a look at the state ends this process."""
+    """Ignore SIGHUP and SIGUSR1 until they are handled: a closed terminal or a state dump must not end this process."""
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
@@ -39,14 +39,14 @@ async def obey_signals(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Act on signals until ``end`` was called; started when they are heard.
+    """Handle signals until ``end`` is called; started when the handlers are installed.
 
     Args:
         stopping: Set by the first SIGTERM.
         end: Ends the process at once.
-        counts: Signals that came, by name; added to here.
-        state: Returns what SIGUSR1 writes to the log, bounded (``state_lines``).
-        reload: Has files and settings read again, soon.
+        counts: Received signals by name; incremented here.
+        state: Returns the state for SIGUSR1, bounded (``state_lines``).
+        reload: Requests a reload of files and settings.
     """
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*HEARD) as signals:
@@ -76,11 +76,11 @@ async def _end_late(end: Callable[[], None]) -> None:
 
 
 def state_lines(described: Sequence[str], metrics: Metrics) -> list[str]:
-    """Return the node's state for a person, bounded: its own lines first, then every figure of ``/metrics``.
+    """Return the node's state as bounded text: its own lines first, then every metric of ``/metrics``.
 
     Args:
         described: Name, lease, map and links.
-        metrics: Also tell what the node waits for (its checks).
+        metrics: Also has the readiness checks.
     """
     lines = [*described, *(f"{name}: {'ok' if passed else 'no'}" for name, passed in metrics.readiness().items())]
     for name, value in sorted(metrics.read().items()):

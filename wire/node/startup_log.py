@@ -1,6 +1,6 @@
-"""Reason why a node does not serve yet, in one line: for its log, ``/readyz`` and ``cluster status``.
+"""The reason why a node does not serve yet, in one line, for its log, ``/readyz`` and ``cluster status``.
 
-Decides the words and how often they are logged. Which of them concern a tier is decided by the tier.
+Defines the texts and their log interval. Each tier selects the conditions that apply to it.
 """
 
 import logging
@@ -12,7 +12,7 @@ from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["MapGaps", "WaitingLog", "missing_from_map", "missing_from_routers"]
 
-FIRST_S = 1.0  # an ordinary start takes less, and nobody has to read of it
+FIRST_S = 1.0  # an ordinary start takes less and is not logged
 EVERY_S = 10.0
 NAMES_MAX = 5  # nodes named in a line; more are counted
 
@@ -23,8 +23,8 @@ def missing_from_routers(lease: LeaseHolder, now: float, seeds: Sequence[str], f
     Args:
         lease: The node's own.
         now: On the clock of the leases.
-        seeds: Where the node looks for routers (node.seeds).
-        fault: Why a router that answered made no link with this node; "" if none answered, or one did.
+        seeds: Configured addresses of routers (node.seeds).
+        fault: Why a router that answered did not link with this node; "" if none answered, or one did.
     """
     if not lease.linked and not lease.has_lease(now):
         if not seeds and not lease.map.cluster:
@@ -43,7 +43,7 @@ def missing_from_routers(lease: LeaseHolder, now: float, seeds: Sequence[str], f
 
 
 def missing_from_map(cluster_map: ClusterMap) -> str:
-    """Return why partitions have no place or no primary, "" if every one has both."""
+    """Return why partitions have no place or no primary, "" if all have both."""
     unplaced = sum(1 for placement in cluster_map.partitions if not placement.epoch)
     storages = len(cluster_map.live("storage"))
     if unplaced:
@@ -58,7 +58,7 @@ def missing_from_map(cluster_map: ClusterMap) -> str:
 
 
 class MapGaps:
-    """Gaps of the map, and its primaries: judged once an epoch, because maps may be large."""
+    """Gaps of the map, and its primaries, computed once per epoch, because maps may be large."""
 
     def __init__(self) -> None:
         self._epoch = -1
@@ -71,7 +71,7 @@ class MapGaps:
         return self._reason
 
     def primaries(self, cluster_map: ClusterMap) -> list[str]:
-        """Return every node that is primary of a partition, by name."""
+        """Return all primaries of partitions, by name."""
         self._look(cluster_map)
         return self._primaries
 
@@ -92,10 +92,10 @@ def _names(names: Sequence[str]) -> str:
 
 
 class WaitingLog:
-    """Logs what a node waits for: a moment after it began to wait, then every 10 s, and the end of it.
+    """Logs why a node waits: after ``FIRST_S``, then every 10 s, and at the end of the wait.
 
     Attributes:
-        reason: What the node waits for as of the last look, "" if for nothing.
+        reason: Why the node waits, "" if it does not.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -105,7 +105,7 @@ class WaitingLog:
         self._said = False
 
     def look(self, now: float, reason: str) -> None:
-        """Take the present reason; call at least once a second."""
+        """Update the reason; called at least once a second."""
         if not reason:
             if self._said:
                 say(self._logger, "node.waits_no_longer")

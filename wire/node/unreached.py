@@ -1,9 +1,9 @@
-"""Which live nodes this one does not reach: what its heartbeats tell the leader.
+"""The live nodes without a link to this one, for the heartbeats to the leader.
 
-A lease proves one link, the one to the leader. Two live nodes without a link wait for each other for ever, and only the
-leader may end that (docs/adr/0011). Pure: its owner says when links stand and fall. A link that stands and carries
-nothing falls by its own silence (``wire/links/connection.py``, the edge's loop), so here down is down.
-Source: docs/protocol.md rule 2.8.
+A lease proves only the link to the leader. Two live nodes without a link would wait for each other without end, and
+only the leader can resolve that (docs/adr/0011). Pure: its owner reports links. A silent link is closed by its own
+timeout (``wire/links/connection.py``, the edge's loop), so a missing link is a real failure. Source: docs/protocol.md
+rule 2.8.
 """
 
 from wire.messages.cluster_map import ClusterMap
@@ -13,16 +13,16 @@ __all__ = ["Unreached"]
 
 
 class Unreached:
-    """Links of one node to all others: every pair of live nodes has one."""
+    """Links of one node to all others: all pairs of live nodes should have one."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
-        self._missed: dict[tuple[str, int], float] = {}  # live, without a link -> since when
-        self._walked: tuple[ClusterMap, int] | None = None  # the map and its epoch that those were found in
+        self._missed: dict[tuple[str, int], float] = {}  # live, without a link -> start time
+        self._walked: tuple[ClusterMap, int] | None = None  # map and epoch of that result
 
     def link_up(self, peer: PeerKey) -> None:
-        """A link to this incarnation stands."""
+        """A link to this incarnation was established."""
         self._up[peer.node] = peer.incarnation
         self._walked = None
 
@@ -33,13 +33,13 @@ class Unreached:
             self._walked = None
 
     def is_linked(self, node: str) -> bool:
-        """Return whether a link to some incarnation of a node stands."""
+        """Return whether a link to some incarnation of a node exists."""
         return node in self._up
 
     def nodes(self, now: float, cluster_map: ClusterMap) -> list[str]:
-        """Return the live nodes without a link for a lease, by name; call it at least some times per lease.
+        """Return the live nodes without a link for a lease's duration, by name; call it several times per lease.
 
-        All nodes are looked at where links or the map have changed, and not for each heartbeat.
+        The nodes are scanned only after links or the map have changed.
         """
         walked = self._walked
         if walked is None or walked[0] is not cluster_map or walked[1] != cluster_map.epoch:

@@ -1,8 +1,7 @@
 """The journal of one node: its last refusals, drops, kicks, takeovers, wills, ends of sessions and purges, in memory.
 
-Written on slow paths only, and never a payload. One entry for each (event, reason, client) and second, and a bounded
-number in a second: what is beyond that is counted with the entry that follows it.
-Decision: docs/adr/0110-journals.md.
+Written on slow paths only, without payloads. It keeps one entry per (event, reason, client) and second, and a bounded
+number per second; the next entry has the count of suppressed ones. Decision: docs/adr/0110-journals.md.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ from wire.queries.source import Columns, Place, RowScan, RowSource
 __all__ = ["Journal", "drop_columns", "journal_source"]
 
 ENTRIES = 16_384
-ENTRIES_PER_SECOND = 1_024  # a storm leaves the minutes before it to be read
+ENTRIES_PER_SECOND = 1_024  # a storm must not overwrite the minutes before it
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 NO_ORIGIN = (0, 0, 0)
 
@@ -37,16 +36,16 @@ class JournalEntry(NamedTuple):
 
 
 class Journal:
-    """The entries of one node, the oldest of which go.
+    """The newest entries of one node.
 
     Args:
         utc_ms: Milliseconds since the epoch, by this node's clock.
 
     Attributes:
-        entries: The last ones, by number without a gap.
+        entries: The newest ones, by number without a gap.
         number: Of the newest; 0 before the first.
-        outside: How many were left out before they came here.
-        last_drops: The newest entry of a drop for each reason, kept when others have pushed it out.
+        outside: Number of entries suppressed by callers.
+        last_drops: The newest drop entry for each reason, kept after it left ``entries``.
     """
 
     def __init__(self, utc_ms: Callable[[], int] = lambda: 0) -> None:
@@ -56,7 +55,7 @@ class Journal:
         self.outside: Callable[[], int] = lambda: 0
         self.last_drops: dict[str, JournalEntry] = {}
         self._left_out = 0
-        self._told = 0  # of those left out, with the last entry
+        self._told = 0  # suppressed entries reported with the last entry
         self._second = -1
         self._seen: set[tuple[str, str, str]] = set()  # of this second
 
@@ -69,7 +68,7 @@ class Journal:
         origin: tuple[int, int, int] = NO_ORIGIN,
         detail: str = "",
     ) -> None:
-        """Write an entry down, unless one like it, or too many, were in this second."""
+        """Add an entry, unless it is a duplicate or exceeds the limit of this second."""
         at_ms = self.utc_ms()
         self._begin_second(at_ms)
         key = (event, reason, client_id[:TEXT_MAX])
@@ -89,7 +88,7 @@ class Journal:
         self._told = left_out
 
     def wants(self, event: str, reason: str, client_id: str) -> bool:
-        """Return whether an entry would be kept: what it says may have to be read first."""
+        """Return whether an entry would be kept, so that callers can avoid preparing it."""
         return self.utc_ms() // 1000 != self._second or self._is_new((event, reason, client_id[:TEXT_MAX]))
 
     def _begin_second(self, at_ms: int) -> None:
@@ -101,12 +100,12 @@ class Journal:
         return key not in self._seen and len(self._seen) < ENTRIES_PER_SECOND
 
     def left_out(self) -> int:
-        """Return how many entries found no room in their second or turn, since the node began."""
+        """Return the number of entries suppressed by a limit per second or iteration, since the node started."""
         return self._left_out + self.outside()
 
 
 def drop_columns(journal: Journal, node: str) -> Columns:
-    """Return the columns of (reason, count): drops since the node began, and the last one of each reason."""
+    """Return the columns of (reason, count): drops since the node started, and the newest one of each reason."""
 
     def last(read: Callable[[JournalEntry], Any]) -> Callable[[tuple[str, int]], Any]:
         return lambda drop: read(journal.last_drops[drop[0]]) if drop[0] in journal.last_drops else None
@@ -122,7 +121,7 @@ def drop_columns(journal: Journal, node: str) -> Columns:
 
 
 def journal_source(journal: Journal, node: str, cluster_map: Callable[[], ClusterMap]) -> RowSource:
-    """Return the look at a journal, the oldest entry first."""
+    """Return the row source of a journal, the oldest entry first."""
 
     def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         (after,) = ask.numbers(1)

@@ -1,4 +1,4 @@
-"""Keys of a table in order, for walks that go on behind a key: copied now and then, not at every look."""
+"""Sorted keys of a table, for walks that resume after a key; copied at intervals, not for every query."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -7,14 +7,14 @@ from typing import Generic, TypeVar
 __all__ = ["OrderedKeys"]
 
 K = TypeVar("K", int, str, bytes)
-KEPT_S = 2.0  # a copy lives as long; walks see keys that came later once they are at its end
+KEPT_S = 2.0  # lifetime of a copy; walks see later keys after its end
 
 
 class OrderedKeys(Generic[K]):
     """The keys of one table.
 
     Args:
-        keys: Returns those that there are; new ones are larger than all before, or are seen by the next copy.
+        keys: Returns the current keys; new ones are larger than all before, or wait for the next copy.
     """
 
     def __init__(self, keys: Callable[[], Iterable[K]]) -> None:
@@ -23,7 +23,7 @@ class OrderedKeys(Generic[K]):
         self._copied_at = float("-inf")
 
     def behind(self, key: K | None, now: float) -> Iterator[K]:
-        """Yield the keys above one, in order, or all; some of them may be gone from the table by now."""
+        """Yield the keys above one, or all, in order; some may have been removed from the table."""
         if key is None or now - self._copied_at > KEPT_S or now < self._copied_at:
             self._renew(now)
         at = 0 if key is None else bisect_right(self._copy, key)
@@ -39,6 +39,6 @@ class OrderedKeys(Generic[K]):
         self._copied_at = now
 
     def forget(self) -> None:
-        """Keep no copy."""
+        """Drop the copy."""
         self._copy = []
         self._copied_at = float("-inf")

@@ -2,7 +2,7 @@
 
 Owns: The columns and row kinds of a run, the CRC of a row, the digest of a store, and records of the ledger.
 
-Doors: ``sstable`` writes runs, ``manifest`` lists them, ``run_reader`` reads and merges without Spark.
+Entry points: ``writer`` writes runs, ``manifest`` lists them, ``run_reader`` reads and merges without Spark.
 
 Always holds: A row that does not match its CRC is a finding, not data. Names in a manifest stay inside its folder.
 

@@ -1,14 +1,14 @@
-"""The ack ledger: what an edge acknowledged and what became of it in the partitions, written aside for the audit.
+"""The ack ledger: acknowledged messages at an edge and their fate in the partitions, written for the audit.
 
 A ledger proves P1 and P3 afterwards: every acknowledged message is, for each durable session subscribed then,
-delivered, queued, expired or dropped by a stated policy, and none twice for QoS 2. It is off by default: the sink that
-does nothing is ``LedgerSink``. ``FileLedger`` appends JSON lines, which Spark reads as they are, and rotates by size
-and age. It never drops a record silently: when its space is used up it either stops, loudly and for good, and the
-audit says from when on nothing is proven, or refuses, and then the caller must not acknowledge. Format: docs/jobs.md.
+delivered, queued, expired or dropped by a stated policy, and none twice for QoS 2. It is off by default (``LedgerSink``
+discards all records). ``FileLedger`` appends JSON lines, which Spark reads directly, and rotates by size and age. It
+never drops a record silently. When its space is used up it either stops permanently with an error, and the audit
+reports the end of the proof, or refuses, and the caller must not acknowledge. Format: docs/jobs.md.
 
-Every replica of a partition records what it applies, so that the death of one node leaves another's ledger; the proof
-takes the union. Call ``flush`` with each group commit, before its acknowledgements leave: what was flushed survives
-the end of the process (not of the machine, unless ``sync``).
+Every replica of a partition records the operations that it applies, so the death of one node leaves another's ledger;
+the proof takes the union. Call ``flush`` with each group commit, before its acknowledgements leave: flushed records
+survive the end of the process (not of the machine, unless ``sync``).
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LEDGER_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.open")
-PICKED_MARK = "$"  # in an origin: behind it the hash of a shared group
-_BUFFER_BYTES = 64 * 1024  # handed to the file system at the latest when this much has gathered
-_TAIL_BYTES = 1 << 20  # read at once when the end of the last whole line is looked for
+PICKED_MARK = "$"  # in an origin: precedes the hash of a shared subscription
+_BUFFER_BYTES = 64 * 1024  # written to the file system at this size
+_TAIL_BYTES = 1 << 20  # read at once to find the end of the last whole line
 _COMPRESSIONS_MAX = 2  # waiting; a file beyond stays uncompressed, which costs space only
 
 
 class LedgerQueueFull(RuntimeError):
-    """The ledger's space is used up and its policy is to refuse: the caller must not acknowledge."""
+    """The ledger's space is used up and its policy is ``refuse``: the caller must not acknowledge."""
 
 
 class LedgerRecord(msgspec.Struct, omit_defaults=True):
-    """One line about one event. Messages go many to a line: ``LedgerOperation``, ``LedgerSink.acks``."""
+    """One line about one event. Messages share lines: ``LedgerOperation``, ``LedgerSink.acks``."""
 
     e: str  # started stopped acked queued delivered expired dropped subscribed unsubscribed ended
     t: int  # UTC ms; of an acked record: when the PUBLISH was received
@@ -66,12 +66,12 @@ class LedgerRecord(msgspec.Struct, omit_defaults=True):
     q: int = 0  # QoS of the PUBLISH
     h: int = 0  # topic_hash of topic name or concrete filter; 0 unknown or with wildcards
     p: int = -1  # partition
-    ps: Sequence[int] = ()  # partitions that the resolution named
+    ps: Sequence[int] = ()  # partitions of the resolved route
     d: Sequence[tuple[int, int]] = ()  # sessions matched in the partition: (session_id, session_seq)
     s: int = 0  # session_id
     n: int = 0  # session_seq
     op: int = 0  # op_index
-    pe: int = 0  # partition_epoch: what stands behind the op_index at which a later one began was never committed
+    pe: int = 0  # partition_epoch: operations after the op_index at which a later one started were never committed
     r: str = ""  # reason; of started: the tier
 
 
@@ -81,12 +81,12 @@ def origin_text(kind: int, origin_a: int, origin_b: int) -> str:
 
 
 def origin_mark(kind: int, edge: str, share: str = "") -> str:
-    """Return what an origin's text has behind its numbers: the edge that gave them (kind 0), and the shared group."""
+    """Return the suffix of an origin's text: the edge of its numbers (kind 0), and the shared subscription."""
     return (f"@{edge}" if kind == 0 else "") + (picked_origin("", share) if share else "")
 
 
 def picked_origin(origin: str, share: str) -> str:
-    """Return the origin of the copy that a shared group gets, told from the ordinary one.
+    """Return the origin of a shared subscription's copy, distinct from the ordinary one.
 
     Args:
         origin: Of the message.
@@ -103,7 +103,7 @@ def topic_hash(topic: str) -> int:
 
 
 class LedgerOperation(msgspec.Struct, omit_defaults=True):
-    """Messages of one operation of a partition, as rows: the most frequent records share their context."""
+    """Messages of one operation of a partition, as rows with a shared context: the most frequent records."""
 
     p: int  # partition
     op: int  # op_index
@@ -120,7 +120,7 @@ class _Operations(msgspec.Struct, tag_field="e", tag="operations"):
 
 
 class LedgerSink:
-    """Takes what happens and forgets it: the default. Times are UTC ms."""
+    """Discards all records: the default. Times are UTC ms."""
 
     enabled = False
 
@@ -128,28 +128,28 @@ class LedgerSink:
         """Take one record."""
 
     def flush(self, now_ms: int = 0) -> None:
-        """Hand what was recorded to the operating system; without a time no file is complete by age."""
+        """Pass buffered records to the operating system; without a time no file is complete by age."""
 
     def close(self, now_ms: int) -> None:
-        """End the ledger in good order."""
+        """Close the ledger in order."""
 
     def began(self, now_ms: int, partition: int, partition_epoch: int, op_index: int) -> None:
-        """A primary begins an epoch: operations of lower epochs behind this op_index were never committed."""
+        """A primary starts an epoch: operations of lower epochs after this op_index were never committed."""
         if self.enabled:
             self.record(LedgerRecord("began", now_ms, p=partition, op=op_index, pe=partition_epoch))
 
     def operation(self, operation: LedgerOperation) -> None:
-        """Take what an operation of a partition did; it must not be committed before the next ``flush``."""
+        """Record an operation of a partition; it must not be committed before the next ``flush``."""
 
     def acks(self, now_ms: int, edge: str, rows: bytes, count: int) -> None:
-        """Take an edge's acknowledgements and hand them to the operating system: they may leave afterwards.
+        """Record an edge's acknowledgements and pass them to the operating system: they may be sent afterwards.
 
         Args:
             now_ms: Now.
             edge: Its name.
-            rows: JSON arrays with a comma behind each: origin kind, a and b, QoS, UTC ms of arrival, topic hash, and
-                the partitions that the resolution named.
-            count: How many.
+            rows: JSON arrays, each followed by a comma: origin kind, a and b, QoS, UTC ms of arrival, topic hash, and
+                the partitions of the resolved route.
+            count: Number of rows.
         """
 
 
@@ -161,7 +161,7 @@ class FileLedger(LedgerSink):
         rotate_bytes: A file is complete at this size (uncompressed).
         rotate_s: Or at this age.
         total_bytes_max: Of the directory, files of former incarnations included.
-        when_full: ``stop`` recording (the broker goes on, the proof ends there), or ``refuse`` with LedgerQueueFull.
+        when_full: ``stop`` recording (the broker continues, the proof ends there), or ``refuse`` with LedgerQueueFull.
         sync: fdatasync in each flush; costs a disk sync, survives power loss.
         loud: Called once with a sentence when the ledger is full or cannot be written; None: it is logged.
     """
@@ -240,20 +240,20 @@ class FileLedger(LedgerSink):
             self.flush()
 
     def operation(self, operation: LedgerOperation) -> None:
-        """Note an operation of a partition; refused and counted once the ledger has stopped."""
+        """Record an operation of a partition; refused and counted once the ledger has stopped."""
         if self.stopped_reason:
             self._refuse(len(operation.m) + len(operation.d))
         else:
             self._operations.append(operation)
 
     def acks(self, now_ms: int, edge: str, rows: bytes, count: int) -> None:
-        """Note acknowledgements of one edge; refused and counted once the ledger has stopped.
+        """Record acknowledgements of one edge; refused and counted once the ledger has stopped.
 
         Args:
             now_ms: ms since 1970.
-            edge: Whose.
-            rows: JSON rows, each with a comma behind it.
-            count: How many rows.
+            edge: Its name.
+            rows: JSON rows, each followed by a comma.
+            count: Number of rows.
         """
         if self.stopped_reason:
             self._refuse(count)
@@ -267,7 +267,7 @@ class FileLedger(LedgerSink):
             raise LedgerQueueFull(self.stopped_reason)
 
     def flush(self, now_ms: int = 0) -> None:
-        """Write out what is buffered; a write that fails stops the ledger loudly."""
+        """Write buffered records; a failed write stops the ledger with an error."""
         if now_ms:
             self._latest_ms = now_ms
         if self._operations:
@@ -302,7 +302,7 @@ class FileLedger(LedgerSink):
         try:
             _write_all(self._fd, line + b"\n")
         except OSError:
-            pass  # the disk is the reason; the loud call is what is left
+            pass  # the disk failed; the error callback remains
         self._loud(reason)
 
     def _complete(self) -> None:
@@ -323,7 +323,7 @@ class FileLedger(LedgerSink):
         self._compressing = waiting
 
     def close(self, now_ms: int) -> None:
-        """Say that nothing is missing at the end, complete the last file and wait for its compression."""
+        """Record a complete end, close the last file and wait for its compression."""
         if not self.stopped_reason:
             self.record(LedgerRecord("stopped", now_ms, r="closed"))
             self.flush()
@@ -337,13 +337,13 @@ def _log(problem: str) -> None:
 
 
 def _give_way() -> None:
-    """Compress mostly when nobody else wants the processor."""
+    """Compress at low priority."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # of Linux threads, each its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # per thread on Linux
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Remove a last line without its end: its records were never flushed whole, so nothing relied on them."""
+    """Remove an incomplete last line: its records were never flushed, so no acknowledgement depends on them."""
     with path.open("rb+") as file:
         size = at = file.seek(0, os.SEEK_END)
         end = -1

@@ -1,9 +1,9 @@
 """The manifest: the numbered list of the SSTables that make up an exported store.
 
 Files are immutable; a store changes only by publishing the next manifest, which fails for the second of two writers
-that read the same parent. Readers take the highest number and only the files it lists, never a directory listing.
-This file decides the fields, the publication protocol and what a damaged manifest means: an error, never a silent
-step back to an older one. Format: docs/jobs.md.
+that read the same parent. Readers take the highest number and only the files it lists, never a directory listing. This
+file decides the fields, the publication protocol and the effect of a damaged manifest: an error, never a silent step
+back to an older one. Format: docs/jobs.md.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ FORMAT_VERSION = 1  # raised when an older reader would misread; unknown fields 
 HASH_NAME = "crc32/ISO-HDLC mod P"  # partition of a client ID or topic name, over its UTF-8 bytes
 CRC = {"algorithm": "crc32/ISO-HDLC", "over": "key||value||seq_be64"}
 SORT_ORDER = ["key asc bytewise unsigned"]
-FOLDERS = ("runs", "quarantine")  # beside the manifest: nothing that it lists lies elsewhere
+FOLDERS = ("runs", "quarantine")  # beside the manifest: all listed files are below them
 _NAME = re.compile(r"manifest-(\d{8})\.json")
 
 
 class ManifestDamaged(ValueError):
-    """The manifest cannot be read or its CRC does not match; nothing it lists can be trusted."""
+    """The manifest cannot be read or its CRC does not match; its listed files cannot be trusted."""
 
 
 class ManifestExists(FileExistsError):
@@ -61,7 +61,7 @@ class ManifestExists(FileExistsError):
 
 
 class FileEntry(msgspec.Struct, kw_only=True):
-    """One SSTable: where it lies, what it holds, how to know it again. Byte and row counts are exact."""
+    """One SSTable: path, contents, checksums. Byte and row counts are exact."""
 
     path: str  # relative to the manifest's directory, with /
     partition: int
@@ -93,7 +93,7 @@ class FileEntry(msgspec.Struct, kw_only=True):
 
 
 class RingEntry(msgspec.Struct, kw_only=True):
-    """The placement that the writer went by."""
+    """The placement that the writer used."""
 
     epoch: int = 0  # map_epoch
     partitions: int = 256  # P
@@ -207,12 +207,12 @@ def decode_manifest(data: bytes) -> Manifest:
         return manifest
     except ManifestDamaged:
         raise
-    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: the bytes are the cause
         raise ManifestDamaged(decoding_fault(error)) from error
 
 
 def check_name(name: str) -> None:
-    """Check that a listed file lies below ``runs/`` or ``quarantine/`` of its manifest's directory.
+    """Check that a listed file is below ``runs/`` or ``quarantine/`` of its manifest's directory.
 
     A CRC proves no author: jobs read, copy and delete what a manifest lists.
 
@@ -250,7 +250,7 @@ def next_manifest(parent: Manifest | None, parent_bytes: bytes = b"") -> Manifes
 
 
 def publish_manifest(directory: Path, manifest: Manifest) -> Path:
-    """Write the manifest under its number: all of it or nothing, and never over another one.
+    """Write the manifest under its number: atomically, and never over another one.
 
     The files it lists must be complete and synced before the call.
 
@@ -293,7 +293,7 @@ def newest_manifest(directory: Path) -> Manifest | None:
     """Return the manifest with the highest number, or None when the directory has none.
 
     Raises:
-        ManifestDamaged: If that one is damaged. Older ones are no substitute: they lack what was written since.
+        ManifestDamaged: If that one is damaged. Older ones are no substitute: they lack later writes.
     """
     numbers = manifest_numbers(p.name for p in directory.iterdir()) if directory.is_dir() else []
     return decode_manifest((directory / manifest_name(numbers[-1])).read_bytes()) if numbers else None

@@ -1,8 +1,8 @@
 """Reading SSTables without Spark: rows, the merge of a partition's runs, and the check of a whole manifest.
 
 The importer of the storage tier reads a store through ``iter_newest``; it is also the reference that the Spark
-compaction is compared with, row for row. This file decides which version of a key wins and that a damaged row is an
-error, never a gap through which an older version shows.
+compaction is compared with, row for row. This file decides the winning version of a key. A damaged row is an error,
+never a gap that exposes an older version.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HASH_BYTES = 1 << 20
 
 
 class RowDamaged(ValueError):
-    """A row's CRC does not match, or what every row has is missing.
+    """A row's CRC does not match, or a mandatory value is missing.
 
-    What it hides is unknown, so nothing of its partition can be called newest.
+    Its content is unknown, so no row of its partition is provably the newest.
     """
 
 
@@ -40,7 +40,7 @@ def iter_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a run as tuples in the order of COLUMNS, their sums unchecked.
 
     Raises:
-        RowDamaged: A column is missing, or values of one that every row has.
+        RowDamaged: A column or a mandatory value is missing.
     """
     for columns in _batches(path):
         yield from zip(*columns, strict=True)
@@ -59,7 +59,7 @@ def _batches(path: Path, names: list[str] | None = None) -> Iterator[list[list[A
 
 
 def _column(path: Path, batch: Any, name: str) -> list[Any]:
-    """Return one column's values. A file whose metadata was damaged can be read, and lack what every run has."""
+    """Return one column's values. A file with damaged metadata may be readable and lack mandatory columns."""
     if name not in batch.schema.names:
         raise RowDamaged(f"{path}: no column {name}")
     column = batch.column(name)
@@ -94,15 +94,15 @@ def _checked(row: Row) -> Row:
 def iter_newest(
     directory: Path, manifest: Manifest, partition: int, *, node: str | None = None, verify: bool = True
 ) -> Iterator[Row]:
-    """Yield the live rows of a partition, newest versions only, in key order: what an import loads.
+    """Yield the live rows of a partition for an import, newest versions only, in key order.
 
-    Expired rows and entries below a session's acked_up_to are still among them where no compaction removed them.
+    Expired rows and entries below a session's acked_up_to are included where no compaction removed them.
 
     Args:
         node: Read only this node's replica; None reads the files of all, which is right when there is one.
         verify: Compare each file's size and sha256 with the manifest first.
     Raises:
-        RowDamaged: When a row is bad. What was yielded before is not a complete partition: load it aside.
+        RowDamaged: When a row is bad. The rows yielded before are not a complete partition: load them aside.
         ManifestDamaged: When a file is missing or is not the one the manifest lists.
     """
     entries = [f for f in manifest.files_of(partition) if node is None or f.node == node]
@@ -120,7 +120,7 @@ def verify_manifest(path: Path) -> list[str]:
     """Check every file of a manifest: identity, counts, order, bounds, CRC of each row. Return the problems.
 
     Args:
-        path: A manifest or the directory whose newest one is meant.
+        path: A manifest, or a directory with its newest one.
     """
     try:
         manifest = read_manifest(path)
@@ -131,7 +131,7 @@ def verify_manifest(path: Path) -> list[str]:
 
 
 def check_identity(directory: Path, entry: FileEntry) -> str:
-    """Return what says that a file is not the one listed, "" if it is: there, with its size and sha256."""
+    """Return how a file differs from its listing, "" if size and sha256 match."""
     path = directory / entry.path
     if not path.is_file():
         return f"{entry.path}: missing"
@@ -147,7 +147,7 @@ def check_identity(directory: Path, entry: FileEntry) -> str:
 
 
 def check_file(directory: Path, entry: FileEntry) -> list[str]:
-    """Return what is wrong with one file, as sentences that begin with its path."""
+    """Return the faults of one file, as sentences that begin with its path."""
     import pyarrow as pa
 
     identity = check_identity(directory, entry)

@@ -1,8 +1,8 @@
 """The schema of an SSTable: columns, row kinds, the CRC of a row and the digest of a run.
 
-An SSTable is a Parquet file with the newest version of each key of one partition, in unsigned bytewise key order.
-The storage tier writes them, the jobs merge and audit them, and anything that reads Parquet can look inside. This
-file decides the columns and what a row of each kind carries. Runs are written by ``wire/sstable/writer.py`` and read by
+An SSTable is a Parquet file with the newest version of each key of one partition, in unsigned bytewise key order. The
+storage tier writes them, the jobs merge and audit them, and any Parquet reader can open them. This file decides the
+columns and the contents of each row kind. Runs are written by ``wire/sstable/writer.py`` and read by
 ``wire/sstable/run_reader.py``; ``wire/sstable/manifest.py`` lists them. pyarrow is imported by ``arrow_schema``, not
 before. Format: docs/jobs.md.
 """
@@ -61,7 +61,7 @@ class EntryState(IntEnum):
 
 # name, type, nullable. acked_up_to: every entry of the session with session_seq <= it is finished: PUBACK or PUBCOMP
 # committed, expired, or dropped by a policy; acked_gaps: further session_seq, all above acked_up_to, finished too.
-# A compaction removes finished entries, and the audit calls an entry lost that is neither here nor finished.
+# A compaction removes finished entries, and the audit reports an entry that is neither here nor finished as lost.
 COLUMNS: tuple[tuple[str, str, bool], ...] = (
     ("partition", "int32", False),
     ("client_id", "string", True),
@@ -123,7 +123,7 @@ def make_row(
 ) -> Row:
     """Return a row in the order of COLUMNS; crc is computed unless given.
 
-    Give the stored crc of a record that failed its check: the bad row must stay visibly bad, not be blessed.
+    Pass the stored crc of a record that failed its check: the bad row must stay detectable.
     """
     if crc is None:
         crc = row_crc(key, value, seq)

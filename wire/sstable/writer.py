@@ -1,7 +1,7 @@
 """The writer of one sorted run: an SSTable and its entry of the manifest.
 
-Decides how rows become a Parquet file that is complete and synced under its name, or absent, and counts what its
-``FileEntry`` says. Columns are in ``wire/sstable/schema.py``. pyarrow is imported when a run is written, not before.
+Converts rows to a Parquet file that is complete and synced under its name, or absent, and counts the values of its
+``FileEntry``. Columns are in ``wire/sstable/schema.py``. pyarrow is imported when a run is written, not before.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _WRITE_BYTES = 1 << 20  # Parquet writes page by page: each one would wait for t
 
 
 class RunOrderError(ValueError):
-    """Rows came out of key order, twice, or for another partition: a bug of the caller, the run is not written."""
+    """Rows were out of key order, duplicate, or of another partition: a bug of the caller, the run is not written."""
 
 
 class _HashingFile:
-    """A file for Parquet's writer that hashes what was meant to be written, not what a read gives back."""
+    """A file for Parquet's writer that hashes the bytes passed to it, not those read back."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("xb")
