@@ -1,6 +1,6 @@
 """MQTT 3.1, 3.1.1 and 5.0 as a library without I/O: packets and their bytes, topics, small session state.
 
-It imports nothing else of the broker and may be used on its own:
+It imports no other package of the broker and may be used on its own:
 
     decoder = StreamDecoder(connect_first=True, limits=Limits(from_client=True))
     for packet in decoder.feed(data): ...
@@ -49,7 +49,7 @@ from mqtt.topics import (
     validate_topic_name,
 )
 
-# The trie and the index are imported from their modules: the trie is compiled, and a library user may not want it.
+# The trie and the index are imported from their modules: the trie is compiled, and library users may not need it.
 __all__ = [
     "Auth",
     "Connack",

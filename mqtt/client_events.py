@@ -1,6 +1,6 @@
-"""Vocabulary of a client's session: its states, bounds and timers, the events that come out, what must be durable.
+"""Types of a client's session: its states, bounds and timers, its events, and its durable changes.
 
-Plain data; ``mqtt/client_session.py`` decides.
+Plain data; the logic is in ``mqtt/client_session.py``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 
 
 class ClientState(Enum):
-    """State of the connection; ``closed`` leads from each of them to AWAY."""
+    """State of the connection; ``closed`` leads from each state to AWAY."""
 
     AWAY = "no connection and no attempt"  # begin -> OPENING
     OPENING = "the caller opens a stream; the connect timer runs"  # opened -> CONNECTING
     CONNECTING = "CONNECT is sent; the connect timer runs"  # CONNACK -> CONNECTED or REFUSED
-    CONNECTED = "requests are taken; the ping timer runs"  # disconnect -> LEAVING
-    LEAVING = "DISCONNECT is sent, and nothing after it; the goodbye timer runs"
+    CONNECTED = "requests are accepted; the ping timer runs"  # disconnect -> LEAVING
+    LEAVING = "DISCONNECT was the last packet; the goodbye timer runs"
     REFUSED = "CONNACK carried an error; no timer runs, and the caller closes"
 
 
@@ -46,10 +46,10 @@ class ClientBounds:
     Attributes:
         connect_timeout_s: For the stream and CONNACK together.
         goodbye_timeout_s: For the broker to close after DISCONNECT.
-        silence_s: Close when nothing was heard for so long; a PINGREQ goes out three times as often, and more often
-            where the broker's Server Keep Alive asks for it.
+        silence_s: Close after this time without received bytes; a PINGREQ is sent three times as often, or more often
+            if the broker's Server Keep Alive requires it.
         window: QoS 1 and 2 publishes in flight; the broker's Receive Maximum may lower it.
-        excess: Messages that are borne above our own Receive Maximum: Mosquitto 2.0 sends more after a reconnect.
+        excess: Tolerated messages above our own Receive Maximum: Mosquitto 2.0 sends more after a reconnect.
         heedless: Ignore the broker's Receive Maximum, as paho does after a reconnect.
     """
 
@@ -63,7 +63,7 @@ class ClientBounds:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """The one timer that runs, on the caller's clock."""
+    """The running timer, on the caller's clock."""
 
     kind: Literal["connect", "ping", "goodbye"]
     due: float
@@ -71,21 +71,21 @@ class Timer:
 
 @dataclass(slots=True)
 class OpenPublish:
-    """A QoS 1 or 2 PUBLISH whose packet identifier is in use."""
+    """A QoS 1 or 2 PUBLISH with a used packet identifier."""
 
     token: int  # of the caller
     packet: Publish
-    released: bool = False  # PUBREC was read: PUBREL is what is sent again
+    released: bool = False  # PUBREC was read: resends send PUBREL
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One change that must be durable before the packets behind it leave, where a session outlives its process.
+    """One change that must be durable before later packets are sent, if a session outlives its process.
 
     Attributes:
-        kind: "sent" (PUBLISH of ``token`` uses the identifier), "released" (PUBREC came), "ended" (PUBACK, PUBCOMP or
-            an error: the identifier is free), "taken" (a QoS 2 message was handed over), "finished" (PUBREL came), or
-            "forgotten" (the broker has no session: all of both directions).
+        kind: "sent" (PUBLISH of ``token`` uses the identifier), "released" (PUBREC received), "ended" (PUBACK, PUBCOMP
+            or an error: the identifier is free), "taken" (a QoS 2 message was delivered), "finished" (PUBREL received),
+            or "forgotten" (the broker has no session: all of both directions).
         identifier: The packet identifier, 0 for "forgotten".
         token: Of the publish, for the first three.
     """
@@ -100,8 +100,8 @@ class Accepted:
     """CONNACK accepted the connection; ``forgotten`` and ``resent`` are tokens of publishes."""
 
     connack: Connack
-    forgotten: tuple[int, ...]  # the broker has no session: nobody will answer these
-    resent: tuple[int, ...]  # sent with DUP behind this event
+    forgotten: tuple[int, ...]  # the broker has no session: these are never answered
+    resent: tuple[int, ...]  # sent with DUP after this event
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +113,14 @@ class ConnectRefused:
 
 @dataclass(frozen=True, slots=True)
 class PublishReceived:
-    """A PUBLISH arrived. The caller stores it, and then calls ``acknowledge``."""
+    """A PUBLISH arrived. The caller stores it and then calls ``acknowledge``."""
 
     packet: Publish
 
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswered:
-    """PUBACK, or the first PUBREC, answered a publish; or it is too large for the broker of a new connection."""
+    """PUBACK, or the first PUBREC, answered a publish; or it exceeds the packet size of a new connection's broker."""
 
     token: int
     reason_code: int
@@ -143,10 +143,10 @@ class ServerDisconnect:
 
 @dataclass(frozen=True, slots=True)
 class MustClose:
-    """The caller closes the stream and calls ``closed``: nothing else comes out of this connection.
+    """The caller must close the stream and call ``closed``: this connection has no further events.
 
-    ``reason`` is "refused" (CONNACK), "silent" (no CONNACK, or nothing heard), "protocol" (bytes that are no packet, or
-    a packet out of place), or "local" (the broker did not close after DISCONNECT). ``detail`` is for people.
+    ``reason`` is "refused" (CONNACK), "silent" (no CONNACK, or no received bytes), "protocol" (malformed bytes, or a
+    packet out of place), or "local" (the broker did not close after DISCONNECT). ``detail`` is a text for logs.
     """
 
     reason: Literal["refused", "silent", "protocol", "local"]

@@ -1,9 +1,9 @@
-"""Messages that a broker sends to one client session, until their exchanges are over.
+"""Messages from a broker to one client session, until their exchanges are complete.
 
-Decides which PUBLISH is new, which comes again, and when PUBACK and PUBREC leave: after the caller has acknowledged the
-message, in the order in which the messages of that QoS came [MQTT-4.6.0-2] [MQTT-4.6.0-3]. A message that its caller
-still holds when the connection ends is not handed over a second time when the broker sends it again. Our Receive
-Maximum bounds the exchanges of one connection and begins anew with the next one (section 4.9).
+Decides which PUBLISH is new or a repeat, and when PUBACK and PUBREC are sent: after the caller has acknowledged the
+message, in the order of arrival per QoS [MQTT-4.6.0-2] [MQTT-4.6.0-3]. If the connection ends while the caller still
+holds a message, the broker's repeat is not delivered a second time. Our Receive Maximum bounds the exchanges of one
+connection and restarts with the next one (section 4.9).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ClientInbound"]
 
 @dataclass(slots=True)
 class _Delivery:
-    """A message that is handed over and not answered."""
+    """A delivered, unanswered message."""
 
     packet: Publish
     done: bool = False  # acknowledged by the caller
@@ -32,29 +32,29 @@ class ClientInbound:
     """Received messages of one session over all its connections.
 
     Attributes:
-        taken: QoS 2 identifiers handed over and not released, on whichever connection.
+        taken: QoS 2 identifiers delivered and not released, on any connection.
     """
 
     def __init__(self) -> None:
         self.taken: set[int] = set()
-        self._unreleased: set[int] = set()  # of those, taken on the present connection
+        self._unreleased: set[int] = set()  # of those, delivered on the present connection
         self._open: dict[int, _Delivery] = {}  # of the present connection, by packet identifier
         self._earlier: dict[int, _Delivery] = {}  # of connections that ended
-        self._order: dict[int, deque[_Delivery]] = {1: deque(), 2: deque()}  # as they came, by QoS
+        self._order: dict[int, deque[_Delivery]] = {1: deque(), 2: deque()}  # in order of arrival, by QoS
         self._receive_maximum = self._alias_maximum = 0
         self._aliases: dict[int, str] = {}
 
     @property
     def unanswered(self) -> int:
-        """Return how many messages of the present connection are handed over and not answered."""
+        """Number of messages of the present connection that are delivered and not answered."""
         return len(self._open)
 
     def begin(self, receive_maximum: int, alias_maximum: int) -> None:
-        """Begin a connection with what its CONNECT says."""
+        """Start a connection with the bounds of its CONNECT."""
         self._receive_maximum, self._alias_maximum = receive_maximum, alias_maximum
 
     def end(self) -> None:
-        """Note that the connection ended: the broker will send again what was not answered."""
+        """End the connection: the broker will repeat unanswered messages."""
         self._earlier |= self._open
         self._open.clear()
         self._unreleased.clear()
@@ -63,16 +63,16 @@ class ClientInbound:
         self._aliases.clear()
 
     def forget(self) -> None:
-        """Discard all that the session kept."""
+        """Discard the state of the session."""
         self.taken.clear()
         self._unreleased.clear()
         self._earlier.clear()
 
     def receive(self, packet: Publish) -> tuple[Publish | None, list[Puback | Pubrec]]:
-        """Take a PUBLISH; return the message for the caller, None if it has it, and what is answered now.
+        """Process a PUBLISH; return the message for the caller, None for a repeat, and the answers to send now.
 
         Raises:
-            RemoteProtocolError: The broker breaks the protocol; the reason code is for DISCONNECT.
+            RemoteProtocolError: The broker violates the protocol; the reason code is for DISCONNECT.
         """
         self._resolve_alias(packet)
         identifier = packet.packet_identifier
@@ -93,15 +93,15 @@ class ClientInbound:
         return packet, []
 
     def is_taken(self, packet: Publish) -> bool:
-        """Whether a QoS 2 message was handed over before, and comes again because PUBREC was lost."""
+        """Return whether a QoS 2 message was delivered before, and is repeated because PUBREC was lost."""
         return packet.qos == 2 and packet.packet_identifier in self.taken
 
     def acknowledge(self, packet: Publish) -> tuple[bool, list[Puback | Pubrec]]:
-        """Note that the caller has done a message.
+        """Mark a message as processed by the caller.
 
         Returns:
-            Whether it is handed over now, and not for a second time; and what is answered now. A message of a session
-            that is forgotten, and one that the broker took back, is answered by nothing.
+            Whether it counts as delivered for the first time; and the answers to send now. A message of a forgotten
+            session, or one that the broker replaced, gets no answer.
         """
         identifier = packet.packet_identifier
         if packet.qos == 0 or identifier is None:
@@ -111,45 +111,45 @@ class ClientInbound:
             delivery = self._earlier.get(identifier)
             if delivery is None or delivery.packet is not packet:
                 return packet.qos == 1, []
-            delivery.done = True  # answered when it comes again
+            delivery.done = True  # answered when it is repeated
             return True, []
         delivery.done = True
         first = packet.qos == 1 or identifier not in self.taken
         return first, self._answers(packet.qos)
 
     def pass_over(self, packet: Publish) -> None:
-        """Forget a message that the caller does not keep: when the broker sends it again it is handed over again.
+        """Forget a message that the caller does not store, so that the broker's repeat is delivered again.
 
-        On this connection the caller keeps none behind it, so no answer waits for it.
+        The caller stores no later message of this connection, so no answer waits for this one.
         """
         delivery = self._open.get(packet.packet_identifier or 0)
         if delivery is not None and delivery.packet is packet:
             del self._open[packet.packet_identifier or 0]
-            assert self._order[packet.qos][-1] is delivery, "the caller has taken the message before"
+            assert self._order[packet.qos][-1] is delivery, "a later message was accepted"
             self._order[packet.qos].pop()
 
     def release(self, identifier: int) -> bool:
-        """Take a PUBREL; return whether its message was handed over."""
+        """Process a PUBREL; return whether its message was delivered."""
         known = identifier in self.taken
         self.taken.discard(identifier)
         self._unreleased.discard(identifier)
         return known
 
     def restore(self, taken: Iterable[int], held: Iterable[Publish]) -> None:
-        """Put back what a former process had handed over, and what its caller had not done."""
+        """Restore the delivered messages of a former process, and those that its caller had not processed."""
         self.taken.update(taken)
         for packet in held:
             assert packet.packet_identifier is not None
             self._earlier[packet.packet_identifier] = _Delivery(packet)
 
     def _is_full(self) -> bool:
-        """Whether this connection has as many exchanges as Receive Maximum allows; exact at the bound alone."""
+        """Return whether this connection has as many exchanges as Receive Maximum allows; exact only at the bound."""
         if len(self._open) + len(self._unreleased) < self._receive_maximum:
             return False
         return len(self._open) + sum(each not in self._open for each in self._unreleased) >= self._receive_maximum
 
     def _answers(self, qos: int) -> list[Puback | Pubrec]:
-        """Answer the messages of a QoS that are done, up to the first that is not."""
+        """Answer the processed messages of a QoS, up to the first unprocessed one."""
         answers: list[Puback | Pubrec] = []
         order = self._order[qos]
         while order and order[0].done:
@@ -165,7 +165,7 @@ class ClientInbound:
         return answers
 
     def _resolve_alias(self, packet: Publish) -> None:
-        """Put the topic in the place of its alias (section 3.3.2.3.4)."""
+        """Replace a topic alias by its topic (section 3.3.2.3.4)."""
         alias = packet.properties.pop(PropertyId.TOPIC_ALIAS, None)
         if alias is None:
             if not packet.topic_name:

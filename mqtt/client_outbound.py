@@ -1,7 +1,7 @@
-"""QoS 1 and 2 messages that one client session sends, until their exchanges are over.
+"""QoS 1 and 2 messages from one client session to its broker, until their exchanges are complete.
 
-Decides how many messages may be in flight (section 4.9), and what goes out again on the next
-connection: unanswered PUBLISHes with DUP in their order, after PUBREC only PUBREL [MQTT-4.4.0-1].
+Decides how many messages may be in flight (section 4.9), and the packets to resend on the next connection: unanswered
+PUBLISHes with DUP in their order, only PUBREL after PUBREC [MQTT-4.4.0-1].
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ class ClientOutbound:
 
     Attributes:
         open: By packet identifier, in order of sending. Bounded by the window.
-        quota: How many may be in flight on this connection; 0 while there is none.
+        quota: Maximum in flight on this connection; 0 while disconnected.
     """
 
     def __init__(self) -> None:
         self.open: dict[int, OpenPublish] = {}
         self.quota = 0
-        self._waiting: deque[int] = deque()  # open ones that this connection has not seen: the quota was used up
+        self._waiting: deque[int] = deque()  # open ones not yet resent on this connection: the quota was exhausted
 
     @property
     def has_room(self) -> bool:
-        """Whether a further message may be sent now."""
+        """Whether another message may be sent now."""
         return len(self.open) < self.quota and not self._waiting
 
     def begin(self, quota: int) -> None:
-        """Begin a connection of the same session: everything open waits to be sent again."""
+        """Start a connection of the same session: all open publishes wait for their resend."""
         self.quota = quota
         self._waiting = deque(self.open)
 
     def end(self) -> None:
-        """Note that the connection ended."""
+        """End the connection."""
         self.quota = 0
         self._waiting.clear()
 
     def resend(self) -> list[Publish | Pubrel]:
-        """Return what goes out again now: all at the start of a connection, or the rest as room comes."""
+        """Return the packets to resend now, as many as the quota allows."""
         packets: list[Publish | Pubrel] = []
         in_flight = len(self.open) - len(self._waiting)
         while self._waiting and in_flight < self.quota:
@@ -59,20 +59,20 @@ class ClientOutbound:
         return packets
 
     def discard(self, identifier: int) -> None:
-        """Give up a message that cannot be sent again."""
+        """Remove a message that cannot be resent."""
         del self.open[identifier]
 
     def forget(self) -> tuple[int, ...]:
-        """Discard all; return the tokens of those that will never be answered."""
+        """Remove all messages; return the tokens of those that will never be answered."""
         unanswered = tuple(publish.token for publish in self.open.values() if not publish.released)
         self.open.clear()
         self._waiting.clear()
         return unanswered
 
     def answer(self, packet: Puback | Pubrec | Pubcomp) -> tuple[PublishAnswered | None, Pubrel | None]:
-        """Take an answer; return what it means to the caller, and what is sent.
+        """Process an answer; return the event for the caller, and the packet to send.
 
-        An answer to nothing that is open means nothing: a broker may send one after it lost its own state.
+        An answer without an open publish has no event: a broker may send one after it lost its own state.
 
         Raises:
             RemoteProtocolError: The answer belongs to another QoS.

@@ -1,8 +1,8 @@
 """Client side of MQTT 3.1.1 and 5.0: one session over all its connections, with the timers of the present one.
 
-Bytes and the time go in (``handle``), one event at a time comes out (``next_event``), packets to send stand in
-``take_output``, and ``next_deadline`` says when ``handle`` must be called without bytes. No I/O, no clock: the caller
-opens and closes streams, and reads its own monotonic clock.
+``handle`` takes bytes and the time, ``next_event`` returns one event at a time, ``take_output`` returns the packets to
+send, and ``next_deadline`` returns when ``handle`` must be called without bytes. No I/O, no clock: the caller opens and
+closes streams, and reads its own monotonic clock.
 
     session.begin(now, bounds); open a stream; session.opened(now, Connect(...)); send session.take_output()
     at bytes, and at session.next_deadline():
@@ -10,11 +10,10 @@ opens and closes streams, and reads its own monotonic clock.
         while (event := session.next_event()) is not None: act on it, send session.take_output()
     when the stream has ended, or after MustClose: session.closed()
 
-The session sends again what was not answered (``mqtt/client_outbound.py``). A message belongs to the caller after
-``acknowledge`` and not before; PUBACK and PUBREC leave then (``mqtt/client_inbound.py``). Where the session outlives
-its process, ``take_changes`` names what must be durable before ``take_output`` leaves. When the broker has forgotten
-the session, it is forgotten here too. The caller decides when and where to connect again. Source: MQTT 5.0 sections
-4.1, 4.3, 4.4 and 4.9.
+The session resends unanswered messages (``mqtt/client_outbound.py``). The caller owns a message only after
+``acknowledge``, which also sends PUBACK and PUBREC (``mqtt/client_inbound.py``). If the session outlives its process,
+the changes of ``take_changes`` must be durable before the output is sent. If the broker has lost the session, it is
+discarded here too. The caller decides when and where to reconnect. Source: MQTT 5.0 sections 4.1, 4.3, 4.4 and 4.9.
 """
 
 from __future__ import annotations
@@ -87,14 +86,14 @@ UNBOUNDED_RECEIVE_MAXIMUM = 65_535  # 3.1.1 has no Receive Maximum: packet ident
 class ClientSession:
     """One session; see the module for the order of calls.
 
-    What survives a connection: open messages of both directions, and the latest packet identifier. All else belongs to
-    the present connection, and ``closed`` discards it.
+    Open messages of both directions and the latest packet identifier survive a connection; ``closed`` discards the
+    other state.
 
     Attributes:
-        first_identifier, last_identifier: Packet identifiers to use, both included. Programs that fight for one
-            client identifier use ranges of their own, so that the broker cannot take one's message for another's.
-        is_kept: Note each change for ``take_changes``, which the caller must call then: nothing else bounds them.
-        timer: The one that runs; each start of a timer makes a new object.
+        first_identifier, last_identifier: Packet identifiers to use, both included. Programs that compete for one
+        client identifier use separate ranges, so that the broker cannot confuse their messages.
+        is_kept: Record changes for ``take_changes``, which the caller must then call to bound their number.
+        timer: The running one; each start of a timer makes a new object.
     """
 
     def __init__(self, first_identifier: int = 1, last_identifier: int = 0xFFFF, *, is_kept: bool = False) -> None:
@@ -108,29 +107,29 @@ class ClientSession:
         self._bounds = ClientBounds()
         self._version = 5
         self._decoder = StreamDecoder(5)
-        self._packet_bytes_max = 0  # that the broker takes; 0: no bound
+        self._packet_bytes_max = 0  # Maximum Packet Size of the broker; 0: no bound
         self._ping_s = 0.0
         self._requests: dict[int, int] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE by packet identifier
         self._now = self._heard = -math.inf
-        self._packets: deque[Packet] = deque()  # decoded and not looked at: those of one ``handle``
-        self._events: deque[Event] = deque()  # that came out of one packet beside its own
+        self._packets: deque[Packet] = deque()  # decoded by one ``handle`` and not processed yet
+        self._events: deque[Event] = deque()  # additional events of one packet
         self._must_close: MustClose | None = None
         self._output: list[bytes] = []
         self._changes: list[StateChange] = []
 
     @property
     def outbound(self) -> dict[int, OpenPublish]:
-        """Return the open publishes by packet identifier, in order of sending."""
+        """The open publishes by packet identifier, in order of sending."""
         return self._out.open
 
     @property
     def inbound(self) -> set[int]:
-        """Return the QoS 2 identifiers handed over and not released."""
+        """The QoS 2 identifiers delivered and not released."""
         return self._in.taken
 
     @property
     def in_flight(self) -> int:
-        """Return how many messages of both directions are sent or handed over, and not answered."""
+        """Number of unanswered messages of both directions."""
         return len(self._out.open) + self._in.unanswered
 
     # The connection
@@ -143,7 +142,7 @@ class ClientSession:
         self._start("connect", now + bounds.connect_timeout_s)
 
     def opened(self, now: float, connect: Connect) -> None:
-        """Send CONNECT: bytes can travel. Its properties say what this side takes."""
+        """Send CONNECT on the opened stream. Its properties state the limits of this side."""
         if self.state is not ClientState.OPENING:
             raise LocalProtocolError(f"CONNECT out of place: {self.state.value}")
         self.state, self._heard = ClientState.CONNECTING, now
@@ -157,23 +156,23 @@ class ClientSession:
         self._put(connect)
 
     def handle(self, now: float, data: bytes = b"") -> None:
-        """Take bytes of the stream, and the time; ``next_event`` returns what they mean."""
+        """Process bytes of the stream, and the time; ``next_event`` returns the results."""
         self._now = now
         if data and self.state is not ClientState.AWAY:
             self._heard = now
             try:
                 self._packets.extend(self._decoder.feed(data))
             except MqttError:
-                pass  # the decoder keeps it
+                pass  # ``next_event`` reads it from the decoder
 
     def next_event(self) -> Event | None:
-        """Return the next event of what ``handle`` took, or None; answers that need no decision are in the output."""
+        """Return the next event of the handled bytes, or None; answers without a decision are in the output."""
         while self._events or self._packets:
             event = self._events.popleft() if self._events else self._take(self._packets.popleft())
             if event is not None:
                 return event
         if self._must_close is None and self._decoder.error is not None and self.state is not ClientState.AWAY:
-            self._break_protocol(self._decoder.error)  # after the packets that stand before it
+            self._break_protocol(self._decoder.error)  # after the packets before it
             self._decoder.error = None
         if self._must_close is None and self.timer is not None and self.timer.due <= self._now:
             self._expired(self.timer)
@@ -181,21 +180,21 @@ class ClientSession:
         return must_close
 
     def next_deadline(self) -> float:
-        """Return when ``handle`` must be called at the latest; infinity while no timer runs."""
+        """Return the latest time for the next ``handle``; infinity without a timer."""
         return self.timer.due if self.timer is not None else math.inf
 
     def take_output(self) -> list[bytes]:
-        """Return the packets to send since the last call, each as its bytes, in their order."""
+        """Return the encoded packets to send since the last call, in order."""
         output, self._output = self._output, []
         return output
 
     def take_changes(self) -> list[StateChange]:
-        """Return what must be durable before the output of the same moment leaves."""
+        """Return the changes that must be durable before the current output is sent."""
         changes, self._changes = self._changes, []
         return changes
 
     def closed(self) -> tuple[int, ...]:
-        """Note that the stream is closed, or was not opened; return the tokens of requests that nobody will answer.
+        """Reset after the stream closed, or failed to open; return the tokens of requests that stay unanswered.
 
         Open publishes stay for the next connection of the session; see ``forget``.
         """
@@ -213,15 +212,15 @@ class ClientSession:
     def restore(
         self, open_publishes: dict[int, OpenPublish], taken: Iterable[int], held: Iterable[Publish] = ()
     ) -> None:
-        """Put back what ``take_changes`` named in a former process; there was no connection yet.
+        """Restore the changes of ``take_changes`` of a former process, before the first connection.
 
-        Messages of ``held`` are with the caller: they are not handed over again, and ``acknowledge`` answers them.
+        The caller still has the messages of ``held``: they are not delivered again, and ``acknowledge`` answers them.
         """
         self._out.open.update(open_publishes)
         self.latest_identifier = max(open_publishes, default=0)
         self._in.restore(taken, held)
 
-    # Requests, on a connection that was accepted
+    # Requests, on an accepted connection
 
     @property
     def has_room(self) -> bool:
@@ -229,10 +228,10 @@ class ClientSession:
         return self.state is ClientState.CONNECTED and self._out.has_room
 
     def next_identifier(self) -> int:
-        """Return a packet identifier that nothing uses.
+        """Return an unused packet identifier.
 
         Raises:
-            LocalProtocolError: All are in use: requests are open that the broker does not answer.
+            LocalProtocolError: All are in use by requests that the broker has not answered.
         """
         candidate = self.latest_identifier
         for _ in range(self.first_identifier, self.last_identifier + 1):
@@ -245,10 +244,11 @@ class ClientSession:
         raise LocalProtocolError("all packet identifiers are in use")
 
     def publish(self, packet: Publish, token: int) -> bool:
-        """Send a message; with QoS 1 and 2 it carries an identifier of ``next_identifier``, and ``has_room`` holds.
+        """Send a message; with QoS 1 and 2 it must have an identifier of ``next_identifier``, and ``has_room`` must
+        hold.
 
         Returns:
-            False for a message above the Maximum Packet Size of the broker [MQTT-3.2.2-15]: nothing is sent.
+            False for a message above the Maximum Packet Size of the broker [MQTT-3.2.2-15]: it is not sent.
         """
         if self.state is not ClientState.CONNECTED:
             raise LocalProtocolError(f"a request without a connection: {self.state.value}")
@@ -270,24 +270,24 @@ class ClientSession:
         self._requests[packet.packet_identifier] = token
 
     def acknowledge(self, packet: Publish) -> bool:
-        """Answer a received PUBLISH; return whether the message is handed over now, and not for a second time.
+        """Answer a received PUBLISH; return whether the message counts as delivered for the first time.
 
-        After the end of its connection this is remembered: the broker sends the message again, and is answered.
+        After the end of its connection this is remembered: the broker repeats the message, and then gets the answer.
         """
         first, answers = self._in.acknowledge(packet)
         self._answer(answers)
         return first
 
     def pass_over(self, packet: Publish) -> None:
-        """Leave a received PUBLISH, and all behind it, to the broker, which sends them on the next connection."""
+        """Leave a received PUBLISH and all later ones to the broker, which repeats them on the next connection."""
         self._in.pass_over(packet)
 
     def is_repeat(self, packet: Publish) -> bool:
-        """Whether a received QoS 2 message was handed over before: it wants an acknowledgement, and nothing else."""
+        """Return whether a received QoS 2 message was delivered before: it needs only an acknowledgement."""
         return self._in.is_taken(packet)
 
     def disconnect(self, now: float, reason_code: int = 0) -> None:
-        """Send DISCONNECT, after which nothing may be sent [MQTT-3.14.4-2]; the broker's close says it was read."""
+        """Send DISCONNECT as the last packet [MQTT-3.14.4-2]; the broker's close confirms it."""
         self._request(Disconnect(reason_code))
         self.state = ClientState.LEAVING
         self._start("goodbye", now + self._bounds.goodbye_timeout_s)
@@ -331,7 +331,7 @@ class ClientSession:
             case Disconnect():
                 return ServerDisconnect(packet)
             case Pingresp():
-                pass  # ``handle`` has noted that the broker was heard
+                pass  # ``handle`` has restarted the silence time
             case _:
                 raise RemoteProtocolError(f"{type(packet).__name__.upper()} from a broker")
         return None
@@ -352,7 +352,7 @@ class ClientSession:
         heedless = self._bounds.heedless
         self._out.begin(window if heedless else min(window, property_values.receive_maximum(properties)))
         resent = tuple(publish.token for publish in self.outbound.values() if not publish.released)
-        self._resend()  # before anything else [MQTT-4.4.0-1]
+        self._resend()  # before any other packet [MQTT-4.4.0-1]
         keep_alive_s = property_values.server_keep_alive(properties)
         self._ping_s = self._bounds.silence_s / PINGS_PER_SILENCE
         if keep_alive_s:
@@ -407,7 +407,7 @@ class ClientSession:
         self.timer = Timer(kind, due)
 
     def _break_protocol(self, error: MqttError) -> None:
-        """End the connection because of the broker; MQTT 5 tells it why (section 4.13)."""
+        """End the connection because of a fault of the broker; MQTT 5 sends it the reason (section 4.13)."""
         if self.state is ClientState.CONNECTED and self._version == 5:
             self._put(Disconnect(error.reason_code))
         self._break("protocol", str(error))

@@ -1,4 +1,4 @@
-"""The door to reading and writing packets: what other rooms import.
+"""Entry point to decoding and encoding of packets, for other packages.
 
 The parts are in ``mqtt/decode.py`` and ``mqtt/decode_connect.py`` (packets from bytes), ``mqtt/encode.py`` (bytes from
 packets), ``mqtt/stream_decoder.py`` (framing), ``mqtt/data_types.py`` (integers and strings).

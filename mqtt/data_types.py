@@ -1,7 +1,7 @@
 """Data representation: variable byte integers, strings, binary data (MQTT 5.0 section 1.5).
 
-All readers take ``(data, offset)`` and return ``(value, new_offset)``; running out of data is a malformed packet,
-because whoever calls them holds a whole packet.
+All readers take ``(data, offset)`` and return ``(value, new_offset)``. Missing data is a malformed packet, because the
+callers hold a whole packet.
 """
 
 from mqtt.errors import LocalProtocolError, MalformedPacket
@@ -69,7 +69,7 @@ def decode_varint(data: bytes | bytearray | memoryview, offset: int = 0) -> tupl
 
 
 def varint_end(data: bytes | bytearray | memoryview, offset: int) -> int:
-    """Return the offset behind a variable byte integer; -1 if it is cut short, -2 if it is longer than four bytes."""
+    """Return the offset after a variable byte integer; -1 if it is cut short, -2 if it is longer than four bytes."""
     for position in range(offset, min(offset + 4, len(data))):
         if data[position] < 0x80:
             return position + 1
@@ -107,7 +107,7 @@ def read_text(data: bytes, offset: int, control_characters: bool = False) -> tup
     """Read a UTF-8 encoded string (section 1.5.4).
 
     Args:
-        control_characters: Also take control characters and non-characters.
+        control_characters: Accept control characters and non-characters too.
     """
     start = offset + 2
     if start > len(data):
@@ -117,11 +117,11 @@ def read_text(data: bytes, offset: int, control_characters: bool = False) -> tup
         raise MalformedPacket("string cut short")
     try:
         # Strict decoding refuses surrogates and over-long forms [MQTT-1.5.4-1], and "utf-8" (unlike "utf-8-sig") keeps
-        # U+FEFF wherever it stands [MQTT-1.5.4-3].
+        # U+FEFF at any position [MQTT-1.5.4-3].
         text = data[start:end].decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedPacket("ill-formed UTF-8 [MQTT-1.5.4-1]") from error
-    if not text.isprintable():  # one pass in C settles nearly every string
+    if not text.isprintable():  # one pass in C decides for nearly all strings
         check_text(text, control_characters)
     return text, end
 
@@ -139,7 +139,7 @@ def check_text(text: str, control_characters: bool = False) -> None:
 
 
 def encode_binary(value: bytes) -> bytes:
-    """Return value behind its two byte length.
+    """Return value after its two byte length.
 
     Raises:
         LocalProtocolError: If it has more than 65 535 bytes.
@@ -150,7 +150,7 @@ def encode_binary(value: bytes) -> bytes:
 
 
 def encode_text(value: str) -> bytes:
-    """Return value as a UTF-8 encoded string behind its length.
+    """Return value as a UTF-8 encoded string after its length.
 
     Raises:
         LocalProtocolError: If it is too long, has a surrogate [MQTT-1.5.4-1] or U+0000 [MQTT-1.5.4-2].

@@ -1,6 +1,7 @@
-"""Reading packets: from a first byte and a whole body to a packet object (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter 3).
+"""Decoding of packets: from a first byte and a whole body to a packet object (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter
+3).
 
-Every check of form is made here, once, before the broker sees a packet. Framing is in ``mqtt/stream_decoder.py``.
+All checks of form are made here, once, before the broker processes a packet. Framing is in ``mqtt/stream_decoder.py``.
 Statement numbers are those of MQTT 5.0 unless marked v3.
 """
 
@@ -39,9 +40,9 @@ _FLAGS_0010 = frozenset((PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNS
 
 
 def check_first_byte(first_byte: int, protocol_version: int, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Refuse what the first byte alone shows to be wrong, so that no body need be waited for.
+    """Refuse a packet by its first byte alone, before its body arrives.
 
-    The flags of a CONNECT are left to its decoder: MQTT 3.1 gave them no meaning and its clients set some.
+    The decoder of CONNECT checks its flags: MQTT 3.1 gave them no meaning, and its clients set some.
 
     Raises:
         MalformedPacket: For reserved flags [MQTT-2.1.3-1], QoS 3 [MQTT-3.3.1-4], or DUP with QoS 0 [MQTT-3.3.1-2].
@@ -51,7 +52,7 @@ def check_first_byte(first_byte: int, protocol_version: int, limits: Limits = DE
     if packet_type == PacketType.PUBLISH:
         if flags & 0x06 == 0x06:
             raise MalformedPacket("QoS 3 [MQTT-3.3.1-4]")
-        if flags & 0x0E == 0x08 and protocol_version != 3:  # 3.1 clients set DUP without thinking
+        if flags & 0x0E == 0x08 and protocol_version != 3:  # some 3.1 clients set DUP
             raise MalformedPacket("DUP with QoS 0 [MQTT-3.3.1-2]")
         return
     if packet_type == 0 or (packet_type == PacketType.AUTH and protocol_version != 5):
@@ -76,13 +77,13 @@ def decode_packet(
 
     Args:
         first_byte: Type and flags.
-        body: Exactly the remaining length; it is copied where it is not ``bytes``.
-        protocol_version: 3, 4 or 5, as agreed by CONNECT; a CONNECT itself brings its own.
-        limits: What the receiver takes.
+        body: Exactly the remaining length; it is copied unless it is ``bytes``.
+        protocol_version: 3, 4 or 5, as agreed by CONNECT; a CONNECT itself contains its own.
+        limits: Limits of the receiver.
 
     Raises:
         MalformedPacket: 0x81, the body is not a packet.
-        RemoteProtocolError: 0x82 or a more telling code, the packet says what it must not.
+        RemoteProtocolError: 0x82 or a more specific code, the packet has a forbidden content.
     """
     check_first_byte(first_byte, protocol_version, limits)
     data = body if type(body) is bytes else bytes(body)
@@ -121,7 +122,7 @@ def _publish(first_byte: int, data: bytes, version: int, limits: Limits) -> Publ
         if version == 5:  # section 3.3.2.1 names it a protocol error
             raise RemoteProtocolError("empty topic name without a topic alias [MQTT-4.7.3-1]")
         raise MalformedPacket("empty topic name, v3 [MQTT-4.7.3-1]")
-    dup = bool(qos and first_byte & 8)  # without QoS it says nothing, though MQTT 3.1 clients may set it
+    dup = bool(qos and first_byte & 8)  # without QoS it has no meaning, though MQTT 3.1 clients may set it
     return Publish(topic_name, data[offset:], qos, bool(first_byte & 1), dup, identifier, properties)
 
 
@@ -304,7 +305,7 @@ def _disconnect(data: bytes, version: int, limits: Limits) -> Disconnect:
 
 def _auth(data: bytes, _version: int, limits: Limits) -> Auth:
     if not data and not limits.from_client:
-        return Auth()  # section 3.15.2.1; whether success without a method fits is for the exchange to say
+        return Auth()  # section 3.15.2.1; the exchange decides whether success without a method is valid
     code = data[0] if data else ReasonCode.SUCCESS
     if code not in ALLOWED_REASON_CODES[PacketType.AUTH]:
         raise RemoteProtocolError(f"reason code {code:#04x} not allowed in AUTH [MQTT-3.15.2-1]")

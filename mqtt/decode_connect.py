@@ -1,7 +1,7 @@
-"""Reading CONNECT, the packet that says which protocol is spoken (MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1).
+"""Decoding of CONNECT, the packet that selects the protocol version (MQTT 5.0 section 3.1, MQTT 3.1.1 section 3.1).
 
-An error carries in ``connect_version`` how it may be answered. Without it the peer is only closed on: 3.1.1 has no code
-for a malformed packet, and who cannot write the fixed fields or the credentials is told nothing.
+An error states in ``connect_version`` how it may be answered. Without it the broker only closes: 3.1.1 has no code for
+a malformed packet, and malformed fixed fields or credentials get no answer.
 """
 
 from mqtt.data_types import read_binary, read_text, read_u16
@@ -15,11 +15,11 @@ __all__ = ["decode_connect"]
 
 _NAMES = {b"MQTT": (4, 5), b"MQIsdp": (3,)}
 
-# Name, version and flags of a CONNECT without a will and credentials -> where its client id begins; in MQTT 5 that is
-# behind an empty block of properties.
+# Name, version and flags of a CONNECT without a will and credentials -> offset of its client id; in MQTT 5 it follows
+# an empty block of properties.
 _PLAIN = {b"\0\4MQTT" + bytes((version, flags)): offset for version, offset in ((4, 10), (5, 11)) for flags in (0, 2)}
 
-_BRIDGE = 0x80  # of the version: how bridges of Mosquitto and others introduce themselves, in no specification
+_BRIDGE = 0x80  # in the version: set by bridges of Mosquitto and others, in no specification
 _RESERVED = 0x01
 _CLEAN_START = 0x02
 _WILL = 0x04
@@ -32,7 +32,7 @@ _USERNAME = 0x80
 def decode_connect(first_byte: int, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Connect:
     """Decode the body of a CONNECT of MQTT 3.1, 3.1.1 or 5.0.
 
-    A zero-length client id is returned as it is: assigning one, or refusing it, is the broker's decision.
+    A zero-length client id is returned unchanged: the broker assigns one or refuses it.
 
     Raises:
         MalformedPacket: 0x81, and RemoteProtocolError with 0x82, 0x84 (version) or 0x85 (client id).
@@ -41,7 +41,7 @@ def decode_connect(first_byte: int, data: bytes, limits: Limits = DEFAULT_LIMITS
 
 
 def _plain(first_byte: int, data: bytes) -> Connect | None:
-    """Decode the CONNECT that nearly every client sends: a client id and nothing else; None for any other."""
+    """Decode the most common CONNECT, with a client id and no options; None for any other."""
     offset = _PLAIN.get(data[:8])
     size = len(data)
     if offset is None or first_byte != 0x10 or size < 13 or (data[offset] << 8 | data[offset + 1]) + offset + 2 != size:
@@ -79,11 +79,11 @@ def _any(first_byte: int, data: bytes, limits: Limits) -> Connect:
 
 
 class _Unanswered(MalformedPacket):
-    """Refused without a word: credentials that are not well formed."""
+    """Refused without an answer: malformed credentials."""
 
 
 def _protocol(data: bytes) -> tuple[int, int]:
-    """Return the version, a bridge's with its bit, and where it ends."""
+    """Return the version, a bridge's with its bit, and its end offset."""
     name, offset = read_binary(data, 0)
     if offset >= len(data):
         raise MalformedPacket("CONNECT ends before its protocol version")
@@ -94,7 +94,7 @@ def _protocol(data: bytes) -> tuple[int, int]:
     if version in versions or (version & _BRIDGE and version ^ _BRIDGE in versions and version ^ _BRIDGE < 5):
         return version, offset + 1
     error = RemoteProtocolError(f"protocol version {version} [MQTT-3.1.2-2]", ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
-    # v3 [MQTT-3.1.2-2]: a level that 3.1.1 clients use is refused in their words, any other in those of MQTT 5.
+    # v3 [MQTT-3.1.2-2]: a level that 3.1.1 clients use is refused with their codes, any other with those of MQTT 5.
     error.connect_version = 4 if version & 0x7F in (3, 4) else 5
     raise error
 

@@ -1,7 +1,7 @@
-"""Writing packets: from a packet object to bytes, in any protocol version.
+"""Encoding of packets: from a packet object to bytes, in any protocol version.
 
-The shortest form is written (reason code 0 without properties is left out where the specification lets it). A packet
-that cannot be written is our own error. ``encode_publish`` serves those who forward messages without packet objects.
+The shortest form is written (reason code 0 without properties is left out where the specification allows it). An
+invalid packet is our own error. ``encode_publish`` is for forwarding messages without packet objects.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ __all__ = ["encode_packet", "encode_publish"]
 
 
 def encode_packet(packet: Packet, protocol_version: int) -> bytes:
-    """Encode a packet for a peer that speaks protocol version 3, 4 or 5.
+    """Encode a packet for a peer with protocol version 3, 4 or 5.
 
     Reason codes of MQTT 5 in a Connack or Suback are translated for older versions; properties are left out.
 
@@ -46,7 +46,7 @@ def encode_packet(packet: Packet, protocol_version: int) -> bytes:
         ValueError,
         AttributeError,
         OverflowError,
-    ) as error:  # a number that is no byte, None where text belongs, ...
+    ) as error:  # a number outside a byte, None instead of text, ...
         raise LocalProtocolError(f"cannot be written: {error}") from error
 
 
@@ -138,12 +138,12 @@ def encode_publish(
     """Encode a PUBLISH from parts that are bytes already.
 
     Args:
-        topic: The topic name in UTF-8; empty where a topic alias stands for it.
+        topic: The topic name in UTF-8; empty if a topic alias replaces it.
         packet_identifier: Used for QoS 1 and 2 only.
         properties_bytes: A property block, its length included; empty means no properties. Ignored before MQTT 5.
 
     Raises:
-        LocalProtocolError: If QoS, packet identifier or length cannot be.
+        LocalProtocolError: If QoS, packet identifier or length are invalid.
     """
     if len(topic) > 0xFFFF:
         raise LocalProtocolError("topic longer than 65535 bytes [MQTT-4.7.3-3]")

@@ -1,7 +1,7 @@
-"""The errors of the protocol: one root, and a branch for each who must act.
+"""Errors of the protocol: one root, and a branch for each side at fault.
 
-The class carries a default reason code; an instance may carry another. Turning one into bytes is the caller's affair:
-a code that the packet allows for MQTT 5 (section 2.4), a return code or a plain close for 3.1.1.
+The class has a default reason code; an instance may have another. The caller converts an error to bytes: a code that
+the packet allows for MQTT 5 (section 2.4), a return code or a plain close for 3.1.1.
 """
 
 from mqtt.reasons import ReasonCode
@@ -13,7 +13,7 @@ class MqttError(Exception):
     """Root of all errors of the protocol.
 
     Attributes:
-        reason_code: What to tell the peer (MQTT 5.0 section 2.4).
+        reason_code: Code for the peer (MQTT 5.0 section 2.4).
     """
 
     reason_code: int = ReasonCode.UNSPECIFIED_ERROR
@@ -25,11 +25,11 @@ class MqttError(Exception):
 
 
 class RemoteProtocolError(MqttError):
-    """The peer broke the specification: answer, then close.
+    """The peer violated the specification: answer, then close.
 
     Attributes:
         connect_version: For a refused CONNECT, the protocol version in which a CONNACK may be written; None means close
-            without an answer (the version is not known, 3.1.1 has no code for it, or silence is wiser).
+            without an answer (the version is unknown, 3.1.1 has no code for it, or an answer would help an attacker).
     """
 
     reason_code = ReasonCode.PROTOCOL_ERROR
@@ -43,6 +43,6 @@ class MalformedPacket(RemoteProtocolError):
 
 
 class LocalProtocolError(MqttError):
-    """We tried to break the specification: a bug on our side."""
+    """This side attempted to violate the specification: a local bug."""
 
     reason_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR

@@ -1,8 +1,8 @@
-"""Whether sessions may add filters to a trie: the cost of matching is bounded when a filter comes, never at a topic.
+"""Admission of filters to a trie: the cost of matching is bounded when a filter is added, never at a match.
 
-A few hundred filters that mix "+" and one literal make a match touch thousands of nodes; real filters, 100 000 of them,
-stay below 20. So one session may reach a part of the bound, and all together the whole. What is held already stays,
-even above a bound: it may have been stored before there was one. Source: docs/adr/0022-cost-of-filters.md.
+A few hundred filters that mix "+" and one literal make a match touch thousands of nodes; 100 000 realistic filters stay
+below 20. One session may use a part of the bound, and all together the whole. Existing filters stay, even above a
+bound: they may have been stored before there was one. Source: docs/adr/0022-cost-of-filters.md.
 """
 
 from collections import OrderedDict
@@ -15,31 +15,31 @@ __all__ = ["SESSION_VISITS_MAX", "TRIE_VISITS_MAX", "FilterCosts"]
 
 SESSION_VISITS_MAX = 256  # nodes that a match may touch because of one session's filters
 TRIE_VISITS_MAX = 10_000  # and because of all filters of a trie: a fraction of a millisecond
-# Sessions whose own cost is remembered: it is asked for only where somebody has made the trie expensive, and anew costs
-# one or two milliseconds for a thousand filters.
+# Cached costs of sessions: used only when the trie has become expensive. Computing one takes 1 to 2 ms for 1000
+# filters.
 SESSIONS_KEPT = 64
 
 
 class FilterCosts:
-    """Judges the filters of new subscriptions against one trie, which holds those without a share name."""
+    """Admits filters of new subscriptions to one trie, which holds those without a share name."""
 
     def __init__(self, trie: TopicTrie) -> None:
         self._trie = trie
         self._sessions: OrderedDict[int, TopicTrie] = OrderedDict()  # session -> its filters, shared ones included
 
     def __len__(self) -> int:
-        """Return how many sessions are remembered."""
+        """Return the number of cached sessions."""
         return len(self._sessions)
 
     def admits(self, session: int, held: Collection[str], names: Sequence[str]) -> list[bool]:
-        """Judge the filters of one SUBSCRIBE in order, ``$share`` included; what is admitted is expected to be added.
+        """Return for each filter of a SUBSCRIBE, ``$share`` included, whether the caller may, and then must, add it.
 
         Args:
             session: Its number.
             held: The session's filters so far, which are always admitted again.
             names: The filters.
         """
-        batch = TopicTrie()  # of those admitted now, which the trie does not hold yet
+        batch = TopicTrie()  # admitted in this call, not in the trie yet
         admitted: list[str] = []
         verdicts = []
         for name in names:
@@ -56,7 +56,7 @@ class FilterCosts:
         topic_filter = _plain(name)
         if "+" not in topic_filter and "#" not in topic_filter:
             return True
-        if not name.startswith(SHARE_PREFIX):  # no trie but the routers' holds shared ones
+        if not name.startswith(SHARE_PREFIX):  # only the routers' tries have shared ones
             # The visits of two tries together are never more than their sum.
             visits = self._trie.visits() + batch.visits_with(name)
             raises = self._trie.visits_with(name) > self._trie.visits()
@@ -81,13 +81,13 @@ class FilterCosts:
         return visits <= SESSION_VISITS_MAX or visits <= own.visits()
 
     def removed(self, session: int, name: str) -> None:
-        """Note that a session does not hold a filter any more."""
+        """Update after a session removed a filter."""
         own = self._sessions.get(session)
         if own is not None:
             own.remove(_plain(name), name)
 
     def forget(self, session: int) -> None:
-        """Note that a session has ended."""
+        """Update after a session ended."""
         self._sessions.pop(session, None)
 
 

@@ -16,12 +16,12 @@ class Limits:
 
     Attributes:
         maximum_packet_size: Bytes of a whole packet, fixed header included; more is 0x95.
-        first_packet_bytes_max: The same for the first packet of a connection, when nobody is authenticated yet.
+        first_packet_bytes_max: The same for the first packet of a connection, before authentication.
         user_properties_bytes_max: Bytes of all names and values of one packet (a will counts by itself); more is 0x97.
         user_properties_max: How many of them; more is 0x97.
         subscriptions_max: Topic filters in one SUBSCRIBE or UNSUBSCRIBE; more is 0x97.
-        from_client: The peer is a client: refuse what only a server may send.
-        control_characters: Take U+0001..U+001F, U+007F..U+009F and non-characters, which section 1.5.4 lets a
+        from_client: The peer is a client: refuse packets and codes that only a server may send.
+        control_characters: Accept U+0001..U+001F, U+007F..U+009F and non-characters, which section 1.5.4 lets a
             receiver refuse.
     """
 

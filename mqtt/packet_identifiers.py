@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""Packet identifiers of one session (section 2.2.1). What is in flight is the session's owner's affair."""
+"""Packet identifiers of one session (section 2.2.1). The session's owner knows their packets."""
 
 __all__ = ["PACKET_IDENTIFIER_MAX", "PacketIdentifiers"]
 
@@ -7,9 +7,9 @@ PACKET_IDENTIFIER_MAX = 65_535
 
 
 class PacketIdentifiers:
-    """Identifiers that we give to packets of one session (section 2.2.1).
+    """Identifiers that the broker assigns to packets of one session (section 2.2.1).
 
-    They count up from 1 and wrap; one in use is not given again [MQTT-2.2.1-3] [MQTT-2.2.1-4].
+    They count up from 1 and wrap; one in use is not assigned again [MQTT-2.2.1-3] [MQTT-2.2.1-4].
     """
 
     __slots__ = ("_in_use", "last")
@@ -19,7 +19,7 @@ class PacketIdentifiers:
         self.last = 0
 
     def __len__(self) -> int:
-        """Return how many are in use."""
+        """Return the number of identifiers in use."""
         return len(self._in_use)
 
     def __contains__(self, packet_identifier: int) -> bool:

@@ -1,8 +1,8 @@
 """One class per control packet, as plain data (MQTT 5.0 chapter 3).
 
-What the fields mean is told here; whether a combination is legal is checked where packets are read and written
-(``mqtt/decode.py``, ``mqtt/encode.py``). For MQTT 3.1.1 ``properties`` stays empty, ``clean_start`` is Clean Session,
-and Connack and Suback carry return codes.
+The fields are explained here; valid combinations are checked when packets are decoded and encoded (``mqtt/decode.py``,
+``mqtt/encode.py``). For MQTT 3.1.1 ``properties`` stays empty, ``clean_start`` is Clean Session, and Connack and Suback
+carry return codes.
 """
 
 from dataclasses import dataclass, field
@@ -46,9 +46,9 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
-    """Client asks for a connection (section 3.1). ``protocol_version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5.
+    """Client requests a connection (section 3.1). ``protocol_version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5.
 
-    ``bridge``: another broker, which sets the top bit of the version 3 or 4 and expects no message of its own back.
+    ``bridge``: another broker, which sets the top bit of version 3 or 4 and does not want its own messages back.
     """
 
     packet_type: ClassVar[int] = PacketType.CONNECT
@@ -140,7 +140,7 @@ class SubscriptionRequest:
 
 @dataclass(slots=True)
 class Subscribe:
-    """Client asks for subscriptions (section 3.8)."""
+    """Client requests subscriptions (section 3.8)."""
 
     packet_type: ClassVar[int] = PacketType.SUBSCRIBE
     packet_identifier: int
@@ -180,7 +180,7 @@ class Unsuback:
 
 @dataclass(slots=True)
 class Pingreq:
-    """Client shows that it lives (section 3.12)."""
+    """Client shows that it is alive (section 3.12)."""
 
     packet_type: ClassVar[int] = PacketType.PINGREQ
 
@@ -194,7 +194,7 @@ class Pingresp:
 
 @dataclass(slots=True)
 class Disconnect:
-    """Last packet of a connection (section 3.14). 3.1.1 knows it from clients only, without a code."""
+    """Last packet of a connection (section 3.14). In 3.1.1 only clients send it, without a code."""
 
     packet_type: ClassVar[int] = PacketType.DISCONNECT
     reason_code: int = ReasonCode.NORMAL_DISCONNECTION

@@ -1,9 +1,9 @@
-"""The 27 properties of MQTT 5.0: type, place, multiplicity, and how they are read and written (section 2.2.2).
+"""The 27 properties of MQTT 5.0: type, packets, multiplicity, decoding and encoding (section 2.2.2).
 
 A property block always includes its length, in ``bytes`` as in spans. Properties of a packet are a plain dict keyed by
 identifier; values are int, str or bytes, except user properties (list of pairs) and subscription identifiers (list of
 int), which may occur more than once. An unknown identifier is malformed (0x81); a known one in the wrong packet, twice,
-or with a value it cannot have is a protocol error (0x82). What is cut short is malformed before anything else.
+or with an illegal value is a protocol error (0x82). Incomplete data is malformed before any other check.
 """
 
 import enum
@@ -32,7 +32,7 @@ __all__ = [
 
 Properties = dict[int, object]
 
-WILL_PROPERTIES = 0  # stands for a packet type where the will's own block is meant (section 3.1.3.2)
+WILL_PROPERTIES = 0  # pseudo packet type for the will's own block (section 3.1.3.2)
 
 
 class PropertyId(enum.IntEnum):
@@ -44,7 +44,7 @@ class PropertyId(enum.IntEnum):
     RESPONSE_TOPIC = 0x08
     CORRELATION_DATA = 0x09
     SUBSCRIPTION_IDENTIFIER = 0x0B
-    SESSION_EXPIRY_INTERVAL = 0x11  # seconds; 0xFFFFFFFF is for ever
+    SESSION_EXPIRY_INTERVAL = 0x11  # seconds; 0xFFFFFFFF is no expiry
     ASSIGNED_CLIENT_IDENTIFIER = 0x12
     SERVER_KEEP_ALIVE = 0x13  # seconds
     AUTHENTICATION_METHOD = 0x15
@@ -135,10 +135,10 @@ _NOT_ZERO = frozenset((PropertyId.RECEIVE_MAXIMUM, PropertyId.MAXIMUM_PACKET_SIZ
 def decode_properties(
     data: bytes, offset: int, packet_type: int, limits: Limits = DEFAULT_LIMITS
 ) -> tuple[Properties, int]:
-    """Read a property block; return (properties, offset behind it).
+    """Decode a property block; return (properties, offset after it).
 
     Args:
-        packet_type: Whose block it is; ``WILL_PROPERTIES`` for that of a will.
+        packet_type: The packet type of the block; ``WILL_PROPERTIES`` for that of a will.
 
     Raises:
         MalformedPacket: If it is cut short or has an unknown identifier.
@@ -209,18 +209,18 @@ def _check_users(properties: Properties, user_bytes: int, limits: Limits) -> Non
 
 
 def _plain_pairs(block: bytes, offset: int, properties: Properties, user_bytes: int, limits: Limits) -> tuple[int, int]:
-    """Read consecutive user properties of printable text, from an identifier on; the others are read one by one.
+    """Decode consecutive user properties of printable text, from an identifier on; others are decoded one by one.
 
-    A packet may have thousands of them, and nobody else is served meanwhile: one loop without calls, and none of those
-    beyond the first one that is too many.
+    A packet may have thousands of them, and decoding blocks other clients: therefore one loop without calls, which
+    stops at the first one above the limit.
 
     Returns:
-        Position behind the last one read (``offset`` if none was), bytes of all user properties so far.
+        Offset after the last decoded one (``offset`` if there was none), bytes of all user properties so far.
     """
     pairs: list[object] = properties.setdefault(_USER_PROPERTY, [])  # type: ignore[assignment]
     end, bytes_max = len(block), limits.user_properties_bytes_max
     more = limits.user_properties_max - len(pairs)
-    last, pair = b"\0", ("", "")  # whoever sends thousands repeats itself; \0 is no identifier
+    last, pair = b"\0", ("", "")  # long lists usually repeat; \0 is no identifier
     while offset + 5 <= end and block[offset] == _USER_PROPERTY and more >= 0 and user_bytes <= bytes_max:
         more -= 1
         if block.startswith(last, offset):

@@ -1,8 +1,8 @@
 """Reason codes of MQTT 5.0 and return codes of MQTT 3.1.1.
 
-Says which codes exist, which packet may carry which, and how a CONNACK reason reads to a 3.1.1 client. When to send
-one is the broker's decision. Source: MQTT 5.0 section 2.4 and the tables of 3.2.2.2, 3.4.2.1, 3.5.2.1, 3.6.2.1,
-3.7.2.1, 3.9.3, 3.11.3, 3.14.2.1, 3.15.2.1; MQTT 3.1.1 section 3.2.2.3.
+Lists the codes, the packets that may carry them, and the 3.1.1 equivalents of CONNACK reasons. The broker decides when
+to send one. Source: MQTT 5.0 section 2.4 and the tables of 3.2.2.2, 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1, 3.9.3, 3.11.3,
+3.14.2.1, 3.15.2.1; MQTT 3.1.1 section 3.2.2.3.
 """
 
 import enum
@@ -41,7 +41,7 @@ class PacketType(enum.IntEnum):
 
 
 class ReasonCode(enum.IntEnum):
-    """Every reason code of MQTT 5.0 (section 2.4); 0x80 and above are failures. Shared values are aliases."""
+    """All reason codes of MQTT 5.0 (section 2.4); 0x80 and above are failures. Shared values are aliases."""
 
     SUCCESS = 0x00
     NORMAL_DISCONNECTION = 0x00
@@ -104,7 +104,7 @@ class ConnectReturnCode(enum.IntEnum):
 _PUBLISH_RESULT = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
 _RELEASE_RESULT = frozenset((0x00, 0x92))
 
-# Keyed by plain integers: a lookup happens for every acknowledgement.
+# Keyed by plain integers: there is a lookup per acknowledgement.
 ALLOWED_REASON_CODES: dict[int, frozenset[int]] = {
     PacketType.CONNACK: frozenset(
         (0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F)
@@ -118,10 +118,10 @@ ALLOWED_REASON_CODES: dict[int, frozenset[int]] = {
     PacketType.DISCONNECT: frozenset(
         (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90, *range(0x93, 0xA3))
     )
-    | {0x8C},  # the table of section 2.4 has it, for a failed re-authentication; that of 3.14.2.1 forgets it
+    | {0x8C},  # in the table of section 2.4, for a failed re-authentication; missing from that of 3.14.2.1
     PacketType.AUTH: frozenset((0x00, 0x18, 0x19)),
 }
-
+# Codes that a client may send (table 3.14.2.1, column "sent by").
 # What a client may say (table 3.14.2.1, column "sent by").
 CLIENT_DISCONNECT_REASON_CODES = frozenset(
     (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99)
@@ -147,8 +147,8 @@ _RETURN_CODES: dict[int, ConnectReturnCode] = {
 
 
 def connect_return_code(reason_code: int) -> ConnectReturnCode | None:
-    """Return what a CONNACK says to a 3.1 or 3.1.1 client for a reason of MQTT 5.
+    """Return the return code of a 3.1 or 3.1.1 CONNACK for a reason code of MQTT 5.
 
-    None means that 3.1.1 has no word for it (a malformed packet, say): close without CONNACK.
+    None: 3.1.1 has no equivalent (for example for a malformed packet): close without CONNACK.
     """
     return _RETURN_CODES.get(reason_code)

@@ -1,7 +1,7 @@
 """Framing: from a byte stream, cut anywhere, to packets (MQTT 5.0 section 2.1).
 
-Decides where a packet begins and ends, and refuses as early as the bytes allow: a bad first byte before its length, a
-length before its body. Nothing is kept that the limits forbid.
+Finds the boundaries of packets, and refuses as early as the bytes allow: a bad first byte before its length, a length
+before its body. It never buffers more than the limits allow.
 """
 
 from mqtt.data_types import varint_end, varint_value
@@ -18,14 +18,14 @@ class StreamDecoder:
     """Incremental decoder of one direction of one connection.
 
     Args:
-        protocol_version: 3, 4 or 5. A CONNECT that passes by sets it.
-        limits: What the receiver takes.
+        protocol_version: 3, 4 or 5. A decoded CONNECT changes it.
+        limits: Limits of the receiver.
         connect_first: The first packet must be a CONNECT and no other may be [MQTT-3.1.0-1] [MQTT-3.1.0-2].
 
     Attributes:
-        protocol_version: The version now spoken.
-        error: What ended the stream, or None. It is raised by the call that meets it, unless that call also has
-            packets to return, which stand before it in the stream: then by the next call.
+        protocol_version: The current version.
+        error: The error that ended the stream, or None. ``feed`` raises it at once, or, if it has earlier packets to
+            return, in the next call.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class StreamDecoder:
         self._connect_first = connect_first
         self._first = True
         self._buffer = bytearray()
-        self._body = 0  # where the body of the packet found last begins
-        self._needed = 1  # bytes that must be there before another look is worth it
+        self._body = 0  # offset of the body of the last packet
+        self._needed = 1  # bytes needed before the next parse
 
     def __len__(self) -> int:
-        """Return how many bytes wait for the rest of their packet."""
+        """Return the number of buffered bytes of an incomplete packet."""
         return len(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Packet]:
-        """Take the next bytes of the stream; return the packets that they complete.
+        """Process the next bytes of the stream; return the packets that they complete.
 
         Raises:
-            MalformedPacket: 0x81. The stream cannot be used any further.
+            MalformedPacket: 0x81. The stream cannot be decoded further.
             RemoteProtocolError: 0x82, 0x95 for a packet above the limit, or another code.
         """
         if self.error is not None:
@@ -73,7 +73,7 @@ class StreamDecoder:
         return packets
 
     def _frame_end(self, offset: int) -> int | None:
-        """Return where the packet at offset ends, or None while it is not complete."""
+        """Return the end of the packet at offset, or None while it is incomplete."""
         buffer = self._buffer
         if len(buffer) < self._needed:
             return None

@@ -1,9 +1,8 @@
 """Matching a topic filter against many topic names: the inverse of the trie.
 
-Holds concrete topics in order and finds those that a filter matches, page by page: retained messages on SUBSCRIBE,
-cached topics to invalidate. Topics stand in one sorted list, level by level, and a filter is answered by jumping from
-one possible topic to the next, so that the work follows what is found and not what is stored.
-Source: MQTT 5.0 section 4.7.
+Stores topic names in order and finds those that match a filter, page by page: retained messages on SUBSCRIBE, cached
+topics to invalidate. Topics are in one sorted list, level by level. A match jumps from one possible topic to the next,
+so its cost depends on the results and not on the stored topics. Source: MQTT 5.0 section 4.7.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,15 +16,15 @@ __all__ = ["MatchPage", "TopicIndex"]
 Value = TypeVar("Value")
 
 CHUNK_MAX = 1024  # keys in one piece of the sorted list; an insertion moves at most this many
-PAGE_VISITS = 1024  # topics looked at in one step: at most a few milliseconds
+PAGE_VISITS = 1024  # topics visited in one step: at most a few milliseconds
 
 
 class MatchPage(NamedTuple, Generic[Value]):
     """Result of one step of a match."""
 
     found: list[tuple[str, Value]]  # topic, value
-    after: str | None  # where to go on; None at the end
-    visits: int  # topics looked at
+    after: str | None  # topic to resume after; None at the end
+    visits: int  # visited topics
 
 
 class TopicIndex(Generic[Value]):
@@ -44,7 +43,7 @@ class TopicIndex(Generic[Value]):
         return topic.replace("/", "\0") in self._values
 
     def add(self, topic: str, value: Value) -> bool:
-        """Store value under topic, replacing an older one; return True if the topic was not there."""
+        """Store value under topic, replacing an older one; return True if the topic is new."""
         if not topic or "\0" in topic:
             raise LocalProtocolError("empty topic or U+0000 in it [MQTT-4.7.3-1] [MQTT-4.7.3-2]")
         key = topic.replace("/", "\0")
@@ -63,7 +62,7 @@ class TopicIndex(Generic[Value]):
         return True
 
     def remove(self, topic: str) -> bool:
-        """Forget a topic; return whether it was there."""
+        """Remove a topic; return whether it existed."""
         key = topic.replace("/", "\0")
         if key not in self._values:
             return False
@@ -81,12 +80,12 @@ class TopicIndex(Generic[Value]):
         return self._values.get(topic.replace("/", "\0"))
 
     def match(self, topic_filter: str, *, after: str | None = None) -> Iterator[tuple[str, Value]]:
-        """Iterate over (topic, value) of the topics that a valid filter matches, in order.
+        """Iterate over (topic, value) of the topics that match a valid filter, in order.
 
-        The index may change meanwhile: of what lies more than a page ahead, the iteration sees the changes.
+        The index may change meanwhile: the iteration sees changes that are more than a page ahead.
 
         Args:
-            after: Start behind this topic, which need not be there: resumes an earlier iteration.
+            after: Start after this topic, which need not exist: resumes an earlier iteration.
         """
         while True:
             found, after, _ = self.page(topic_filter, after=after)
@@ -95,7 +94,7 @@ class TopicIndex(Generic[Value]):
                 return
 
     def topics(self, after: str | None, count: int) -> tuple[list[str], str | None]:
-        """Return up to ``count`` topics behind one, in order, and where to go on; None at the end."""
+        """Return up to ``count`` topics after one, in order, and the topic to resume after; None at the end."""
         seek = "" if after is None else after.replace("/", "\0") + "\0"
         found: list[str] = []
         position = bisect_right(self._lows, seek) - 1
@@ -109,14 +108,15 @@ class TopicIndex(Generic[Value]):
         return names, names[-1] if len(names) == count else None
 
     def page(self, topic_filter: str, *, after: str | None = None, visits_max: int = PAGE_VISITS) -> MatchPage[Value]:
-        """Return what ``match`` finds while looking at no more than ``visits_max`` topics, 1 or more.
+        """Return the results of ``match`` within ``visits_max`` visited topics, 1 or more.
 
-        Pages bound the time of one step, which the number of results does not: ``+/+/x`` may look far for little.
+        Pages bound the time of one step. The number of results does not: ``+/+/x`` may visit many topics for few
+        results.
         """
         wanted = topic_filter.split("/")
         seek = _first_key(wanted)
         if after is not None:
-            seek = max(seek, after.replace("/", "\0") + "\0")  # the smallest key behind it
+            seek = max(seek, after.replace("/", "\0") + "\0")  # the smallest key after it
         found: list[tuple[str, Value]] = []
         position = bisect_right(self._lows, seek) - 1
         at = bisect_left(self._chunks[position], seek)
@@ -140,7 +140,7 @@ class TopicIndex(Generic[Value]):
 
 
 def _first_key(wanted: list[str]) -> str:
-    """Return a key that no matching one is below: the levels before the first wildcard."""
+    """Return a lower bound of the matching keys: the levels before the first wildcard."""
     literal: list[str] = []
     for level in wanted:
         if level in ("+", "#"):
@@ -150,21 +150,21 @@ def _first_key(wanted: list[str]) -> str:
 
 
 def _next_key(wanted: list[str], key: str) -> str | None:
-    """Judge a key.
+    """Compare a key with the filter.
 
     Returns:
-        The key itself if it matches; a greater key that no match lies before; a prefix of the key for "the one behind
-        it"; None if no match lies behind it.
+        The key itself if it matches; a greater key, before which there is no match; a prefix of the key for "the next
+        key"; None if no later key matches.
     """
     given = key.split("\0")
     if wanted[0] in ("+", "#") and key.startswith("$"):
-        return "%"  # behind all that begin with "$" [MQTT-4.7.2-1]
+        return "%"  # after all that begin with "$" [MQTT-4.7.2-1]
     plus = -1  # the last level where another value could still match
     for position, level in enumerate(wanted):
         if level == "#":
             return key
         if position == len(given):
-            return ""  # too short, but what it is a prefix of may match
+            return ""  # too short, but a longer key with this prefix may match
         if level == "+":
             plus = position
         elif given[position] < level:
@@ -172,5 +172,5 @@ def _next_key(wanted: list[str], key: str) -> str | None:
         elif given[position] > level:
             return None if plus < 0 else "\0".join(given[: plus + 1]) + "\1"
     if len(given) > len(wanted):
-        return "\0".join(given[: len(wanted)]) + "\1"  # behind the subtree, where "\1" may already be a character
+        return "\0".join(given[: len(wanted)]) + "\1"  # after the subtree, where "\1" may already be a character
     return key

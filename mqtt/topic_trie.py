@@ -1,15 +1,15 @@
 # cython: annotation_typing=False
 """Matching a topic name against many topic filters.
 
-``TopicTrie`` decides which entries a topic reaches. Filters without a wildcard, the most by far, are found with one
-hash lookup; only those with a wildcard stand in the tree, one node per level. What is stored under a filter (sessions,
-nodes, shared groups) and what overlapping filters mean is the owner's affair. Source: MQTT 5.0 section 4.7.
+``TopicTrie`` finds the entries of a topic. Filters without a wildcard, the most by far, are found with one hash lookup;
+only those with a wildcard are in the tree, one node per level. The owner defines the stored values (sessions, nodes,
+shared subscriptions) and the meaning of overlapping filters. Source: MQTT 5.0 section 4.7.
 
-A match never fails. Each node keeps the most nodes that a match from it downwards can touch, exact after every change,
-so an owner refuses a filter before it makes matching too expensive (docs/adr/0022-cost-of-filters.md).
+A match never fails. Each node keeps the exact maximum of nodes that a match below it can touch. With it, an owner can
+refuse a filter before it makes matching too expensive (docs/adr/0022-cost-of-filters.md).
 
 Compiled (``mqtt/topic_trie.pxd`` types the nodes), with the same results uncompiled. Compiled indexing does not wrap
-around, so nothing here may count from the end.
+around, so indexes must not be negative.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from typing import Any
 
 __all__ = ["TopicTrie"]
 
-# Children of a node above which their weights are counted: below, looking at all of them is cheaper than a dict.
+# Number of children above which a node counts their weights: below it, a scan is cheaper than a dict.
 FEW_CHILDREN = 16
 
 
@@ -41,7 +41,7 @@ class Node:
     def __init__(self) -> None:
         self.visits = 1  # most nodes that a match touches from here: 1 + visits of "+" + heaviest
         self.heaviest = 0  # largest visits of a literal child
-        self.weights: dict[int, int] | None = None  # visits -> literal children that have so many; None while few
+        self.weights: dict[int, int] | None = None  # visits -> number of literal children; None while few
         self.children: dict[str, Node] | None = None  # by literal level
         self.single_level: Node | None = None  # "+"
         self.here: Entries | None = None  # filters that end at this level
@@ -51,7 +51,7 @@ class Node:
 class TopicTrie:
     """Entries (key, value) under topic filters; a key occurs once per filter.
 
-    Filters must be valid and without a share name. Values of None are not allowed: ``get`` could not tell them.
+    Filters must be valid and without a share name. Values of None are not allowed, because ``get`` returns None.
     """
 
     __slots__ = ("_concrete", "_root", "_size")
@@ -87,7 +87,7 @@ class TopicTrie:
         return False
 
     def remove(self, topic_filter: str, key: Any) -> bool:
-        """Forget an entry; return True if its filter has no entry left by that (False too if there was none)."""
+        """Remove an entry; return True if that was its filter's last one."""
         if "+" not in topic_filter and "#" not in topic_filter:
             entries = self._concrete.get(topic_filter)
             if entries is None or not _holds(entries, key):
@@ -142,7 +142,7 @@ class TopicTrie:
             return found
         levels = topic.split("/")
         depth = len(levels)
-        # Nodes reached, and how many levels lead to each: a stack of our own, so no topic can exhaust Python's.
+        # Reached nodes with their depths: an explicit stack, so no topic can exhaust Python's.
         nodes: list[Node] = []
         depths: list[int] = []
         if topic[:1] == "$":  # wildcards at the first level do not match it [MQTT-4.7.2-1]
@@ -180,11 +180,11 @@ class TopicTrie:
         return found
 
     def visits(self) -> int:
-        """Return the most nodes that one match may touch, whatever the topic."""
+        """Return the maximum of nodes that one match may touch, for any topic."""
         return self._root.visits
 
     def visits_with(self, topic_filter: str) -> int:
-        """Return what ``visits`` would be with a filter added; the trie stays as it is."""
+        """Return the value of ``visits`` after adding a filter; the trie is unchanged."""
         if "+" not in topic_filter and "#" not in topic_filter:
             return self._root.visits
         path = [self._root]
@@ -199,7 +199,7 @@ class TopicTrie:
         if at == count:
             return self._root.visits
         before = 0
-        after = count - at  # the nodes that are missing would hang below each other
+        after = count - at  # the missing nodes would form a chain
         while at >= 0:
             node = path[at]
             grown = after - (before if levels[at] == "+" else node.heaviest)
@@ -211,7 +211,7 @@ class TopicTrie:
         return after
 
     def filters(self) -> Iterator[str]:
-        """Iterate over all filters that have an entry, in no order; the trie must not change meanwhile."""
+        """Iterate over all filters with an entry, unordered; the trie must not change meanwhile."""
         return iter(list(self._concrete) + self._wildcard_filters())
 
     def _wildcard_filters(self) -> list[str]:
@@ -233,7 +233,7 @@ class TopicTrie:
     def _make_node(self, topic_filter: str) -> Node:
         node = self._root
         path = [node]
-        old = 0  # of the path's nodes were there before; 0: all
+        old = 0  # number of existing nodes of the path; 0: all
         levels = topic_filter.split("/")
         for level in levels:
             if level == "#":
@@ -256,7 +256,7 @@ class TopicTrie:
         return node
 
     def _weigh(self, path: list[Node], levels: list[str], old: int) -> None:
-        """Count the nodes of a path behind the first ``old`` ones, which are new, in all above them."""
+        """Add the new nodes of a path, those after the first ``old`` ones, to the visits of all nodes above them."""
         before = 0
         for position in range(len(path) - 1, 0, -1):
             parent = path[position - 1]
@@ -289,7 +289,7 @@ class TopicTrie:
         return node.multi_level if topic_filter.endswith("#") else node.here
 
     def _prune(self, path: list[Node], levels: list[str]) -> None:
-        """Unlink the nodes at the end of path that hold nothing, and count them no more in those above."""
+        """Unlink the empty nodes at the end of path, and subtract them from the visits of those above."""
         before = path[len(path) - 1].visits
         for position in range(len(path) - 1, 0, -1):
             node = path[position]
@@ -318,7 +318,7 @@ def _child(node: Node, level: str) -> Node | None:
 
 
 def _changed(parent: Node, level: str, before: int, after: int) -> None:
-    """Note in a node that the visits of its child at ``level`` changed; 0 stands for no child."""
+    """Update a node after the visits of its child at ``level`` changed; 0 is no child."""
     if level == "+":
         parent.visits += after - before
     else:
@@ -333,7 +333,7 @@ def _changed(parent: Node, level: str, before: int, after: int) -> None:
 
 
 def _count_weights(parent: Node, before: int, after: int) -> None:
-    """Keep the counts of children by weight, so that the second heaviest is found without a look at all."""
+    """Update the counts of children by weight, so that the next heaviest is found without a scan."""
     children = parent.children
     weights = parent.weights
     if children is None or len(children) <= FEW_CHILDREN // 2:
@@ -367,7 +367,7 @@ def _heaviest(parent: Node) -> int:
 
 
 def _put(entries: Entries, key: Any, value: Any) -> int:
-    """Store an entry beside others; return how many were added, 0 or 1."""
+    """Store an entry beside others; return the number of added ones, 0 or 1."""
     many = entries.many
     if many is None:
         if entries.key == key:
@@ -386,7 +386,7 @@ def _holds(entries: Entries, key: Any) -> bool:
 
 
 def _discard(entries: Entries, key: Any) -> bool:
-    """Remove a key that is there; return whether nothing is left."""
+    """Remove an existing key; return whether no entry is left."""
     many = entries.many
     if many is None:
         return True

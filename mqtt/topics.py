@@ -1,6 +1,6 @@
 """Topic names and topic filters: syntax, shared subscriptions, and the reference matcher.
 
-Says what is well formed and what matches. Fast matching of many filters is in ``mqtt/topic_trie.py``, of many topics in
+Defines valid and matching topics. Fast matching of many filters is in ``mqtt/topic_trie.py``, of many topics in
 ``mqtt/topic_index.py``; both are tested against ``matches``. Source: MQTT 5.0 sections 4.7 and 4.8.2.
 """
 
@@ -34,10 +34,10 @@ def has_wildcard(topic_filter: str) -> bool:
 
 
 def is_reserved(topic: str) -> bool:
-    """Return whether a topic is closed to clients: only the broker writes $SYS, and $share names subscriptions.
+    """Return whether clients may not publish to a topic: only the broker writes $SYS, and $share names subscriptions.
 
-    The state that bridges of other brokers announce about themselves is theirs: $SYS/broker/connection/<name>/state.
-    Source: MQTT 5.0 sections 4.7.2, 4.8.2.
+    Exception: bridges of other brokers publish their own state to $SYS/broker/connection/<name>/state. Source: MQTT 5.0
+    sections 4.7.2, 4.8.2.
     """
     if not topic.startswith("$"):
         return False
@@ -68,7 +68,7 @@ def validate_topic_name(
 def validate_topic_filter(
     topic_filter: str, *, bytes_max: int = TOPIC_BYTES_MAX, levels_max: int = TOPIC_BYTES_MAX
 ) -> None:
-    """Check a topic filter, of a shared subscription the part behind the share name.
+    """Check a topic filter; of a shared subscription, the part after the share name.
 
     Raises:
         MalformedPacket: If the specification forbids it.
@@ -90,7 +90,7 @@ def validate_topic_filter(
 def _check_text_and_limits(topic: str, bytes_max: int, levels_max: int, reason_code: int) -> None:
     if "\0" in topic:
         raise MalformedPacket("U+0000 in a topic [MQTT-4.7.3-2]")
-    # A character has at most four bytes: most topics are settled without being encoded again.
+    # A character has at most four bytes: most topics need not be encoded again.
     if len(topic) * 4 > bytes_max and len(topic.encode("utf-8", "surrogatepass")) > bytes_max:
         if bytes_max >= TOPIC_BYTES_MAX:
             raise MalformedPacket("topic longer than 65535 bytes [MQTT-4.7.3-3]")
@@ -100,9 +100,9 @@ def _check_text_and_limits(topic: str, bytes_max: int, levels_max: int, reason_c
 
 
 def parse_shared(topic_filter: str) -> tuple[str, str] | None:
-    """Split ``$share/name/filter`` into (share name, filter); None if it is no shared subscription.
+    """Split ``$share/name/filter`` into (share name, filter); None if it is not a shared subscription.
 
-    The filter behind the name is not validated here.
+    The filter after the name is not validated here.
 
     Raises:
         MalformedPacket: If the share name is missing, empty or has a wildcard, or no filter follows.
@@ -120,7 +120,7 @@ def parse_shared(topic_filter: str) -> tuple[str, str] | None:
 
 
 def matches(topic_filter: str, topic_name: str) -> bool:
-    """Whether a valid filter matches a valid topic name: the reference for every faster matcher (section 4.7)."""
+    """Return whether a valid filter matches a valid topic name: the reference for all faster matchers (section 4.7)."""
     wanted, given = topic_filter.split("/"), topic_name.split("/")
     if topic_name.startswith("$") and wanted[0] in ("+", "#"):
         return False  # [MQTT-4.7.2-1]
