@@ -1,13 +1,14 @@
-"""Operators' orders to gossip: the key ring of all members, step by step.
+"""Operators' orders to gossip: changes of the key ring on all members, step by step.
 
 A rotation is three steps, each on every member: ``install`` the new key, ``use`` it, ``remove`` the old one. A step
-that did not reach everybody is reported as a failure with the names, as a member that misses it may be cut off by the
-next. So ``use`` is refused unless every live member has the key, and ``remove`` unless none seals with it; ``force``
-overrides both. Asking again is always safe: a step done twice is done once. Members that gossip holds dead are asked
-too, and named: they come back with their old key file. Members that left are not asked.
+that missed some members is reported as a failure with their names, because the next step may cut them off. So ``use``
+is refused unless all live members have the key, and ``remove`` unless none seals with it; ``force`` overrides both.
+Steps are idempotent, so a repeat is always safe. Dead members are contacted too, and reported: they return with their
+old key file. Members that left are not contacted.
 
 How ``stratamq membership keys ...`` reaches this: the router that serves the CLI's request holds a ``Gossip`` and
-awaits one function; the report is plain data for tables and ``-o json``::
+awaits one function; the report is plain data for tables and ``-o json``:: awaits one function; the report is plain data
+for tables and ``-o json``::
 
     report = await rotate_keys(gossip, "install", key=parse_key(text_from_file_or_stdin))
     report = await rotate_keys(gossip, "use", key_id=bytes.fromhex(id_from_cli))
@@ -37,25 +38,25 @@ RETRY_PAUSE_S = 0.2
 
 
 class KeyHolder(Protocol):
-    """The part of ``Gossip`` that this file needs."""
+    """The part of ``Gossip`` that this module uses."""
 
     def members(self) -> list[MemberView]:
-        """Return every member."""
+        """Return all members."""
 
     async def ask_keys(self, member: MemberView, request: KeyRequest) -> KeyResponse:
-        """Ask one member."""
+        """Send a request to one member."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberKeys:
-    """One member's answer, or why there is none."""
+    """One member's answer, or the reason for its absence."""
 
     name: str
     state: str
     ok: bool
     detail: str
     key_ids: tuple[str, ...] = ()  # hexadecimal, the sealing one first
-    persisted: bool = True  # false: a restart of that member forgets the step
+    persisted: bool = True  # false: a restart of that member loses the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +66,30 @@ class KeyReport:
     operation: KeyOperation
     key_id: str  # hexadecimal; empty for a list
     members: tuple[MemberKeys, ...]
-    refused: str = ""  # why the step was not even tried
+    refused: str = ""  # why the step was not executed
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the members that did not carry out the step."""
+        """Names of the members that did not execute the step."""
         return tuple(member.name for member in self.members if not member.ok)
 
     @property
     def complete(self) -> bool:
-        """Every member carried out the step. Anything else is a failure."""
+        """True if every member executed the step; otherwise the step failed."""
         return not self.refused and not self.failed
 
 
 async def rotate_keys(
     gossip: KeyHolder, operation: KeyOperation, *, key: bytes = b"", key_id: bytes = b"", force: bool = False
 ) -> KeyReport:
-    """Carry out one step on every member, or list their keys.
+    """Execute one step on every member, or list their keys.
 
     Args:
-        gossip: Of the node that was asked; it is a member too.
+        gossip: Of the node that received the order; it is a member too.
         operation: The step.
         key: The secret, for ``install`` alone.
         key_id: Its public name, for ``use`` and ``remove``.
-        force: Skip the check that nobody is cut off by ``use`` or ``remove``.
+        force: Skip the check that ``use`` or ``remove`` cuts off no member.
 
     Raises:
         ValueError: The key or its id is missing, or given for a step that does not take it.
@@ -107,7 +108,7 @@ async def rotate_keys(
 
 
 def _objection(operation: KeyOperation, named: str, members: tuple[MemberKeys, ...]) -> str:
-    """Say who would be cut off by a step, or nothing."""
+    """Return which members a step would cut off, "" if none."""
     live = [member for member in members if member.state in ("alive", "suspect")]
     silent = [member.name for member in live if not member.key_ids]
     if silent:
@@ -132,7 +133,7 @@ async def _ask_all(gossip: KeyHolder, request: KeyRequest) -> tuple[MemberKeys, 
     async with trio.open_nursery() as nursery:
         for member in others:
             nursery.start_soon(ask, member)
-    # Ourselves last: when a step cuts the asker off from the others, it has asked them all.
+    # The local member last: a step may cut it off from the others.
     for member in asked:
         if member.is_self:
             await ask(member)
@@ -140,7 +141,7 @@ async def _ask_all(gossip: KeyHolder, request: KeyRequest) -> tuple[MemberKeys, 
 
 
 async def _ask_one(gossip: KeyHolder, member: MemberView, request: KeyRequest) -> MemberKeys:
-    """Ask one member; a dead one once, a live one until it answers or the attempts are over."""
+    """Send to one member: once if it is dead, else until it answers or ``ATTEMPTS`` are used."""
     detail = ""
     for attempt in range(ATTEMPTS if member.state != "dead" else 1):
         if attempt:

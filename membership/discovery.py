@@ -1,7 +1,7 @@
-"""Finding the first members: seeds given as addresses or as DNS names, looked up again and again.
+"""Discovery of the first members: seeds given as addresses or as DNS names, resolved repeatedly.
 
-Decides which addresses the core may try; whether it tries them is the core's business. A name that does not resolve is
-counted and tried again: DNS often comes up after us.
+Provides the addresses that the core may try. A name that does not resolve is counted and retried: DNS often starts
+after this process.
 """
 
 import socket
@@ -14,15 +14,15 @@ from membership.settings import split_host_port
 __all__ = ["DEFAULT_PORT", "SEED_ADDRESSES_MAX", "local_address_towards", "resolve_seeds"]
 
 DEFAULT_PORT = 7946
-SEED_ADDRESSES_MAX = 64  # a name with more addresses than that is somebody's mistake
+SEED_ADDRESSES_MAX = 64  # a name with more addresses is a configuration error
 RESOLVE_TIMEOUT_S = 5.0
 
 
 async def resolve_seeds(seeds: tuple[str, ...]) -> tuple[tuple[Address, ...], list[str]]:
-    """Look up all seeds at the same time.
+    """Resolve all seeds concurrently.
 
     Returns:
-        The addresses, sorted, without doubles, at most SEED_ADDRESSES_MAX; and the seeds that did not resolve.
+        The addresses, sorted, without duplicates, at most SEED_ADDRESSES_MAX; and the seeds that did not resolve.
     """
     found: set[Address] = set()
     failed: list[str] = []
@@ -47,7 +47,7 @@ async def resolve_seeds(seeds: tuple[str, ...]) -> tuple[tuple[Address, ...], li
 
 
 def local_address_towards(address: Address) -> str | None:
-    """Return the numeric local host that a packet there would leave from, None without a route; sends nothing."""
+    """Return the numeric local address of packets to a destination, None without a route; sends no packet."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

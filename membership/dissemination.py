@@ -1,8 +1,8 @@
-"""News that still has to be told, and how often.
+"""The queue of news about members, and the number of their transmissions.
 
-One piece of news per member: a newer one about the same member replaces it, so the queue is bounded by the number of
-members. Each goes out at most lambda * log10(N + 1) times, least-told first. Which member receives a packet is
-decided elsewhere. Source: SWIM (2002), sections 4.1 and 5 (infection-style dissemination).
+It has one item per member: a newer one about the same member replaces it, so the queue is bounded by the number of
+members. Each is sent at most lambda * log10(N + 1) times, the least sent first. The caller chooses the receivers.
+Source: SWIM (2002), sections 4.1 and 5 (infection-style dissemination).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Dissemination"]
 class _News:
     subject: str
     encoded: bytes
-    order: int  # newer is higher: among equally told news, the newest goes first
+    order: int  # newer is higher: among equally often sent items, the newest is first
     transmits: int = 0
 
 
@@ -37,16 +37,16 @@ class Dissemination:
         self._news[subject] = _News(subject, encoded, self._order)
 
     def discard(self, subject: str) -> None:
-        """Forget the news about a member."""
+        """Remove the news about a member."""
         self._news.pop(subject, None)
 
     def take(self, budget_bytes: int, count_max: int, transmit_limit: int) -> list[bytes]:
-        """Return encoded news that fits one packet, and count it as told once.
+        """Return encoded news that fits one packet, and count one transmission of each.
 
         Args:
-            budget_bytes: Room in the packet.
-            count_max: Room in the packet, in messages.
-            transmit_limit: How often one piece is told; the last time removes it.
+            budget_bytes: Free bytes in the packet.
+            count_max: Free messages in the packet.
+            transmit_limit: Transmissions of one item; the last one removes it.
         """
         if not self._news:
             return []

@@ -1,14 +1,14 @@
-"""Sealing and opening: the outside of every datagram and of every frame of a TCP exchange.
+"""Encryption and authentication of all datagrams and of all frames of a TCP exchange.
 
-Outside, in clear: envelope version, a tag of the cluster's name (so that a neighbour's packets are counted as what they
-are), key id, nonce. Bound to it as associated data: the same, the cluster's full name, the protocol version, and the
-channel. Everything else is encrypted with AES-256-GCM.
+In clear: envelope version, a tag of the cluster's name (which identifies a neighbour cluster's packets in counters),
+key id, nonce. Bound as associated data: the same, the cluster's full name, the protocol version, and the channel. The
+rest is encrypted with AES-256-GCM.
 
-A datagram is also bound to two sessions: it is taken only by the process it was sent to, only from a process that is a
-known member, and each packet number once. So a replay fails at any member, also at one that restarted, and needs no
-agreement about time; a newcomer becomes known by a TCP exchange, which carries its own challenge (``exchange.py``).
+A datagram is also bound to two sessions: only the process it was sent to accepts it, only from the process of a known
+member, and each packet number once. So a replay fails at any member, also at a restarted one, without synchronized
+clocks. A new member becomes known by a TCP exchange, which has its own challenge (``exchange.py``).
 
-Nothing here raises for what a peer sent, logs, or changes anything but the counters and the replay window.
+This module does not log or raise for input of peers. It changes only its counters and the replay window.
 """
 
 import hashlib
@@ -57,14 +57,14 @@ class Envelope:
     def __init__(
         self, cluster: str, session: int, key_ring: KeyRing, members: Members, random_bytes: Callable[[int], bytes]
     ) -> None:
-        """Bind to a cluster and to our session.
+        """Bind to a cluster and to the local session.
 
         Args:
             cluster: The cluster's name, up to 64 bytes.
-            session: Ours.
-            key_ring: Shared with whoever rotates.
-            members: Whose sessions are known, and their replay windows.
-            random_bytes: Returns that many unpredictable bytes; the system's generator in a shell.
+            session: The local one.
+            key_ring: Shared with key rotation.
+            members: Known sessions, and their replay windows.
+            random_bytes: Returns that many unpredictable bytes; the system's generator in production.
         """
         name = cluster.encode()
         if not 1 <= len(name) <= 64 or b"\0" in name:
@@ -83,13 +83,13 @@ class Envelope:
         """Seal the body of a datagram for one process.
 
         Raises:
-            KeyExhausted: The sealing key is used up.
+            KeyExhausted: The sealing key has reached its limit.
         """
         self._number += 1
         return self.seal(_HEADER.pack(self._session, recipient_session, self._number) + body, b"datagram")
 
     def open_datagram(self, data: bytes) -> tuple[int, list[Message]] | None:
-        """Return the sender's session and its messages, or None when the packet was dropped and counted."""
+        """Return the sender's session and its messages, or None if the packet was dropped and counted."""
         try:
             return self._open_datagram(data)
         except _Dropped as dropped:
@@ -97,21 +97,21 @@ class Envelope:
             return None
 
     def seal(self, content: bytes, channel: bytes) -> bytes:
-        """Seal any content under a channel, which the opener must name alike.
+        """Seal any content under a channel, which the receiver must also use.
 
         Raises:
-            KeyExhausted: The sealing key is used up.
+            KeyExhausted: The sealing key has reached its limit.
         """
         cipher = self._key_ring.sealing_cipher()
         outside = self._prefix + self._key_ring.primary_id
-        if not self._nonces:  # one system call for many; an Envelope must not live on in both halves of a fork
+        if not self._nonces:  # one system call for many; an Envelope must not be used on both sides of a fork
             drawn = self._random_bytes(_NONCE_BYTES * _NONCES_DRAWN)
             self._nonces = [drawn[at : at + _NONCE_BYTES] for at in range(0, len(drawn), _NONCE_BYTES)]
         nonce = self._nonces.pop()
         return outside + nonce + cipher.encrypt(nonce, content, outside + self._suffix + channel)
 
     def open(self, data: bytes, channel: bytes) -> bytes | None:
-        """Return the content, or None when the data was dropped and counted."""
+        """Return the content, or None if the data was dropped and counted."""
         try:
             return self._open(data, channel)
         except _Dropped as dropped:

@@ -1,6 +1,6 @@
-"""Events of members on their way to a service that may not listen: bounded, and what was dropped is said.
+"""Bounded queue of member events to a service; dropped events are reported.
 
-After a loss the first event that has room again is ``Resync``: the service then reads the members anew.
+The first event after a loss is ``Resync``: the service then reads all members again.
 """
 
 import trio
@@ -14,8 +14,8 @@ class EventQueue:
     """The queue of one service.
 
     Attributes:
-        events: What the service reads.
-        dropped: Events that had no room, or nobody to read them.
+        events: Receive channel of the service.
+        dropped: Number of dropped events.
     """
 
     def __init__(self, events_max: int) -> None:
@@ -24,7 +24,7 @@ class EventQueue:
         self.dropped = 0
 
     def put(self, event: NodeEvent) -> None:
-        """Add an event, or drop it."""
+        """Add an event, or drop it if the queue is full or closed."""
         try:
             if self._resync_due:
                 self._send.send_nowait(Resync())
@@ -33,5 +33,5 @@ class EventQueue:
         except trio.WouldBlock:
             self.dropped += 1
             self._resync_due = True
-        except trio.BrokenResourceError:  # the service does not listen any more
+        except trio.BrokenResourceError:  # the service closed the channel
             self.dropped += 1

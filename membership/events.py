@@ -1,7 +1,7 @@
 """Input and output of the SWIM core.
 
 ``Swim.handle(now, event)`` takes one of the inputs and returns a ``SwimReady``. Timers are inputs too (``SwimTick``).
-The node events are what services of the tiers see; none of them is a decision (see ``docs/membership.md``).
+Services receive the node events, which are hints and not decisions (``docs/membership.md``).
 """
 
 from dataclasses import dataclass
@@ -35,12 +35,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SwimTick:
-    """The next deadline has come."""
+    """The next deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesReceived:
-    """One opened datagram, from a session that is known and a packet that is new."""
+    """One opened datagram, from a known session and with a new packet number."""
 
     sender_session: int
     messages: list[Message]
@@ -48,9 +48,9 @@ class MessagesReceived:
 
 @dataclass(frozen=True, slots=True)
 class RecordsReceived:
-    """The other side's half of a full exchange.
+    """The peer's half of a full exchange.
 
-    ``initiated`` says that we asked: the answer is then the cluster's view of a newcomer, perhaps of its own past.
+    ``initiated``: this member requested it; the records are then the cluster's view, perhaps of a former local process.
     """
 
     records: list[MemberRecord]
@@ -59,28 +59,28 @@ class RecordsReceived:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeFailed:
-    """A full exchange that the core asked for did not come about."""
+    """A full exchange that the core requested has failed."""
 
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
 class SeedsResolved:
-    """The present addresses of the seeds; replaces what was known."""
+    """The current addresses of the seeds; replaces the former ones."""
 
     addresses: tuple[Address, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """Our own service describes itself anew."""
+    """The local service changed its metadata."""
 
     metadata: NodeMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """Say goodbye, then fall silent."""
+    """Announce the leave, then stop sending."""
 
 
 Input = (
@@ -90,40 +90,40 @@ Input = (
 
 @dataclass(frozen=True, slots=True)
 class NodeJoin:
-    """A member is alive that was unknown, dead or left."""
+    """A member became alive that was unknown, dead or left."""
 
     member: MemberView
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLeave:
-    """Gossip believes that a member is dead, or heard it leave (``member.state``)."""
+    """Gossip considers a member dead, or received its leave (``member.state``)."""
 
     member: MemberView
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUpdate:
-    """A live member changed its description, restarted, or went from alive to suspect or back."""
+    """A live member changed its metadata, restarted, or changed between alive and suspect."""
 
     member: MemberView
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A newer process bears our name. The core has fallen silent; what that means is the ClusterMap's decision."""
+    """A newer process has the local name. The core has stopped sending; the ClusterMap decides the consequences."""
 
     process_incarnation: int  # of the newer one
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveCompleted:
-    """Our own goodbye has been told."""
+    """The local leave has been sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """Events were dropped because the service did not take them: read ``members()`` anew."""
+    """Events were dropped because the service was slow: read ``members()`` again."""
 
 
 NodeEvent = NodeJoin | NodeLeave | NodeUpdate | Superseded | LeaveCompleted | Resync
@@ -147,7 +147,7 @@ class StateExchange:
 
 @dataclass(frozen=True, slots=True)
 class SwimReady:
-    """Work the SWIM core asks of its shell; the three kinds are independent of one another."""
+    """Effects for the shell; the three kinds are independent of one another."""
 
     messages: tuple[OutgoingDatagram, ...] = ()
     exchanges: tuple[StateExchange, ...] = ()

@@ -1,15 +1,15 @@
-"""The frames of a TCP exchange: who proves what in which order, and what is inside.
+"""The frames of a TCP exchange: the order of proofs, and the contents.
 
-Four sealed frames, each behind a 4-byte length::
+Four sealed frames, each after a 4-byte length::
 
     asker  -> helper   hello     purpose (full exchange, or keys) and the asker's challenge
     helper -> asker    answer    the helper's challenge, and for a full exchange the state of every member
     asker  -> helper   request   the asker's state, or a key request
     helper -> asker    result    empty, or the key response
 
-Both challenges are part of the associated data of all later frames, so an old recording opens nowhere: a replayed hello
-gets an answer that its sender cannot read, and nothing changes. The asker takes the helper's state before it gives its
-own: a restarted process learns of its own past first, and can be above it when it introduces itself.
+Both challenges are part of the associated data of all later frames, so a recording cannot be replayed: the sender of a
+replayed hello cannot read the answer, and no state changes. The asker processes the helper's state before it sends its
+own: a restarted process first learns of its former incarnation and can exceed it.
 
 Pure functions on bytes; sockets are in ``gossip.py``.
 """
@@ -35,7 +35,7 @@ __all__ = [
 
 LENGTH_BYTES = 4
 CHALLENGE_BYTES = 16
-HELLO_BYTES_MAX = 256  # all that an unproven peer can make us read
+HELLO_BYTES_MAX = 256  # maximum read from an unproven peer
 FRAME_BYTES_MAX = MEMBERS_MAX * 1024  # a record has at most some 700 bytes
 
 Purpose = Literal["members", "keys"]
@@ -43,11 +43,11 @@ Stage = Literal["answer", "request", "result"]
 
 
 class BadExchange(Exception):
-    """The peer's bytes were refused; the reason is counted by the envelope, or stands here."""
+    """The peer's bytes were refused; the envelope counts the reason, or this text has it."""
 
 
 class ExchangeHello(msgspec.Struct, frozen=True, array_like=True):
-    """Why an asker comes, and its challenge."""
+    """The asker's purpose and its challenge."""
 
     purpose: Purpose
     challenge: Annotated[bytes, msgspec.Meta(max_length=CHALLENGE_BYTES)]
@@ -67,14 +67,14 @@ def open_hello(envelope: Envelope, frame: bytes) -> ExchangeHello:
     """Open the first frame.
 
     Raises:
-        BadExchange: It proves nothing.
+        BadExchange: It is malformed or not authentic.
     """
     content = envelope.open(frame, b"hello")
     if content is None:
         raise BadExchange("hello")
     try:
         hello = _hello.decode(content)
-    except Exception:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+    except Exception:  # RecursionError and UnicodeDecodeError among others: the bytes are the cause
         raise BadExchange("hello") from None
     if len(hello.challenge) != CHALLENGE_BYTES:
         raise BadExchange("hello")
@@ -89,16 +89,16 @@ class ExchangeSeal:
         self._context = purpose.encode() + b"\0" + asker_challenge
 
     def seal_answer(self, helper_challenge: bytes, content: bytes) -> bytes:
-        """Seal the helper's answer; from here on its challenge binds as well."""
+        """Seal the helper's answer; its challenge binds all later frames."""
         frame = self._envelope.seal(helper_challenge + content, b"answer\0" + self._context)
         self._context += helper_challenge
         return frame
 
     def open_answer(self, frame: bytes) -> bytes:
-        """Open the helper's answer; from here on its challenge binds as well.
+        """Open the helper's answer; its challenge binds all later frames.
 
         Raises:
-            BadExchange: Not an answer to our hello.
+            BadExchange: Not an answer to this hello.
         """
         content = self._open(frame, "answer")
         if len(content) < CHALLENGE_BYTES:

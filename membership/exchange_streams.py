@@ -1,8 +1,8 @@
-"""Both sides of a TCP exchange on real streams: lengths, bounds and time limits.
+"""Both sides of a TCP exchange on streams: lengths, bounds and time limits.
 
-What the frames prove is in ``exchange.py``. Every step has the profile's time limit, every frame a length limit (a
-small one until the peer has proven the key), and the number of peers served at a time is bounded: first those that have
-not proven the key, then those that have.
+``exchange.py`` defines the proofs. Every step has the profile's time limit, every frame a length limit (a small one
+until the peer has proven the key). The number of concurrent peers is bounded, separately for peers before and after
+their proof.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,11 +32,11 @@ from wire.links.connection import address_of
 __all__ = ["ExchangeFailure", "StateExchangeStreams"]
 
 RECEIVE_BYTES = 65536
-UNPROVEN_TIMEOUT_S = 2.0  # for the hello: an unproven peer holds a place no longer
+UNPROVEN_TIMEOUT_S = 2.0  # for the hello: bounds the slot of an unproven peer
 
 
 class ExchangeFailure(Exception):
-    """An exchange did not come about; the text says at which step, never what a peer sent."""
+    """An exchange failed; the text names the step and never includes a peer's bytes."""
 
 
 @contextmanager
@@ -77,7 +77,7 @@ async def _receive_exactly(stream: trio.abc.Stream, count: int) -> bytes:
 
 @dataclass
 class StateExchangeStreams:
-    """Asks and serves exchanges for one process."""
+    """Initiates and serves exchanges for one process."""
 
     envelope: Envelope
     session: int
@@ -92,18 +92,18 @@ class StateExchangeStreams:
         self.unproven = AdmissionPool(POOLS["gossip_exchanges"], self.known.knows)
 
     async def ask(self, address: Address, purpose: Purpose, reply: Callable[[bytes], Awaitable[bytes]]) -> bytes:
-        """Run one exchange as the asker.
+        """Run one exchange as the initiator.
 
         Args:
             address: Of the helper.
-            purpose: What for.
-            reply: Given the content of the helper's answer, returns the content of our request.
+            purpose: Its purpose.
+            reply: Maps the content of the helper's answer to the content of the request.
 
         Returns:
             The content of the result.
 
         Raises:
-            ExchangeFailure: No result that proves the key.
+            ExchangeFailure: There was no authentic result.
         """
         with _step("connect", self.timeout_s):
             stream = trio.SocketStream(await _connect(address))
@@ -128,12 +128,12 @@ class StateExchangeStreams:
 
         Args:
             stream: The connection; the caller closes it.
-            place: Its place, which it leaves when the asker has proven the key.
-            answer: Content of our answer, once the asker has proven the key.
-            result: Given the content of a request of this very exchange, does it and returns the result's content.
+            place: Its admission slot, which it leaves when the initiator has proven the key.
+            answer: Returns the content of the answer, once the initiator has proven the key.
+            result: Executes the request of this exchange and returns the content of the result.
 
         Raises:
-            ExchangeFailure: The peer was refused, or there are too many of them.
+            ExchangeFailure: The peer was refused, or the limit of peers is reached.
         """
         hello = await self._hello(stream)
         place.leave()
@@ -161,7 +161,7 @@ class StateExchangeStreams:
         return hello
 
     def _proven(self, stream: trio.SocketStream) -> None:
-        """Know the address of a peer that sealed our challenge: a recorded hello proves nothing."""
+        """Record the address of a peer that sealed our challenge: a recorded hello proves no identity."""
         address = address_of(stream)
         self.known.add(address, address, trio.current_time())
 

@@ -1,14 +1,14 @@
-"""The shell of the SWIM core: UDP and TCP sockets, the clock, seeds, and the door for services.
+"""The shell of the SWIM core: UDP and TCP sockets, the clock, seeds, and the interface for services.
 
-Owns sockets and waiting; decides nothing about membership (``swim.py``), sealing (``envelope.py``) or what an exchange
-proves (``exchange.py``). A service runs it like this::
+It owns sockets and waiting. The rules are in ``swim.py`` (membership), ``envelope.py`` (sealing) and ``exchange.py``
+(proofs). A service runs it like this::
 
     gossip = Gossip(settings, NodeMetadata("edge-1", "edge", process_incarnation, {"links": "10.0.0.5:7949"}))
-    await nursery.start(gossip.run)  # returns the address that others were told
+    await nursery.start(gossip.run)  # returns the advertised address
     async for event in gossip.events:  # NodeJoin, NodeLeave, NodeUpdate, Superseded, Resync
         ...
 
-Every node event is a hint. Killing this task breaks no promise of the broker (``docs/membership.md``).
+Every node event is a hint. A crash of this task breaks no guarantee of the broker (``docs/membership.md``).
 """
 
 import logging
@@ -61,25 +61,25 @@ from wire.cpu_yield import GiveWay, stay
 
 __all__ = ["Gossip", "drop_level"]
 
-RECEIVE_BYTES = 2048  # more than the largest packet: what is longer arrives cut, and is still seen to be oversized
-BATCH_PACKETS = 64  # heard before timers are looked at; a flood cannot keep them from firing
-ASKING_MAX = 8  # full exchanges we ask for at a time
+RECEIVE_BYTES = 2048  # above the largest packet: a longer one arrives cut and is still detected as oversized
+BATCH_PACKETS = 64  # received before timers are checked; a flood cannot delay timers
+ASKING_MAX = 8  # concurrent initiated exchanges
 SEED_RETRY_S = 1.0  # between two look-ups while no seed resolves
-ELSEWHERE = ("192.0.2.1", 9)  # a documentation address (RFC 5737): only asks which way the default route leaves
+ELSEWHERE = ("192.0.2.1", 9)  # a documentation address (RFC 5737): only to find the interface of the default route
 REPORT_INTERVAL_S = 10.0  # between two log lines about dropped packets
-# Reasons that every ordinary restart gives: packets of, or to, the incarnation before or the one that is not known yet.
+# Reasons that occur at every ordinary restart: packets of the former incarnation, or of one that is not known yet.
 AFTER_RESTARTS = frozenset(("unknown_sender", "stale_recipient"))
 
 log = logging.getLogger("stratamq.membership")
 
 
 def drop_level(dropped: Iterable[str]) -> int:
-    """Return the level of a line about packets dropped for these reasons."""
+    """Return the log level for packets dropped for these reasons."""
     return logging.DEBUG if AFTER_RESTARTS.issuperset(dropped) else logging.WARNING
 
 
 class Gossip:
-    """One process's membership. Everything but ``events`` and ``key_ring`` may be used once ``run`` has started."""
+    """One process's membership. Only ``events`` and ``key_ring`` may be used before ``run`` has started."""
 
     def __init__(
         self,
@@ -91,18 +91,18 @@ class Gossip:
         random_bytes: Callable[[int], bytes] = os.urandom,
         give_way: GiveWay = stay,
     ) -> None:
-        """Read the keys; open nothing yet.
+        """Read the keys without opening sockets.
 
         Args:
-            settings: Of the membership room.
-            metadata: Ours, as it is at the start.
-            key_ring: Instead of what the settings name; for tests.
-            rng: Choice of members; unpredictable when not given.
+            settings: Of the package ``membership``.
+            metadata: The local metadata at the start.
+            key_ring: Replaces the keys of the settings, for tests.
+            rng: Choice of members; unpredictable by default.
             random_bytes: Nonces, session and challenges; must be unpredictable outside of tests.
-            give_way: Called between opening a packet, deciding about it, and sealing each one that leaves.
+            give_way: Yields the CPU; called between opening a packet, processing it, and sealing each reply.
 
         Raises:
-            KeyRingError: No key, or one that others could read.
+            KeyRingError: No key, or one that other users can read.
             OSError: The key source cannot be read.
         """
         self._settings = settings
@@ -129,30 +129,30 @@ class Gossip:
 
     @property
     def name(self) -> str:
-        """Our name."""
+        """The local member's name."""
         return self._metadata.name
 
     def members(self) -> list[MemberView]:
-        """Every member as gossip sees it now, ourselves included, sorted by name."""
+        """All members with their states, including the local one, sorted by name."""
         return self._swim.views()
 
     def states(self) -> dict[str, int]:
-        """How many members have each state, ourselves included; ``members`` takes ten times as long."""
+        """Number of members in each state, including the local one; ten times faster than ``members``."""
         return self._swim.states()
 
     @property
     def exchanges_ended(self) -> Mapping[str, int]:
-        """Connections for exchanges that were refused a place or lost it, by reason."""
+        """Refused or displaced connections of exchanges, by reason."""
         return self._exchanges.unproven.counts
 
     def counters(self) -> dict[str, int]:
-        """Counts of events so far; ``dropped_<reason>`` for every reason to drop a packet, unseen ones too."""
+        """Counts of events so far; includes ``dropped_<reason>`` for all reasons, also unused ones."""
         dropped = {f"dropped_{reason}": self._envelope.dropped[reason] for reason in DROP_REASONS}
         own = {"events_dropped": self._queue.dropped, "local_health": self._swim.health.score}
         return {**self._swim.counters, **self._counters, **dropped, **own}
 
     def update_metadata(self, metadata: NodeMetadata) -> None:
-        """Tell the others a new description of us; changes that follow fast are told once, the last one.
+        """Send new local metadata to the other members; of fast changes only the last one is sent.
 
         Raises:
             ValueError: It names another member, or exceeds the bounds of metadata.
@@ -160,16 +160,16 @@ class Gossip:
         self._handle(MetadataChanged(metadata))
 
     async def leave(self) -> None:
-        """Say goodbye and fall silent; returns when it was told, or after the profile's bound."""
+        """Announce the leave and stop sending; returns when it was sent, or after the profile's timeout."""
         self._handle(LeaveRequested())
         with trio.move_on_after(self._profile.leave_timeout_s + 1):
             await self._gone.wait()
 
     async def ask_keys(self, member: MemberView, request: KeyRequest) -> KeyResponse:
-        """Ask one member, perhaps ourselves, for a step of a key rotation (``admin.py`` asks all of them).
+        """Send one step of a key rotation to one member, perhaps the local one (``admin.py`` sends it to all).
 
         Raises:
-            ExchangeFailure: No answer that proves the key, in time.
+            ExchangeFailure: There was no authentic answer in time.
         """
         if member.is_self:
             return await self._desk.carry_out(request)
@@ -187,7 +187,7 @@ class Gossip:
 
         Raises:
             OSError: The sockets cannot be opened.
-            ValueError: It is unclear which address to advertise.
+            ValueError: The address to advertise is ambiguous.
         """
         seeds, failed = await resolve_seeds(self._settings.seeds)
         self._counters["seeds_unresolved"] = len(failed)
@@ -214,7 +214,7 @@ class Gossip:
 
     def _start(self, address: Address) -> None:
         session = int.from_bytes(self._random_bytes(8), "big") >> 2
-        # Room for 65 535 refutations of our former process below our first incarnation.
+        # Leaves 65 535 refutations of the former process below the first incarnation.
         incarnation = self._metadata.process_incarnation << 16
         self._ahead_s = time.clock_gettime(time.CLOCK_BOOTTIME) - trio.current_time()
         self._swim = Swim(self._metadata, address, session, incarnation, self._profile, self._rng, self._now())
@@ -229,7 +229,7 @@ class Gossip:
             self._settings.exchanges_max,
         )
 
-    # One turn of the core
+    # One call of the core
 
     def _now(self) -> float:
         """Seconds on a clock that all processes of a host share."""
@@ -280,11 +280,11 @@ class Gossip:
 
     async def _timers(self) -> None:
         while True:
-            # Forever at worst, when we have left: then only packets wake us, and they are not even opened.
+            # Infinite after a leave: then only packets wake this task, and they are not opened.
             with trio.CancelScope(deadline=self._deadline) as self._waiting:
                 await trio.sleep_forever()
             self._waiting = None
-            await self._receive()  # who has answered is heard before it is judged
+            await self._receive()  # process pending acks before timeouts
             if trio.current_time() >= self._deadline:
                 self._handle(SwimTick())
 
@@ -295,7 +295,7 @@ class Gossip:
                 data = self._udp.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # an earlier packet of ours was refused
+            except OSError:  # an earlier sent packet was refused
                 self._counters["receive_failed"] += 1
                 continue
             opened = self._envelope.open_datagram(data)
@@ -355,16 +355,16 @@ class Gossip:
     # Seeds and reports
 
     async def _discover(self, seeds: tuple[Address, ...]) -> None:
-        """Look the seeds up again and again: names move, and a name may not have resolved at the start."""
+        """Resolve the seeds repeatedly: DNS entries change, and a name may not have resolved at the start."""
         while self._settings.seeds:
             self._handle(SeedsResolved(seeds))
             await trio.sleep(self._settings.seed_resolve_interval_s if seeds else SEED_RETRY_S)
             found, failed = await resolve_seeds(self._settings.seeds)
             self._counters["seeds_unresolved"] += len(failed)
-            seeds = found or seeds  # a resolver that is down is no reason to forget
+            seeds = found or seeds  # keep the addresses while the resolver fails
 
     async def _report(self) -> None:
-        """Log what was dropped, all reasons in one line, and a due rotation; never one line per packet."""
+        """Log dropped packets, all reasons in one line per interval, and a due key rotation."""
         told: Counter[str] = Counter()
         rotation_told = False
         while True:

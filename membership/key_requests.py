@@ -1,7 +1,7 @@
-"""Key rotation as members speak of it: one request to one member, and its answer.
+"""Key rotation at one member: the request, its execution, and the answer.
 
-Decides what a request does to the key ring here, and that the key file is written before the answer says yes. Asking
-every member and judging the answers together is in ``admin.py``.
+A request changes the local key ring, and the key file is written before a positive answer. ``admin.py`` contacts all
+members and evaluates the answers together.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ KeyOperation = Literal["list", "install", "use", "remove"]
 
 
 class KeyRequest(msgspec.Struct, frozen=True, array_like=True):
-    """One step of a rotation. Only ``install`` carries the secret; it travels sealed with a key that all hold."""
+    """One step of a rotation. Only ``install`` contains the secret, sealed with a key that all members have."""
 
     operation: KeyOperation
     key_id: KeyId = b""
@@ -39,13 +39,13 @@ class KeyRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyResponse(msgspec.Struct, frozen=True, array_like=True):
-    """Answer of one member: what it did, and the keys it has now."""
+    """One member's result and its current keys."""
 
     name: Name
     ok: bool
     detail: Annotated[str, msgspec.Meta(max_length=DETAIL_MAX, pattern=r"^[ -~]*$")]  # for an operator's terminal
     key_ids: Annotated[tuple[KeyId, ...], msgspec.Meta(max_length=KEYS_MAX)]  # the sealing one first
-    persisted: bool  # false: the keys came by file descriptor, a restart forgets the step
+    persisted: bool  # false: the keys came by file descriptor, a restart loses the step
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,7 +54,7 @@ _responses = msgspec.msgpack.Decoder(KeyResponse)
 
 
 def encode_keys(message: KeyRequest | KeyResponse) -> bytes:
-    """Encode either side."""
+    """Encode a request or response."""
     return _encoder.encode(message)
 
 
@@ -66,7 +66,7 @@ def decode_request(content: bytes) -> KeyRequest:
     """
     try:
         return _requests.decode(content)
-    except Exception:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+    except Exception:  # RecursionError and UnicodeDecodeError among others: the bytes are the cause
         raise BadExchange("key request") from None
 
 
@@ -83,7 +83,7 @@ def decode_response(content: bytes) -> KeyResponse:
 
 
 class KeyManager:
-    """Carries out key requests on this member, one at a time."""
+    """Executes key requests on this member, one at a time."""
 
     def __init__(self, name: str, key_ring: KeyRing, key_file: Path | None) -> None:
         self._name = name
@@ -92,7 +92,7 @@ class KeyManager:
         self._lock = trio.Lock()
 
     async def carry_out(self, request: KeyRequest) -> KeyResponse:
-        """Apply a request; a repeated one is answered alike, so a lost answer may be asked for again."""
+        """Execute a request; a repeat gets the same answer, so a lost answer may be requested again."""
         async with self._lock:
             before = self._key_ring.keys
             try:
@@ -121,7 +121,7 @@ class KeyManager:
                 return ring.remove(request.key_id)
 
     def _restore(self, keys: list[bytes]) -> None:
-        """Take back a step that could not be written: after a restart this member must hold what it said it holds."""
+        """Undo a step that could not be written: after a restart the member must have the reported keys."""
         wanted = {key_id(key) for key in keys}
         for key in keys:
             if key_id(key) not in self._key_ring.key_ids:

@@ -1,9 +1,9 @@
-"""The keys of gossip: which are known, which one seals, where they come from.
+"""The keys of gossip: known keys, the sealing key, and their source.
 
-All known keys open, one seals; so a rotation is install everywhere, use everywhere, remove everywhere, and a member one
-step behind still hears and is heard. Keys come from a file that only its owner can read, or from a file descriptor:
-never from a command line or the environment, which other processes can read. Source: NIST SP 800-38D section 8.3 for
-the limit of random nonces per key.
+All known keys open, one seals. So a rotation is: install everywhere, use everywhere, remove everywhere; a member one
+step behind can still communicate. Keys come from a file that only its owner can read, or from a file descriptor: never
+from a command line or the environment, which other processes can read. Source: NIST SP 800-38D section 8.3 for the
+limit of random nonces per key.
 """
 
 import base64
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 KEY_BYTES = 32  # AES-256
-KEY_ID_BYTES = 8  # enough to tell a handful of keys apart; says nothing about the key
+KEY_ID_BYTES = 8  # enough to distinguish a few keys; does not reveal the key
 KEYS_MAX = 8  # a rotation needs two; more are leftovers
 KEY_FILE_BYTES_MAX = 4096
 SEALS_MAX = 2**32  # random 96-bit nonces under one key: collision probability stays below 2**-32
@@ -41,11 +41,11 @@ _HEADING = "# gossip keys of StrataMQ, base64; the first one seals, all open. Ke
 
 
 class KeyRingError(ValueError):
-    """A key, a key file or a step of a rotation that is refused; nothing was changed."""
+    """A refused key, key file or step of a rotation; the state is unchanged."""
 
 
 class KeyExhausted(KeyRingError):
-    """This process sealed as many packets as one key may: rotate."""
+    """This process sealed the maximum of packets for one key: rotate."""
 
 
 def generate_key() -> bytes:
@@ -54,7 +54,7 @@ def generate_key() -> bytes:
 
 
 def key_id(key: bytes) -> bytes:
-    """Return the public name of a key: a truncated hash, under a label of its own."""
+    """Return the public name of a key: a truncated hash with its own label."""
     return hashlib.sha256(b"stratamq gossip key id\0" + key).digest()[:KEY_ID_BYTES]
 
 
@@ -90,14 +90,14 @@ def read_key_file(path: Path) -> list[bytes]:
     """Read keys, the sealing one first.
 
     Raises:
-        KeyRingError: Not a regular file, readable by others than its owner, owned by someone else, or not keys.
+        KeyRingError: Not a regular file, readable by other users, of another owner, or not keys.
         OSError: The file cannot be opened.
     """
     if path.is_dir():
         raise KeyRingError(f"{path} is a folder; name a file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())  # of what was opened, not of what may lie there a moment later
+        status = os.fstat(file.fileno())  # of the opened file: the path may change
         if not stat.S_ISREG(status.st_mode):
             raise KeyRingError(f"{path} is not a regular file")
         if status.st_mode & 0o077:
@@ -131,10 +131,10 @@ def _decode(data: bytes, source: str) -> str:
 
 
 def write_key_file(path: Path, keys: list[bytes]) -> None:
-    """Replace a key file as a whole: mode 0600 from its first moment, and on disk before this returns.
+    """Replace a key file atomically: mode 0600 from its creation, and synced before this returns.
 
     Raises:
-        OSError: The old file is still there, unchanged.
+        OSError: The old file is unchanged.
     """
     text = _HEADING + "".join(base64.b64encode(key).decode() + "\n" for key in keys)
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
@@ -153,10 +153,10 @@ def write_key_file(path: Path, keys: list[bytes]) -> None:
 
 
 class KeyRing:
-    """The keys of this process. Changes are checked before anything changes."""
+    """The keys of this process. Changes are validated before they take effect."""
 
     def __init__(self, keys: list[bytes], *, seals_max: int = SEALS_MAX) -> None:
-        """Take the keys, the sealing one first.
+        """Set the keys, the sealing one first.
 
         Raises:
             KeyRingError: No key, too many, or one of a wrong size.
@@ -173,28 +173,28 @@ class KeyRing:
 
     @property
     def key_ids(self) -> tuple[bytes, ...]:
-        """Every known key, the sealing one first."""
+        """IDs of all known keys, the sealing one first."""
         return (self.primary_id, *(name for name in self._keys if name != self.primary_id))
 
     @property
     def keys(self) -> list[bytes]:
-        """The secrets themselves, the sealing one first, for the key file."""
+        """The secret keys, the sealing one first, for the key file."""
         return [self._keys[name] for name in self.key_ids]
 
     @property
     def seals(self) -> int:
-        """Packets this process sealed with the present key."""
+        """Number of packets that this process sealed with the current key."""
         return self._seals.get(self.primary_id, 0)
 
     def rotation_due(self, members: int) -> bool:
-        """Return whether ``members`` members sealing as much as we did have used up half of what one key may seal."""
+        """Return whether ``members`` members with our packet count have used half of the key's limit."""
         return self.seals * members >= self._seals_max // 2
 
     def sealing_cipher(self) -> AESGCM:
         """Return the cipher of the sealing key, and count one use.
 
         Raises:
-            KeyExhausted: The key is used up. Better silent than with a repeated nonce.
+            KeyExhausted: The key has reached its limit: sending stops, because a repeated nonce would be worse.
         """
         count = self._seals.get(self.primary_id, 0)
         if count >= self._seals_max:
@@ -203,11 +203,11 @@ class KeyRing:
         return self._ciphers[self.primary_id]
 
     def opening_cipher(self, name: bytes) -> AESGCM | None:
-        """Return the cipher of a key id, or None when it is unknown."""
+        """Return the cipher of a key id, or None if it is unknown."""
         return self._ciphers.get(name)
 
     def install(self, key: bytes) -> bool:
-        """Learn a key that only opens for now. Returns whether anything changed.
+        """Add a key that only opens for now; return whether it is new.
 
         Raises:
             KeyRingError: The ring is full, or the key has a wrong size.
@@ -224,7 +224,7 @@ class KeyRing:
         return True
 
     def use(self, name: bytes) -> bool:
-        """Seal with a known key from now on. Returns whether anything changed.
+        """Make a known key the sealing one; return whether it was another.
 
         Raises:
             KeyRingError: The key is not installed here.
@@ -236,7 +236,7 @@ class KeyRing:
         return changed
 
     def remove(self, name: bytes) -> bool:
-        """Forget a key. Returns whether anything changed.
+        """Remove a key; return whether it existed.
 
         Raises:
             KeyRingError: It is the sealing key.

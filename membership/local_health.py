@@ -1,4 +1,4 @@
-"""Local health: how far this member should doubt itself before it doubts others.
+"""Local health: how far this member should suspect itself before it suspects others.
 
 A score from 0 (healthy) to a ceiling; probe period and timeouts are multiplied by score + 1. Source: Lifeguard (2018),
 section IV.A, Local Health Aware Probe.
@@ -30,18 +30,18 @@ class LocalHealth:
         self._apply(-1)
 
     def probe_failed(self, relays_asked: int, nacks: int) -> None:
-        """Judge a probe without ack by its relays: a relay that did not even send a nack points at us.
+        """Lower the score for a probe without ack: each relay that sent no nack is evidence of a local problem.
 
-        With no relay to ask, nothing speaks for us, and the failure counts once.
+        Without relays there is no evidence against it, and the failure counts once.
         """
         self._apply(relays_asked - nacks if relays_asked else 1)
 
     def refuted(self) -> None:
-        """Others suspected us: our acks come late, or not at all."""
+        """Lower the health: others suspected this member, so its acks are late or lost."""
         self._apply(1)
 
     def paused(self) -> None:
-        """Our own timer fired late: we did not run."""
+        """Lower the health: a local timer fired late, so this process was paused."""
         self._apply(1)
 
     def _apply(self, delta: int) -> None:

@@ -1,9 +1,9 @@
 """States of members: the rules for alive, suspect, dead and left.
 
-Decides the state of every member from what is said about it, and answers what is said about us (refutation by
-incarnation). Who is probed, and when, is in ``probing.py``. Source: SWIM (2002) section 4.2, the order of Alive,
-Suspect and Confirm; Lifeguard (2018) section IV.B for confirmations. Two things are ours: a restarted process is told
-apart by its session, and a newer process with our name silences us instead of starting a quarrel.
+Decides the state of every member from messages about it, and refutes messages about the local member by its
+incarnation. Probes are in ``probing.py``. Source: SWIM (2002) section 4.2, the order of Alive, Suspect and Confirm;
+Lifeguard (2018) section IV.B for confirmations. Two rules are additions: a restarted process is recognized by its
+session, and a newer process with the local name makes this one stop sending instead of refuting.
 """
 
 from membership.dissemination import Dissemination
@@ -21,7 +21,7 @@ __all__ = ["LocalMember", "MemberStates"]
 
 
 class LocalMember:
-    """Ourselves: the only member whose incarnation we may raise."""
+    """The local member: the only one whose incarnation this process may raise."""
 
     def __init__(self, metadata: NodeMetadata, address: Address, session: int, incarnation: int, now: float) -> None:
         self.metadata = metadata
@@ -29,36 +29,36 @@ class LocalMember:
         self.incarnation = incarnation
         self.address = address
         self.since = now
-        self.joined = False  # a full exchange with someone has succeeded
+        self.joined = False  # a full exchange has succeeded
         self.leaving = False
-        self.silent = False  # left or superseded: nothing is sent any more
+        self.silent = False  # left or superseded: sends no packets
 
     @property
     def name(self) -> str:
-        """Our name."""
+        """The local member's name."""
         return self.metadata.name
 
     @property
     def alive(self) -> Alive:
-        """Our own description at the present incarnation."""
+        """The local description with the current incarnation."""
         host, port = self.address
         return Alive(self.incarnation, self.session, host, port, self.metadata)
 
     def raise_incarnation(self, above: int) -> bool:
-        """Go above what was said. Returns false at the ceiling, which only a holder of the key can bring near."""
+        """Exceed an incarnation; return False at the maximum, which only holders of the key can cause."""
         if max(self.incarnation, above) >= INCARNATION_MAX:
             return False
         self.incarnation = max(self.incarnation, above) + 1
         return True
 
     def view(self) -> MemberView:
-        """Ourselves as operators see us."""
+        """The local member as shown to operators."""
         state: MemberState = "left" if self.leaving else "alive"
         return MemberView(self.name, state, self.incarnation, self.address, self.metadata, self.since, is_self=True)
 
 
 class MemberStates:
-    """The rules that turn messages about members into their states."""
+    """The rules that derive states of members from messages."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class MemberStates:
         self._suspicions: dict[str, Suspicion] = {}
 
     def alive(self, now: float, said: Alive) -> None:
-        """Someone describes a member. A higher incarnation than we know is news and clears suspicion and death."""
+        """Process a description of a member. A higher incarnation is news, and clears suspicion and death."""
         if said.name == self._local.name:
             self._alive_about_us(said)
             return
@@ -123,7 +123,7 @@ class MemberStates:
     def _alive_about_us(self, said: Alive) -> None:
         local = self._local
         if said.session == local.session:
-            if said.incarnation > local.incarnation:  # we never said that; be above it
+            if said.incarnation > local.incarnation:  # not our message; exceed it
                 self.refute(said.incarnation)
             return
         newer = said.metadata.process_incarnation > local.metadata.process_incarnation
@@ -132,11 +132,11 @@ class MemberStates:
             self._outbox.counters["superseded"] += 1
             local.silent = True
             self._timers.clear()
-        elif said.incarnation >= local.incarnation:  # our own past
+        elif said.incarnation >= local.incarnation:  # of our former process
             self.refute(said.incarnation)
 
     def suspect(self, now: float, said: Suspect) -> None:
-        """Someone missed a member's acks."""
+        """Process a suspicion: a member missed the accuser's probes."""
         if said.name == self._local.name:
             if said.incarnation >= self._local.incarnation:
                 self._outbox.counters["suspected_by_others"] += 1
@@ -170,14 +170,14 @@ class MemberStates:
             self._outbox.tell(NodeUpdate(view(member)))
 
     def suspicion_expired(self, now: float, name: str) -> None:
-        """A suspect did not refute in time."""
+        """Declare a suspect dead that did not refute in time."""
         member = self._members.get(name)
         if member is not None and member.state == "suspect":
             self._outbox.counters["declared_dead"] += 1
             self.dead(now, Dead(name, member.incarnation, self._local.name))
 
     def dead(self, now: float, said: Dead) -> None:
-        """Someone declares a member dead; the member itself, that it left."""
+        """Process a death of a member; by the member itself, its leave."""
         if said.name == self._local.name:
             if said.incarnation >= self._local.incarnation and not self._local.leaving:
                 self._outbox.counters["declared_dead_by_others"] += 1
@@ -194,10 +194,10 @@ class MemberStates:
         self._outbox.tell(NodeLeave(view(member)))
 
     def merge(self, now: float, record: MemberRecord) -> None:
-        """Take one row of a full exchange.
+        """Merge one record of a full exchange.
 
-        What the other side holds dead is only suspect to us, so that it can still refute; and a member it holds dead
-        that we never heard of is none of our business.
+        A member that is dead for the peer only becomes suspect, so that it can still refute. An unknown member that is
+        dead for the peer is ignored.
         """
         said, name = record.alive, record.alive.name
         known = name == self._local.name or self._members.get(name) is not None
@@ -210,7 +210,7 @@ class MemberStates:
             self.suspect(now, Suspect(name, said.incarnation, self._local.name))
 
     def refute(self, incarnation: int) -> None:
-        """Say that we are alive, above what was said."""
+        """Announce the local member as alive, with a higher incarnation."""
         local = self._local
         if local.silent or local.leaving:
             return
@@ -221,7 +221,7 @@ class MemberStates:
             self._outbox.counters["unrefutable"] += 1
 
     def shift(self, pause_s: float) -> None:
-        """Our own process stood still."""
+        """Extend suspicions by a pause of this process."""
         for suspicion in self._suspicions.values():
             suspicion.shift(pause_s)
 

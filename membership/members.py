@@ -1,7 +1,7 @@
-"""The table of members: who is known, in which state, by which session and address.
+"""The table of members, with their states, sessions and addresses.
 
-Decides the order of probing (every member once per round, newcomers at a random place: SWIM section 4.3) and picks
-random members. Which state a member has is decided in ``member_states.py``.
+Decides the order of probing (every member once per round, new members at a random position: SWIM section 4.3) and picks
+random members. ``member_states.py`` decides the states.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ MemberState = Literal["alive", "suspect", "dead", "left"]
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member as gossip sees it."""
+    """One member in the local view."""
 
     alive: Alive  # its newest description
     state: MemberState
@@ -40,7 +40,7 @@ class Member:
 
     @property
     def address(self) -> Address:
-        """Where its gossip listens."""
+        """Address of its gossip socket."""
         return (self.alive.host, self.alive.port)
 
     @property
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as services and operators see it: a copy, safe to keep."""
+    """A copy of a member for services and operators."""
 
     name: str
     state: MemberState
@@ -63,7 +63,7 @@ class MemberView:
 
 
 class Members:
-    """Every member but ourselves, by name and by session."""
+    """All members except the local one, by name and by session."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -85,7 +85,7 @@ class Members:
         return self._by_session.get(session)
 
     def all(self) -> list[Member]:
-        """Return every member, sorted by name."""
+        """Return all members, sorted by name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     @property
@@ -101,7 +101,7 @@ class Members:
         return len(self.live) + 1
 
     def add(self, member: Member) -> None:
-        """Take in a member that is not known yet; its turn comes at a random place of the present rounds."""
+        """Add an unknown member, at a random position of the current rounds."""
         self._by_name[member.name] = member
         self._by_session[member.session] = member
         for names in (self._round, self._gossip_round):
@@ -109,7 +109,7 @@ class Members:
         self._live = None
 
     def replace_alive(self, member: Member, alive: Alive, encoded: bytes) -> None:
-        """Give a member its newer description; another session is another process, with packet numbers of its own."""
+        """Replace a member's description; a new session is a new process with its own packet numbers."""
         if alive.session != member.session:
             self._by_session.pop(member.session, None)
             self._by_session[alive.session] = member
@@ -119,26 +119,26 @@ class Members:
         member.incarnation = alive.incarnation
 
     def set_state(self, member: Member, state: MemberState, now: float) -> None:
-        """Record a decision taken elsewhere."""
+        """Record a state."""
         if member.state != state:
             member.state = state
             member.since = now
             self._live = None
 
     def remove(self, member: Member) -> None:
-        """Forget a member altogether."""
+        """Remove a member."""
         del self._by_name[member.name]
         self._by_session.pop(member.session, None)
         self._live = None
 
     def next_to_probe(self) -> Member | None:
-        """Return the next live member of the round; a finished round is shuffled anew (SWIM section 4.3)."""
+        """Return the next live member of the round; a finished round is shuffled again (SWIM section 4.3)."""
         return self._next(self._round)
 
     def next_to_gossip(self, count: int) -> list[Member]:
         """Return the next live members of the gossip round, up to ``count``, none twice.
 
-        Rounds instead of dice: among few members, what is told N - 1 times then reaches every one of them.
+        Rounds instead of random choices: among few members, N - 1 transmissions then reach all of them.
         """
         chosen: list[Member] = []
         for _ in range(min(count, len(self.live))):
@@ -161,9 +161,9 @@ class Members:
         """Return up to ``count`` random live members.
 
         Args:
-            count: How many, 0 or more.
+            count: Maximum number, 0 or more.
             but: A name to leave out.
-            unsuspected: Only those that are alive and not suspect, as relays should be.
+            unsuspected: Only alive members without suspicion, as required for relays.
         """
         pool = [member for member in self.live if member.name != but and not (unsuspected and member.state != "alive")]
         return self._rng.sample(pool, min(count, len(pool)))

@@ -1,7 +1,7 @@
-"""Facts that a member tells about itself: tier, addresses, zone, weight, load, version, start of the process.
+"""Metadata that a member publishes about itself: tier, addresses, zone, weight, load, version, process incarnation.
 
-The bound is 512 encoded bytes, so that two of them fit one packet. What the fields mean for placement is the
-ClusterMap's business; gossip only carries them.
+The bound is 512 encoded bytes, so that two of them fit one packet. The ClusterMap interprets the fields for placement;
+gossip only carries them.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ METADATA_BYTES_MAX = 512  # encoded; two alive messages and the envelope stay be
 CLIENTS_MAX = 2**31 - 1
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-# Printable ASCII, as all text here ends up in operators' terminals.
+# Printable ASCII, because all text here is shown in operators' terminals.
 _PRINTABLE = r"^[ -~]*$"
 Purpose = Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PRINTABLE)]
 # A count of starts, or milliseconds since 1970; the first SWIM incarnation of a process is derived from it.
@@ -24,20 +24,20 @@ HostPort = Annotated[str, msgspec.Meta(min_length=1, max_length=96, pattern=_PRI
 
 
 class NodeMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """One member's own description; only that member writes it, and each change raises its SWIM incarnation."""
+    """One member's metadata; only that member changes it, and each change raises its SWIM incarnation."""
 
     name: Name  # the node's name, unique in the cluster
     tier: Annotated[str, msgspec.Meta(min_length=1, max_length=16, pattern=_PRINTABLE)]  # edge, router, storage
-    process_incarnation: ProcessIncarnation  # which start of the process; higher is newer
+    process_incarnation: ProcessIncarnation  # identifies a start of the process; higher is newer
     addresses: Annotated[dict[Purpose, HostPort], msgspec.Meta(max_length=8)] = {}
     zone: Annotated[str, msgspec.Meta(max_length=32, pattern=_PRINTABLE)] = ""
-    weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # share of placement this node asks for
+    weight: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0  # relative share of placement
     clients: Annotated[int, msgspec.Meta(ge=0, le=CLIENTS_MAX)] | None = None  # connections; None: serves no clients
     load: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # with two digits; 1: full, or busy all the time
 
 
 def metadata_bytes(metadata: NodeMetadata) -> int:
-    """Return the encoded size, to hold against METADATA_BYTES_MAX what was decoded and so has its fields checked."""
+    """Return the encoded size, to check decoded metadata against METADATA_BYTES_MAX."""
     return len(_encoder.encode(metadata))
 
 
@@ -46,7 +46,7 @@ _decoder = msgspec.msgpack.Decoder(NodeMetadata)
 
 
 def encode_metadata(metadata: NodeMetadata) -> bytes:
-    """Encode and check every bound.
+    """Encode metadata and check all its bounds.
 
     Raises:
         ValueError: A field is outside its bounds, or the whole exceeds METADATA_BYTES_MAX bytes.
@@ -64,10 +64,10 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
 def with_addresses(metadata: NodeMetadata, addresses: Mapping[str, str]) -> tuple[NodeMetadata, list[str]]:
     """Add addresses by purpose, as many as fit, in the order of their names.
 
-    Room for the largest ``clients`` stays free, so that no later figure pushes an address out.
+    The size of the largest ``clients`` is reserved, so that no later value displaces an address.
 
     Returns:
-        The description, and the names that are left out.
+        The metadata, and the names that did not fit.
     """
     left_out = []
     for name in sorted(addresses):

@@ -1,10 +1,9 @@
-"""Gossip beside a node's service: started when there is a key, never in its way, and never believed too much.
+"""Gossip beside a node's service: it starts if there is a key, and its failure does not affect the node.
 
-Decides nothing. The service hears of members that gossip holds dead, as a hint; the status page sees every member's
-state. What fails here (no key, a port in use) is logged and ends gossip alone: no promise of the broker needs it.
-The protocol is imported when it starts, a module at a time: a node's start does not pay for it, its clients do not
-wait for all of it at once, and the process stays without a second thread, which would make every system call dearer
-(in glibc, for good).
+The service receives dead members as hints; the status page shows every member's state. A failure (no key, a port in
+use) is logged and ends only gossip: no guarantee of the broker needs it. The protocol modules are imported after the
+start, one at a time: they do not delay the node's start, and its clients wait only for one import. A second thread
+would make every system call slower (in glibc, permanently).
 """
 
 import importlib
@@ -28,25 +27,25 @@ __all__ = ["BelievedState", "NodeGossip", "is_news"]
 logger = logging.getLogger("stratamq.membership")
 
 INCARNATION_MAX = 2**46 - 1
-# In the order in which they need each other, so that each step is short.
+# In the order of dependencies, so that each step is short.
 MODULES = ("profiles", "metadata", "events", "keyring", "member_states", "swim", "settings", "discovery", "gossip")
-START_AFTER_S = 2.0  # the node comes up first, and its first clients: the imports would compete with both
-LOOK_S = 0.5  # at our own figures
-TOLD_S = 2.0  # what has changed is told this often, and at once a load that has changed by a tenth
+START_AFTER_S = 2.0  # the imports must not compete with the node's start and its first clients
+LOOK_S = 0.5  # interval of reading the local load
+TOLD_S = 2.0  # interval of sending changed values; a load change of a tenth is sent at once
 LOAD_STEP = 0.1
-LOAD_HEEDED = 0.03  # below it a load is the same: each telling is fifteen packets and more, and work at every member
+LOAD_HEEDED = 0.03  # smaller changes are ignored: each transmission is 15 or more packets, and work at every member
 
 
 class BelievedState(NamedTuple):
-    """One member as gossip sees it."""
+    """One member's state and load in gossip."""
 
     state: str
-    clients: int | None  # None: serves none, or told none
+    clients: int | None  # None: serves none, or did not report it
     load: float
 
 
 def is_news(told_clients: int | None, told_load: float, clients: int, load: float, since_s: float) -> bool:
-    """Return whether others are told these figures, so long after they were told those."""
+    """Return whether to send the current values, given the last sent ones and their age."""
     moved = abs(load - told_load)
     changed = clients != told_clients or moved >= LOAD_HEEDED
     return moved >= LOAD_STEP or (changed and since_s >= TOLD_S)
@@ -57,8 +56,8 @@ class NodeGossip:
 
     Args:
         process: Of the node.
-        settings: Room ``membership``; None, or without a key, and nothing is started.
-        on_dead: Told the name of a member that gossip holds dead.
+        settings: Of the package ``membership``; None, or without a key: gossip does not start.
+        on_dead: Receives the name of a member that gossip considers dead.
         figures: Returns (clients, load) of an edge; called every ``LOOK_S``.
     """
 
@@ -81,12 +80,12 @@ class NodeGossip:
 
     @property
     def enabled(self) -> bool:
-        """True if the configuration names a key."""
+        """True if a key is configured."""
         settings = self._settings
         return settings is not None and (settings.key_file is not None or settings.key_fd is not None)
 
     def believes(self) -> dict[str, BelievedState]:
-        """Return each member's state, and how loaded it says to be."""
+        """Return each member's state and reported load."""
         members = [] if self.gossip is None else self.gossip.members()
         return {
             member.name: BelievedState(member.state, member.metadata.clients, member.metadata.load)
@@ -104,17 +103,17 @@ class NodeGossip:
         return {(name,): float(count) for name, count in counters.items() if name != "local_health"}
 
     async def run(self, link_address: str, listeners: Mapping[str, str] | None = None) -> None:
-        """Gossip until cancelled; returns at once when there is no key, and when gossip cannot go on.
+        """Run gossip until cancelled; returns at once without a key, and after a failure.
 
         Args:
-            link_address: Where other nodes reach this one, unless the configuration names it.
-            listeners: Where clients reach an edge, by listener.
+            link_address: The node's address for other nodes, unless the configuration has one.
+            listeners: Addresses of an edge for clients, by listener.
         """
         if not self.enabled:
             return
         try:
             await self._run(link_address, listeners or {})
-        except Exception as error:  # whatever it is: the node goes on without gossip
+        except Exception as error:  # any failure: the node continues without gossip
             self.gossip = None
             say(logger, "gossip.ended", why=error)
 
@@ -131,7 +130,7 @@ class NodeGossip:
             node.id,
             identity.tier,
             min(identity.incarnation, INCARNATION_MAX),
-            {"links": link} if (link := node.advertise or link_address) else {},  # a gateway listens for none
+            {"links": link} if (link := node.advertise or link_address) else {},  # a gateway accepts no links
             node.zone[:32],
             float(node.weight),
         )
@@ -152,7 +151,7 @@ class NodeGossip:
                     say(logger, "gossip.name_taken", peer=node.id)
 
     async def _tell(self, gossip: "Gossip", metadata: "NodeMetadata", figures: Callable[[], tuple[int, float]]) -> None:
-        """Tell the others how many clients there are, and how loaded we are."""
+        """Send the number of clients and the load to the other members."""
         told_at = -TOLD_S
         while True:
             clients, load = figures()

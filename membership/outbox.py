@@ -1,8 +1,8 @@
 """Output of one call of the SWIM core, collected until it returns.
 
-Decides what rides along: first the accusation against the receiver itself, so that it can refute at once (the buddy
-system of Lifeguard, section IV.C; extended to members we hold dead, which heals one-sided partitions), then news in
-the order of ``dissemination.py``, as much as fits.
+Decides the piggybacked messages: first the accusation against the receiver, so that it can refute at once (the buddy
+system of Lifeguard, section IV.C; extended to dead members, which heals one-sided partitions). News follows in the
+order of ``dissemination.py``, as much as fits.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class GossipOutbox:
         self.counters: Counter[str] = Counter()
 
     def send(self, to: Member, message: Message) -> None:
-        """Send one message, with as much news as fits beside it."""
+        """Send one message with as much news as fits."""
         encoded = [encode_message(message)]
         if not to.live or (self._profile.lifeguard and to.state == "suspect"):
             encoded.append(self._accusation(to))
@@ -41,21 +41,21 @@ class GossipOutbox:
         self._emit(to, encoded)
 
     def gossip(self, to: Member) -> None:
-        """Send news alone; nothing when there is none."""
+        """Send only news; no packet without news."""
         if self._dissemination:
             self.counters["sent_gossip"] += 1
             self._emit(to, [])
 
     def exchange(self, address: Address) -> None:
-        """Ask for a full exchange."""
+        """Request a full exchange."""
         self._exchanges.append(StateExchange(address))
 
     def tell(self, event: NodeEvent) -> None:
-        """Tell the service."""
+        """Add an event for the service."""
         self._events.append(event)
 
     def flush(self, next_deadline: float) -> SwimReady:
-        """Return what was collected, and start anew."""
+        """Return the collected output, and clear it."""
         ready = SwimReady(tuple(self._messages), tuple(self._exchanges), tuple(self._events), next_deadline)
         self._messages, self._exchanges, self._events = [], [], []
         return ready

@@ -1,9 +1,9 @@
 """Messages between members, and their encoding: compact, bounded, strict.
 
-Messages are msgpack arrays ``[kind, field, ...]``; a reader takes longer arrays (fields of a later release) and refuses
-unknown kinds, missing fields and values out of bounds. A datagram holds a handful of messages; a full exchange over
-TCP holds the state of every member. Sealing, addressing and replay protection are in ``envelope.py``.
-Source: SWIM (2002) section 3.1 (ping, ping-req, ack) and 4.2 (alive, suspect, confirm); nack from Lifeguard (2018).
+Messages are msgpack arrays ``[kind, field, ...]``. A decoder accepts longer arrays (fields of a later release) and
+refuses unknown kinds, missing fields and values out of bounds. A datagram holds a few messages; a full exchange over
+TCP holds the state of all members. Sealing, addressing and replay protection are in ``envelope.py``. Source: SWIM
+(2002) section 3.1 (ping, ping-req, ack) and 4.2 (alive, suspect, confirm); nack from Lifeguard (2018).
 """
 
 from collections.abc import Iterator
@@ -40,47 +40,47 @@ __all__ = [
     "join_messages",
 ]
 
-DATAGRAM_BYTES_MAX = 1400  # sealed, without IP and UDP headers: fits an Ethernet MTU of 1 500 with room for a tunnel
+DATAGRAM_BYTES_MAX = 1400  # sealed, without IP and UDP headers: fits an Ethernet MTU of 1 500 minus a tunnel header
 MESSAGES_MAX = 64  # per datagram; the smallest message has more than 20 bytes on average
-MEMBERS_MAX = 1024  # per cluster as gossip sees it; beyond, newcomers are refused and counted
+MEMBERS_MAX = 1024  # per cluster in gossip; beyond it new members are refused and counted
 
 Address = tuple[str, int]  # numeric host, port
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-INCARNATION_MAX = 2**63 - 1  # a process starts below 2**62, so that only a holder of the key can come near
+INCARNATION_MAX = 2**63 - 1  # a process starts below 2**62, so that only a holder of the key can approach the maximum
 U63 = Annotated[int, msgspec.Meta(ge=0, le=INCARNATION_MAX)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Host = Annotated[str, msgspec.Meta(min_length=2, max_length=45)]  # the longest numeric IPv6 form has 45
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Direct probe. The name lets a process that took over an address stay silent."""
+    """Direct probe. The name lets a process on a reused address ignore it."""
 
     sequence: U32
     target: Name
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Answer to a ping, passed on by a relay under the prober's sequence."""
+    """Answer to a ping, forwarded by a relay under the prober's sequence."""
 
     sequence: U32
 
 
 class Nack(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A relay's "no ack from the target, but I am here"."""
+    """A relay is reachable but got no ack from the target."""
 
     sequence: U32
 
 
 class PingReq(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Ask a relay to probe a member."""
+    """Request to a relay to probe a member."""
 
     sequence: U32
     target: Name
 
 
 class Alive(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A member, where its process can be reached, and what it says of itself."""
+    """A member's address, session and metadata."""
 
     incarnation: U63
     session: U63  # names one start of the member's process on the network: replay protection is per session
@@ -103,7 +103,7 @@ class Suspect(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class Dead(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """A suspicion ran out; when the accuser is the member itself, it left."""
+    """A suspicion expired; if the accuser is the member itself, it left."""
 
     name: Name
     incarnation: U63
@@ -130,7 +130,7 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MalformedGossip(ValueError):
-    """The bytes came from a holder of the key and are not what this protocol version says."""
+    """The bytes came from a holder of the key and violate this protocol version."""
 
 
 _encoder = msgspec.msgpack.Encoder(order="sorted")
@@ -145,7 +145,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def join_messages(encoded: list[bytes]) -> bytes:
-    """Put encoded messages into the body of one datagram: a msgpack array of them."""
+    """Join encoded messages to the body of one datagram: a msgpack array of them."""
     count = len(encoded)
     head = bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
     return head + b"".join(encoded)
@@ -155,11 +155,11 @@ def decode_messages(body: bytes) -> list[Message]:
     """Decode the body of a datagram.
 
     Raises:
-        MalformedGossip: Nothing of the body may be used.
+        MalformedGossip: The whole body is refused.
     """
     try:
         messages: list[Message] = _messages.decode(body)
-    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: the bytes are the cause
         raise MalformedGossip(decoding_fault(error)) from None
     for message in messages:
         if type(message) is Alive:
@@ -168,24 +168,24 @@ def decode_messages(body: bytes) -> list[Message]:
 
 
 def encode_records(records: list[MemberRecord]) -> Iterator[bytes]:
-    """Encode the state of every member for a full exchange; yields its parts, each the work of a moment."""
+    """Encode the state of all members for a full exchange; yields small parts."""
     yield b"\xdc" + len(records).to_bytes(2, "big")
     for record in records:
         yield _encoder.encode(record)
 
 
 def decode_records(body: bytes) -> Iterator[MemberRecord]:
-    """Decode a full exchange; yields its rows, each the work of a moment.
+    """Decode a full exchange; yields its records one by one.
 
     Raises:
-        MalformedGossip: Nothing of this row and of those behind it may be used.
+        MalformedGossip: This record and all later ones are refused.
     """
     try:
         for row in _rows.decode(body):
             record = _record.decode(row)
             _check(record.alive)
             yield record
-    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: the bytes are the cause
         raise MalformedGossip(decoding_fault(error)) from None
 
 
@@ -198,7 +198,7 @@ def _check(alive: Alive) -> None:
 
 @lru_cache(maxsize=2 * MEMBERS_MAX)
 def _is_numeric(host: str) -> bool:
-    """A name here would make each send look it up, in the middle of the event loop."""
+    """Return whether a host is numeric: a name would need a DNS query for each packet, in the event loop."""
     try:
         ip_address(host)
     except ValueError:

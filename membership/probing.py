@@ -1,8 +1,8 @@
-"""Direct probes, indirect probes through relays, and our own duty as a relay.
+"""Direct probes, indirect probes through relays, and serving as a relay.
 
-One round per protocol period: ping the next member; without an ack in time ask relays; at the end of the round judge
-the member by its acks and ourselves by the relays' nacks. Pure logic; ``member_states.py`` decides what a missed round
-means for the member. Source: SWIM (2002) section 3.1; nacks and the health multiplier from Lifeguard (2018) section
+One round per protocol period: ping the next member; without an ack in time use relays. At the end of the round, acks
+decide about the member and the relays' nacks about the local health. Pure logic; ``member_states.py`` decides the
+effect of a missed round. Source: SWIM (2002) section 3.1; nacks and the health multiplier from Lifeguard (2018) section
 IV.A.
 """
 
@@ -18,7 +18,7 @@ from membership.timers import Timers
 
 __all__ = ["Probing"]
 
-RELAYS_MAX = 256  # probes we run for others at a time; beyond, the request is dropped and counted
+RELAYS_MAX = 256  # concurrent probes for other members; beyond it requests are dropped and counted
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """A probe we run for someone else."""
+    """A probe for another member."""
 
     prober: str
     sequence: int  # the prober's
@@ -43,7 +43,7 @@ class _Relay:
 
 
 class Probing:
-    """The probe of this period, and the probes we run for others."""
+    """The probe of this period, and the probes for other members."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class Probing:
         self._relays: dict[int, _Relay] = {}
 
     def start(self, now: float, delay_s: float) -> None:
-        """Begin the first round after a delay, unless rounds are running."""
+        """Start the first round after a delay, unless rounds are running."""
         if ("round", 0) not in self._timers:
             self._timers.set(("round", 0), self._round_at(now + delay_s))
 
     def _round_at(self, when: float) -> float:
-        """Return when a round begins that may begin at about a given time."""
+        """Return the start of a round, given its approximate time."""
         period_s, shift_s = self._profile.protocol_period_s, self._profile.phase * self._profile.protocol_period_s
         return round((when - shift_s) / period_s) * period_s + shift_s if self._profile.aligned else when
 
     def round_ended(self, now: float) -> None:
-        """Judge the last probe, then start the next one."""
+        """Evaluate the last probe, then start the next one."""
         self._judge(now)
         multiplier = self._health.local_health_multiplier
         self._timers.set(("round", 0), self._round_at(now + self._profile.protocol_period_s * multiplier))
@@ -95,13 +95,13 @@ class Probing:
             return
         member = self._members.get(probe.target)
         if member is None or not member.live or member.session != probe.session:
-            return  # decided otherwise meanwhile, or another process by now
+            return  # its state or process changed meanwhile
         self._outbox.counters["probes_failed"] += 1
         self._health.probe_failed(len(probe.relays), len(probe.nacks))
         self._states.suspect(now, Suspect(member.name, member.incarnation, self._local.name))
 
     def direct_timeout(self) -> None:
-        """No ack from the target itself: ask relays."""
+        """Send the probe to relays, because the target sent no ack."""
         probe = self._round
         if probe is None or probe.acked:
             return
@@ -111,14 +111,14 @@ class Probing:
             self._outbox.send(relay, PingReq(probe.sequence, probe.target))
 
     def ping(self, sender: Member, message: Ping) -> None:
-        """Someone probes us."""
+        """Answer a probe of another member."""
         if message.target == self._local.name:
             self._outbox.send(sender, Ack(message.sequence))
         else:
             self._outbox.counters["misdirected_ping"] += 1
 
     def ping_req(self, now: float, sender: Member, message: PingReq) -> None:
-        """Someone asks us to probe a member for it."""
+        """Probe a member on request of another one."""
         target = self._members.get(message.target)
         if target is None or len(self._relays) >= RELAYS_MAX:
             self._outbox.counters["relay_refused"] += 1
@@ -130,25 +130,25 @@ class Probing:
         timeout_s = self._profile.probe_timeout_s
         if self._profile.lifeguard:
             self._timers.set(("nack", sequence), now + timeout_s * self._profile.nack_fraction)
-        # A late ack still helps a prober whose own health has stretched its round.
+        # A late ack is still useful to a prober with a long round due to its own health.
         longest = self._profile.protocol_period_s * (self._profile.local_health_max + 1)
         self._timers.set(("relay", sequence), now + longest)
         self._outbox.send(target, Ping(sequence, target.name))
 
     def relay_nack(self, sequence: int) -> None:
-        """Our probe for someone else had no ack in time: say that at least we are here."""
+        """Send a nack: the probed member sent no ack in time, but this relay is reachable."""
         relay = self._relays.get(sequence)
         prober = self._members.get(relay.prober) if relay else None
         if relay is not None and prober is not None:
             self._outbox.send(prober, Nack(relay.sequence))
 
     def relay_ended(self, sequence: int) -> None:
-        """Stop waiting for an ack that someone else wants."""
+        """Stop waiting for an ack for another member."""
         self._relays.pop(sequence, None)
         self._timers.cancel(("nack", sequence))
 
     def ack(self, sender: Member, message: Ack) -> None:
-        """An ack, of our own round (perhaps through a relay) or of a probe for someone else."""
+        """Process an ack of the local round (perhaps through a relay) or of a probe for another member."""
         probe, relay = self._round, self._relays.get(message.sequence)
         if probe is not None and message.sequence == probe.sequence:
             if not probe.acked and (sender.name == probe.target or sender.name in probe.relays):
@@ -163,13 +163,13 @@ class Probing:
                 self._outbox.send(prober, Ack(relay.sequence))
 
     def nack(self, sender: Member, message: Nack) -> None:
-        """A relay is here, its target was silent."""
+        """Process a nack: the relay is reachable, its target did not answer."""
         probe = self._round
         if probe is not None and message.sequence == probe.sequence and sender.name in probe.relays:
             probe.nacks.add(sender.name)
 
     def abandon(self) -> None:
-        """Our own process stood still: this round proves nothing about its target."""
+        """Abandon the round after a pause of this process: it proves no fault of its target."""
         if self._round is not None:
             self._round.acked = True
             self._timers.cancel(("direct", 0))

@@ -1,9 +1,8 @@
 """The constants of gossip: ``LAN`` for a cluster in one site, ``LOCAL`` for one machine, ``WAN`` between sites.
 
-Decides how often members probe, how long a suspicion lasts and how far news is repeated. Nothing here is guessed per
-deployment: an operator picks a profile by name. Sources: SWIM (Das, Gupta, Motivala, 2002) sections 3 and 4;
-Lifeguard (Dadgar, Phillips, Currey, 2018), whose defaults are the starting point. Where ours differ, the field says
-why.
+Defines probe intervals, suspicion times and the repetition of news. An operator picks a profile by name; the constants
+are not configurable one by one. Sources: SWIM (Das, Gupta, Motivala, 2002) sections 3 and 4; Lifeguard (Dadgar,
+Phillips, Currey, 2018), whose defaults are the starting point. Where ours differ, the field gives the reason.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ __all__ = ["LAN", "LOCAL", "PROFILES", "WAN", "Profile"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One set of constants. Seconds unless the name says otherwise; N counts the live members, ourselves included."""
+    """One set of constants. Seconds unless the name has another unit; N counts the live members with the local one."""
 
     name: str
     protocol_period_s: float
@@ -74,14 +73,14 @@ class Profile:
         return self.suspicion_multiplier * max(1.0, log10(max(1, members))) * self.protocol_period_s
 
     def rare_at(self, when: float) -> float:
-        """Return when something happens that is due at a given time, and rarer than rounds are."""
+        """Return the aligned time of an event that is rarer than rounds, given its due time."""
         if not self.aligned:
             return when
         shift_s = self.phase * self.protocol_period_s
         return ceil((when - shift_s) / self.protocol_period_s) * self.protocol_period_s + shift_s
 
     def retransmit_limit(self, members: int) -> int:
-        """Return how often one piece of news is sent: ceil(lambda * log10(N + 1)), at least 1."""
+        """Return the number of transmissions of one news item: ceil(lambda * log10(N + 1)), at least 1."""
         return max(1, ceil(self.retransmit_multiplier * log10(members + 1)))
 
     def push_pull_s(self, members: int) -> float:
@@ -138,7 +137,7 @@ LOCAL = Profile(
 )
 
 # A nack travels twice 0.3 s, waits the relay's 0.96 s and must come before the round ends: so 3 s, and 5 of them for
-# a suspicion, 15 s. With rounds of 2 s a loss of 2 % made live members suspect each other again and again.
+# a suspicion, 15 s. With rounds of 2 s a loss of 2 % made live members suspect each other repeatedly.
 WAN = Profile(
     name="wan",
     protocol_period_s=3.0,

@@ -31,7 +31,7 @@ def split_host_port(text: str, default_port: int | None = None) -> tuple[str, in
 
 
 class MembershipSettings(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
-    """Settings of the membership room."""
+    """Settings of the package ``membership``."""
 
     cluster: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "stratamq"
     """Name of the cluster, bound into every packet: two clusters that share a network, even a key, never mix."""
@@ -90,15 +90,15 @@ class MembershipSettings(BaseModel, frozen=True, extra="forbid", use_attribute_d
 
     @property
     def constants(self) -> Profile:
-        """The constants that ``profile`` names."""
+        """The constants of ``profile``."""
         return PROFILES[self.profile]
 
 
 def open_key_ring(settings: MembershipSettings) -> KeyRing:
-    """Read the keys from where the settings say.
+    """Read the keys from the configured source.
 
     Raises:
-        KeyRingError: No source is set, or its content or mode is refused: gossip never runs unsealed.
+        KeyRingError: No source is configured, or its content or mode is refused: gossip never runs unsealed.
         OSError: The source cannot be read.
     """
     if settings.key_file is not None:

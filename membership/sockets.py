@@ -14,7 +14,7 @@ BACKLOG = 64
 
 
 async def resolve_bind(host: str, port: int) -> tuple[int, Address]:
-    """Look up where to bind; the first address counts.
+    """Resolve the address to bind; the first result is used.
 
     Returns:
         The address family, and a numeric address.
@@ -54,15 +54,15 @@ def bind_sockets(family: int, address: Address, receive_buffer_bytes: int) -> tu
 
 
 def advertised_address(bound: Address, asked: Address | None, towards: str | None) -> Address:
-    """Return the address to tell others.
+    """Return the address to advertise.
 
     Args:
-        bound: What the sockets are bound to.
-        asked: What the operator says; port 0 means the bound one.
-        towards: The local host that faces the seeds, if there are any.
+        bound: Bound address of the sockets.
+        asked: Configured address; port 0 means the bound one.
+        towards: The local address towards the seeds, if there are any.
 
     Raises:
-        ValueError: Bound to all addresses, and nothing says which one others can reach.
+        ValueError: The sockets are bound to all addresses, and no reachable one is configured.
     """
     host, port = bound
     if asked is not None:

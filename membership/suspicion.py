@@ -1,7 +1,7 @@
-"""How long a suspected member has to refute.
+"""The time that a suspected member has to refute.
 
-The time starts long and falls as independent members confirm: one slow observer cannot kill a member quickly, several
-that agree can. Source: Lifeguard (2018), section IV.B, Local Health Aware Suspicion.
+The time starts long and falls as independent members confirm. So one slow observer cannot kill a member quickly, but
+several observers can. Source: Lifeguard (2018), section IV.B, Local Health Aware Suspicion.
 """
 
 from math import log
@@ -13,14 +13,14 @@ def suspicion_timeout_s(confirmations: int, expected: int, min_s: float, max_s: 
     """Return how long a member stays suspect, falling from max_s to min_s as suspicion is confirmed.
 
     Args:
-        confirmations: Independent suspicions heard after the first, 0 or more; above expected changes nothing.
-        expected: Confirmations that reach min_s; 0 means that nobody else could confirm, and gives min_s.
+        confirmations: Independent suspicions after the first, 0 or more; more than expected have no effect.
+        expected: Confirmations that reach min_s; 0 means that no other member can confirm, and gives min_s.
         min_s: Shortest time, seconds.
         max_s: Longest time, seconds.
 
     Raises:
         ValueError: If min_s exceeds max_s.
-    Source: Lifeguard, Local Health Aware Suspicion: max(min, max - (max - min) * log(c + 1) / log(k + 1)).
+        Source: Lifeguard, Local Health Aware Suspicion: max(min, max - (max - min) * log(c + 1) / log(k + 1)).
     """
     if min_s > max_s:
         raise ValueError(f"min_s {min_s} exceeds max_s {max_s}")
@@ -31,10 +31,10 @@ def suspicion_timeout_s(confirmations: int, expected: int, min_s: float, max_s: 
 
 
 class Suspicion:
-    """One running suspicion: who suspects, and when the member is declared dead."""
+    """One running suspicion: its accusers and its deadline."""
 
     def __init__(self, now: float, accuser: str, expected: int, min_s: float, max_s: float) -> None:
-        """Start the clock at ``now``; the first accuser is no confirmation."""
+        """Start the suspicion at ``now``; the first accuser is not a confirmation."""
         self._started = now
         self._accusers = {accuser}
         self._expected = expected
@@ -43,21 +43,21 @@ class Suspicion:
 
     @property
     def confirmations(self) -> int:
-        """Independent accusers after the first, at most the number expected."""
+        """Number of independent accusers after the first, at most the expected number."""
         return len(self._accusers) - 1
 
     @property
     def deadline(self) -> float:
-        """When the member is declared dead unless it refutes."""
+        """Time at which the member is declared dead unless it refutes."""
         return self._started + suspicion_timeout_s(self.confirmations, self._expected, self._min_s, self._max_s)
 
     def confirm(self, accuser: str) -> bool:
-        """Count an accuser. Returns whether it is news, which is then worth telling others."""
+        """Count an accuser; return whether it is new, and should be disseminated."""
         if accuser in self._accusers or self.confirmations >= self._expected:
             return False
         self._accusers.add(accuser)
         return True
 
     def shift(self, pause_s: float) -> None:
-        """Our own process stood still: the suspect could not reach us for that time, so it does not count."""
+        """Extend the deadline by a pause of this process, in which the suspect could not reach it."""
         self._started += pause_s

@@ -1,8 +1,8 @@
-"""The SWIM core: one member's membership protocol, without sockets, clocks or dice.
+"""The SWIM core: one member's membership protocol, without sockets, clocks or random sources.
 
-``Swim.handle(now, event) -> SwimReady`` is the whole door. This file decides when something happens: rounds, dedicated
-gossip, full exchanges, reconnection, forgetting, leaving. ``probing.py`` has the probe, ``member_states.py`` the rules
-for a member's state, ``outbox.py`` the news that rides along. Gossip decides nothing about placement or leadership
+``Swim.handle(now, event) -> SwimReady`` is the only entry point. This module schedules rounds, dedicated gossip, full
+exchanges, reconnection, removal and leaving. ``probing.py`` has the probe, ``member_states.py`` the rules for a
+member's state, ``outbox.py`` the piggybacked news. Gossip decides neither placement nor leadership
 (``docs/membership.md``). Sources: SWIM (Das, Gupta, Motivala, 2002); Lifeguard (Dadgar, Phillips, Currey, 2018).
 """
 
@@ -46,7 +46,7 @@ from membership.timers import Timers
 
 __all__ = ["Swim"]
 
-JOIN_FANOUT = 3  # seeds asked at a time
+JOIN_FANOUT = 3  # seeds contacted at a time
 JOIN_RETRY_S = 0.5  # first pause between attempts to join; doubled up to JOIN_RETRY_MAX_S
 JOIN_RETRY_MAX_S = 2.0
 
@@ -64,15 +64,15 @@ class Swim:
         rng: Random,
         now: float,
     ) -> None:
-        """Start alone.
+        """Start without other members.
 
         Args:
-            metadata: Ours; its name is our name.
-            address: Where others reach our gossip, as they see it.
+            metadata: The local metadata; its name is the local name.
+            address: Address of the local gossip for other members.
             session: Unpredictable and new for each start of the process, 63 bits.
-            incarnation: First SWIM incarnation; above that of our former process saves one refutation.
+            incarnation: First SWIM incarnation; exceeding that of the former process saves one refutation.
             profile: The constants.
-            rng: All choices draw from it.
+            rng: Source of all random choices.
             now: Seconds on the clock of every later ``now``.
         """
         encode_metadata(metadata)
@@ -98,7 +98,7 @@ class Swim:
 
     @property
     def local(self) -> LocalMember:
-        """Ourselves."""
+        """The local member."""
         return self._local
 
     @property
@@ -107,27 +107,29 @@ class Swim:
         return dict(self._outbox.counters)
 
     def views(self) -> list[MemberView]:
-        """Every member as we see it, ourselves included, sorted by name."""
+        """All members including the local one, sorted by name."""
         views = [view(member) for member in self.members.all()]
         return sorted([*views, self._local.view()], key=lambda each: each.name)
 
     def states(self) -> Counter[str]:
-        """How many members have each state, ourselves included."""
+        """Number of members in each state, including the local one."""
         return Counter([member.state for member in self.members.all()] + [self._local.view().state])
 
     def records(self) -> list[MemberRecord]:
-        """Our half of a full exchange, ourselves first."""
+        """The local half of a full exchange, the local member first."""
         rows = [MemberRecord("left" if self._local.leaving else "alive", self._local.alive)]
         for member in self.members.all():
             said = member.alive
-            if said.incarnation != member.incarnation:  # suspected above what it last said of itself
+            if said.incarnation != member.incarnation:  # suspected with a higher incarnation than its last message
                 said = Alive(member.incarnation, said.session, said.host, said.port, said.metadata)
             rows.append(MemberRecord(member.state, said))
         return rows
 
     def handle(self, now: float, event: Input) -> SwimReady:
-        """Take one event; return what should happen. Timers fire on ``SwimTick`` alone, so that packets that wait in a
-        socket buffer are heard before anybody is judged for their absence."""
+        """Process one event and return the effects.
+
+        Timers fire only on ``SwimTick``, so that packets in a socket buffer are processed before timeouts.
+        """
         if self._local.silent:
             return SwimReady()
         self._notice_pause(now)
@@ -156,9 +158,9 @@ class Swim:
         return self._outbox.flush(self._timers.next_deadline)
 
     def _notice_pause(self, now: float) -> None:
-        """A timer far overdue means that this process stood still (stopped, swapped, starved of processor time).
+        """Detect a pause of this process (stopped, swapped, starved of CPU time) by a far overdue timer.
 
-        Nothing the others said could be heard in that time, so nobody is judged by it: every deadline moves.
+        No messages were received in that time, so all deadlines move.
         """
         late_s = now - self._timers.next_deadline
         if not self._profile.lifeguard or late_s <= self._profile.pause_threshold_s:
@@ -171,7 +173,7 @@ class Swim:
 
     def _messages_received(self, now: float, event: MessagesReceived) -> None:
         for message in event.messages:
-            # Looked up each time: a message before may have replaced or removed the sender's process.
+            # Looked up each time: an earlier message may have replaced or removed the sender's process.
             sender = self.members.by_session(event.sender_session)
             if sender is None or self._local.silent:
                 return
@@ -197,7 +199,7 @@ class Swim:
                 self._states.dead(now, message)
 
     def _answer_stale(self, sender: Member, accusation: Suspect | Dead) -> None:
-        """An accuser that missed our refutation gets it again, directly: gossip is done telling it."""
+        """Send the refutation directly to an accuser that missed it, because its dissemination has ended."""
         local = self._local
         ours = accusation.name == local.name and accusation.incarnation < local.incarnation
         if ours and accusation.accuser in (sender.name, local.name) and not local.leaving:
@@ -238,7 +240,7 @@ class Swim:
         for member in self.members.next_to_gossip(self._profile.gossip_fanout):
             self._outbox.gossip(member)
         if not self.members.live:
-            self.news.discard(self._local.name)  # nobody to tell; a full exchange tells whoever comes
+            self.news.discard(self._local.name)  # no receiver; later members learn it by a full exchange
         told = self._local.name not in self.news
         if self._local.leaving and (told or now >= self._leave_by):
             self._local.silent = True
@@ -248,7 +250,7 @@ class Swim:
             self._timers.set(("gossip", 0), now + self._profile.gossip_interval_s)
 
     def _join(self, now: float) -> None:
-        """Ask some seeds for the cluster's state, again and again until one answers."""
+        """Request the cluster's state from some seeds, repeatedly until one answers."""
         if self._local.joined:
             return
         seeds = self._strange_seeds()
@@ -266,7 +268,7 @@ class Swim:
         self._timers.set(("push_pull", 0), self._profile.rare_at(now + self._jitter(period_s) + period_s / 2))
 
     def _reconnect(self, now: float) -> None:
-        """Try one address of somebody we hold dead or never met: it may be the other half of a healed partition."""
+        """Try one address of a dead or unknown member: it may be the other half of a healed partition."""
         dead = [member.address for member in self.members.all() if member.state == "dead"]
         candidates = sorted({*dead, *self._strange_seeds()})
         if candidates and self._local.joined:
@@ -275,7 +277,7 @@ class Swim:
         self._timers.set(("reconnect", 0), self._profile.rare_at(now + self._jitter(period_s) + period_s / 2))
 
     def _strange_seeds(self) -> list[Address]:
-        """Seeds at which nobody alive is known, and not ourselves."""
+        """Return seeds whose address is not that of a live member, nor the local one."""
         known = {member.address for member in self.members.live} | {self._local.address}
         return [address for address in self._seeds if address not in known]
 
@@ -289,7 +291,7 @@ class Swim:
                 self._local.joined = True
                 self._push_pull_s = self._profile.protocol_period_s
                 self._timers.set(("push_pull", 0), now + self._push_pull_s * (0.5 + self._rng.random()))
-            # Not at once: the others must first hear of our session, or our first pings find no ear.
+            # Delayed: the others must first learn the local session, otherwise they drop the first pings.
             self._probing.start(now, self._profile.protocol_period_s * (1 + self._rng.random()))
 
     def _metadata_changed(self, now: float, metadata: NodeMetadata) -> None:

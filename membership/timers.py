@@ -1,6 +1,6 @@
-"""Deadlines of a core, kept by name: set again to move, cancelled by name, all moved at once after a pause.
+"""Named deadlines of a core: set again to move, cancelled by name, all moved at once after a pause.
 
-Decides nothing; it says which names are due at ``now``, in order of their deadlines and then of their setting.
+It returns the names that are due at ``now``, in order of their deadlines and then of their setting.
 """
 
 from heapq import heapify, heappop, heappush
@@ -31,11 +31,11 @@ class Timers:
             self._rebuild()
 
     def cancel(self, key: TimerKey) -> None:
-        """Forget a deadline, if it is set."""
+        """Remove a deadline, if it is set."""
         self._deadlines.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all deadlines."""
+        """Remove all deadlines."""
         self._deadlines.clear()
         self._heap.clear()
 
@@ -58,7 +58,7 @@ class Timers:
         return key
 
     def shift(self, pause_s: float) -> None:
-        """Move every deadline by a pause of our own process."""
+        """Move all deadlines by a pause of this process."""
         self._deadlines = {key: (deadline + pause_s, count) for key, (deadline, count) in self._deadlines.items()}
         self._rebuild()
 
