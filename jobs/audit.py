@@ -1,10 +1,10 @@
-"""Audit exported stores: is every file what it was, do the rows agree, is every acknowledged message accounted for?
+"""Audit exported stores: file integrity, consistency of rows, and the account of every acknowledged message.
 
     stratamq jobs audit --input DIR [--input REPLICA ...] [--ledger DIR ...] [--output DIR]
     spark-submit --master ... --py-files stratamq-jobs.zip jobs/audit.py --input URI ...
 
-Reads only. The checks of files are in ``jobs/file_rules.py``, between rows in ``jobs/store_rules.py``, between replicas
-in ``jobs/replica_rules.py``, the proof from ledgers in ``jobs/proof.py``; names of findings: docs/jobs.md.
+Read-only. ``jobs/file_rules.py`` checks files, ``jobs/store_rules.py`` rows, ``jobs/replica_rules.py`` replicas, and
+``jobs/proof.py`` computes the proof from ledgers. docs/jobs.md lists the findings.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def run_audit(
     """Audit the newest manifest of each input; several inputs, or nodes of one, are replicas of each other.
 
     Args:
-        ledgers: Directories of ledger files, of all edges and of all storage nodes; turns the proof on.
-        spark: Session of the engine SPARK; opened if there is none.
-        tables: Also compute the small tables that the report draws.
+        ledgers: Directories of ledger files, of all edges and all storage nodes; enables the proof.
+        spark: Session of the engine SPARK; opened if None.
+        tables: Also compute the small tables of the report.
         engine: LOCAL reads folders of this machine only.
     Raises:
-        FileNotFoundError: If an input has no manifest at all.
+        FileNotFoundError: An input has no manifest.
     """
     work: AuditEngine
     if engine is JobEngine.LOCAL:
@@ -77,7 +77,7 @@ def run_audit(
 
 
 class _Audit:
-    """One run over inputs that are read once."""
+    """One run; each input is read once."""
 
     def __init__(self, engine: AuditEngine, spark: SparkSession | None, inputs: list[str], ledgers: list[str]) -> None:
         self.engine = engine
@@ -125,7 +125,7 @@ class _Audit:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _read_manifest(self, uri: str) -> None:
-        """Take the newest manifest; a damaged one is a finding, and the newest readable one is audited instead."""
+        """Read the newest manifest; a damaged one is a finding, and the newest readable one is audited instead."""
         store = self.stores[uri]
         manifest: Manifest | None = None
         known: dict[str, FileEntry] = {}
@@ -198,7 +198,7 @@ class _Audit:
             self._compare_replicas()
 
     def _list(self, found: Mapping[str, Violations], replica: ReplicaFiles | None) -> None:
-        """Turn violations into findings: of each rule the first ones, the number of all in the last."""
+        """Turn violations into findings: the first ones of each rule, with the total in the last one."""
         file = replica.name if replica and len(self.replicas) > 1 else ""
         for name, (total, rows) in sorted(found.items()):
             for number, (partition, key, seq, detail) in enumerate(sorted(rows)[:EXAMPLES_MAX], start=1):
@@ -209,7 +209,7 @@ class _Audit:
                 )
 
     def _list_gaps(self, gaps: Mapping[int, list[tuple[int, str, int, str, int]]], replica: ReplicaFiles) -> None:
-        """Entries that compactions removed because they had expired leave gaps, so many per partition."""
+        """Report missing queue entries, unless compactions removed as many expired entries of the partition."""
         removed: dict[int, int] = defaultdict(int)
         for entry in replica.files:
             removed[entry.partition] += entry.expired_removed
@@ -251,7 +251,7 @@ class _Audit:
     # -- ledgers -----------------------------------------------------------------------------------------------------
 
     def _ledger_files(self) -> list[tuple[str, int]]:
-        """Return (URI, bytes) of the ledger files of all directories and of their folders, one per node."""
+        """Return (URI, bytes) of the ledger files in all directories and in their folders, one per node."""
         found = []
         for files in self.ledgers:
             for name in files.names():
@@ -281,7 +281,7 @@ class _Audit:
         self._list({"lost_message": found.lost, "duplicate_delivery": found.duplicated}, None)
 
     def _check_ledgers(self, folders: Sequence[LedgerFolder]) -> None:
-        """A ledger that stopped proves nothing afterwards; one that holds broken lines may have lost records."""
+        """Report ledgers that stopped early, have damaged lines, or are missing for a tier."""
         for folder, _, stopped, broken in folders:
             if stopped is not None:
                 self.result.add(AuditFinding("ledger_stopped", Severity.WARNING, folder, detail=stopped))
@@ -293,7 +293,7 @@ class _Audit:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line, the same for ``stratamq jobs audit`` and spark-submit."""
+    """Return the command-line parser, the same for ``stratamq jobs audit`` and spark-submit."""
     words = JobParser(prog="stratamq jobs audit", description="Audit exported SSTables and ack ledgers.")
     words.add_argument("--input", required=True, action="append", help="directory or URI; repeat for replicas")
     words.add_argument("--ledger", action="append", default=[], help="directory of ledgers; may be repeated")
@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     reason = page_unavailable_reason() if arguments.output else ""
-    if reason:  # before minutes of work
+    if reason:  # before minutes of audit
         return could_not_run("audit", SparkUnavailable(reason))
     try:
         engine = choose_engine(arguments.engine, arguments.input, arguments.ledger)

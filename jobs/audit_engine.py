@@ -1,4 +1,4 @@
-"""The interface between an audit and its engine: the work on rows."""
+"""The interface between an audit and its engine, which processes the rows."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class LedgerFolder(NamedTuple):
     """Ledger files of one node."""
 
     folder: str
-    tier: str | None  # of its first record, None without one
+    tier: str | None  # from its first record, None without one
     stopped: str | None  # why it ended early
-    broken: int  # lines that are no records
+    broken: int  # lines that are not valid records
 
 
 class PresentRows(NamedTuple):
@@ -47,7 +47,7 @@ class PresentRows(NamedTuple):
     replica: int
     uri: str  # of its input
     entry: FileEntry
-    changed: bool  # its bytes are not the listed ones
+    changed: bool  # its bytes differ from the manifest
 
 
 class ProofInput(NamedTuple):
@@ -56,7 +56,7 @@ class ProofInput(NamedTuple):
     ledgers: list[str]  # URIs of files
     exported: dict[int, int]  # partition -> op_index
     newest: dict[int, int]  # partition -> replica with the highest op_index
-    removed: dict[int, list[Range]]  # partition -> entries that compactions of that replica removed as expired
+    removed: dict[int, list[Range]]  # partition -> expired entries that compactions of that replica removed
 
 
 class ProofResult(NamedTuple):
@@ -69,27 +69,27 @@ class ProofResult(NamedTuple):
 
 
 class AuditEngine(Protocol):
-    """The work on rows: ``jobs/spark_audit.py`` and ``jobs/local_audit.py``."""
+    """Row processing: ``jobs/spark_audit.py`` and ``jobs/local_audit.py``."""
 
     def start(self, rows: int, replicas: Sequence[ReplicaFiles], stores: Mapping[str, FileSystem]) -> None:
-        """Prepare for so many rows of files and ledgers."""
+        """Prepare for this number of rows in files and ledgers."""
 
     def measure(self, present: Sequence[PresentRows]) -> dict[tuple[int, str], MeasuredFacts]:
-        """Return the facts of files by replica and path; none of a file without a readable row."""
+        """Return the facts of files by replica and path, without files that have no readable row."""
 
     def read(self, *, skip_bad: bool) -> None:
-        """Read the rows of the measured files; with skip_bad without those whose crc does not match."""
+        """Read the rows of the measured files; ``skip_bad`` omits rows with a wrong crc."""
 
     def check(
         self, replica: ReplicaFiles
     ) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
-        """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
+        """Return violations by rule, and by partition the sessions with missing entries and their number."""
 
     def conflicts(self) -> Violations:
-        """Return rows with the key and seq of another and other content, of all replicas."""
+        """Return rows with another row's key and seq but different content, of all replicas."""
 
     def compare(self, groups: Sequence[tuple[int, int, int, int]]) -> Violations:
-        """Return keys on which copies differ; groups are (replica, partition, op_index, members)."""
+        """Return keys that differ between copies; groups are (replica, partition, op_index, members)."""
 
     def prove(self, given: ProofInput) -> ProofResult:
         """Account for each acknowledged message."""

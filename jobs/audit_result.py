@@ -1,4 +1,4 @@
-"""The result of an audit: findings, their counts, and what a report shows of the stores that were read."""
+"""The result of an audit: findings, their counts, and facts of the audited stores for the report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AuditResult:
     """Result of an audit."""
 
     findings: list[AuditFinding] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)  # violations by finding, beyond those listed too
+    counts: dict[str, int] = field(default_factory=dict)  # violations by finding, including unlisted ones
     proof: Proof | None = None
     manifests: dict[str, Manifest] = field(default_factory=dict)  # by input
     measured: dict[str, dict[str, MeasuredFacts]] = field(default_factory=dict)  # input -> path -> facts
@@ -29,14 +29,14 @@ class AuditResult:
 
     @property
     def exit_code(self) -> JobExitCode:
-        """Exit code of the audit: whether it found anything."""
+        """Exit code of the audit, by whether there are findings."""
         return JobExitCode.FINDINGS if self.findings else JobExitCode.CLEAN
 
     def add(self, finding: AuditFinding, violations: int = 1) -> None:
-        """List a finding; violations counts those that share its name beyond the listed ones."""
+        """Add a finding; ``violations`` includes unlisted ones of the same name."""
         self.findings.append(finding)
         self.counts[finding.finding] = self.counts.get(finding.finding, 0) + violations
 
     def names(self) -> set[str]:
-        """Names of what was found."""
+        """Names of the findings."""
         return set(self.counts)

@@ -1,7 +1,7 @@
-"""Make the archive that spark-submit hands to the driver: python -m jobs.bundle stratamq-jobs.zip.
+"""Build the archive for spark-submit: python -m jobs.bundle stratamq-jobs.zip.
 
-Only the driver runs Python, and of ours only these rooms; executors need no Python package. The driver needs msgspec,
-and jinja2 for the page of an audit.
+Only the driver runs Python, with these packages; executors need no Python package. The driver needs msgspec, and jinja2
+for the page of an audit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["bundle", "main"]
 
-# What the jobs import outside their own room, and what that imports: tests/jobs/test_bundle.py finds a missing one.
+# Modules outside this package that the jobs import, directly or not; tests/jobs/test_bundle.py detects a missing one.
 _MODULES = (
     "wire/__init__.py",
     "wire/decoding.py",

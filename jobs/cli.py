@@ -1,6 +1,6 @@
-"""``stratamq jobs compact | audit | report | watch | prune`` from the command line, without Spark at import time.
+"""``stratamq jobs compact | audit | report | watch | prune``, without Spark at import time.
 
-Options are those of the modules' own parsers, handed on unchanged, so that spark-submit and this take the same words.
+Options are passed unchanged to the modules' own parsers, so that spark-submit accepts the same options.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def _run(module: str, context: typer.Context, *, needs_spark: bool = True) -> No
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def compact(context: typer.Context) -> None:
-    """Merge the generations of an exported store, and remove what is garbage."""
+    """Merge the generations of an exported store, and remove garbage."""
     _run("jobs.compact", context, needs_spark=False)
 
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def audit(context: typer.Context) -> None:
-    """Check stores and ack ledgers: is everything there, once, and whole?."""
+    """Check exported stores and ack ledgers for lost, duplicated or damaged data."""
     _run("jobs.audit", context, needs_spark=False)
 
 
@@ -69,7 +69,7 @@ def watch(context: typer.Context) -> None:
 
 @app.command(context_settings=_AS_GIVEN, add_help_option=False)
 def prune(context: typer.Context) -> None:
-    """Remove what no manifest in use names."""
+    """Remove files that no manifest in use lists."""
     _run("jobs.prune", context, needs_spark=False)
 
 

@@ -3,11 +3,11 @@
     stratamq jobs compact --input DIR --output DIR [--now MS]
     spark-submit --master ... --py-files stratamq-jobs.zip jobs/compact.py --input URI --output URI --now MS
 
-The steps: read the newest manifest; check that every input is the file it lists; merge; measure what was written;
-sync; publish the next manifest. Until the last step readers see the old state, after it the new one. A partition with
-a damaged input or a row whose CRC does not match is held: its files are carried as they are, the rows are copied into
-quarantine and reported, and no older version can come to light. What is removed and why: ``jobs/merge.py``. The steps
-are ``jobs/compaction.py``; this file is the command line.
+Steps: read the newest manifest; verify that every input is the listed file; merge; measure the output; sync; publish
+the next manifest. Readers see the old state until the last step, and the new one after it. A partition with a damaged
+input or a row with a wrong CRC is held: its files are carried unchanged, the rows are copied into quarantine and
+reported, and no older version reappears. ``jobs/merge.py`` decides which rows are removed. ``jobs/compaction.py`` has
+the steps; this file is the command line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["main"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line, the same for ``stratamq jobs compact`` and spark-submit."""
+    """Return the command-line parser, the same for ``stratamq jobs compact`` and spark-submit."""
     words = JobParser(prog="stratamq jobs compact", description="Compact exported SSTables.")
     words.add_argument("--input", required=True, help="directory or URI with manifests")
     words.add_argument("--output", required=True, help="directory or URI to publish into; may be the input")

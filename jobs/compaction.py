@@ -1,8 +1,8 @@
-"""One compaction: the inputs checked, the merge, its output verified, and the manifest published last.
+"""One compaction: check the inputs, merge, verify the output, publish the manifest last.
 
-A partition with a damaged input or a row whose CRC does not match is held: its files are carried as they are, the rows
-are copied into quarantine and reported, and no older version can come to light. ``jobs/merge.py`` decides which rows
-are removed, ``jobs/compact.py`` is the command line.
+A partition with a damaged input or a row with a wrong CRC is held: its files are carried unchanged, the rows are copied
+into quarantine and reported, and no older version reappears. ``jobs/merge.py`` decides which rows are removed,
+``jobs/compact.py`` is the command line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["CompactResult", "CompactionFailed", "run_compact"]
 
 WRITER = {"name": "stratamq jobs compact", "version": "1"}
 
-Step = Callable[[str], None]  # told the name of each step just completed; a test dies in it
+Step = Callable[[str], None]  # called with the name of each completed step; a test raises from it
 
 
 def _no_step(_name: str) -> None:
@@ -58,7 +58,7 @@ class CompactResult:
 
     @property
     def exit_code(self) -> JobExitCode:
-        """Exit code of the run: whether it found anything wrong."""
+        """Exit code of the run, by whether there are findings."""
         return JobExitCode.FINDINGS if self.findings else JobExitCode.CLEAN
 
 
@@ -77,15 +77,15 @@ def run_compact(
     """Compact the store in input_dir; publish into output_dir, which may be the same.
 
     Args:
-        now_ms: UTC ms; rows with expiry_ms at or before it have expired. The clock of the machine plays no part.
-        remove_by_session: Also remove what the session rows say is finished (a small query more).
+        now_ms: UTC ms; rows with expiry_ms at or before it have expired. The machine's clock is not used.
+        remove_by_session: Also remove entries that the session rows mark as finished (one more small query).
         run_id: Name of the folder for new runs; random by default.
-        spark: Session of the engine SPARK; opened if there is none.
+        spark: Session of the engine SPARK; opened if None.
         engine: LOCAL reads and writes folders of this machine only.
     Raises:
-        FileNotFoundError: Without a manifest in input_dir.
-        ManifestDamaged: If the newest manifest cannot be trusted.
-        ManifestExists: Another job published first; this one left nothing behind.
+        FileNotFoundError: input_dir has no manifest.
+        ManifestDamaged: The newest manifest is damaged.
+        ManifestExists: Another job published first; the files of this one are deleted.
         CompactionFailed: The inputs are copies of each other, or the verification found a difference.
     """
     run_id = run_id or f"{now_ms}-{secrets.token_hex(4)}"
@@ -109,7 +109,7 @@ def run_compact(
 
 
 class _Compaction:
-    """One run: the inputs read once at the start, and the steps in order."""
+    """One run: inputs are read once at the start, then the steps run in order."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Compaction:
         if newest is None:
             raise FileNotFoundError(f"no manifest in {mask_urls(self.source.uri())}")
         self.manifest, self.manifest_bytes = newest
-        if self.manifest.replica_op_index:  # rows of a copy that is behind would come back in the merge
+        if self.manifest.replica_op_index:  # a merge would restore rows of a copy that lags
             raise CompactionFailed(
                 f"the newest manifest in {mask_urls(self.source.uri())} holds the copies of each node (store export "
                 "--replicas): audit it, and compact an export without --replicas"
@@ -159,7 +159,7 @@ class _Compaction:
             counts = self.engine.merge(self.selected, self.now_ms, folder, remove_by_session=self.remove_by_session)
             self._done(step, "written", f"{counts.rows_in} rows merged, {counts.kept} written to {folder}")
             if self._hold_damaged(counts):
-                self.target.delete(folder)  # without the held partitions, once more
+                self.target.delete(folder)  # retry without the held partitions
                 continue
             entries = self._verify(folder, counts)
             self._done(step, "verified", f"{len(entries)} runs verified")
@@ -191,7 +191,7 @@ class _Compaction:
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def _check_inputs(self) -> None:
-        """Hold the partitions of which an input is not the file that the manifest lists."""
+        """Hold the partitions with an input that differs from its manifest entry."""
         found = self.source.identify([f.path for s in self.selected for f in s.files])
         changed: list[FileEntry] = []
         for chosen in self.selected:
@@ -204,7 +204,7 @@ class _Compaction:
                     self._hold(chosen.partition, "file_changed", entry.path, detail)
                     changed.append(entry)
         self._drop_held()
-        if changed:  # what can still be read of them shows which rows were hit
+        if changed:  # their readable rows show the damaged ones
             self._quarantine(changed)
 
     def _hold(self, partition: int, finding: str, file: str, detail: str, key: str = "", seq: int = -1) -> None:
@@ -222,7 +222,7 @@ class _Compaction:
     # -- merge -------------------------------------------------------------------------------------------------------
 
     def _hold_damaged(self, counts: MergeCounts) -> bool:
-        """Find, quarantine and report bad or misfiled rows, if the counts say that there are any."""
+        """Find, quarantine and report bad or misfiled rows, if the counts differ from the manifest."""
         inputs = [(s.partition, f) for s in self.selected for f in s.files]
         expected = (
             sum(f.rows for _, f in inputs),
@@ -256,7 +256,7 @@ class _Compaction:
     # -- output ------------------------------------------------------------------------------------------------------
 
     def _verify(self, folder: str, counts: MergeCounts) -> list[FileEntry]:
-        """Read the output again and compare it with what the merge counted; return its manifest entries."""
+        """Read the output and compare it with the counts of the merge; return its manifest entries."""
         paths = [f"{folder}/{name}" for name in self.target.names(folder)]
         found = self.engine.measure(paths, self.now_ms)
         identities = self.target.identify(paths)
@@ -265,7 +265,7 @@ class _Compaction:
         rows = hash_xor = 0
         for path in paths:
             facts = found.get(path)
-            if facts is None:  # a task without rows writes an empty file: not a run
+            if facts is None:  # an empty file of a task without rows
                 self.target.delete(path)
                 continue
             if facts.partition_min != facts.partition_max or facts.partition_min not in inputs:
@@ -284,7 +284,7 @@ class _Compaction:
             expired = self.engine.count_expired(self.selected, self.now_ms)
             for entry in entries:
                 entry.expired_removed += expired.get(entry.partition, 0)
-        if counts.by_fate["expired"] or counts.by_fate["acknowledged"]:  # of an expired session its entries go too
+        if counts.by_fate["expired"] or counts.by_fate["acknowledged"]:  # an expired session's entries are listed too
             listed = self.engine.list_expired(self.selected, self.now_ms)
             for entry in entries:
                 entry.expired_entries = merge_ranges([*entry.expired_entries, *listed.get(entry.partition, ())])
@@ -324,7 +324,7 @@ class _Compaction:
         return draft
 
     def _carry(self, draft: Manifest) -> None:
-        """Copy files that were not merged when the output lies elsewhere, so that it is whole by itself."""
+        """Copy unmerged files into a separate output, so that it is complete."""
         if self.in_place:
             return
         carried = [f for f in draft.files if not f.path.startswith(f"runs/{self.run_id}")]

@@ -1,8 +1,8 @@
-"""Which engine runs a job: ``local`` (Python and pyarrow, in this process) or ``spark``.
+"""The engine that runs a job: ``local`` (Python and pyarrow, in this process) or ``spark``.
 
-``--engine auto`` takes ``local`` for folders of this machine whose newest manifests list at most ``LOCAL_ROWS_MAX``
-rows, in whatever number of files: starting a JVM and a task per file would take longer than the work. Under
-spark-submit, for other URIs and above that bound it takes ``spark``. Both engines have the same rules and results;
+``--engine auto`` selects ``local`` for folders of this machine whose newest manifests list at most ``LOCAL_ROWS_MAX``
+rows, in any number of files: starting a JVM and a task per file would take longer than the work. Under spark-submit,
+for other URIs and above that bound it selects ``spark``. Both engines have the same rules and results;
 ``tests/jobs/test_engines.py`` compares them.
 """
 
@@ -19,7 +19,7 @@ from jobs.spark import report_stage
 __all__ = ["LEDGER_RECORD_BYTES", "LOCAL_ROWS_MAX", "JobEngine", "add_engine_option", "choose_engine"]
 
 LOCAL_ROWS_MAX = 1_000_000  # of files, and records of ledgers
-LEDGER_RECORD_BYTES = 40  # of a record in a ledger file, about; compressed ones have fewer
+LEDGER_RECORD_BYTES = 40  # approximate size of a record in a ledger file; smaller when compressed
 
 
 class JobEngine(StrEnum):
@@ -48,7 +48,7 @@ def choose_engine(wanted: JobEngine, uris: Sequence[str], ledgers: Sequence[str]
         uris: Folders with manifests.
         ledgers: Folders of ledgers.
     Raises:
-        ValueError: LOCAL was asked for and an input is not a local folder.
+        ValueError: LOCAL was requested and an input is not a local folder.
     """
     rows = local_rows([*uris, *ledgers])
     if rows is not None:

@@ -1,4 +1,4 @@
-"""Facts of one SSTable: counts, bounds, order and digests, and the manifest entry that they make.
+"""Facts of one SSTable: counts, bounds, order and digests, for a manifest entry.
 
 ``jobs/spark_facts.py`` and ``jobs/local_rows.py`` measure them.
 """
@@ -18,8 +18,8 @@ class MeasuredFacts(NamedTuple):
 
     rows: int
     bad_rows: int
-    disorder: int  # rows whose key is not above the one before
-    repeats: int  # of these, rows with the same key as the one before
+    disorder: int  # rows whose key is not above the previous one
+    repeats: int  # of these, rows with the previous row's key
     partition_min: int
     partition_max: int
     key_min_hex: str
@@ -40,7 +40,7 @@ class MeasuredFacts(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the rows, whatever their order."""
+        """Digest of the rows, independent of their order."""
         return digest_of(self.crc_sum, self.seq_xor)
 
 
@@ -58,7 +58,7 @@ def fill_entry(entry: FileEntry, found: MeasuredFacts) -> FileEntry:
 
 
 def entry_differences(entry: FileEntry, found: MeasuredFacts) -> dict[str, str]:
-    """Return the fields in which a file is not what its manifest entry says, as ``found, manifest says``."""
+    """Return the fields in which a file differs from its manifest entry, as ``found, manifest says``."""
     pairs = {
         "rows": found.rows,
         "tombstones": found.tombstones,

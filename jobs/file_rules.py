@@ -1,4 +1,4 @@
-"""Rules for each file of a manifest and between the files of a partition. Pure rules over measured facts."""
+"""Rules for each file of a manifest and between the files of a partition, as pure functions of measured facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReplicaFiles:
     """One node's files of a store."""
 
     number: int
-    name: str  # as findings call it
+    name: str  # in findings
     manifest: Manifest
     files: tuple[FileEntry, ...]
     node: str = ""  # "" after a compaction: the files come from several nodes
@@ -36,7 +36,7 @@ def _error(finding: str, entry: FileEntry, detail: str, severity: str = Severity
 def identity_findings(
     entry: FileEntry, facts: FileFacts | None, others: dict[str, FileEntry]
 ) -> Iterator[AuditFinding]:
-    """Is it the file that the manifest lists?
+    """Yield findings if a file is not the one that the manifest lists.
 
     Args:
         others: Entries of the manifest and its ancestors by sha256.
@@ -51,7 +51,7 @@ def identity_findings(
 
 
 def content_findings(entry: FileEntry, found: MeasuredFacts | None, horizon: int) -> Iterator[AuditFinding]:
-    """Is in the file what the manifest and the format say? found is None for a file that cannot be read."""
+    """Yield findings for content that differs from manifest or format; ``found`` is None for an unreadable file."""
     if found is None:
         if entry.rows:
             yield _error("unreadable_file", entry, "no row can be read")
@@ -80,9 +80,9 @@ def content_findings(entry: FileEntry, found: MeasuredFacts | None, horizon: int
 
 
 def lineage_findings(replica: ReplicaFiles, found: dict[str, MeasuredFacts]) -> Iterator[AuditFinding]:
-    """Do the generations of each partition follow one another?
+    """Yield findings if the generations of a partition do not follow one another.
 
-    A generation begins above the last operation of the one before; what does not is an old state come back.
+    A generation starts above the last operation of the previous one; otherwise an old state was restored.
     """
     by_partition: dict[int, list[FileEntry]] = defaultdict(list)
     seen: dict[str, FileEntry] = {}

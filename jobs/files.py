@@ -1,7 +1,7 @@
-"""The few file operations of a job's driver, on local disks and on whatever Hadoop's FileSystem reaches.
+"""File operations of a job's driver, on local disks and on any file system with a Hadoop connector.
 
-Only the driver touches manifests; executors read and write runs through Spark. Locally everything is synced before it
-is called done, as Spark's own writer syncs nothing. Elsewhere a closed file is durable by the file system's contract.
+Only the driver reads and writes manifests; executors read and write runs through Spark. Local files are synced here,
+because Spark's writer syncs nothing. On other file systems a closed file is durable by contract.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _HASH_BYTES = 1 << 20
-_RENAME_SCHEMES = ("file", "hdfs", "viewfs", "abfs", "abfss")  # FileContext.rename refuses an existing name there
+_RENAME_SCHEMES = ("file", "hdfs", "viewfs", "abfs", "abfss")  # FileContext.rename refuses an existing target there
 
 
 class FileFacts(NamedTuple):
@@ -57,37 +57,37 @@ class FileFacts(NamedTuple):
 
 
 class FileSystem(Protocol):
-    """One directory and what lies under it; paths are relative to it, with /."""
+    """One directory with its content; paths are relative to it, with /."""
 
     def uri(self, path: str = "") -> str:
-        """Return what Spark is given to read or write path."""
+        """Return the URI of path for Spark."""
 
     def spark_name(self, path: str) -> str:
-        """Return path as ``_metadata.file_path`` spells it."""
+        """Return path in the form of ``_metadata.file_path``."""
 
     def names(self, path: str = "") -> list[str]:
-        """Return names of files and folders in a folder, sorted; none when it does not exist."""
+        """Return names of files and folders in a folder, sorted; [] if it does not exist."""
 
     def read(self, path: str) -> bytes:
         """Return a small file."""
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
-        """Return size and sha256 of files, None for one that is missing."""
+        """Return size and sha256 of files, None for a missing one."""
 
     def size(self, path: str) -> int:
-        """Return the bytes of a file that is there."""
+        """Return the size of an existing file in bytes."""
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish atomically under the manifest's number or raise ManifestExists."""
+        """Publish atomically under the manifest's number, or raise ManifestExists."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole new file, folders included."""
+        """Write a whole new file, and create its folders."""
 
     def copy_from(self, source: FileSystem, path: str) -> None:
         """Copy one file from another directory, same relative path."""
 
     def sync(self, paths: list[str]) -> None:
-        """Make files and their names survive a power loss."""
+        """Make files and their names durable."""
 
     def modified_ms(self, path: str) -> int:
         """Return the UTC ms of the last change."""
@@ -96,32 +96,32 @@ class FileSystem(Protocol):
         """Return (path, bytes, UTC ms of the last change) of a file, or of all files under a folder, sorted."""
 
     def delete(self, path: str) -> None:
-        """Delete a file or a whole folder; missing is fine."""
+        """Delete a file or a whole folder, if it exists."""
 
 
 class OutsideStore(OSError):
-    """A name or a link leads out of the directory that a job was given."""
+    """A name or a link leads out of the job's directory."""
 
 
 class LocalFiles:
-    """A directory on this machine (or mounted everywhere under the same path)."""
+    """A directory on this machine, or mounted on all machines under the same path."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     def uri(self, path: str = "") -> str:
-        """Return where a path stands, with the root in front; without a path, the root."""
+        """Return the path below the root; without a path, the root."""
         return str(self.root / path) if path else str(self.root)
 
     def spark_name(self, path: str) -> str:
-        """Return path as ``_metadata.file_path`` spells it."""
+        """Return path in the form of ``_metadata.file_path``."""
         return "file:" + quote(str(self.root / path), safe="/!$&'()*+,;=:@~-._")
 
     def path(self, path: str) -> Path:
-        """Return the place of a file, where no folder on the way is a link to somewhere else.
+        """Return the path of a file after checking that no link leads out of the root.
 
         Raises:
-            OutsideStore: A link leads out of the directory: nothing is read, written or deleted there.
+            OutsideStore: A link leads out of the directory, where no file is read, written or deleted.
         """
         target = self.root / path
         root = self.root.resolve()
@@ -132,7 +132,7 @@ class LocalFiles:
         return target
 
     def names(self, path: str = "") -> list[str]:
-        """Return the sorted names directly in a folder, [] where there is none."""
+        """Return the sorted names in a folder, [] if it does not exist."""
         folder = self.path(path)
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
@@ -141,8 +141,8 @@ class LocalFiles:
         return self.path(path).read_bytes()
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
-        """Return size and digest of each file by its path, None for one that is missing; hashes files at a time."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib lets the interpreter go
+        """Return size and digest of each file by its path, None for a missing one; hashes files in parallel."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashlib releases the interpreter lock
             return dict(zip(paths, pool.map(self._identify, paths), strict=True))
 
     def _identify(self, path: str) -> FileFacts | None:
@@ -158,16 +158,16 @@ class LocalFiles:
         return FileFacts(size, digest.hexdigest())
 
     def size(self, path: str) -> int:
-        """Return the bytes that a file has."""
+        """Return the size of a file in bytes."""
         return (self.root / path).stat().st_size
 
     def publish(self, manifest: Manifest) -> None:
-        """Put a manifest in place, in one step, and make it last a loss of power."""
+        """Publish a manifest atomically and durably."""
         self.root.mkdir(parents=True, exist_ok=True)
         publish_manifest(self.root, manifest)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file; one that exists is an error."""
+        """Write a new file; an existing one is an error."""
         target = self.path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
@@ -177,7 +177,7 @@ class LocalFiles:
         self._sync_folders(target)
 
     def copy_from(self, source: FileSystem, path: str) -> None:
-        """Copy a file of another file system to the same path here; one that exists is an error."""
+        """Copy a file of another file system to the same path here; an existing one is an error."""
         target = self.path(path)
         if isinstance(source, LocalFiles):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ class LocalFiles:
             self.write(path, source.read(path))
 
     def sync(self, paths: list[str]) -> None:
-        """Make files and their folders last a loss of power."""
+        """Make files and their folders durable."""
         for path in paths:
             fd = os.open(self.root / path, os.O_RDONLY)
             try:
@@ -207,18 +207,18 @@ class LocalFiles:
                 break
 
     def modified_ms(self, path: str) -> int:
-        """Return when a file changed last, ms since 1970."""
+        """Return the time of a file's last change, in ms since 1970."""
         return (self.root / path).stat().st_mtime_ns // 1_000_000
 
     def tree(self, path: str) -> list[tuple[str, int, int]]:
-        """Return (path below the root, bytes, last change in ms since 1970) of each file there, sorted."""
+        """Return (path below the root, bytes, last change in ms since 1970) of each file, sorted."""
         top = self.path(path)
         files = [top] if top.is_file() else [found for found in top.rglob("*") if not found.is_dir()]
         states = [(found.relative_to(self.root).as_posix(), found.lstat()) for found in files]
         return sorted((name, state.st_size, state.st_mtime_ns // 1_000_000) for name, state in states)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all it has; nothing there is no error."""
+        """Delete a file or a folder with its content, if it exists."""
         target = self.path(path)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
@@ -227,7 +227,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """A directory of any file system that Hadoop has a connector for, through the driver's JVM."""
+    """A directory of any file system with a Hadoop connector, through the driver's JVM."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.root = root.rstrip("/")
@@ -240,16 +240,16 @@ class HadoopFiles:
         return self._jvm.org.apache.hadoop.fs.Path(self.uri(path))
 
     def uri(self, path: str = "") -> str:
-        """Return where a path stands, with the root in front; without a path, the root."""
+        """Return the URI below the root; without a path, the root."""
         return f"{self.root}/{path}" if path else self.root
 
     def spark_name(self, path: str) -> str:
-        """Return path as ``_metadata.file_path`` spells it."""
+        """Return path in the form of ``_metadata.file_path``."""
         name = str(self._fs.makeQualified(self._path(path)).toUri().toString())
         return re.sub("^file:/+", "file:/", name)
 
     def names(self, path: str = "") -> list[str]:
-        """Return the sorted names directly in a folder, [] where there is none."""
+        """Return the sorted names in a folder, [] if it does not exist."""
         folder = self._path(path)
         if not self._fs.exists(folder):
             return []
@@ -264,7 +264,7 @@ class HadoopFiles:
             stream.close()
 
     def identify(self, paths: list[str]) -> dict[str, FileFacts | None]:
-        """Hash in the executors: the driver would be the bottleneck. Files of 2 GiB and more cannot be hashed so."""
+        """Return size and digest, computed in executors. Files of 2 GiB and more are not supported."""
         from pyspark.sql import functions as F
 
         present = [path for path in paths if self._fs.exists(self._path(path))]
@@ -277,11 +277,11 @@ class HadoopFiles:
         return found
 
     def size(self, path: str) -> int:
-        """Return the bytes that a file has."""
+        """Return the size of a file in bytes."""
         return int(self._fs.getFileStatus(self._path(path)).getLen())
 
     def publish(self, manifest: Manifest) -> None:
-        """Rename without overwrite where the file system has it, else create without overwrite (object stores)."""
+        """Publish by a rename that refuses an existing target, or by such a create (object stores)."""
         name = manifest_name(manifest.manifest_no)
         data = encode_manifest(manifest)
         try:
@@ -298,7 +298,7 @@ class HadoopFiles:
                 context.rename(self._path(temporary), self._path(name), options)
             else:
                 self._create(name, data)
-        except Exception as error:  # py4j wraps the Java exception; its name is in the text
+        except Exception as error:  # py4j wraps the Java exception, with its name in the text
             if "FileAlreadyExists" in str(error) or "already exists" in str(error) or "412" in str(error):
                 raise ManifestExists(f"{name} was published by another job") from None
             raise
@@ -310,11 +310,11 @@ class HadoopFiles:
         stream.close()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a new file; one that exists is an error."""
+        """Write a new file; an existing one is an error."""
         self._create(path, data)
 
     def copy_from(self, source: FileSystem, path: str) -> None:
-        """Copy a file of another file system to the same path here; one that exists is an error."""
+        """Copy a file of another file system to the same path here; an existing one is an error."""
         origin = self._jvm.org.apache.hadoop.fs.Path(source.uri(path))
         self._jvm.org.apache.hadoop.fs.FileUtil.copy(
             origin.getFileSystem(self._configuration), origin, self._fs, self._path(path), False, False,
@@ -322,14 +322,14 @@ class HadoopFiles:
         )  # fmt: skip
 
     def sync(self, paths: list[str]) -> None:
-        """Nothing to do: these file systems make a closed file durable."""
+        """Do nothing: these file systems make a closed file durable."""
 
     def modified_ms(self, path: str) -> int:
-        """Return when a file changed last, ms since 1970."""
+        """Return the time of a file's last change, in ms since 1970."""
         return int(self._fs.getFileStatus(self._path(path)).getModificationTime())
 
     def tree(self, path: str) -> list[tuple[str, int, int]]:
-        """Return (path below the root, bytes, last change in ms since 1970) of each file there, sorted."""
+        """Return (path below the root, bytes, last change in ms since 1970) of each file, sorted."""
         if not self._fs.exists(self._path(path)):
             return []
         root = unquote(self.spark_name("").rstrip("/")) + "/"
@@ -342,12 +342,12 @@ class HadoopFiles:
         return sorted(found)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all it has; nothing there is no error."""
+        """Delete a file or a folder with its content, if it exists."""
         self._fs.delete(self._path(path), True)
 
 
 def open_directory(spark: SparkSession | None, uri: str) -> FileSystem:
-    """Return the file interface for a plain path, a file: URI, or any other URI (needs a session)."""
+    """Return the file system of a plain path, a file: URI, or any other URI (needs a session)."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         return LocalFiles(Path(unquote(parts.path) if parts.scheme else uri))
@@ -357,7 +357,7 @@ def open_directory(spark: SparkSession | None, uri: str) -> FileSystem:
 
 
 def is_local(uri: str) -> bool:
-    """Return whether a plain path or a file: URI is given."""
+    """Return whether a URI is a plain path or a file: URI."""
     return urlsplit(uri).scheme in ("", "file")
 
 
@@ -367,22 +367,22 @@ def local_path(uri: str) -> Path:
 
 
 def local_rows(uris: Sequence[str]) -> int | None:
-    """Return the rows in the newest manifests of local directories, None when it takes a session to know."""
+    """Return the rows in the newest manifests of local directories, None if one is not local."""
     rows = 0
     for uri in uris:
         if not is_local(uri):
             return None
-        with suppress(OSError, ManifestDamaged):  # the job itself reports it, without a session
+        with suppress(OSError, ManifestDamaged):  # the job reports it later, without a session
             newest = newest_with_bytes(open_directory(None, uri))
             rows += newest[0].totals["rows"] if newest else 0
     return rows
 
 
 def newest_with_bytes(files: FileSystem) -> tuple[Manifest, bytes] | None:
-    """Return the newest manifest and its bytes, None when there is none.
+    """Return the newest manifest and its bytes, None if there is none.
 
     Raises:
-        ManifestDamaged: If the newest cannot be trusted.
+        ManifestDamaged: The newest manifest is damaged.
     """
     numbers = manifest_numbers(files.names())
     if not numbers:

@@ -1,4 +1,4 @@
-"""Findings of a job: one row each, and the exit codes that tell a script."""
+"""Findings of a job, one row each, and the exit codes for scripts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class JobExitCode(IntEnum):
     CLEAN = 0
     FINDINGS = 1
     USAGE = 2
-    COULD_NOT_RUN = 4  # no Java, no input, damaged manifest, lost race
+    COULD_NOT_RUN = 4  # no Java, no input, damaged manifest, another job published first
 
 
 class Severity:
-    """How bad: an error is lost or false data, a warning is something that should not be there."""
+    """Severity of a finding: an error is lost or wrong data, a warning is unexpected data."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -31,7 +31,7 @@ FINDING_SCHEMA = "finding string, severity string, file string, partition int, k
 class AuditFinding:
     """One row of the findings table."""
 
-    finding: str  # the name, one of a fixed list: docs/jobs.md
+    finding: str  # a name of the list in docs/jobs.md
     severity: str
     file: str = ""  # relative path, or the manifest or ledger
     partition: int = -1

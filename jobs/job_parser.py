@@ -1,7 +1,6 @@
-"""The command line of a job: the words of argparse, which spark-submit has too, in the look of every other verb.
+"""The command line of a job: argparse, as under spark-submit, with the help format of the other commands.
 
-Decides how help and usage errors are printed, and the options that all Spark jobs have. What a job's own options are
-stands beside the job.
+Defines the format of help and usage errors, and the options of all Spark jobs. Each job adds its own options.
 """
 
 import argparse
@@ -14,14 +13,14 @@ from jobs.findings import JobExitCode
 __all__ = ["JobParser", "spark_options"]
 
 WIDTH = 80
-COLUMN = 28  # where the descriptions begin
+COLUMN = 28  # of the descriptions
 
 
 class JobParser(argparse.ArgumentParser):
-    """A parser whose help and errors look like those of ``stratamq ring`` or ``stratamq store``."""
+    """A parser with the help and error format of ``stratamq ring`` or ``stratamq store``."""
 
     def __init__(self, prog: str, description: str) -> None:
-        self._options: list[argparse.Action] = []  # in the order in which the help shows them
+        self._options: list[argparse.Action] = []  # in help order
         super().__init__(prog=prog, description=description, add_help=False)
         self._help = super().add_argument("-h", "--help", action="help", help="show this help message and exit")
 
@@ -52,14 +51,14 @@ class JobParser(argparse.ArgumentParser):
         return f"Usage: {self.prog} [OPTIONS]\n"
 
     def error(self, message: str) -> NoReturn:
-        """Print the fault and where help is, and end with exit code 2."""
+        """Print the error and a hint to the help, and exit with code 2."""
         message = message[:1].upper() + message[1:]
         print(f"{self.format_usage()}Try '{self.prog} -h' for help.\n\nError: {message}", file=sys.stderr)
         raise SystemExit(int(JobExitCode.USAGE))
 
 
 def spark_options(words: argparse.ArgumentParser) -> None:
-    """Add the options that every job on Spark has."""
+    """Add the options of every Spark job."""
     words.add_argument("--spark-logs", action="store_true", help="show Spark's own log lines")
 
 

@@ -1,4 +1,4 @@
-"""The rows of an audit in this process, one partition of one replica at a time.
+"""The local engine of an audit: rows are checked in this process, one partition of one replica at a time.
 
 The rules are those of ``jobs/store_rules.py``, ``jobs/replica_rules.py`` and ``jobs/report_tables.py``;
 ``tests/jobs/test_engines.py`` compares both engines.
@@ -42,7 +42,7 @@ Example = tuple[int, str, int, str]
 
 @dataclass(slots=True)
 class _Found:
-    """Violations of one rule: all counted, the first ones kept."""
+    """Violations of one rule: the number of all, and the first ones."""
 
     total: int = 0
     examples: list[Example] = field(default_factory=list)
@@ -58,7 +58,7 @@ class _Found:
 
 @dataclass(slots=True)
 class _Partition:
-    """Live rows of one partition of one replica, and which queue entries its session rows call finished."""
+    """Live rows of one partition of one replica, and the entries that its session rows mark as finished."""
 
     live: list[Row]
     conflicts: list[Row]
@@ -76,7 +76,7 @@ class _Partition:
 
 
 class LocalAudit:
-    """Reads each file twice: to measure it, and for the rules of its partition."""
+    """Reads each file twice: to measure it, and to check its partition."""
 
     def __init__(self) -> None:
         self._stores: Mapping[str, FileSystem] = {}
@@ -98,7 +98,7 @@ class LocalAudit:
         return Path(self._stores[present.uri].uri(present.entry.path))
 
     def measure(self, present: Sequence[PresentRows]) -> dict[tuple[int, str], MeasuredFacts]:
-        """Return the facts of files by replica and path; none of a file without a readable row."""
+        """Return the facts of files by replica and path, without files that have no readable row."""
         found: dict[tuple[int, str], MeasuredFacts] = {}
         for each in present:
             self._files[each.replica, each.entry.partition].append(each)
@@ -114,13 +114,13 @@ class LocalAudit:
         return found
 
     def read(self, *, skip_bad: bool) -> None:
-        """Set which rows count; they are read by ``check``."""
+        """Set whether rows with a wrong crc are skipped; ``check`` reads the rows."""
         self._skip_bad = skip_bad
 
     def check(
         self, replica: ReplicaFiles
     ) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
-        """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
+        """Return violations by rule, and by partition the sessions with missing entries and their number."""
         found: dict[str, _Found] = defaultdict(_Found)
         gaps: dict[int, list[tuple[int, str, int, str, int]]] = {}
         numbers = {number for node, number in (*self._files, *self._misfiled) if node == replica.number}
@@ -143,7 +143,7 @@ class LocalAudit:
         return {name: violations.result() for name, violations in found.items()}, gaps
 
     def _read_partition(self, replica: int, number: int) -> _Partition:
-        """Read the newest versions of a partition. Values are replaced by their hash: rules use nothing else."""
+        """Read the newest versions of a partition. Values are replaced by their hash, which suffices for the rules."""
         rows: list[Row] = []
         for present in self._files.get((replica, number), ()):
             for row in read_rows(self._path(present), damaged=present.changed):
@@ -171,11 +171,11 @@ class LocalAudit:
         return _Partition(live, conflicts, sessions)
 
     def conflicts(self) -> Violations:
-        """Return rows with the key and seq of another and other content, of the replicas checked so far."""
+        """Return rows with another row's key and seq but different content, of the replicas checked so far."""
         return self._conflicts.result()
 
     def compare(self, groups: Sequence[tuple[int, int, int, int]]) -> Violations:
-        """Return keys on which copies differ; groups are (replica, partition, op_index, members)."""
+        """Return keys that differ between copies; groups are (replica, partition, op_index, members)."""
         members: dict[tuple[int, int], list[int]] = defaultdict(list)
         for replica, partition, op_index, _ in groups:
             members[partition, op_index].append(replica)
@@ -227,7 +227,7 @@ class LocalAudit:
         )
 
     def close(self) -> None:
-        """Release what was read."""
+        """Release the rows."""
         self._values.clear()
         self._stored.clear()
         self._tables.clear()
@@ -293,7 +293,7 @@ def _check_queues(partition: _Partition, found: dict[str, _Found]) -> None:
 
 
 def _session_seq_gaps(partition: _Partition) -> Iterator[tuple[int, str, int, str, int]]:
-    """Yield sessions in whose queue entries are missing: neither there nor finished."""
+    """Yield sessions with missing queue entries, neither stored nor finished."""
     queues: dict[int, set[int]] = defaultdict(set)
     for row in partition.of(RowKind.QUEUED):
         if not partition.is_finished(row) and row[_SESSION_SEQ] is not None:
@@ -311,7 +311,7 @@ def _session_seq_gaps(partition: _Partition) -> Iterator[tuple[int, str, int, st
 
 
 def _stored_entries(number: int, partition: _Partition) -> StoredEntries:
-    """Return what the proof needs of a partition."""
+    """Return the entries of a partition for the proof."""
     stored = StoredEntries()
     for row in partition.of(RowKind.QUEUED):
         if not partition.is_finished(row):

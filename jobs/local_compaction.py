@@ -1,4 +1,4 @@
-"""The merge of a compaction in this process: one partition at a time, by sorting its rows.
+"""The local engine of a compaction: it sorts and merges one partition at a time, in this process.
 
 The rules are those of ``jobs/merge.py``; ``tests/jobs/test_engines.py`` compares both.
 """
@@ -34,7 +34,7 @@ _SESSION_ID, _SESSION_SEQ, _PACKET_IDENTIFIER, _ACKED_UP_TO, _ACKED_GAPS = (
 
 @dataclass(slots=True)
 class _Session:
-    """A session as far as its rows decide which entries are finished."""
+    """Facts of a session that decide which of its entries are finished."""
 
     has_will: bool = False
     expiry_ms: int = 0
@@ -53,7 +53,7 @@ class LocalMerge:
         self._source, self._target = source, target
 
     def start(self, rows: int, partitions: int) -> None:
-        """Do nothing: a partition is read when it is merged."""
+        """Do nothing: ``merge`` reads each partition."""
 
     def merge(
         self, selected: Sequence[SelectedPartitions], now_ms: int, folder: str, *, remove_by_session: bool
@@ -100,7 +100,7 @@ class LocalMerge:
             run.write(rows)
 
     def write_damaged(self, files: Sequence[FileEntry], folder: str) -> list[DamagedRow]:
-        """Copy bad and misfiled rows with the name of their file into a folder of the target; return them."""
+        """Copy bad and misfiled rows with their file's name into a folder of the target; return them."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -127,7 +127,7 @@ class LocalMerge:
         return damaged
 
     def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, MeasuredFacts]:
-        """Return the facts of files of the target by path; none of a file without rows."""
+        """Return the facts of the target's files by path, without files that have no rows."""
         found = {path: measure_rows(read_rows(self._target.path(path)), now_ms) for path in paths}
         return {path: facts for path, facts in found.items() if facts is not None}
 
@@ -144,7 +144,7 @@ class LocalMerge:
     def list_expired(
         self, selected: Sequence[SelectedPartitions], now_ms: int
     ) -> dict[int, list[tuple[int, int, int]]]:
-        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        """Return expired entries, and those of expired sessions, as ranges: session, first and last session_seq."""
         found: dict[int, list[tuple[int, int, int]]] = {}
         for chosen in selected:
             if not chosen.complete:
@@ -166,7 +166,7 @@ class LocalMerge:
 
 
 def _finished_sessions(rows: list[Row], now_ms: int) -> dict[int, _Session]:
-    """Return the sessions that let rows go, from the newest live SESSION and WILL rows.
+    """Return the sessions with removable rows, from the newest live SESSION and WILL rows.
 
     Args:
         rows: Sorted by key, newest version first.
@@ -193,7 +193,7 @@ def _finished_sessions(rows: list[Row], now_ms: int) -> dict[int, _Session]:
 
 
 def _has_expired(session: _Session, now_ms: int) -> bool:
-    """Return whether a session expired. One with a will stays whole: its primary publishes the will."""
+    """Return whether a session expired. One with a will is kept: its primary publishes the will."""
     return 0 < session.expiry_ms <= now_ms and not session.has_will
 
 

@@ -1,4 +1,4 @@
-"""The proof from ack ledgers in this process; the rules are those of ``jobs/proof.py``."""
+"""The proof from ack ledgers in this process, with the rules of ``jobs/proof.py``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Operation(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """One line of a ledger file; the fields are those of ``wire/sstable/ledger.py``."""
+    """One line of a ledger file, with the fields of ``wire/sstable/ledger.py``."""
 
     e: str
     t: int | None = None
@@ -50,7 +50,7 @@ class _Line(msgspec.Struct):
 
 
 class LedgerLine(NamedTuple):
-    """One record; ``event`` is "" for a line that is no record."""
+    """One record; ``event`` is "" for an invalid line."""
 
     folder: str
     event: str
@@ -69,7 +69,7 @@ class LedgerLine(NamedTuple):
 
 
 class AccountedDebt(NamedTuple):
-    """An acknowledged message and a session, and what became of it."""
+    """An acknowledged message and a session, with the state of the debt."""
 
     partition: int
     origin: str
@@ -81,7 +81,7 @@ class AccountedDebt(NamedTuple):
 
 @dataclass(slots=True)
 class StoredEntries:
-    """Queue entries of an export, and those that its session rows call finished."""
+    """Queue entries of an export, and those that its session rows mark as finished."""
 
     queued: set[tuple[int, int, int]] = field(default_factory=set)  # partition, session, session_seq
     acked_up_to: dict[tuple[int, int], int] = field(default_factory=dict)  # partition, session
@@ -89,7 +89,7 @@ class StoredEntries:
     removed: RemovedEntries = field(default_factory=RemovedEntries)  # by compactions, as expired
 
     def is_finished(self, partition: int, session: int, seq: int) -> bool:
-        """Return whether the session row calls an entry finished."""
+        """Return whether the session row marks an entry as finished."""
         key = (partition, session)
         return key in self.acked_up_to and (seq <= self.acked_up_to[key] or seq in self.acked_gaps[key])
 
@@ -157,7 +157,7 @@ def _of_operation(folder: str, line: _Line, operation: _Operation) -> Iterator[L
 
 
 def _committed(lines: list[LedgerLine]) -> list[LedgerLine]:
-    """Leave out operations that were recorded and never committed: above the begin of a later partition_epoch."""
+    """Omit recorded operations that were never committed: above the start of a later partition_epoch."""
     began: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for line in lines:
         if line.event == "began" and line.epoch is not None and line.op_index is not None:
@@ -203,7 +203,7 @@ def account(lines: Iterable[LedgerLine], store: StoredEntries, exported: Mapping
 
     Args:
         lines: read_ledgers of edges and partitions.
-        exported: op_index that the store holds of each partition.
+        exported: Partition -> op_index of the store.
     """
     by_event: dict[str, list[LedgerLine]] = defaultdict(list)
     for line in lines:
@@ -249,8 +249,8 @@ def _owed(
 ) -> Iterator[tuple[int, str, int, int]]:
     """Yield all debts: partition, origin, session, QoS.
 
-    A partition that recorded nothing of a message is a debt to the unknown session -1. What a partition took for a
-    shared group is a debt, acknowledged or not.
+    A partition without a record of a message has a debt to the unknown session -1. A message that a partition queued
+    for a shared group is a debt, acknowledged or not.
     """
     debts = {(partition, origin, session) for partition, origin, session, _ in entries}
     for line in by_event["dropped"]:
@@ -287,7 +287,7 @@ def _first(lines: list[LedgerLine]) -> dict[tuple[int, int | None, int | None], 
 def _subscribed_then(
     by_event: Mapping[str, list[LedgerLine]], acked: Mapping[str, _Acked]
 ) -> set[tuple[int, str, int]]:
-    """Return debts from subscriptions to the very topic, whatever the partition recorded: the independent half."""
+    """Return debts from subscriptions to the exact topic, independent of the partition's record."""
     until = _first(by_event["unsubscribed"])
     ended: dict[tuple[int, int | None], int] = {}
     for line in by_event["ended"]:
@@ -319,7 +319,7 @@ def _outcomes(
             if line.seq is not None:
                 by_node[line.folder, line.p, line.session, line.seq] += 1
         finished[event] = {}
-        for (_, partition, session, seq), count in by_node.items():  # replicas record the same
+        for (_, partition, session, seq), count in by_node.items():  # replicas make equal records
             key = (partition, session, seq)
             finished[event][key] = max(finished[event].get(key, 0), count)
     outcomes: dict[tuple[int, str, int], _Outcome] = {}

@@ -26,7 +26,7 @@ def read_rows(path: Path, *, damaged: bool = False) -> Iterator[Row]:
     """Yield the rows of a file in their order.
 
     Args:
-        damaged: End silently where a changed file cannot be read further.
+        damaged: End without an error where a changed file becomes unreadable.
     Raises:
         OSError: The file cannot be read (pyarrow's own errors are converted).
     """
@@ -47,7 +47,7 @@ def read_rows(path: Path, *, damaged: bool = False) -> Iterator[Row]:
 
 
 def crc_matches(row: Row) -> bool:
-    """Return whether the row's crc is that of its key, value and seq."""
+    """Return whether the row's crc matches its key, value and seq."""
     crc = zlib.crc32(row[_KEY])
     if row[_VALUE]:
         crc = zlib.crc32(row[_VALUE], crc)
@@ -55,7 +55,7 @@ def crc_matches(row: Row) -> bool:
 
 
 def row_hash(row: Row) -> int:
-    """Return a hash over every column; the xor over rows is a digest within this process."""
+    """Return a hash over all columns; the xor over rows is a digest within this process."""
     return hash(tuple(tuple(value) if isinstance(value, list) else value for value in row))
 
 
@@ -63,8 +63,8 @@ def measure_rows(rows: Iterator[Row], expired_at_ms: int, *, keep: list[Row] | N
     """Return the facts of one file's rows, None for no rows.
 
     Args:
-        expired_at_ms: UTC ms that decides which rows had expired.
-        keep: Takes the rows too.
+        expired_at_ms: UTC ms at which rows count as expired.
+        keep: List that receives the rows too.
     """
     found: dict[str, Any] = dict.fromkeys(MeasuredFacts._fields, 0)
     kinds: dict[int, int] = {}

@@ -1,9 +1,9 @@
 """The merge of a compaction as DataFrame functions: one shuffle, one sort, a fate for every row.
 
-    rows -> by partition, key and version -> rank -> fate -> the kept ones, already in order
+    rows -> by partition, key and version -> rank -> fate -> kept rows, already in order
 
-Every row is given exactly one fate and all fates are counted in the same pass that writes, so that rows in equals rows
-out plus rows removed, or nothing is published.
+Every row gets exactly one fate, and the writing pass counts them all. Unless rows in equal rows out plus removed rows,
+the result is not published.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["finished_sessions", "merge_rows", "one_partition_each", "with_fate", "with_rank"]
 
-# A message that was handed out under a packet identifier is no longer subject to expiry (MQTT 5.0 section 3.3.2.3.3),
-# wills and connected sessions are the primary's to end, and a body goes when its references do.
+# A message that was sent under a packet identifier no longer expires (MQTT 5.0 section 3.3.2.3.3). The primary ends
+# wills and connected sessions. A body is removed with its last reference.
 _QUEUED, _RETAINED = F.lit(int(RowKind.QUEUED)), F.lit(int(RowKind.RETAINED))
 
 
 def one_partition_each(rows: DataFrame, partitions: Sequence[int], total: int) -> DataFrame:
-    """Shuffle so that task i has all rows of partition i of the list, and no other, sorted newest version first.
+    """Shuffle so that task i has all rows of partition i of the list, sorted newest version first.
 
-    ``repartition`` by hash would put two partitions into one task, hence one file.
+    ``repartition`` by hash could put two partitions into one task, and so into one file.
     """
     if list(partitions) == list(range(total)):
         slot: Column = F.col("partition")
@@ -47,16 +47,16 @@ def one_partition_each(rows: DataFrame, partitions: Sequence[int], total: int) -
 
 
 def with_rank(rows: DataFrame) -> DataFrame:
-    """Add rank: 1 for the newest version of a key. Same distribution and order as above, so no second shuffle."""
+    """Add rank: 1 for the newest version of a key. The distribution and order need no second shuffle."""
     versions = Window.partitionBy("slot", "key").orderBy(F.desc("seq"), F.desc("epoch"), F.desc("crc"))
     return rows.withColumn("rank", F.row_number().over(versions))
 
 
 def finished_sessions(rows: DataFrame, now_ms: int) -> DataFrame:
-    """Return the sessions that let rows go: partition, session_id, session_expired, acked_up_to, acked_gaps.
+    """Return the sessions with removable rows: partition, session_id, session_expired, acked_up_to, acked_gaps.
 
-    From the newest live SESSION rows of complete merges only. An expired session with a will stays whole: firing the
-    will is the primary's duty.
+    From the newest live SESSION rows of complete merges only. An expired session with a will is kept: its primary
+    publishes the will.
     """
     few = rows.where(F.col("kind").isin(int(RowKind.SESSION), int(RowKind.WILL)) & crc_matches())
     versions = Window.partitionBy("partition", "key").orderBy(F.desc("seq"), F.desc("epoch"), F.desc("crc"))
@@ -77,8 +77,8 @@ def with_fate(ranked: DataFrame, complete: Sequence[int], now_ms: int, sessions:
     """Add fate, a position in FATES.
 
     Args:
-        complete: Partitions all of whose files are inputs; elsewhere only superseded versions go.
-        sessions: Result of finished_sessions, small enough to broadcast; None skips the removal by session.
+        complete: Partitions with all files as inputs; in others only superseded versions are removed.
+        sessions: Result of finished_sessions, small enough to broadcast; None disables the removal by session.
     """
     expired = F.col("expiry_ms").between(1, now_ms) & (
         (F.col("kind") == _RETAINED) | ((F.col("kind") == _QUEUED) & F.col("packet_identifier").isNull())
@@ -104,7 +104,7 @@ def with_fate(ranked: DataFrame, complete: Sequence[int], now_ms: int, sessions:
 
 
 def merge_rows(fated: DataFrame) -> tuple[DataFrame, Observation]:
-    """Return the kept rows in SSTable columns, and what will have been counted once they are written."""
+    """Return the kept rows in SSTable columns, and the observation of counts, complete after the write."""
     observation = Observation()
     fates = [F.count_if(F.col("fate") == number).alias(f"fate_{name}") for number, name in enumerate(FATES)]
     counted = fated.observe(
@@ -121,7 +121,7 @@ def merge_rows(fated: DataFrame) -> tuple[DataFrame, Observation]:
 
 
 def counts_of(observed: dict[str, Any]) -> MergeCounts:
-    """Return an observation's numbers."""
+    """Return an observation's counts."""
     by_fate = {name: int(observed[f"fate_{name}"]) for name in FATES}
     rest = {name: int(value) for name, value in observed.items() if not name.startswith("fate_")}
     return MergeCounts(by_fate=by_fate, **rest)

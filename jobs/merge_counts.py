@@ -1,6 +1,6 @@
-"""The fate of each row of a compaction: exactly one, and all of them are counted.
+"""The fate of each row in a compaction: exactly one, and all are counted.
 
-Rows in equal rows out plus rows removed, or nothing is published.
+Unless rows in equal rows out plus removed rows, the result is not published.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 __all__ = ["ACKNOWLEDGED", "EXPIRED", "FATES", "KEPT", "SUPERSEDED", "TOMBSTONE", "MergeCounts"]
 
-FATES = ("kept", "superseded", "tombstone", "expired", "acknowledged")  # position = number in the fate column
+FATES = ("kept", "superseded", "tombstone", "expired", "acknowledged")  # index = number in the fate column
 KEPT, SUPERSEDED, TOMBSTONE, EXPIRED, ACKNOWLEDGED = range(5)
 
 
 @dataclass(slots=True)
 class MergeCounts:
-    """Counts of the merge, observed while it wrote."""
+    """Counts of the merge, observed during the write."""
 
     rows_in: int = 0
-    crc_in: int = 0  # sum of crc, comparable with the digests of the input files
+    crc_in: int = 0  # sum of crc, comparable with the input files' digests
     partition_sum: int = 0  # sum of the partition column, likewise: a misfiled row changes it
     partition_squares: int = 0
     bad: int = 0

@@ -1,4 +1,4 @@
-"""The interface between a compaction and its engine: the work on rows."""
+"""The interface between a compaction and its engine, which processes the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DamagedRow", "MergeEngine"]
 
 
 class DamagedRow(NamedTuple):
-    """A row whose crc does not match, or of another partition than its file."""
+    """A row with a wrong crc, or of another partition than its file."""
 
     path: str
     file_partition: int
@@ -25,10 +25,10 @@ class DamagedRow(NamedTuple):
 
 
 class MergeEngine(Protocol):
-    """The work on rows: ``jobs/spark_compaction.py`` and ``jobs/local_compaction.py``."""
+    """Row processing: ``jobs/spark_compaction.py`` and ``jobs/local_compaction.py``."""
 
     def start(self, rows: int, partitions: int) -> None:
-        """Prepare for an input of this size, from a ring with so many partitions."""
+        """Prepare for an input of this size and a ring with this number of partitions."""
 
     def merge(
         self, selected: Sequence[SelectedPartitions], now_ms: int, folder: str, *, remove_by_session: bool
@@ -36,10 +36,10 @@ class MergeEngine(Protocol):
         """Write one run for each partition into a folder of the target; return the counts of the rows."""
 
     def write_damaged(self, files: Sequence[FileEntry], folder: str) -> list[DamagedRow]:
-        """Copy bad and misfiled rows with the name of their file into a folder of the target; return them."""
+        """Copy bad and misfiled rows with their file's name into a folder of the target; return them."""
 
     def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, MeasuredFacts]:
-        """Return the facts of files of the target by path; none of a file without rows."""
+        """Return the facts of the target's files by path, without files that have no rows."""
 
     def count_expired(self, selected: Sequence[SelectedPartitions], now_ms: int) -> dict[int, int]:
         """Return the number of expired queue entries of each complete partition."""
@@ -47,4 +47,4 @@ class MergeEngine(Protocol):
     def list_expired(
         self, selected: Sequence[SelectedPartitions], now_ms: int
     ) -> dict[int, list[tuple[int, int, int]]]:
-        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        """Return expired entries, and those of expired sessions, as ranges: session, first and last session_seq."""

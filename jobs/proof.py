@@ -1,11 +1,11 @@
-"""The proof from ack ledgers: each acknowledged message is accounted for once per durable session subscribed then.
+"""The proof from ack ledgers: an account of each acknowledged message for each durable session subscribed at the time.
 
-A *debt* is an acknowledged message and a session that was subscribed when it was received: the session matched in the
-partition, or its subscription to that very topic was acknowledged before. Every debt has one state: DELIVERED, EXPIRED
-and DROPPED as the primaries recorded it or the session row shows, QUEUED when the entry is in the store (or is newer
-than the export), else LOST. DUPLICATED counts debts of QoS 2 that were met twice. A partition that an edge named and
-that recorded nothing of the message is a debt to an unknown session, LOST. What a partition took for a shared group is
-a debt to the member it chose; what is not proven stands in ``NOT_PROVEN``, and every report says it.
+A *debt* is an acknowledged message and a session that was subscribed at its receipt: the partition matched the session,
+or its subscription to that exact topic was acknowledged before. Every debt has one state. DELIVERED, EXPIRED and
+DROPPED come from the primaries' records or the session row. QUEUED is an entry in the store, or newer than the export.
+Otherwise it is LOST. DUPLICATED counts debts of QoS 2 that were met twice. If a partition that an edge named has no
+record of the message, it is a debt to an unknown session, LOST. A message queued for a shared group is a debt to the
+chosen member. ``NOT_PROVEN`` lists the limits, and every report includes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LEDGER_SCHEMA = T.StructType(
         *RECORD_SCHEMA,
         T.StructField("b", T.ArrayType(_OPERATION)),  # of a line of operations
         T.StructField("k", _ROWS),  # of a line of acknowledgements
-        T.StructField("broken", _TEXT),  # a line that is no record
+        T.StructField("broken", _TEXT),  # an invalid line
     ]
 )
 _ENTRY = ["p", "s", "n"]  # one entry of one session's queue
@@ -67,13 +67,13 @@ _DEBT = ["p", "o", "s"]
 
 
 def read_ledgers(spark: SparkSession, uris: Sequence[str]) -> DataFrame:
-    """Return the records of ledger files, with the folder (one per node) they came from."""
+    """Return the records of ledger files, with their folder (one per node)."""
     lines = spark.read.schema(LEDGER_SCHEMA).option("columnNameOfCorruptRecord", "broken").json(list(uris))
     return committed(records_of(lines))
 
 
 def records_of(records: DataFrame) -> DataFrame:
-    """Return the records of lines, of files or of a stream of them; some may never have been committed."""
+    """Return the records of lines, from files or a stream; some may be uncommitted."""
     folder = F.regexp_extract(F.col("_metadata.file_path"), "^(.*)/[^/]*$", 1)
     single = _record(**{name: F.col(name) for name in RECORD_SCHEMA.names})
     each = (
@@ -86,7 +86,7 @@ def records_of(records: DataFrame) -> DataFrame:
 
 
 def _record(**fields: Column) -> Column:
-    """A record with these fields, the others null."""
+    """Return a record with these fields, the others null."""
     null = F.lit(None)
     return F.struct(
         *[fields.get(field.name, null).cast(field.dataType).alias(field.name) for field in RECORD_SCHEMA.fields]
@@ -94,20 +94,20 @@ def _record(**fields: Column) -> Column:
 
 
 def _origin(row: Column, mark: Column) -> Column:
-    """The text of the origin that a row begins with: kind and two unsigned numbers."""
+    """Return the text of a row's origin: kind and two unsigned numbers."""
     numbers = [F.lower(F.conv(row[at], 10, 16)) for at in (1, 2)]
     return F.concat(row[0], F.lit(":"), numbers[0], F.lit(":"), numbers[1], mark)
 
 
 def _acknowledged(row: Column) -> Column:
-    """A row of an edge as its record; the line names the edge."""
+    """Return an edge's row as a record; the line names the edge."""
     mark = F.when(row[0] == "0", F.concat(F.lit("@"), "o")).otherwise("")
     ps = F.slice(row, 7, F.greatest(F.size(row) - 6, F.lit(0)))
     return _record(e=F.lit("acked"), o=_origin(row, mark), q=row[3], t=row[4], h=row[5], ps=ps)
 
 
 def _of_operation(operation: Column) -> Column:
-    """Return messages that an operation took and that it finished, as records."""
+    """Return the queued and the finished messages of an operation, as records."""
     of = {"t": F.col("t"), "p": operation["p"], "op": operation["op"], "pe": operation["pe"]}
     taken = F.transform(operation["m"], lambda row: _queued(row, of))
     finished = F.flatten(F.transform(operation["d"], lambda run: _delivered(run, of)))
@@ -123,12 +123,12 @@ def _queued(row: Column, of: dict[str, Column]) -> Column:
 
 
 def _delivered(run: Column, of: dict[str, Column]) -> Column:
-    """One record per entry from the first to the last."""
+    """Return one record per entry from the first to the last."""
     return F.transform(F.sequence(run[1], run[2]), lambda n: _record(e=F.lit("delivered"), s=run[0], n=n, **of))
 
 
 def committed(records: DataFrame) -> DataFrame:
-    """Leave out operations that were recorded and never committed: behind where a later partition_epoch began."""
+    """Omit recorded operations that were never committed: above the start of a later partition_epoch."""
     began = _event(records, "began").select(
         F.col("p").alias("of"), F.col("pe").alias("later"), F.col("op").alias("end")
     )
@@ -150,14 +150,14 @@ def _event(records: DataFrame, *names: str) -> DataFrame:
 
 
 def _entries(records: DataFrame) -> DataFrame:
-    """Queue entries by message: p, o, s, n, op. Replicas record the same; the union has each once."""
+    """Return queue entries by message: p, o, s, n, op; equal records of replicas count once."""
     queued = _event(records, "queued").select("p", "o", "op", F.explode("d").alias("pair"))
     pairs = queued.select("p", "o", "op", F.col("pair")[0].alias("s"), F.col("pair")[1].alias("n"))
     return pairs.groupBy("p", "o", "s", "n").agg(F.max("op").alias("op"))
 
 
 def _acked(records: DataFrame) -> DataFrame:
-    """Acknowledged messages: o, q, h, t of the first acknowledgement, ps."""
+    """Return acknowledged messages: o, q, h, t of the first acknowledgement, ps."""
     by_origin = _event(records, "acked").groupBy("o")
     return by_origin.agg(
         F.max(F.coalesce("q", F.lit(0))).alias("q"),
@@ -168,7 +168,7 @@ def _acked(records: DataFrame) -> DataFrame:
 
 
 def _subscribed_then(records: DataFrame, acked: DataFrame) -> DataFrame:
-    """Debts from subscriptions to the very topic, whatever the partition recorded: the independent half."""
+    """Return debts from subscriptions to the exact topic, independent of the partition's record."""
     begun = _event(records, "subscribed").groupBy("p", "s", "h").agg(F.min("t").alias("since"))
     over = _event(records, "unsubscribed").groupBy("p", "s", "h").agg(F.min("t").alias("until"))
     ended = _event(records, "ended").groupBy("p", "s").agg(F.min("t").alias("ended"))
@@ -181,7 +181,7 @@ def _subscribed_then(records: DataFrame, acked: DataFrame) -> DataFrame:
 
 
 def _owed(records: DataFrame, acked: DataFrame, entries: DataFrame) -> DataFrame:
-    """All debts: p, o, s, q. A partition that recorded nothing of the message owes to the unknown session -1."""
+    """Return all debts: p, o, s, q. Without a partition's record, the debt is to the unknown session -1."""
     named = acked.select("o", F.explode("ps").alias("p"))
     arrived = _event(records, "queued", "dropped").where("o IS NOT NULL").select("p", "o").distinct()
     silent = named.join(arrived, on=["p", "o"], how="left_anti").select("p", "o", F.lit(-1).cast("bigint").alias("s"))
@@ -193,7 +193,7 @@ def _owed(records: DataFrame, acked: DataFrame, entries: DataFrame) -> DataFrame
 
 
 def _picked(records: DataFrame) -> DataFrame:
-    """Debts to members of shared groups: what a partition took is owed, acknowledged or not."""
+    """Return debts to members of shared groups: queued messages, acknowledged or not."""
     taken = _event(records, "queued").where(F.col("o").contains(PICKED_MARK))
     pairs = taken.select("p", "o", "q", F.explode("d").alias("pair"))
     return pairs.groupBy("p", "o", F.col("pair")[0].alias("s")).agg(F.max("q").alias("q")).select("o", "p", "s", "q")
@@ -202,7 +202,7 @@ def _picked(records: DataFrame) -> DataFrame:
 def _outcomes(
     records: DataFrame, entries: DataFrame, store: DataFrame | None, op_index: DataFrame, removed: DataFrame | None
 ) -> DataFrame:
-    """Return the outcome of each entry: its flags, then one row per debt with the flags of all its entries."""
+    """Return one row per debt, with the combined flags of its entries."""
     finished = _event(records, "delivered", "expired", "dropped").where("n IS NOT NULL")
     by_node = finished.groupBy("folder", *_ENTRY).agg(
         *[F.count_if(F.col("e") == name).alias(name) for name in ("delivered", "expired", "dropped")]
@@ -229,7 +229,7 @@ def _outcomes(
     newer = F.coalesce(F.col("op") > F.col("exported"), F.lit(False))
     by_compaction = F.lit(False) if removed is None else F.col("first").isNotNull()
     return state.groupBy(*_DEBT).agg(
-        F.count_distinct("op").alias("entries"),  # copies for overlapping subscriptions are of one operation
+        F.count_distinct("op").alias("entries"),  # overlapping subscriptions get copies by one operation
         F.max(F.coalesce("delivered", F.lit(0))).alias("delivered"),
         F.max(F.coalesce("expired", F.lit(0))).alias("expired"),
         F.max(F.coalesce("dropped", F.lit(0))).alias("dropped"),
@@ -262,10 +262,10 @@ def account(
 
     Args:
         records: read_ledgers of edges and partitions.
-        store: live_rows of one replica at op_index; None takes the ledger's word for what is queued.
-        op_index: p int, exported bigint: what the store holds of each partition.
-        removed: p int, s bigint, first bigint, last bigint: entries that compactions removed as expired, no two
-            of which overlap.
+        store: live_rows of one replica at op_index; None takes queued entries from the ledger.
+        op_index: p int, exported bigint: op_index of the store for each partition.
+        removed: p int, s bigint, first bigint, last bigint: expired entries that compactions removed, without
+            overlaps.
     """
     acked = _acked(records)
     entries = _entries(records)

@@ -1,4 +1,4 @@
-"""The totals of the proof from ack ledgers, and what it does not prove."""
+"""The totals of the proof from ack ledgers, and its limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_PROVEN = (
     "who was subscribed, independently of the partition's own match, for filters with wildcards",
     "QoS 0",
 )
-CLOCK_MARGIN_MS = 2_000  # node clocks differ: a subscription counts only when it is this much older than the message
+CLOCK_MARGIN_MS = 2_000  # node clocks differ: a subscription counts only if it is older than the message by this
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Proof:
     dropped: int
     lost: int
     duplicated: int
-    shared: int = 0  # of acked: taken for shared groups
+    shared: int = 0  # part of acked: queued for shared groups
 
     def as_row(self) -> dict[str, int]:
         """Return the columns by their names."""

@@ -1,11 +1,11 @@
-"""Remove what no manifest in use names: old manifests, the files that only they list, folders of jobs that died.
+"""Remove files that no manifest in use lists: old manifests, the files of these only, folders of aborted jobs.
 
     stratamq jobs prune --input DIR [--keep 3] [--grace-hours 24] [--dry-run]
 
-A manifest is *in use* when it is among the newest ``--keep``, or was the newest at any time within ``--grace-hours``: a
-job began from the newest one, so nothing that a job of at most that age reads or carries is touched. What a job writes
-is in no manifest before its end; files changed within the grace are left alone for that reason. Only manifests, what
-they list, and what lies under ``runs/`` and ``quarantine/`` is ever removed. Source: docs/jobs.md, "Retention".
+A manifest is *in use* if it is among the newest ``--keep``, or was the newest at any time within ``--grace-hours``. A
+job starts from the newest manifest, so files of jobs up to that age stay. A running job's output is in no manifest yet,
+so files changed within the grace period stay too. Only manifests, their files, and files under ``runs/`` and
+``quarantine/`` are removed. Source: docs/jobs.md, "Retention".
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from wire.sstable.manifest import FOLDERS, Manifest, ManifestDamaged, decode_man
 
 __all__ = ["PrunePlan", "main", "plan", "prune"]
 
-KEEP = 3  # manifests: the newest, and two to compare it with or to go back to
-GRACE_HOURS = 24.0  # the longest that a job may run; shorter frees space sooner
+KEEP = 3  # manifests: the newest, and two for comparison or rollback
+GRACE_HOURS = 24.0  # longest duration of a job; a shorter one frees space sooner
 HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True)
 class PrunePlan:
-    """Files that may go."""
+    """Files to remove."""
 
     manifests: list[int] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)  # path -> bytes
-    folders: list[str] = field(default_factory=list)  # with all that is in them, files of this plan
+    folders: list[str] = field(default_factory=list)  # removed whole; their files are part of this plan
     kept: list[int] = field(default_factory=list)  # manifests in use
 
     @property
@@ -45,15 +45,15 @@ class PrunePlan:
 
 
 def plan(store: FileSystem, now_ms: int, keep: int = KEEP, grace_ms: int = int(GRACE_HOURS * HOUR_MS)) -> PrunePlan:
-    """Return what may go from a directory.
+    """Return the files to remove from a directory.
 
     Args:
         now_ms: UTC ms, by the clock that stamps the directory's files.
-        keep: Newest manifests that stay, 1 or more.
-        grace_ms: No job runs longer.
+        keep: Number of newest manifests to keep, 1 or more.
+        grace_ms: Longest duration of a job.
     Raises:
-        FileNotFoundError: Without a manifest.
-        ManifestDamaged: A manifest in use cannot be read: what it lists is not known.
+        FileNotFoundError: The directory has no manifest.
+        ManifestDamaged: A manifest in use is damaged, so its files are unknown.
     """
     numbers = manifest_numbers(store.names())
     if not numbers:
@@ -71,7 +71,7 @@ def plan(store: FileSystem, now_ms: int, keep: int = KEEP, grace_ms: int = int(G
 
 
 def _in_use(store: FileSystem, numbers: list[int], since_ms: int, keep: int) -> list[int]:
-    """The newest ones, and each whose successor came after since_ms."""
+    """Return the newest manifests, and those with a successor since since_ms."""
     used = numbers[-keep:]
     for number, successor in zip(reversed(numbers[:-1]), reversed(numbers[1:]), strict=True):
         if store.modified_ms(manifest_name(successor)) < since_ms:
@@ -85,7 +85,7 @@ def _names(manifest: Manifest) -> set[str]:
 
 
 def _add_folder(store: FileSystem, folder: str, named: set[str], since_ms: int, result: PrunePlan) -> None:
-    """Plan one run's folder: whole when nothing in it is named, else file by file; never what changed lately."""
+    """Plan one run's folder: whole if no manifest in use lists its files; recently changed files stay."""
     inside = store.tree(folder)
     stays = {path for path, _, changed_ms in inside if path in named or changed_ms >= since_ms}
     result.files |= {path: size for path, size, _ in inside if path not in stays}
@@ -94,7 +94,7 @@ def _add_folder(store: FileSystem, folder: str, named: set[str], since_ms: int, 
 
 
 def prune(store: FileSystem, removed: PrunePlan) -> None:
-    """Remove it: manifests first, so that whatever point is reached, none of those left lists a missing file."""
+    """Execute the plan, manifests first, so that after an interruption no manifest lists a missing file."""
     for number in removed.manifests:
         store.delete(manifest_name(number))
     for folder in removed.folders:
@@ -106,7 +106,7 @@ def prune(store: FileSystem, removed: PrunePlan) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the command-line parser."""
     words = JobParser(prog="stratamq jobs prune", description="Remove what no manifest in use names.")
     words.add_argument("--input", required=True, help="directory or URI with manifests")
     words.add_argument("--keep", type=int, default=KEEP, help="newest manifests that stay (default 3)")

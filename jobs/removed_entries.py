@@ -1,7 +1,7 @@
-"""Queue entries that compactions removed because they had expired: ranges of session_seq, by session.
+"""Expired queue entries that compactions removed: ranges of session_seq, by session.
 
-A manifest keeps them beside the run that they are missing from, so that the proof from ledgers tells what expired in a
-compaction from what was lost: no primary recorded it.
+A manifest lists them with the run, so that the proof from ledgers distinguishes them from lost entries: no primary
+recorded their expiry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Range = tuple[int, int, int]  # session, first and last session_seq
 
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Return the same entries in as few ranges as may be, sorted."""
+    """Return the same entries in the fewest ranges, sorted."""
     merged: list[Range] = []
     for session, first, last in sorted(ranges):
         if merged and merged[-1][0] == session and first <= merged[-1][2] + 1:

@@ -17,8 +17,8 @@ __all__ = ["replica_differs"]
 def replica_differs(live: DataFrame, pairs: DataFrame) -> DataFrame:
     """Return keys on which replicas at equal op_index differ: partition, key, seq, detail.
 
-    ``seq`` is not compared: a full export stamps rows with the op_index of the export, an increment with that of the
-    operation. A replica may remove expired and finished rows earlier than another.
+    ``seq`` is not compared: a full export stamps rows with its op_index, an increment with the operation's. A replica
+    may remove expired and finished rows earlier than another.
 
     Args:
         live: live_rows of all replicas, with value_hash.

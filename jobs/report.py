@@ -1,4 +1,4 @@
-"""The report of an audit: findings as a Parquet table, a JSON summary for scripts, a page for people.
+"""The report of an audit: findings as a Parquet table, a JSON summary for scripts, and an HTML page.
 
 ``stratamq jobs audit --output DIR`` writes it, and ``stratamq jobs report``, which is the same with ``--output``
 required. The page is in ``jobs/report_page.py``.
@@ -26,7 +26,7 @@ __all__ = ["partition_table", "summary", "write_report"]
 
 
 def partition_table(manifest: Manifest, parent: Manifest | None) -> list[dict[str, Any]]:
-    """Return per partition the files, rows, bytes and known garbage now and, if known, before the last compaction."""
+    """Return files, rows, bytes and known garbage per partition, now and, if known, before the last compaction."""
     rows = []
     for partition in sorted({*manifest.partitions, *(parent.partitions if parent else ())}):
         now, before = _state(manifest, partition), _before(manifest, parent, partition)
@@ -35,7 +35,7 @@ def partition_table(manifest: Manifest, parent: Manifest | None) -> list[dict[st
 
 
 def _before(manifest: Manifest, parent: Manifest | None, partition: int) -> dict[str, int]:
-    """Return the state before the compaction; without its manifest at least what the compaction noted of it."""
+    """Return the state before the compaction; without its manifest, the part that the compaction recorded."""
     if parent is not None:
         return _state(parent, partition)
     noted = manifest.job.before.get(str(partition), [])
@@ -53,7 +53,7 @@ def _state(manifest: Manifest, partition: int) -> dict[str, int]:
 
 
 def summary(result: AuditResult, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return everything that the page shows, as plain JSON."""
+    """Return the data of the page, as plain JSON."""
     from jobs.proof_result import NOT_PROVEN
 
     first = next(iter(result.manifests.values()))
@@ -76,19 +76,19 @@ def summary(result: AuditResult, partitions: list[dict[str, Any]]) -> dict[str, 
 
 
 def _parent(files: FileSystem, manifest: Manifest) -> Manifest | None:
-    """Return the state that the manifest's compaction began from, if it is still there."""
+    """Return the manifest that the compaction started from, if it exists."""
     if manifest.job.kind != "compact" or manifest.parent is None:
         return None
     try:
         data = files.read(manifest_name(manifest.parent.manifest_no))
-        # In an output of its own the number is another manifest's, perhaps this one's.
+        # In a separate output, this number may belong to another manifest.
         return decode_manifest(data) if hashlib.sha256(data).hexdigest() == manifest.parent.sha256 else None
     except (OSError, ManifestDamaged):
         return None
 
 
 def write_report(spark: SparkSession | None, result: AuditResult, output: str) -> None:
-    """Write findings/ (Parquet), summary.json and report.html into a directory that has none of them yet.
+    """Write findings/ (Parquet), summary.json and report.html into a directory without them.
 
     Args:
         spark: None writes into a folder of this machine, without Spark.

@@ -1,7 +1,7 @@
-"""The audit's page: one HTML file with inline SVG, nothing loaded from anywhere, light and dark.
+"""The audit's page: one HTML file with inline SVG, without external resources, for light and dark themes.
 
-Turns the summary into plots and hands them to the template ``jobs/report_page.html``, which has the words and the looks
-and escapes every value. Decides nothing.
+Converts the summary into plots for the template ``jobs/report_page.html``, which has texts and styles and escapes every
+value.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["page", "page_unavailable_reason"]
 _BAR_HEIGHT = 18
 _WIDTH = 640
 _LABEL = 150
-_TEXT = 110  # room behind the longest bar for its number; once more where the number of before stands beside it
-_ROWS_MAX = 40  # bars per plot; the largest are shown and the rest is summed up
+_TEXT = 110  # width after the longest bar for its number; doubled if the previous number is shown too
+_ROWS_MAX = 40  # bars per plot: the largest ones
 _FINDINGS_MAX = 500
 
 _Show = Callable[[float], str]
@@ -55,7 +55,7 @@ class _Bars:
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """A titled plot; without bars there is nothing of its kind, which is good."""
+    """A titled plot; ``bars`` is None if there is no such data."""
 
     title: str
     bars: _Bars | None
@@ -64,7 +64,7 @@ class _Plot:
 
 
 def page_unavailable_reason() -> str:
-    """Return what is missing to make the page and how to install it, or an empty string."""
+    """Return the missing dependency of the page and how to install it, or an empty string."""
     if importlib.util.find_spec("jinja2") is None:
         return "jinja2 is not installed, which the page of --output needs: pip install 'stratamq[jobs]'"
     return ""
@@ -81,7 +81,7 @@ def page(summary: dict[str, Any], findings: Sequence[dict[str, Any]]) -> str:
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters.update(number=_number, bytes=_bytes, utc=_utc)
-    text = pkgutil.get_data("jobs", "report_page.html")  # from the archive of spark-submit as well
+    text = pkgutil.get_data("jobs", "report_page.html")  # also works from spark-submit's archive
     assert text is not None
     counts = sorted(((name, float(count)) for name, count in summary["counts"].items()), key=lambda bar: -bar[1])
     return environment.from_string(text.decode()).render(
@@ -174,9 +174,9 @@ def _bars(bars: Sequence[tuple[str, float]], show: _Show, before: Sequence[float
     """Return horizontal bars, with a paler one behind each for the state before.
 
     Args:
-        bars: (label, value), in the sequence in which they are drawn.
-        show: A value as text.
-        before: A value per bar, None where it is not known; None: the page has no state before.
+        bars: (label, value), in drawing order.
+        show: Formats a value.
+        before: A value per bar, None if unknown; None instead of a list: no previous state.
     """
     old = [value or 0.0 for value in before] if before else [0.0] * len(bars)
     largest = max([value for _, value in bars] + old + [1e-9])

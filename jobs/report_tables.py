@@ -18,7 +18,7 @@ _HOUR_MS = 3_600_000
 
 
 def collect_tables(live: DataFrame, now_ms: int) -> dict[str, list[dict[str, Any]]]:
-    """Return rows of kinds, queue_depths and sessions, each small however large the store is."""
+    """Return rows of kinds, queue_depths and sessions; each table is small for any store."""
     live = live.where("NOT finished")
     return {
         "kinds": _collect(live.groupBy("kind").agg(F.count(F.lit(1)).alias("rows")).orderBy("kind")),
@@ -41,7 +41,7 @@ def _depths(live: DataFrame) -> DataFrame:
 
 
 def _queue_depths(live: DataFrame) -> DataFrame:
-    """Sessions per class of queue depth; a class is named by its upper bound, the last by -1."""
+    """Return sessions per class of queue depth; a class is named by its upper bound, the last by -1."""
     bound: Any = F.lit(-1)
     for depth in reversed(DEPTHS):
         bound = F.when(F.col("depth") <= depth, depth).otherwise(bound)
@@ -53,7 +53,7 @@ def _longest_queues(live: DataFrame) -> DataFrame:
 
 
 def _session_expiries(live: DataFrame, now_ms: int) -> DataFrame:
-    """Sessions by the time left until they expire, in hours; -1 later than all classes, -2 connected or never."""
+    """Return sessions by hours until expiry; -1 is later than all classes, -2 connected or never."""
     left = F.col("expiry_ms") - now_ms
     bound: Any = F.lit(-1)
     for hours in reversed(EXPIRY_HOURS):
@@ -64,7 +64,7 @@ def _session_expiries(live: DataFrame, now_ms: int) -> DataFrame:
 
 
 def _session_ages(live: DataFrame) -> DataFrame:
-    """Sessions by age: operations of the partition since the session row last changed, in tenths of all of them."""
+    """Return sessions by age: operations of the partition since the session row changed, in tenths of all."""
     last = live.groupBy("partition").agg(F.max("seq").alias("last"))
     sessions = live.where(F.col("kind") == int(RowKind.SESSION)).join(F.broadcast(last), on="partition", how="inner")
     tenth = F.least(F.floor(10 * (F.col("last") - F.col("seq")) / F.greatest("last", F.lit(1))), F.lit(9))

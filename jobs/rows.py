@@ -1,4 +1,4 @@
-"""SSTables as DataFrames: the written-down schema, the CRC as an expression, the digest of whole rows."""
+"""SSTables as DataFrames: the explicit schema, the CRC as an expression, the digest of whole rows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ COLUMN_NAMES = [name for name, _, _ in COLUMNS]
 
 
 def read_runs(spark: SparkSession, uris: Sequence[str], *, damaged: bool = False) -> DataFrame:
-    """Return the rows of exactly these files. No listing, and no columns guessed from names like ``partition=7``.
+    """Return the rows of exactly these files, without listing, and without columns from names like ``partition=7``.
 
     Args:
-        damaged: Read what can be read of damaged files instead of failing; only for looking at the damage.
+        damaged: Read the readable part of damaged files instead of failing; only to examine damage.
     """
     if not uris:
         return spark.range(0).select([F.lit(None).cast(f.dataType).alias(f.name) for f in SCHEMA.fields])
@@ -45,13 +45,13 @@ def read_runs(spark: SparkSession, uris: Sequence[str], *, damaged: bool = False
 
 
 def crc_matches() -> Column:
-    """True where the row's crc is that of its key, value and seq (``wire.sstable.schema.row_crc``)."""
+    """Return whether the row's crc matches its key, value and seq (``wire.sstable.schema.row_crc``)."""
     seq = F.unhex(F.lpad(F.hex("seq"), 16, "0"))
     return F.crc32(F.concat("key", F.coalesce("value", F.lit(b"")), seq)) == F.col("crc")
 
 
 def row_hash() -> Column:
-    """A 64-bit hash over every column; xor of it over rows is an order-free digest within Spark."""
+    """Return a 64-bit hash over all columns; xor of it over rows is an order-independent digest within Spark."""
     return F.xxhash64(*COLUMN_NAMES)
 
 

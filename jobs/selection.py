@@ -1,7 +1,7 @@
-"""Which partitions a compaction merges, and which of their files. Pure rules over the manifest.
+"""The partitions and files that a compaction merges, as pure rules over the manifest.
 
-A merge of all files of a partition is complete: it may remove tombstones, expired and acknowledged rows, as nothing
-older is left that could come back. A partial merge leaves the big base alone and removes only superseded versions.
+A merge of all files of a partition is complete: it may remove tombstones, expired and acknowledged rows, because no
+older version can reappear. A partial merge excludes a large base and removes only superseded versions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["CompactionPolicy", "SelectedPartitions", "select"]
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """When a partition is worth the work."""
+    """When to merge a partition."""
 
-    generations: int = 4  # this many files of one partition are merged; fewer costs more writing, more slows reads
-    garbage: float = 0.25  # or this share of rows known to be tombstones or expired
-    partial: bool = False  # leave a base alone that is much larger than all newer files together
+    generations: int = 4  # merge a partition with this many files; a lower value writes more, a higher slows reads
+    garbage: float = 0.25  # or with this share of rows known to be tombstones or expired
+    partial: bool = False  # exclude a base that is much larger than all newer files together
     base_factor: float = 4.0  # how much larger
-    everything: bool = False  # merge all partitions, whatever they hold
+    everything: bool = False  # merge all partitions
     partitions: frozenset[int] | None = None  # only these
 
     def __post_init__(self) -> None:
@@ -39,17 +39,17 @@ class SelectedPartitions:
 
     @property
     def rows(self) -> int:
-        """Rows of all files."""
+        """Number of rows in all files."""
         return sum(f.rows for f in self.files)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(f.bytes for f in self.files)
 
 
 def select(manifest: Manifest, policy: CompactionPolicy, now_ms: int) -> list[SelectedPartitions]:
-    """Return what to merge, by ascending partition."""
+    """Return the partitions to merge, in ascending order."""
     chosen = []
     for partition in manifest.partitions:
         if policy.partitions is not None and partition not in policy.partitions:
@@ -62,7 +62,7 @@ def select(manifest: Manifest, policy: CompactionPolicy, now_ms: int) -> list[Se
 
 
 def _garbage(files: list[FileEntry], now_ms: int) -> float:
-    """Share of rows known to be garbage: tombstones, what each hides, and expired rows."""
+    """Return the share of known garbage: tombstones, one hidden row for each, and expired rows."""
     rows = sum(f.rows for f in files)
     tombstones = sum(f.tombstones for f in files)
     hidden = tombstones if len(files) > 1 else 0

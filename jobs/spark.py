@@ -1,7 +1,7 @@
-"""The Spark session of a job, and what is said when there can be none.
+"""The Spark session of a job, and the error message when Spark is unavailable.
 
-Under ``spark-submit`` master, memory and paths come from there and nothing is overridden but what correctness needs.
-Started by ``stratamq jobs``, a local session is built with settings that suit one machine.
+Under ``spark-submit``, its master, memory and paths apply, and only settings for correctness are overridden.
+``stratamq jobs`` builds a local session with settings for one machine.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ __all__ = [
     "unavailable_reason",
 ]
 
-SMALL_ROWS = 200_000  # up to here compiling Spark's plans costs more than interpreting them
-# Also fewer tasks: with so few rows a task is mostly its own start.
+SMALL_ROWS = 200_000  # up to here, compiling Spark's plans costs more than interpreting them
+# Also fewer tasks: with few rows, the start of a task dominates.
 _SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",  # planning again after each stage took a third of an audit
+    "spark.sql.adaptive.enabled": "false",  # re-planning after each stage took a third of an audit
 }
-# And a JVM whose short life goes into work instead of into optimizing itself.
+# A short-lived JVM without costly optimization of its own.
 _SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Not the greeting `Setting Spark log level to "ERROR".`
+# Does not match the greeting `Setting Spark log level to "ERROR".`
 _ERROR_LINE = re.compile(r"^\S+ \S+ (ERROR|FATAL) |Exception in thread|^Caused by: |OutOfMemoryError", re.MULTILINE)
-_logs: list[Path] = []  # of JVMs that this process started
+_logs: list[Path] = []  # of JVMs started by this process
 _DRIVER_MEMORY_MB_MAX = 6144  # of a local session; merges spill to disk, more only helps very wide audits
 
 
 class SparkUnavailable(RuntimeError):
-    """There is no Java or no pyspark; the message says what to install."""
+    """Java or pyspark is missing; the message names the package to install."""
 
 
 def unavailable_reason() -> str:
-    """Return what is missing to run Spark here and how to install it, or an empty string."""
+    """Return the missing dependency of Spark and how to install it, or an empty string."""
     if importlib.util.find_spec("pyspark") is None:
         return "pyspark is not installed: pip install 'stratamq[jobs]' (pyspark 4.3.0)"
     java_home = os.environ.get("JAVA_HOME")
@@ -78,13 +78,13 @@ def open_session(
     """Return the session of spark-submit or of the running process, else a new local one.
 
     Args:
-        master: Used only when neither exists.
+        master: Used only if neither exists.
         driver_memory_mb: Heap of a local session; 0 takes a quarter of the machine, 6 GB at most.
-        small: The input is known to be small: start a local JVM that begins fast instead of ending fast.
-        quiet: What the JVM of a local session writes to stderr goes to a file, which ``could_not_run`` names.
+        small: The input is small: start a local JVM with a short start-up instead of a high throughput.
+        quiet: Redirect stderr of a local session's JVM to a file, which ``could_not_run`` names.
         settings: Further Spark settings of a local session.
     Raises:
-        SparkUnavailable: Without Java or pyspark.
+        SparkUnavailable: Java or pyspark is missing.
     """
     reason = unavailable_reason()
     if reason:
@@ -103,7 +103,7 @@ def open_session(
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
                 "spark.log.level": "ERROR",
-                "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits alone are lowered; ICU loads long
+                "spark.sql.icu.caseMappings.enabled": "false",  # only hexadecimal digits are lowered; ICU loads slowly
                 "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
                 **({"spark.driver.extraJavaOptions": _SMALL_JVM} if small else {}),
                 **(settings or {}),
@@ -116,18 +116,18 @@ def open_session(
 
 
 def fit_to_size(session: SparkSession, rows: int) -> None:
-    """Set the session up for a small input, or back to what it was started with: the result is the same."""
+    """Configure the session for a small input, or restore its initial settings; results are the same."""
     started_with = session.sparkContext.getConf()
     for name, small in _SMALL.items():
         value = small if rows <= SMALL_ROWS else started_with.get(name)
         if value is None:
             session.conf.unset(name)
-        else:  # unset would fall back to Spark's default, not to what the session was started with
+        else:  # unset would restore Spark's default, not the session's initial value
             session.conf.set(name, value)
 
 
 def close_session() -> None:
-    """Stop the session of this process, if there is one: left to the exit, a cluster takes it for a failure."""
+    """Stop the session of this process, if any; a cluster reports an unstopped one as a failure."""
     if "pyspark" in sys.modules:
         from pyspark.sql import SparkSession
 
@@ -139,7 +139,7 @@ def close_session() -> None:
 
 
 def could_not_run(job: str, error: Exception) -> JobExitCode:
-    """Print why a job could not run, and where Spark's own log lines are if it wrote an error; return the exit code."""
+    """Print why a job could not run, and the path of Spark's log if it has an error; return the exit code."""
     print(mask_urls(f"stratamq jobs {job}: {error}"), file=sys.stderr)
     while _logs:
         log = _logs.pop()
@@ -152,7 +152,7 @@ def could_not_run(job: str, error: Exception) -> JobExitCode:
 
 @contextlib.contextmanager
 def _stderr_to_file() -> Iterator[None]:
-    """Start processes with stderr on a file: the JVM writes lines there before any setting of ours reaches it."""
+    """Start processes with stderr redirected to a file: the JVM writes there before any log setting applies."""
     descriptor, name = tempfile.mkstemp(prefix="stratamq-spark-", suffix=".log")
     _logs.append(Path(name))
     sys.stderr.flush()
@@ -172,5 +172,5 @@ def _default_memory_mb() -> int:
 
 
 def report_stage(text: str) -> None:
-    """Tell the person at the terminal what was just done: one line on stderr."""
+    """Print a completed stage of the job to stderr, for the user at the terminal."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The rows of an audit on Spark: what ``jobs/audit.py`` asks of an engine."""
+"""The Spark engine of an audit (interface: ``jobs/audit_engine.py``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkAudit"]
 
-TASKS_PER_SHUFFLE = 4  # partitions differ in size: with several tasks a core none waits long for another
+TASKS_PER_SHUFFLE = 4  # partitions differ in size: several tasks per core balance the load
 SESSIONS_BROADCAST_MAX = 1_000_000
 
 
@@ -45,12 +45,12 @@ class SparkAudit:
         self._kept: DataFrame | None = None
 
     def start(self, rows: int, replicas: Sequence[ReplicaFiles], stores: Mapping[str, FileSystem]) -> None:
-        """Prepare the session for so many rows of files and ledgers."""
+        """Prepare the session for this number of rows in files and ledgers."""
         self._replicas, self._stores = replicas, stores
         self._spark.conf.set("spark.sql.adaptive.enabled", "true")
-        # Coalescing would leave the cached rows in one or two partitions, and all rules after it to one core.
+        # Coalescing would leave the cached rows in one or two partitions, and later rules on one core.
         self._spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        # The cached rows lie by partition: windows, groups and joins that have partition among their keys stay there.
+        # The cached rows are partitioned: windows, groups and joins with partition among their keys need no shuffle.
         self._spark.conf.set("spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "false")
         self._spark.conf.set("spark.sql.requireAllClusterKeysForCoPartition", "false")
         fit_to_size(self._spark, rows)
@@ -58,7 +58,7 @@ class SparkAudit:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def measure(self, present: Sequence[PresentRows]) -> dict[tuple[int, str], MeasuredFacts]:
-        """Return the facts of files by replica and path; none of a file without a readable row."""
+        """Return the facts of files by replica and path, without files that have no readable row."""
         self._present = present
         found = measure(self._rows(), self._listed().drop("replica"), with_hash=False)
         facts: dict[tuple[int, str], MeasuredFacts] = {}
@@ -69,7 +69,7 @@ class SparkAudit:
         return facts
 
     def _rows(self) -> DataFrame:
-        """Rows of all files that exist; of changed ones what can be read, so that one of them hides no other."""
+        """Return the rows of all existing files; of changed files the readable part, so that others are read too."""
         whole: list[str] = []
         changed: list[str] = []
         for each in self._present:
@@ -97,7 +97,7 @@ class SparkAudit:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def read(self, *, skip_bad: bool) -> None:
-        """Cache the rows that rules need. One shuffle by partition, which every rule afterwards can use."""
+        """Cache the rows for the rules, with one shuffle by partition for all of them."""
         versions = self._versions(skip_bad)
         tasks = TASKS_PER_SHUFFLE * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
         newest = versions.repartition(tasks, "partition").transform(store_rules.newest_versions)
@@ -106,13 +106,13 @@ class SparkAudit:
         self._kept = store_rules.live_rows(newest, versions, broadcast=broadcast).cache()
 
     def _versions(self, skip_bad: bool) -> DataFrame:
-        """All versions of all replicas, the columns that rules need."""
+        """Return all versions of all replicas, with the columns of the rules."""
         rows = self._rows()
         if skip_bad:
             rows = rows.where(crc_matches())
         if len(self._replicas) == 1:
             return rows.select(*store_rules.NEWEST_COLUMNS, F.lit(0).alias("replica"))
-        value_hash = F.xxhash64("value").alias("value_hash")  # crc also covers seq, which copies stamp differently
+        value_hash = F.xxhash64("value").alias("value_hash")  # crc covers seq, which differs between copies
         file = F.col("_metadata.file_path").alias("file")
         named = rows.select(*store_rules.NEWEST_COLUMNS, value_hash, file)
         return named.join(F.broadcast(self._listed().drop("written_ms")), on="file", how="inner").drop("file")
@@ -124,7 +124,7 @@ class SparkAudit:
     def check(
         self, replica: ReplicaFiles
     ) -> tuple[dict[str, Violations], dict[int, list[tuple[int, str, int, str, int]]]]:
-        """Return violations by rule, and by partition the rows of sessions with missing entries and their number."""
+        """Return violations by rule, and by partition the sessions with missing entries and their number."""
         one = self._live().where(f"replica = {replica.number}")
         found = {name: one.transform(rule) for name, rule in store_rules.STORE_RULES.items()}
         found["session_in_wrong_partition"] = one.transform(
@@ -136,12 +136,12 @@ class SparkAudit:
         return self._violations(found), gaps
 
     def conflicts(self) -> Violations:
-        """Return rows with the key and seq of another and other content, of all replicas."""
+        """Return rows with another row's key and seq but different content, of all replicas."""
         assert self._kept is not None
         return self._violations({"": self._kept.transform(store_rules.conflicting_versions)})[""]
 
     def compare(self, groups: Sequence[tuple[int, int, int, int]]) -> Violations:
-        """Return keys on which copies differ; groups are (replica, partition, op_index, members)."""
+        """Return keys that differ between copies; groups are (replica, partition, op_index, members)."""
         names = ("replica", "partition", "group", "members")
         frame = literal_frame(
             self._spark,
@@ -152,7 +152,7 @@ class SparkAudit:
 
     @staticmethod
     def _violations(found: Mapping[str, DataFrame]) -> dict[str, Violations]:
-        """Collect the first violations of each rule with one query, and count where there are more."""
+        """Collect the first violations of each rule with one query, and count rules with more."""
         columns = ["finding", "partition", "key", "seq", "detail"]
         queries = [
             rows.withColumn("finding", F.lit(name)).select(*columns).limit(EXAMPLES_MAX + 1)

@@ -1,4 +1,4 @@
-"""The merge of a compaction on Spark: what ``jobs/compaction.py`` asks of an engine."""
+"""The Spark engine of a compaction (interface: ``jobs/merge_engine.py``)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkMerge"]
 
-SESSIONS_MAX = 4_000_000  # broadcast to every task, about 100 B each; above, acknowledged rows stay until next time
-SESSION_ROWS_PER_TASK = 250_000  # of the query for finished sessions; a task costs 0.1 s by itself
+SESSIONS_MAX = 4_000_000  # broadcast to every task, about 100 B each; above, acknowledged rows stay in this run
+SESSION_ROWS_PER_TASK = 250_000  # of the query for finished sessions; a task has 0.1 s of overhead
 _ROW_GROUP_ROWS = 100_000
 
 
 class SparkMerge:
-    """Merges on a Spark session."""
+    """Merges files with a Spark session."""
 
     def __init__(self, spark: SparkSession, source: FileSystem, target: FileSystem) -> None:
         self._spark, self._source, self._target = spark, source, target
@@ -41,7 +41,7 @@ class SparkMerge:
         self._ring_partitions = 0
 
     def start(self, rows: int, partitions: int) -> None:
-        """Prepare for an input of this size, from a ring with so many partitions."""
+        """Prepare for an input of this size and a ring with this number of partitions."""
         self._ring_partitions = partitions
         fit_to_size(self._spark, rows)
 
@@ -72,7 +72,7 @@ class SparkMerge:
         self._spark.conf.set("spark.sql.adaptive.enabled", str(adaptive))
         if sessions is not None:
             sessions.unpersist()
-        for name in self._target.names(folder):  # Spark's markers and checksum files are in no manifest
+        for name in self._target.names(folder):  # no manifest lists Spark's marker and checksum files
             if not name.endswith(".parquet") or name.startswith("."):
                 self._target.delete(f"{folder}/{name}")
         return merge.counts_of(observation.get)
@@ -83,10 +83,10 @@ class SparkMerge:
     def _finished_sessions(
         self, rows: DataFrame, selected: Sequence[SelectedPartitions], now_ms: int
     ) -> DataFrame | None:
-        """Return the sessions whose rows may go, None when there are none or too many to broadcast.
+        """Return the sessions with removable rows, None if there are none or too many to broadcast.
 
-        The tasks of the query follow the number of session rows: 200 tasks for some thousand sessions took most of the
-        time of a small compaction.
+        The number of session rows sets the query's tasks: 200 tasks for some thousand sessions dominated a small
+        compaction.
         """
         complete = [s.partition for s in selected if s.complete]
         kinds = (str(int(RowKind.SESSION)), str(int(RowKind.WILL)))
@@ -107,7 +107,7 @@ class SparkMerge:
         return sessions
 
     def write_damaged(self, files: Sequence[FileEntry], folder: str) -> list[DamagedRow]:
-        """Copy bad and misfiled rows with the name of their file into a folder of the target; return them."""
+        """Copy bad and misfiled rows with their file's name into a folder of the target; return them."""
         listed = literal_frame(
             self._spark,
             [{"file": self._source.spark_name(f.path), "path": f.path, "file_partition": f.partition} for f in files],
@@ -131,7 +131,7 @@ class SparkMerge:
         return [DamagedRow(row[0], row[1], row[2], bytes(row[3] or b""), row[4], row[5]) for row in found]
 
     def measure(self, paths: Sequence[str], now_ms: int) -> dict[str, MeasuredFacts]:
-        """Return the facts of files of the target by path; none of a file without rows."""
+        """Return the facts of the target's files by path, without files that have no rows."""
         if not paths:
             return {}
         found = measure(read_runs(self._spark, [self._target.uri(path) for path in paths]), now_ms)
@@ -152,7 +152,7 @@ class SparkMerge:
     def list_expired(
         self, selected: Sequence[SelectedPartitions], now_ms: int
     ) -> dict[int, list[tuple[int, int, int]]]:
-        """Return them, and the entries of expired sessions, as ranges: session, first and last session_seq."""
+        """Return expired entries, and those of expired sessions, as ranges: session, first and last session_seq."""
         rows = self._rows(selected).where(F.col("partition").isin(*[s.partition for s in selected if s.complete]))
         of_session = Window.partitionBy("partition", "session_id").orderBy("session_seq")
         over = merge.finished_sessions(rows, now_ms).where("session_expired").cache()

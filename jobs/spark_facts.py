@@ -1,4 +1,4 @@
-"""Measure SSTables in Spark: only keys are shuffled, for the order of the rows."""
+"""Facts of SSTables, measured in Spark; only keys are shuffled, to check the order of rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["measure"]
 
 
 def measure(rows: DataFrame, expired_at: int | DataFrame, *, with_hash: bool = True) -> dict[str, MeasuredFacts]:
-    """Return facts per file, by its name as Spark spells it (``FileSystem.spark_name``), percent signs decoded.
+    """Return facts per file, by its decoded name in Spark (``FileSystem.spark_name``).
 
     Args:
         rows: read_runs of the files.
-        expired_at: UTC ms, a number, or a table of them by file: file string, written_ms bigint.
+        expired_at: UTC ms for all files, or a table by file: file string, written_ms bigint.
         with_hash: Also hash whole rows.
     """
     named = rows.withColumn("file", F.col("_metadata.file_path"))
@@ -61,7 +61,7 @@ def measure(rows: DataFrame, expired_at: int | DataFrame, *, with_hash: bool = T
 
 
 def _order(named: DataFrame) -> DataFrame:
-    """Return per file disorder, repeats and exact key bounds. Rows are numbered by the reader, not by arrival."""
+    """Return per file disorder, repeats and exact key bounds. The reader numbers the rows, so arrival is irrelevant."""
     keys = named.select("file", F.col("_metadata.row_index").alias("row_index"), "key")
     in_file = Window.partitionBy("file").orderBy("row_index")
     before = keys.withColumn("before", F.lag("key").over(in_file))

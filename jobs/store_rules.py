@@ -1,6 +1,6 @@
-"""Rules between the rows of a store: one function per rule, each from the newest versions to its violations.
+"""Rules between the rows of a store: one function per rule, from the newest versions to its violations.
 
-Every function returns partition, key (hex), seq, detail. The rules are those of the exported columns in
+Every function returns partition, key (hex), seq, detail. The rules use the exported columns of
 ``wire/sstable/schema.py``; no value is decoded.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST_COLUMNS", "STORE_RULES", "conflicting_versions", "live_rows", "newest_versions", "session_seq_gaps"]
 
-# What the rules look at; the value is not among it.
+# Columns of the rules, without the value.
 NEWEST_COLUMNS = [
     *("partition", "key", "seq", "epoch", "crc", "kind", "tombstone", "expiry_ms", "client_id", "session_id"),
     *("session_seq", "packet_identifier", "state", "body_id", "acked_up_to", "acked_gaps"),
@@ -27,9 +27,9 @@ NEWEST_COLUMNS = [
 
 
 def newest_versions(rows: DataFrame) -> DataFrame:
-    """Keep the newest version of each key of each replica, tombstones included, and every ``conflict``.
+    """Return the newest version of each key of each replica, including tombstones, and every ``conflict``.
 
-    A conflict has the seq of the version before it and other content: one operation wrote one version of a key.
+    A conflict has the seq of the previous version but different content, although one operation writes one version.
     """
     versions = Window.partitionBy("replica", "partition", "key").orderBy(F.desc("seq"), F.desc("epoch"), F.desc("crc"))
     other = (F.lag("crc").over(versions) != F.col("crc")) | (F.lag("tombstone").over(versions) != F.col("tombstone"))
@@ -39,15 +39,14 @@ def newest_versions(rows: DataFrame) -> DataFrame:
 
 
 def live_rows(newest: DataFrame, versions: DataFrame, *, broadcast: bool) -> DataFrame:
-    """Keep rows that are there, and say of queue entries whether the session row calls them finished.
+    """Return the live rows, and whether the session row marks a queue entry as finished.
 
-    Conflicts stay, for ``conflicting_versions``; every other rule wants ``NOT conflict``.
+    Conflicts are included for ``conflicting_versions``; every other rule needs ``NOT conflict``.
 
     Args:
         newest: newest_versions of versions.
-        versions: Session rows are taken from here once more: a reader skips everything else, and the rest need not
-            be shuffled for them.
-        broadcast: The sessions are few enough for every task to have them all, about 100 B each.
+        versions: Source of a second read of session rows: a reader skips all others, and the rest needs no shuffle.
+        broadcast: Send all sessions to every task, about 100 B each.
     """
     rows = newest_versions(versions.where(_kind(RowKind.SESSION)))
     sessions = rows.where("NOT conflict AND NOT tombstone AND acked_up_to IS NOT NULL").select(
@@ -77,7 +76,7 @@ def _sessions(live: DataFrame) -> DataFrame:
 
 
 def session_in_wrong_partition(live: DataFrame, partitions: int) -> DataFrame:
-    """Rows with a client ID whose hash is another partition's in the manifest's ring."""
+    """Return rows whose client ID hashes to another partition of the manifest's ring."""
     named = live.where(F.col("client_id").isNotNull() & _kind(RowKind.SESSION, RowKind.SUBSCRIPTION, RowKind.WILL))
     home = F.crc32(F.col("client_id").cast("binary")) % partitions
     return _found(
@@ -87,7 +86,7 @@ def session_in_wrong_partition(live: DataFrame, partitions: int) -> DataFrame:
 
 
 def client_with_two_sessions(live: DataFrame) -> DataFrame:
-    """A client ID has one session."""
+    """Return sessions that share their client ID with another session."""
     by_client = Window.partitionBy("partition", "client_id")
     sessions = live.where(_kind(RowKind.SESSION) & F.col("client_id").isNotNull())
     twice = sessions.withColumn("sessions", F.count(F.lit(1)).over(by_client)).where("sessions > 1")
@@ -95,7 +94,7 @@ def client_with_two_sessions(live: DataFrame) -> DataFrame:
 
 
 def orphaned_entry(live: DataFrame) -> DataFrame:
-    """Queue entries, outbound in-flight state and subscriptions of a session that is not there."""
+    """Return queue entries, outbound in-flight state and subscriptions without their session."""
     owned = live.where(
         _kind(RowKind.QUEUED, RowKind.INFLIGHT_OUT, RowKind.SUBSCRIPTION) & F.col("session_id").isNotNull()
     )
@@ -104,14 +103,14 @@ def orphaned_entry(live: DataFrame) -> DataFrame:
 
 
 def inbound_without_session(live: DataFrame) -> DataFrame:
-    """QoS 2 packet identifiers held for a client whose session is not there."""
+    """Return QoS 2 packet identifiers of a client without a session."""
     inbound = live.where(_kind(RowKind.INFLIGHT_IN))
     orphans = inbound.join(_sessions(live), on=["partition", "session_id"], how="left_anti")
     return _found(orphans, F.concat(F.lit("packet identifier of no session "), F.col("session_id").cast("string")))
 
 
 def orphaned_inflight(live: DataFrame) -> DataFrame:
-    """A PUBLISH is out, its PUBACK or PUBREC outstanding, and the message to send again is not in the queue."""
+    """Return unacknowledged outbound messages without a queue entry to send again."""
     entries = live.where(_kind(RowKind.QUEUED)).select("partition", "session_id", "session_seq")
     sent = live.where(_kind(RowKind.INFLIGHT_OUT) & (F.col("state") == int(EntryState.SENT)) & ~F.col("finished"))
     orphans = sent.join(entries, on=["partition", "session_id", "session_seq"], how="left_anti")
@@ -119,7 +118,7 @@ def orphaned_inflight(live: DataFrame) -> DataFrame:
 
 
 def packet_identifier_reused(live: DataFrame) -> DataFrame:
-    """Two unfinished messages of a session have the same packet identifier [MQTT-2.2.1-3]."""
+    """Return unfinished messages of a session that share a packet identifier [MQTT-2.2.1-3]."""
     identified = live.where(
         _kind(RowKind.QUEUED, RowKind.INFLIGHT_OUT) & F.col("packet_identifier").isNotNull() & ~F.col("finished")
     )
@@ -137,14 +136,14 @@ def packet_identifier_reused(live: DataFrame) -> DataFrame:
 
 
 def session_seq_repeated(live: DataFrame) -> DataFrame:
-    """Two queue entries of a session have the same session_seq."""
+    """Return queue entries of a session that share their session_seq."""
     by_seq = Window.partitionBy("partition", "session_id", "session_seq")
     entries = live.where(_kind(RowKind.QUEUED)).withColumn("entries", F.count(F.lit(1)).over(by_seq))
     return _found(entries.where("entries > 1"), F.concat(F.lit("session_seq "), F.col("session_seq").cast("string")))
 
 
 def session_seq_disorder(live: DataFrame) -> DataFrame:
-    """Entries that were never sent stand in the queue in the order of their operations (P4)."""
+    """Return unsent queue entries that are not in the order of their operations (P4)."""
     by_session = Window.partitionBy("partition", "session_id").orderBy("session_seq", "key")
     waiting = live.where(_kind(RowKind.QUEUED) & (F.col("state") == int(EntryState.QUEUED)))
     disorder = waiting.withColumn("before", F.lag("seq").over(by_session)).where("seq < before")
@@ -152,7 +151,7 @@ def session_seq_disorder(live: DataFrame) -> DataFrame:
 
 
 def dangling_body(live: DataFrame) -> DataFrame:
-    """A row refers to a body that is not in its partition."""
+    """Return rows that refer to a body missing from their partition."""
     bodies = live.where(_kind(RowKind.BODY)).select("partition", "body_id").distinct()
     users = live.where(F.col("body_id").isNotNull() & ~_kind(RowKind.BODY) & ~F.col("finished"))
     dangling = users.join(bodies, on=["partition", "body_id"], how="left_anti")
@@ -169,7 +168,7 @@ STORE_RULES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 
 def session_seq_gaps(live: DataFrame) -> DataFrame:
-    """Sessions in whose queue entries are missing: neither there nor finished. Adds missing to the columns."""
+    """Return sessions with missing queue entries, neither stored nor finished, and the number in ``missing``."""
     sessions = live.where(_kind(RowKind.SESSION) & F.col("acked_up_to").isNotNull())
     entries = live.where(_kind(RowKind.QUEUED) & ~F.col("finished"))
     queues = entries.groupBy("partition", "session_id").agg(
@@ -192,5 +191,5 @@ def session_seq_gaps(live: DataFrame) -> DataFrame:
 
 
 def conflicting_versions(rows: DataFrame) -> DataFrame:
-    """Rows with the key and seq of another, and other content."""
+    """Return rows with another row's key and seq but different content."""
     return _found(rows.where("conflict"), F.lit("two versions with the same seq"))

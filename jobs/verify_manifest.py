@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 
 def check(path: pathlib.Path, entry: dict[str, Any]) -> set[str]:
-    """Return what is wrong with one file that the manifest lists; nothing: it is as listed."""
+    """Return the differences between a file and its manifest entry, an empty set if there are none."""
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
         return {"sha256 differs" if path.is_file() else "missing"}
     problems, keys = set(), []
@@ -29,7 +29,7 @@ def check(path: pathlib.Path, entry: dict[str, Any]) -> set[str]:
 
 
 def main(root: pathlib.Path) -> int:
-    """Check the newest manifest below a folder and print what is wrong; return the exit code, 1 if anything is."""
+    """Check the newest manifest in a folder and print the differences; return the exit code, 1 with differences."""
     manifest = json.loads(max(root.glob("manifest-????????.json")).read_bytes())
     crc, files = manifest.pop("manifest_crc"), manifest["files"]
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

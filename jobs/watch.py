@@ -1,14 +1,14 @@
-"""Watch ack ledgers while the cluster runs: which acknowledged messages are accounted for by nobody.
+"""Watch ack ledgers of a running cluster for acknowledged messages that no record accounts for.
 
     stratamq jobs watch --ledger DIR [--ledger DIR ...] --state DIR [--within MINUTES] [--late MINUTES] [--once]
 
-Structured Streaming over finished ledger files; open ones are not read. Debts and their states are those of the audit
-(``jobs/proof.py``), over what the ledgers say alone: a message that no partition or session it was for has delivered,
-queued or dropped with a reason is LOST. It is reported when it is ``within`` old by the time of the newest record, and
-``late`` more, for files end at different times; and reported again, SETTLED, when a later file accounts for it.
+Structured Streaming over finished ledger files; open ones are not read. Debts and states are those of the audit
+(``jobs/proof.py``), from ledgers alone. A message is LOST if no partition or session of its debts has delivered it,
+queued it, or dropped it with a reason. It is reported at the age ``within`` plus ``late``, by the newest record's time,
+since files end at different times. It is reported again as SETTLED if a later file accounts for it.
 
-The state is a folder: ``kept/<batch>`` has the records that may still matter, and the debts that are reported; it is
-written anew by each batch from that of the batch before, so a batch that was cut off and comes again does the same.
+The state is a folder: ``kept/<batch>`` has the records that may still matter, and the reported debts. Each batch writes
+a new folder from the previous batch's, so that an interrupted batch can be repeated.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["LedgerWatch", "main"]
 FINISHED = "*.{jsonl,jsonl.gz}"
 MINUTE_MS = 60_000
 FILES_PER_BATCH = 64
-FORGET_MINUTES = 24 * 60  # behind its report, a message that nobody accounts for is not looked for any more
-SHOWN_MAX = 100  # lines of one batch on the terminal; the file has all
+FORGET_MINUTES = 24 * 60  # after its report, a message without a record is no longer tracked
+SHOWN_MAX = 100  # lines of one batch on the terminal; the file has all of them
 REPORTED = "p int, o string, s bigint, q int, t bigint"
 
 
@@ -44,9 +44,9 @@ class LedgerWatch:
 
     Args:
         ledgers: Directories of ledger files, or of folders of them, one per node.
-        state: A folder of this watch alone.
-        within_minutes: After which a message must be accounted for.
-        late_minutes: By which the newest record of one node may be newer than that of another.
+        state: Folder for this watch only.
+        within_minutes: Age at which a message must be accounted for.
+        late_minutes: Largest difference between the newest records of two nodes.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LedgerWatch:
         self._patience_ms = int((within_minutes + late_minutes) * MINUTE_MS)
 
     def run(self, *, once: bool, every_s: float = 60.0) -> int:
-        """Follow the ledgers; with ``once`` to the last finished file. Return how many messages are unaccounted for."""
+        """Follow the ledgers, with ``once`` to the last finished file. Return the number of unaccounted messages."""
         writer = (
             self._stream()
             .writeStream.foreachBatch(self._batch)
@@ -71,7 +71,7 @@ class LedgerWatch:
         return self.unaccounted()
 
     def unaccounted(self) -> int:
-        """Return how many messages are reported and not settled."""
+        """Return the number of reported messages that are not settled."""
         kept = self._kept(self._batches()[-1:])
         return 0 if kept is None else self._spark.read.schema(REPORTED).parquet(str(kept / "reported")).count()
 
@@ -85,7 +85,7 @@ class LedgerWatch:
             .option("columnNameOfCorruptRecord", "broken")
             .option("recursiveFileLookup", "true")
             .option("pathGlobFilter", FINISHED)
-            .option("ignoreMissingFiles", "true")  # compressed meanwhile: it comes under its other name
+            .option("ignoreMissingFiles", "true")  # compressed meanwhile: it arrives under its other name
             .option("maxFilesPerTrigger", FILES_PER_BATCH)
             .json(ledger)
             for ledger in self._ledgers
@@ -119,11 +119,11 @@ class LedgerWatch:
             lost.unpersist()
         finally:
             records.unpersist()
-        for old in self._batches()[:-2]:  # that of the batch before is needed if this one comes again
+        for old in self._batches()[:-2]:  # a repeated batch needs the previous one's folder
             shutil.rmtree(self._state / "kept" / f"{old:08}", ignore_errors=True)
 
     def _write(self, number: int, before: Path | None, lost: DataFrame, records: DataFrame, newest: int) -> None:
-        """Write what is kept, and say what has changed."""
+        """Write the state of the batch, and report changes."""
         from pyspark.sql import functions as F
 
         from jobs.rows import literal_frame
@@ -145,7 +145,7 @@ class LedgerWatch:
             "state", F.when(F.col("t") > forgotten, "SETTLED").otherwise("FORGOTTEN")
         )
         self._say(number, new.unionByName(gone).orderBy("t", *keys).collect())
-        # A message that is settled is looked for no more once it is old; what the sessions of its topic were, is.
+        # An old settled message is no longer tracked; the sessions of its topic are.
         open_ones = lost.where(F.col("t") > forgotten).select("o").distinct()
         of_messages = records.where("e IN ('acked', 'queued', 'dropped')")
         recent = of_messages.where(F.col("t") > horizon - self._patience_ms)
@@ -162,7 +162,7 @@ class LedgerWatch:
         (kept / "whole").touch()
 
     def _say(self, number: int, rows: Sequence[object]) -> None:
-        """Write the lines of one batch into a file, whole, and show the first ones."""
+        """Write the lines of one batch into a file atomically, and print the first ones."""
         lines = [json.dumps(row.asDict()) for row in rows]  # type: ignore[attr-defined]
         folder = self._state / "reports"
         folder.mkdir(exist_ok=True)
@@ -179,7 +179,7 @@ class LedgerWatch:
     # -- the state
 
     def _batches(self) -> list[int]:
-        """Return the numbers of batches whose state is whole, in order."""
+        """Return the numbers of batches with complete state, in order."""
         return sorted(int(each.parent.name) for each in (self._state / "kept").glob("[0-9]*/whole"))
 
     def _kept(self, numbers: Sequence[int]) -> Path | None:
@@ -187,7 +187,7 @@ class LedgerWatch:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the command-line parser."""
     words = JobParser(prog="stratamq jobs watch", description="Account for acknowledged messages while they come.")
     words.add_argument("--ledger", required=True, action="append", help="directory of ledgers; may be repeated")
     words.add_argument("--state", required=True, type=Path, help="folder of this watch; a later run goes on from it")
@@ -202,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 1 with messages that are unaccounted for."""
+    """Run the command line; return the exit code: 1 with unaccounted messages."""
     try:
         arguments = parser().parse_args(argv)
         if min(arguments.within, arguments.late) < 0 or arguments.every <= 0:

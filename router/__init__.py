@@ -1,12 +1,12 @@
-"""The router tier: a Raft group that decides who owns what, and shards of the routing table.
+"""The router tier: a Raft group that replicates the cluster map, and the shards of the routing table.
 
-Owns: The ClusterMap and its log, leases, rebalances, and at each router the route shards that the map gives it.
+Owns: the ClusterMap and its log, leases, rebalances, and the route shards that the map assigns to each router.
 
-Doors: ``service`` runs the process; ``core.RouterCore`` takes frames and Raft's outcomes and answers with messages and
-proposals. ``proposing`` answers for commands, ``outbox`` keeps the messages of a turn.
+Entry points: ``service`` runs the process. ``core.RouterCore`` takes frames and Raft's results, and returns messages
+and proposals. ``proposing`` answers commands, ``outbox`` holds the messages of an iteration.
 
-Always holds: What a map says was committed first. A shard's owner acknowledges routes only when no edge can still use
-an answer without them.
+Invariant: every map state was committed first. A shard's owner acknowledges routes only when no edge can use a cached
+answer without them.
 
 May import: membership, wire, mqtt and conf; never another tier.
 """

@@ -1,4 +1,4 @@
-"""Operators' questions at a router: answered at once, proposed as commands, or left to the process around the core."""
+"""Operators' requests at a router: answered directly, proposed as commands, or passed to the router's process."""
 
 from collections.abc import Callable
 
@@ -20,13 +20,13 @@ __all__ = ["Answering"]
 
 
 class Answering:
-    """The questions of one router's operators.
+    """Requests of one router's operators.
 
     Args:
-        view: This router, as its operators see it.
-        policy: Takes verbs about users, rights and bans.
-        orders: Passes on what nodes are to do.
-        propose: Gives a command to Raft, with the node that waits for it.
+        view: Router state that operators may read.
+        policy: Answers requests about users, rights and bans.
+        orders: Passes orders on to nodes.
+        propose: Proposes a command to Raft, with the node that waits for it.
         tell: Sends a message to a node.
         count: Counts an event by name.
         utc: Seconds since the epoch, by this machine's clock.
@@ -52,7 +52,7 @@ class Answering:
         self.desk = RouterOperators(view.node, lambda: view.shards, lambda: view.machine.map, tell, utc)
 
     def ask(self, node: str, peer: PeerKey | None, question: Admin | Query) -> None:
-        """Take a question; ``peer`` is the link that it came over."""
+        """Process a request that arrived over the link of ``peer``."""
         view = self._view
         if isinstance(question, Query):
             self.desk.take(view.now, node, peer, question)
@@ -70,7 +70,7 @@ class Answering:
         elif isinstance(decision, ForNodes):
             nodes, subject = decision.nodes, decision.subject
             by = speaker(question, operator_of(peer))
-            assert by is not None  # judged
+            assert by is not None  # decide() authorized the request
             self._orders.pass_on(view.now, node, by, question, nodes, subject, dry_run=decision.dry_run)
         elif isinstance(decision, PolicyQuery):
             leads = LeaderCheck(view.leads, view.node, view.leader)
@@ -87,6 +87,6 @@ class Answering:
             self._propose(command, ProposalOrigin(node, question.request, question))
 
     def take_for_process(self) -> list[tuple[str, Admin]]:
-        """Return (who asked, what) that the process around the core answers."""
+        """Return (node, request) pairs that the router's process answers."""
         questions, self._for_process = self._for_process, []
         return questions

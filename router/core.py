@@ -1,7 +1,7 @@
-"""The router's core beside Raft: map machine, leases, the shards it owns, the map stream, operators' questions.
+"""Router state outside Raft: map machine, leases, owned shards, map stream, operators' requests.
 
-Sans-IO. Raft is next to it, not inside: the shell gives committed commands as ``Applied``, and carries out
-``proposals`` and ``rounds`` of every Ready. A message to this very node goes through the same queue as one from a link.
+Sans-IO. The shell passes committed commands as ``Applied`` and executes ``proposals`` and ``rounds`` of each Ready.
+Messages of this node to itself use the same path as messages of a link.
 """
 
 import logging
@@ -67,8 +67,8 @@ __all__ = ["RouterCore"]
 
 logger = logging.getLogger(__name__)
 
-STOP_S = 2.0  # from the order to stop to the end, when others do not take over
-LOOK_S = 0.25  # between two looks at what was waited for too long
+STOP_S = 2.0  # time limit of an orderly stop while other routers have not taken over
+LOOK_S = 0.25  # interval of checks for unanswered messages
 NEVER = float("inf")
 
 
@@ -85,11 +85,11 @@ class RouterCore:
         believes: Callable[[], dict[str, BelievedState]] = dict,
         utc: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Set up.
+        """Initialize the core.
 
         Args:
-            group: Returns the members of the Raft group, none while this router joins; None: as the map has them.
-            believes: Returns each node as gossip sees it, which operators are shown.
+            group: Returns the members of the Raft group, empty while this router joins. None: members of the map.
+            believes: Returns gossip's state of each node, for operators.
             utc: Seconds since the epoch, by this machine's clock.
         """
         self.node = entry.node
@@ -131,8 +131,8 @@ class RouterCore:
         self._bootstrapping = False
         self._next_look = -NEVER
         self._has_peers = False  # the map has other live routers
-        self._changed = True  # by what is not a message to a shard: leases and deadlines are looked at
-        self._deadline = self._next_time = -NEVER  # of all but the shards; and when leases are looked at anyhow
+        self._changed = True  # by an event other than a shard message: leases and deadlines are checked
+        self._deadline = self._next_time = -NEVER  # of all parts but the shards; next unconditional lease check
         self.reach = Reachability(entry.node)
         self.stop = OrderlyStop(self.holder, STOP_S, idle=lambda: not (self.leads or self.shards))
         self._stops = StopRequests()
@@ -203,7 +203,7 @@ class RouterCore:
             self._next_time = min(self._deadline, self._next_look)
         if self._owned.has_work or self.looks.next_deadline() <= self._now:
             return min(self._now, self._deadline)
-        # A look must not wait for the next heartbeat where somebody has not answered, or may fall silent.
+        # Unanswered messages and silent routers are checked at this time, even without a heartbeat.
         return min(self._next_time if self.leads and self._owned.waits else self._deadline, self.looks.next_deadline())
 
     def _parts_deadline(self) -> float:
@@ -217,7 +217,7 @@ class RouterCore:
     def _time(self, now: float) -> None:
         self._changed = True
         self.stop.step(now)
-        if is_in_group(self._group, self.node):  # else the leader would refuse it
+        if is_in_group(self._group, self.node):  # the leader refuses heartbeats of other routers
             self.holder.beat(now)
         self._take_own()
         if now >= self._next_look:
@@ -240,7 +240,7 @@ class RouterCore:
             self._rounds.append(context)
 
     def _look(self, now: float) -> None:
-        """Repeat what was not acknowledged, and see who does not answer: peers of ours, shards of silent routers."""
+        """Repeat unacknowledged messages; find unreachable peers and shards of silent routers."""
         cluster_map = self.machine.map
         waited = self._owned.repeat(now, cluster_map)
         self.holder.unreachable = self.reach.unreachable(now, cluster_map, waited)
@@ -263,7 +263,7 @@ class RouterCore:
             self.leases.stop(stopped)
 
     def _take_own(self) -> bool:
-        """Take what this router said to itself; return whether that was anything."""
+        """Process this router's messages to itself; return whether there were any."""
         said = False
         while (message := self._outbox.take_own()) is not None:
             said = True
@@ -274,7 +274,7 @@ class RouterCore:
 
     @property
     def now(self) -> float:
-        """Time of the turn."""
+        """Time of the iteration."""
         return self._now
 
     @property
@@ -289,11 +289,11 @@ class RouterCore:
         return True
 
     def rebalance_due(self) -> int:
-        """Return how many partitions the ring wants elsewhere than they are."""
+        """Return the number of partitions that are not at their node of the ring."""
         return self._due.of(self.machine.map)
 
     def rebalance_status(self) -> dict[str, object]:
-        """Return the state of the present rebalance, or of the last one."""
+        """Return the state of the current or last rebalance."""
         return self.rebalancer.status(self._now)
 
     def _proposal_failed(self, event: ProposalFailed) -> None:
@@ -310,13 +310,13 @@ class RouterCore:
     # --- Raft
 
     def restore(self, data: bytes) -> None:
-        """A Raft snapshot replaces the map and the policy."""
+        """Replace the map and the policy with those of a Raft snapshot."""
         router_snapshot.restore(data, self.machine, self.policy.machine)
         self._map_replaced()
         self.policy.replaced(self._now)
 
     def capture(self) -> Callable[[], bytes]:
-        """Return what encodes the map and the policy of now, in any thread."""
+        """Return a function that encodes the current map and policy, in any thread."""
         return router_snapshot.capture(self.machine, self.policy.machine)
 
     def _role_changed(self, event: RoleChanged) -> None:
@@ -341,7 +341,7 @@ class RouterCore:
     def _applied(self, data: bytes) -> None:
         try:
             command = read_entry(data)
-        except Unreadable as error:  # committed by an older router: every router passes it by
+        except Unreadable as error:  # committed by another version; every router skips it
             self.count("commands_unreadable")
             say(logger, "raft.no_command", why=error)
             return
@@ -405,7 +405,7 @@ class RouterCore:
     def _control_of(self, peer: PeerKey, message: Control) -> None:
         try:
             self._control(peer.node, peer, message)
-        except Unreadable as error:  # the message that it wants handed on
+        except Unreadable as error:  # of the message inside a Relay
             self._gate.unreadable(peer, error)
 
     def _control(self, node: str, peer: PeerKey | None, message: Control) -> None:
@@ -477,7 +477,7 @@ class RouterCore:
             self._refuse(node, message.request, "invalid", refusal)
 
     def _stop(self, node: str, peer: PeerKey | None, message: DrainNode | Leave) -> None:
-        """An incarnation stops, or is over: that of the link, and no other."""
+        """Process the stop request of an incarnation; it applies to the link's incarnation only."""
         if not self.leads:
             self._refuse(node, 0, "not_leader", "this router does not lead")
             return
@@ -496,5 +496,5 @@ class RouterCore:
 
 
 def _only_raft(events: Sequence[Event]) -> bool:
-    """Return whether events are of those that are handed in one by one, many between two turns of the loop."""
+    """Return whether all events come from Raft: those arrive singly, several between two iterations."""
     return bool(events) and all(isinstance(event, Applied | RoundEnded) for event in events)

@@ -1,7 +1,7 @@
-"""Messages of nodes that this router's map does not have yet: kept, in order, until it has them, or for a while.
+"""Messages of nodes that this router's map does not contain yet: queued in order until it does, or until a timeout.
 
-A node registers at the leader and then talks to every router. A router whose map is the older one must neither carry
-out what an unregistered holder of a certificate says, nor drop what a registered node sends only once. Source:
+A node registers at the leader, then sends to every router. A router with an older map must not execute messages of an
+unregistered certificate holder. It must not drop those that a registered node sends only once. Source:
 docs/protocol.md rule 1.12.
 """
 
@@ -13,10 +13,10 @@ from wire.messages.hello import PeerKey
 
 __all__ = ["EarlyMessages"]
 
-EARLY_S = 8.0  # four leases: longer than the map of a router with a lease lags behind
-NAME_MAX = 2_000  # messages of all incarnations of one node: one certificate has one name, and as many as it likes
+EARLY_S = 8.0  # four leases: longer than the map of a router with a lease can lag
+NAME_MAX = 2_000  # messages of all incarnations of one node name; a certificate holder can use many incarnations
 NAME_BYTES_MAX = 4 * 1024 * 1024
-EARLY_MAX = 10_000  # of all together
+EARLY_MAX = 10_000  # messages of all nodes
 EARLY_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -27,24 +27,24 @@ class _Early(NamedTuple):
 
 
 class EarlyMessages:
-    """The messages that wait at one router."""
+    """Pending messages at one router."""
 
     def __init__(self) -> None:
         self._waiting: dict[PeerKey, deque[_Early]] = {}
         self._count = 0
         self._bytes = 0
-        self._counts: Counter[str] = Counter()  # by name; one certificate has one tier too
+        self._counts: Counter[str] = Counter()  # by node name; a certificate fixes name and tier
         self._octets: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return self._count
 
     def peers(self) -> list[PeerKey]:
-        """Return the incarnations of which something waits."""
+        """Return the incarnations with pending messages."""
         return list(self._waiting)
 
     def keep(self, now: float, peer: PeerKey, message: Control, octets: int) -> bool:
-        """Keep a message behind the others of its sender; False if there is no room, or its name has its share."""
+        """Queue a message behind its sender's others; False if a limit of its node or of all nodes is reached."""
         if self._counts[peer.node] >= NAME_MAX or self._octets[peer.node] + octets > NAME_BYTES_MAX:
             return False
         if self._count >= EARLY_MAX or self._bytes + octets > EARLY_BYTES_MAX:
@@ -54,13 +54,13 @@ class EarlyMessages:
         return True
 
     def take(self, peer: PeerKey) -> list[Control]:
-        """Return, in order, what waits of an incarnation."""
+        """Remove and return the pending messages of an incarnation, in order."""
         taken = self._waiting.pop(peer, ())
         self._add(peer.node, -len(taken), -sum(each.octets for each in taken))
         return [each.message for each in taken]
 
     def take_late(self, now: float) -> list[tuple[PeerKey, Control]]:
-        """Return what has waited for too long."""
+        """Remove and return messages that are pending longer than ``EARLY_S``."""
         late = []
         for peer in list(self._waiting):
             waiting = self._waiting[peer]

@@ -1,8 +1,8 @@
-"""Events that wait for a router's loop: how many of them it takes in one turn, and whose links wait to be read.
+"""Pending events of a router's loop, with the budget of one iteration and backpressure on links.
 
-So few that Raft has its turn: heartbeats must not wait behind a flood of questions. Each node and each operator has a
-lane (``wire/node/fair_queue.py``); nothing is taken from one whose messages to shards are worked off more slowly than
-they come, so that what is held for it has a bound in bytes, and the leases of the others go on.
+The budget is small because a flood of requests must not delay heartbeats. Each node and each operator has its own queue
+(``wire/node/fair_queue.py``). A node whose shard messages are processed more slowly than they arrive is skipped. That
+bounds its pending bytes and keeps the leases of other nodes alive.
 """
 
 from collections.abc import Callable
@@ -14,25 +14,25 @@ from wire.node.fair_queue import FairQueue, LinkReading
 
 __all__ = ["RouterEventQueue"]
 
-TURN_BYTES = 32 * 1024  # of frames, one at least: to decode so much takes half a millisecond
-EVENT_BYTES = 128  # that an event weighs beside its payload: 256 events a turn at most
+TURN_BYTES = 32 * 1024  # of frames, at least one frame: decoding takes half a millisecond
+EVENT_BYTES = 128  # weight of an event besides its payload: at most 256 events an iteration
 
 
 class RouterEventQueue(FairQueue):
-    """Events of all peers.
+    """Events of all peers, in one queue per peer.
 
     Args:
-        links: Reads them.
+        links: Reads the links, and pauses them.
     """
 
     def __init__(self, links: LinkReading | None = None) -> None:
         super().__init__(_weigh, (TIER_EDGE, TIER_STORAGE, TIER_ROUTER, TIER_OPERATOR, TIER_GATEWAY), links)
 
     def take(self, is_behind: Callable[[str], bool]) -> list[Event]:
-        """Remove and return what a turn takes.
+        """Remove and return the events of one iteration.
 
         Args:
-            is_behind: Says of which node nothing is taken now.
+            is_behind: Returns whether events of a node are skipped now.
         """
         return self.next_events(TURN_BYTES, skips=is_behind)[0]
 

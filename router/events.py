@@ -1,4 +1,4 @@
-"""Events that the router's core takes, and the work that it asks of its shell."""
+"""Events for the router's core, and the work that it returns to its shell."""
 
 from dataclasses import dataclass, field
 
@@ -24,14 +24,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Raft committed this command; ``proposal`` is ours if this router proposed it, else 0."""
+    """Raft committed this command."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalFailed:
-    """Raft did not take a proposal, or its fate is unknown."""
+    """Raft rejected a proposal, or its result is unknown."""
 
     number: int
     leader_hint: str
@@ -39,7 +39,7 @@ class ProposalFailed:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """Raft's role and leader, as this router sees them."""
+    """Raft's role and leader, as this router knows them."""
 
     leads: bool
     leader: str
@@ -47,7 +47,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """A quorum round that this core asked for has ended; ``confirmed`` if this router led throughout."""
+    """A quorum round of this core ended; ``confirmed`` if this router led throughout."""
 
     context: int
     confirmed: bool
@@ -55,14 +55,14 @@ class RoundEnded:
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Gossip holds a node dead: a reason to look at its lease now, and nothing else."""
+    """Gossip declared a node dead: its lease is checked now, with no other effect."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class OrderDone:
-    """The process carried out an order that a router, or this one, had passed on."""
+    """The process executed a forwarded order."""
 
     router: str
     answer: NodeOrdered
@@ -84,24 +84,24 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A command for Raft; ``ProposalFailed`` names it by number."""
+    """A command for Raft; ``ProposalFailed`` refers to its number."""
 
     number: int
     command: Command | PolicyCommand
-    data: bytes  # of it, for the log
+    data: bytes  # encoded command
 
 
 @dataclass(slots=True)
 class RouterReady:
-    """Work for the shell: propose, start quorum rounds, send."""
+    """Work for the shell: proposals, quorum rounds, frames to send."""
 
     proposals: list[Proposal] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     sends: list[tuple[str, int, bytes]] = field(default_factory=list)
     next_deadline: float = float("inf")
-    questions: list[tuple[str, Admin]] = field(default_factory=list)  # (who asked, what): the shell answers
-    orders: list[tuple[str, OrderNode, str]] = field(default_factory=list)  # (router, what it passed on, why refused)
-    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # broke the protocol, and how: end their links
-    ended: bool = False  # this router's incarnation is dead in the map: start anew
-    transfer: str = ""  # this router stops: give the leadership to that one
-    stopped: bool = False  # the orderly stop is over: end the process
+    questions: list[tuple[str, Admin]] = field(default_factory=list)  # (requesting node, request): the shell answers
+    orders: list[tuple[str, OrderNode, str]] = field(default_factory=list)  # (router, its order, refusal or "")
+    condemned: list[tuple[PeerKey, str]] = field(default_factory=list)  # peers that broke the protocol, and the reason
+    ended: bool = False  # the map declared this incarnation dead: restart
+    transfer: str = ""  # this router stops: transfer leadership to this peer
+    stopped: bool = False  # the orderly stop is complete: end the process

@@ -1,6 +1,6 @@
-"""Frames of links at a router's core: read, judged by who sent them; a link that no honest node uses so is closed.
+"""Frames of links at a router's core: decoded, and validated against their sender; a violation closes the link.
 
-What a condemned peer sent behind that is void. Rules of who may say what: ``wire/links/allowed.py``. Sans-IO.
+Later frames of such a peer are dropped. ``wire/links/allowed.py`` holds the rules for each sender. Sans-IO.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,24 +20,24 @@ __all__ = ["FrameGate"]
 
 
 class FrameGate:
-    """The frames of one turn.
+    """Validation of the frames of one iteration.
 
     Args:
         count: Counts an event by name.
         refusals: Refusals of this router.
-        roster: Who is registered, and who is a router of the group.
+        roster: Registered nodes, and routers of the group.
     """
 
     def __init__(self, count: Callable[[str], None], refusals: Refusals, roster: Roster) -> None:
         self._count = count
         self._refusals = refusals
         self._roster = roster
-        self._kinds = kinds_from(TIER_ROUTER)  # of frames, by the tier that sends them
+        self._kinds = kinds_from(TIER_ROUTER)  # of frames, by the sender's tier
         self._early = EarlyMessages()
-        self._condemned: dict[PeerKey, str] = {}  # in this turn
+        self._condemned: dict[PeerKey, str] = {}  # in this iteration
 
     def read(self, now: float, event: FrameArrived) -> Iterator[Control]:
-        """Yield the messages of a frame, up to the first that is refused, or that whoever took it found unreadable."""
+        """Yield the messages of a frame, up to the first one that is refused or that its handler cannot decode."""
         peer = event.peer
         if peer in self._condemned:
             return
@@ -61,12 +61,12 @@ class FrameGate:
             if not role_fault:
                 yield message
             elif self._roster.is_over(peer):
-                self._count("frames_of_dead")  # sent before it knew
+                self._count("frames_of_dead")  # the sender did not know yet that it was declared dead
             elif peer.tier == TIER_ROUTER or not self._early.keep(now, peer, message, octets):
                 self._refusals.refuse(now, peer, name_of(message), role_fault)
 
     def registered(self, now: float) -> Iterator[tuple[PeerKey, Control]]:
-        """Yield what nodes sent before this router's map had them, as soon as it has; refuse what is too old."""
+        """Yield early messages of nodes that the map now contains; refuse those that timed out."""
         if not len(self._early):
             return
         for peer in self._early.peers():
@@ -76,17 +76,17 @@ class FrameGate:
             self._refusals.refuse(now, peer, name_of(message), ROLE)
 
     def unreadable(self, peer: PeerKey, error: Unreadable) -> None:
-        """Close the link of a peer that sent what is no message, or wants such a thing handed on."""
+        """Close the link of a peer whose message, or relayed message, cannot be decoded."""
         self._count("frames_unreadable")
         self._condemned[peer] = str(error)
 
     def condemn(self, now: float, peer: PeerKey, what: str, fault: str) -> None:
-        """Refuse a message that no honest node sends, and close its link."""
+        """Refuse a message that violates the protocol, and close its link."""
         self._refusals.refuse(now, peer, what, fault)
         self._condemned[peer] = f"a {peer.tier} may not send this {what} ({fault})"
 
     def take_condemned(self) -> list[tuple[PeerKey, str]]:
-        """Return the peers whose links are to be closed, each with the reason."""
+        """Return the peers whose links must be closed, each with the reason."""
         condemned = list(self._condemned.items())
         self._condemned.clear()
         return condemned

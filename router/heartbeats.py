@@ -1,7 +1,7 @@
-"""Heartbeats at one router: at the leader they are answered behind a quorum round, elsewhere with the leader's name.
+"""Heartbeats at one router: the leader answers after a quorum round, other routers return the leader's name.
 
-What a heartbeat acknowledges of map and policy is taken when it comes, unless it contradicts the log; the lease is
-granted by ``LeaseTable`` when the round that began after it is confirmed. Sans-IO. Rules: docs/protocol.md section 2.
+A heartbeat's map and policy epochs count on arrival, unless they contradict the log. ``LeaseTable`` grants the lease
+when a round that began after the heartbeat is confirmed. Sans-IO. Rules: docs/protocol.md section 2.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ __all__ = ["Heartbeats"]
 
 
 class Heartbeats:
-    """Heartbeats of all nodes.
+    """Heartbeat processing for all nodes.
 
     Args:
         node: This router.
         leases: Of every live incarnation, at the leader.
-        policy: Takes what heartbeats say of it.
+        policy: Receives the policy state of heartbeats.
         tell: Sends a message to a node.
-        lease_s: How long a lease runs that is granted.
+        lease_s: Duration of a granted lease.
         count: Counts an event by name.
 
     Attributes:
-        contradictions: Nodes whose map or policy is no state of the log.
+        contradictions: Nodes whose map or policy is not a state of the log.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Heartbeats:
         self.contradictions = Contradictions(count, policy.verdict)
 
     def refer(self, node: str, beat: Heartbeat, leader: str) -> None:
-        """Answer a heartbeat where this router does not lead: without a lease, with the name of the leader."""
+        """Reply to a heartbeat at a router that does not lead: no lease, and the leader's name."""
         self._tell(node, HeartbeatReply(beat.incarnation, beat.sent_at, 0.0, 0, leader))
 
     def arrived(self, now: float, node: str, beat: Heartbeat) -> None:
-        """A heartbeat came to the leader."""
+        """Process a heartbeat that arrived at the leader."""
         self._leases.arrived(node, beat, now, fits=not self.contradictions.contradicts_map(beat))
         self._policy.heard(now, beat)
 
     def confirmed(self, now: float, context: int, cluster_map: ClusterMap) -> None:
-        """A quorum round was confirmed: answer its heartbeats, by a map that has all that was committed before it."""
+        """Answer the heartbeats of a confirmed quorum round, from a map with all commits before that round."""
         self._policy.is_current = True
         settled = self._leases.settled_epoch(cluster_map)
         contradicts = self.contradictions.contradicts_map

@@ -1,7 +1,7 @@
-"""Messages that a router's core sends in a turn, in their order; those to this very node stay in the core.
+"""Messages that a router's core sends in an iteration, in order; those to this node itself stay in the core.
 
-A frame holds a bounded number of bytes. Only the answer to an operator's question about all of a very large map can be
-longer: the operator gets a refusal then, anything else is dropped and counted.
+A frame has a bounded size. Only an operator's query of a very large map can exceed it: the operator gets a refusal. Any
+other oversized message is dropped and counted.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from wire.messages.operators import AdminReply
 
 __all__ = ["RouterOutbox"]
 
-TOO_LARGE = 1  # exit code of a question whose answer fits no frame
+TOO_LARGE = 1  # exit code of a query whose answer exceeds a frame
 
 
 class RouterOutbox:
-    """Messages of one node on their way out: to itself, and to others as frames."""
+    """Outgoing messages of one node: to itself, and to others as frames."""
 
     def __init__(self, node: str, count: Callable[[str], None]) -> None:
         self._node = node
@@ -25,7 +25,7 @@ class RouterOutbox:
         self._sends: list[tuple[str, int, bytes]] = []
 
     def tell(self, node: str, message: Control) -> None:
-        """Send a control message to a node, this one included; nobody is named ""."""
+        """Send a control message to a node, this one included; a message to "" is dropped."""
         if node == self._node:
             self._own.append(message)
         elif node:
@@ -39,12 +39,12 @@ class RouterOutbox:
             self.send(node, data)
 
     def send(self, node: str, data: bytes) -> None:
-        """Send a control message that is encoded already."""
+        """Send an encoded control message."""
         assert len(data) <= FRAME_BYTES_MAX
         self._sends.append((node, FrameKind.CONTROL, data))
 
     def take_own(self) -> Control | None:
-        """Return the next message of this node to itself, None if there is none."""
+        """Remove and return the next message of this node to itself, None if there is none."""
         return self._own.pop(0) if self._own else None
 
     def take_sends(self) -> list[tuple[str, int, bytes]]:

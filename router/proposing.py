@@ -1,8 +1,7 @@
-"""Commands on their way through Raft, and the answers to the nodes that asked for them.
+"""Pending commands of a router's Raft proposals, and the answers to the nodes that requested them.
 
-A command is refused before it costs an entry of the log, where that can be known. Success is answered only after the
-command was committed and the map has it; a command that failed, or whose fate is unknown, is answered as such, and the
-node asks again. Sans-IO.
+A command that is known to fail is refused without a log entry. Success is reported only after the command is committed
+and applied to the map. After a failure or an unknown result, the node retries. Sans-IO.
 """
 
 import logging
@@ -30,7 +29,7 @@ class Proposing:
 
     Args:
         machine: The map, as committed so far.
-        policy_epoch: Return that of the policy, as committed so far.
+        policy_epoch: Returns the policy epoch that is committed so far.
         tell: Sends a message to a node.
         refuse: Sends ``Refused``: node, request, code, detail.
         count: Counts an event by name.
@@ -55,14 +54,14 @@ class Proposing:
     def propose(
         self, command: Command, asker: ProposalOrigin | None = None, changes: tuple[tuple[str, RequestChange], ...] = ()
     ) -> None:
-        """Give a command to Raft, unless it is refused; its asker is answered then, or when its fate is known.
+        """Propose a command to Raft, unless it is refused; answer its requester then, or when the result is known.
 
-        A command that somebody asks for is carried out on a copy first: a refused one costs no entry of the log.
+        A requested command is first applied to a copy of the map, so that a refused one costs no log entry.
 
         Args:
             command: To be committed.
             asker: Node that waits for it.
-            changes: Requests of storage nodes that it joins; each is answered when the command is committed.
+            changes: Requests of storage nodes in this command; each is answered when the command is committed.
         """
         outcome = (
             self._machine.suppose(command) if asker else CommandResult(refusal=out_of_range(command, self._machine.map))
@@ -82,30 +81,30 @@ class Proposing:
         self._give(self._under_way.add(command, data, asker, changes))
 
     def give(self, command: PolicyCommand, data: bytes, asker: ProposalOrigin | None) -> None:
-        """Give Raft a command about the policy, which was judged already."""
+        """Propose a policy command that is already validated."""
         self._give(self._under_way.add(command, data, asker))
 
     def _give(self, proposed: OpenProposal) -> None:
         self._new.append(Proposal(proposed.number, proposed.command, proposed.data))
 
     def take(self) -> list[Proposal]:
-        """Return the proposals of this turn, in order."""
+        """Remove and return the proposals of this iteration, in order."""
         new, self._new = self._new, []
         return new
 
     def take_committed(self, data: bytes) -> OpenProposal | None:
-        """Return the proposal of ours that was committed as these bytes, None if it was another router's."""
+        """Return this router's proposal that was committed as these bytes, None if another router proposed it."""
         return self._under_way.committed(data)
 
     def committed(self, proposed: OpenProposal, command: Command, outcome: CommandResult) -> None:
-        """Answer those who wait for a command that was committed and that the machine has applied."""
+        """Answer the nodes that wait for a committed and applied command."""
         for node, change in proposed.changes:
             self._answer_change(node, change, command)
         if proposed.asker is not None:
             self._answer(proposed.asker, command, outcome)
 
     def failed(self, number: int, leader_hint: str) -> OpenProposal | None:
-        """Answer those who wait for a command that failed; return it, None if it was committed meanwhile."""
+        """Answer the nodes that wait for a failed command; return its proposal, None if it was committed after all."""
         proposed = self._under_way.failed(number)
         if proposed is None:
             return None
@@ -120,7 +119,7 @@ class Proposing:
         return proposed
 
     def _answer(self, asker: ProposalOrigin, command: Command, outcome: CommandResult) -> None:
-        """Tell the node that asked for a command what became of it."""
+        """Send the result of a command to the node that requested it."""
         if asker.question is not None:
             self._tell(asker.node, reply_to(asker.question, outcome, self._machine))
         elif outcome.refusal:

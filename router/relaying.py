@@ -1,7 +1,7 @@
-"""Messages between two nodes whose direct link is down, handed on by a router.
+"""Messages between two nodes whose direct link is down, forwarded by a router.
 
-A message is read here: the one who wrote it is to blame for it, not the router that the other side hears it from. The
-sender repeats what gets no answer. Rules: docs/protocol.md rule 1.8.
+The router decodes each message, so that a violation closes the link of its author, not of the router. The sender
+repeats messages that get no answer. Rules: docs/protocol.md rule 1.8.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ __all__ = ["Relaying"]
 
 
 class Relaying:
-    """Handing on, where both incarnations live.
+    """Forwarding of messages between live incarnations.
 
     Args:
         tell: Sends a message to a node.
@@ -28,10 +28,10 @@ class Relaying:
         self._count = count
 
     def take(self, peer: PeerKey | None, message: Relay, cluster_map: ClusterMap) -> bool:
-        """Hand a message on; False if no honest node asks for that.
+        """Forward a message; return False if it violates the protocol.
 
         Raises:
-            Unreadable: There is no message in it.
+            Unreadable: The inner message cannot be decoded.
         """
         inner = decode_control(message.message)
         alive = cluster_map.is_alive

@@ -1,4 +1,4 @@
-"""The router's process: links, Raft and the core joined in one loop. Decides nothing about routes or placement."""
+"""The router's process: links, Raft and the core joined in one loop. It makes no decision on routes or placement."""
 
 import logging
 import random
@@ -62,12 +62,10 @@ __all__ = ["RouterService", "main"]
 
 logger = logging.getLogger(__name__)
 
-TICK_MAX_S = (
-    0.25  # the loop turns at least this often: deadlines that another event moved are seen late by at most this
-)
+TICK_MAX_S = 0.25  # longest wait of the loop, which bounds the delay of deadlines that other events move
 
-IDLE_TICK_MAX_S = 1.0  # of a router alone, which has no group to look after
-REPAIR_EVERY_S = 0.25  # between looks for a member that lost its disk or is caught up
+IDLE_TICK_MAX_S = 1.0  # of a router without other group members
+REPAIR_EVERY_S = 0.25  # interval of checks for a member that lost its disk or caught up
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -81,7 +79,7 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
 
 
 def _members(config: RouterConfig) -> dict[str, str]:
-    """Return id -> link address of the group's first members; this router alone if none are named."""
+    """Return the link address of each initial group member by node name; empty if none is configured."""
     members: dict[str, str] = {}
     for member in config.router.members:
         name, _, address = member.partition("@")
@@ -99,7 +97,7 @@ class RouterService:
         self._config = config
         self._members = _members(config)
         self._wake = trio.Event()
-        self._wakes_at = float("-inf")  # when the loop wakes up by itself
+        self._wakes_at = float("-inf")  # when the loop's wait times out
         self._serves = self._behind = self._over = False
         self._connected: set[str] = set()
         self._rng = random.Random(process.folder.incarnation)
@@ -123,10 +121,10 @@ class RouterService:
         self._gaps, self._waiting, self._waiting_at = MapGaps(), WaitingLog(logger), 0.0
         self._repairing = False
         self._next_repair = 0.0
-        self._deadline = float("-inf")  # when the core wants to be called again
+        self._deadline = float("-inf")  # of the core's next call
         self._gossip = NodeGossip(process, config.membership, on_dead=lambda node: self._push(Suspected(node)))
         self._peers: dict[str, tuple[str, str, int]] = {}
-        self._followed = -1  # epoch of the map that they are from
+        self._followed = -1  # epoch of the map that the peers are from
 
     async def run(self) -> None:
         """Serve until cancelled, or until the map ends this incarnation."""
@@ -139,7 +137,7 @@ class RouterService:
             self._hub.set_peers({name: (TIER_ROUTER, address, 0) for name, address in self._members.items()})
             node, settings = self._config.node, self._config.router
             if settings.join:
-                self._hub.set_seeds(node.seeds)  # the running group; it learns of us by our link
+                self._hub.set_seeds(node.seeds)  # the running group accepts our link
             self.core = core = RouterCore(
                 self._process.entry(bound),
                 RouterLimits(node.cluster, **shared_values(settings, RouterLimits), cluster_id=token_hex(16)),
@@ -217,10 +215,10 @@ class RouterService:
         if kind == FrameKind.RAFT:
             self._raft.take_in(peer, payload)
         elif peer.tier not in (TIER_OPERATOR, TIER_GATEWAY) or self._note_question(peer, kind, payload):
-            self._events.append(FrameArrived(peer, kind, payload))  # ``_turn_at_once`` follows
+            self._events.append(FrameArrived(peer, kind, payload))  # on_read runs the iteration after the read
 
     def _note_question(self, peer: PeerKey, kind: int, payload: bytes) -> bool:
-        """Have an operator's question noted; returns whether the core may have it."""
+        """Write the audit record of an operator's request; return whether to pass it to the core."""
         try:
             question = decode_control(payload) if kind == FrameKind.CONTROL else None
         except Unreadable:
@@ -234,7 +232,7 @@ class RouterService:
         self._hub.send(node, FrameKind.CONTROL, encode_control(reply))
 
     def _send_all(self, sends: list[tuple[str, int, bytes]]) -> None:
-        """Send what the core sends; the replies to verbs that leave a line wait for it."""
+        """Send the core's frames; replies to audited commands wait until their audit record is written."""
         waiting, others = list[tuple[str, AdminReply]](), []
         for send in sends:
             said = decode_control(send[2]) if self._verbs.waits(send[0]) else None
@@ -262,18 +260,18 @@ class RouterService:
         self._push(RoleChanged(role is RaftRole.LEADER, leader or ""))
 
     def _send_raft(self, node: str, message: RaftMessage) -> None:
-        if node in self._connected:  # Raft repeats what matters; a queue of old messages helps nobody
+        if node in self._connected:  # Raft repeats messages, so queuing for a closed link has no use
             self._hub.send(node, FrameKind.RAFT, encode_message(message))
 
     def _apply(self, entry: LogEntry) -> None:
-        # At once, not through the queue: a snapshot taken after this entry must contain it.
+        # Directly, not through the queue: a snapshot after this entry must contain it.
         self._carry_out(self.core.handle(boot_time(), [Applied(entry.data)]))
         self._turn_soon()
 
     # --- the loop
 
     async def _loop(self) -> None:
-        """Turn when it is time, or when there is more to do than was done at once, until this router's end."""
+        """Run an iteration at each deadline or wakeup, until this router ends."""
         self._serves = True
         while not self._over:
             tick_s = TICK_MAX_S if len(self._raft.configuration.peers()) > 1 else IDLE_TICK_MAX_S
@@ -291,14 +289,14 @@ class RouterService:
             await self._hub.drain()
 
     def _turn_soon(self) -> None:
-        """Have the loop turn, whatever the core waits for."""
+        """Run an iteration as soon as possible, regardless of the core's deadline."""
         self._deadline = float("-inf")
         self._wake.set()
 
     def _turn_at_once(self) -> None:
-        """Turn in the call that has read a link: the loop's would be one wake-up more.
+        """Run an iteration within the call that read a link, which saves a wakeup of the loop.
 
-        Where work is left of the turn before, the loop goes on with all of it: Raft and leases have their turn between.
+        While a backlog exists, only the loop runs iterations, so that Raft and leases run in between.
         """
         if self._events and self._serves and not self._behind:
             self._turn()
@@ -334,7 +332,7 @@ class RouterService:
 
     def _carry_out(self, ready: RouterReady) -> None:
         self._deadline = ready.next_deadline
-        self._follow_map()  # first: what is sent belongs to the incarnations that the map names now
+        self._follow_map()  # first: frames are addressed to the incarnations of the new map
         if ready.transfer:
             self._nursery.start_soon(self._transfer, ready.transfer)
         for proposal in ready.proposals:
@@ -350,7 +348,7 @@ class RouterService:
             self._hub.condemn(key, why)
         self._send_all(ready.sends)
         self._process.give_way()
-        if ready.rounds and self._raft.reads_now:  # what three tasks would say after four turns of the loop
+        if ready.rounds and self._raft.reads_now:  # otherwise three tasks and four loop iterations
             self._carry_out(self.core.handle(boot_time(), [RoundEnded(context, True) for context in ready.rounds]))
             return
         for context in ready.rounds:
@@ -379,7 +377,7 @@ class RouterService:
             self._push(RoundEnded(context, True))
 
     def _repair_group(self) -> None:
-        """As a leader, bring the group back to full strength; as a router that lost its disk, say so once."""
+        """Repair the Raft group as its leader; log once that this router's identity was refused."""
         raft = self._raft.core
         if raft.identity_refused != self._said_refused:
             self._said_refused = raft.identity_refused
@@ -387,7 +385,7 @@ class RouterService:
                 say(logger, "raft.other_disk", peer=self._config.node.id)
         now = trio.current_time()
         if self.core.stop.begun:
-            return  # its successor looks after the group
+            return  # the next leader repairs the group
         if self._repairing or now < self._next_repair or not self._raft.is_leader:
             return
         self._next_repair = now + REPAIR_EVERY_S
@@ -428,7 +426,7 @@ class RouterService:
             self._waiting.look(now, self._waits_for() or self._gaps.reason(self.core.machine.map))
 
     def _waits_for(self) -> str:
-        """Return why this router decides nothing, in one line; "" if it does."""
+        """Return one line with the reason why this router is not ready; "" if it is ready."""
         peers, node = self._raft.configuration.peers(), self._config.node.id
         others = sorted(set(peers) - self._connected - {node})
         if node not in peers:

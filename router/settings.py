@@ -23,9 +23,9 @@ class RouterLimits:
     lease_s: float = DEFAULT.lease_s
     lease_margin_s: float = DEFAULT.lease_margin_s
     cached_topics_max: int = DEFAULT.cached_topics_max
-    map_page_bytes: int = MAP_PAGE_BYTES  # lower only where tests want many pages
-    prune_late_s: float = 3_600.0  # that what has ended stays in the policy: clocks may differ by as much
-    cluster_id: str = ""  # of a cluster that this router bootstraps
+    map_page_bytes: int = MAP_PAGE_BYTES  # lower in tests that need many pages
+    prune_late_s: float = 3_600.0  # delay before expired policy entries are removed: largest assumed clock difference
+    cluster_id: str = ""  # for a cluster that this router bootstraps
 
     def bootstrap(self) -> Bootstrap:
         """Return the first command of a cluster with these settings."""

@@ -1,13 +1,13 @@
-"""The ClusterMap's state machine: commands of the log, their bounds, and what a leader does beside them.
+"""The ClusterMap's state machine: commands of the log, their bounds, and the leader's work around them.
 
-Owns: Commands, the machine that carries them out, orders by id, leases, the leader's hand on a rebalance, requests that
-wait at the leader, and the stream of the map to the nodes that follow.
+Owns: commands, the machine that applies them, orders by identifier, leases, the leader's execution of a rebalance,
+requests that wait at the leader, and the stream of the map to its followers.
 
-Doors: ``commands`` may be proposed, ``machine`` carries them out by one rule each (``node_rules``, ``partition_rules``,
-``shard_rules``, ``rebalance_rules``), ``leases`` says who may act until when.
+Entry points: ``commands`` can be proposed. ``machine`` applies them with one rule each (``node_rules``,
+``partition_rules``, ``shard_rules``, ``rebalance_rules``). ``leases`` holds each incarnation's lease.
 
-Always holds: ``apply`` never raises, and every router carries out or refuses a command alike. What was applied can be
-sent in pages.
+Invariant: ``apply`` never raises, and every router applies or refuses a command alike. Every applied map can be sent in
+pages.
 
 May import: router.placement, wire.
 """

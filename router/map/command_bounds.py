@@ -1,10 +1,9 @@
-"""Ranges of everything that a command may carry, so that every map that commands can make is one that can be sent.
+"""Ranges of all parts of a command, so that every map that commands can produce fits the wire.
 
-Judged twice: before a command is proposed, and when it is applied, because a log may hold what an older or a hostile
-router put there. The types of a decoded command have ranges too (``wire/messages/ranges.py``), wider than these where
-sums matter. Epochs, owners and states are judged against the map by ``router/map/machine.py``. The largest map is 32
-768 partitions of 17 names, 4 096 nodes of 8 KiB and the rest: some 75 MB, below MAP_BYTES_MAX of the wire. Rules:
-docs/adr/0019.
+A command is validated before it is proposed and when it is applied: the log may hold entries of an older or hostile
+router. The types of a decoded command have ranges too (``wire/messages/ranges.py``), wider than these where sums
+matter. ``router/map/machine.py`` validates epochs, owners and states against the map. The largest map has 32 768
+partitions with 17 names each and 4 096 nodes of 8 KiB: some 75 MB, below MAP_BYTES_MAX. Rules: docs/adr/0019.
 """
 
 import math
@@ -33,25 +32,25 @@ from wire.messages.ranges import INCARNATION_MAX, NODES_MAX, PARTITIONS_MAX
 
 __all__ = ["COMMAND_BYTES_MAX", "NUMBER_MAX", "TIERS", "out_of_range"]
 
-COMMAND_BYTES_MAX = 4 << 20  # of a log entry: one always fits a frame of 8 MiB, beside its header
+COMMAND_BYTES_MAX = 4 << 20  # of a log entry: a frame of 8 MiB always holds one with its header
 NAME_BYTES_MAX = 64  # of a node or a cluster: ASCII, see conf/node_settings.py
 ZONE_BYTES_MAX = 256  # 64 characters of four bytes
 ADDRESS_BYTES_MAX = 255
 NODE_BYTES_MAX = 8 * 1024  # of an entry: some dozens of listeners
-COPIES_MAX = 16  # of a partition, in sync and joining: twice the largest ``replicas``, half-way through a move
+COPIES_MAX = 16  # of a partition, in sync and joining: twice the largest ``replicas``, as during a move
 SHARDS_MAX = 8_192  # the largest ``shards``, and pinned prefixes
 DELEGATIONS_MAX = 1_024
 PREFIX_BYTES_MAX = 1_024
-DEPTH_MAX = 128  # levels of a route key; as many as a prefix may have
+DEPTH_MAX = 128  # levels of a route key or prefix
 DETAIL_CHARACTERS_MAX = 1_000
-NUMBER_MAX = (1 << 62) - 1  # of amounts: sums of many still fit 64 bits
+NUMBER_MAX = (1 << 62) - 1  # of amounts: sums of many fit 64 bits
 ADMIN_STATES = ("", "draining")
 TIERS = (TIER_EDGE, TIER_ROUTER, TIER_STORAGE)
 MOVE_KINDS = ("shard", "partition", "primary")
 
 
 def out_of_range(command: Command, cluster_map: ClusterMap) -> str:
-    """Return why a command carries something that no map may hold, "" if it does not."""
+    """Return the part of a command that no map may hold, as a refusal; "" if the command is in range."""
     if isinstance(command, Order):
         return _long("an order's identifier", command.identifier) or out_of_range(command.command, cluster_map)
     if isinstance(command, Bootstrap):

@@ -1,6 +1,6 @@
-"""The commands of the Raft log: what a router may propose about the map, as data.
+"""The commands of the Raft log: changes of the map that a router may propose, as data.
 
-What they do is ``router/map/machine.py``'s; how large their parts may be is ``router/map/command_bounds.py``'s.
+``router/map/machine.py`` defines their effect, ``router/map/command_bounds.py`` the sizes of their parts.
 """
 
 import msgspec
@@ -33,11 +33,11 @@ __all__ = [
 
 
 class _Command(msgspec.Struct):
-    """Root of the commands in the Raft log. The tag is the format: it stays when a class gets another name."""
+    """Root of the commands in the Raft log. The tag is the log's format: it survives a renaming of the class."""
 
 
 class Bootstrap(_Command, tag="Bootstrap"):
-    """First command of a cluster: what is fixed for ever."""
+    """First command of a cluster, with its permanent properties."""
 
     cluster: str
     partitions: int
@@ -49,38 +49,39 @@ class Bootstrap(_Command, tag="Bootstrap"):
 
 
 class RegisterNode(_Command, tag="RegisterNode"):
-    """Let an incarnation in. The leader proposes it only when the former one's lease has surely run out or is proved
-    ended; committing it ends the former incarnation."""
+    """Admit an incarnation; committing it ends the former incarnation.
+
+    The leader proposes it only when the former lease has certainly expired or its end is proved."""
 
     entry: NodeEntry
     whole: bool = True
 
 
 class DeclareDead(_Command, tag="DeclareDead"):
-    """The lease of this incarnation has surely run out."""
+    """End an incarnation whose lease has certainly expired."""
 
     node: str
     incarnation: int
 
 
 class StopNodes(_Command, tag="StopNodes"):
-    """These incarnations stop, all at the same time: what they own goes to nodes that stay, as far as there are any."""
+    """Move the roles of incarnations that stop together to nodes that stay, as far as there are any."""
 
-    # Node -> incarnation; one that is over is left out. The log has it under its former name.
+    # Node -> incarnation; a former incarnation is skipped. The log uses the field's former name.
     incarnations: dict[str, int] = msgspec.field(name="lives")
 
 
 class PlacePartitions(_Command, tag="PlacePartitions"):
-    """Compare-and-set of placements: an entry is for a partition that is at the epoch below it."""
+    """Compare-and-set of placements: an entry applies to a partition at the preceding epoch."""
 
     entries: dict[int, PartitionEntry]
-    each: bool = False  # an entry that does not fit is left out; otherwise all are, and it is said why
+    each: bool = False  # skip entries that do not apply; otherwise the first one refuses the whole command
 
 
 class AcceptLoss(_Command, tag="AcceptLoss"):
-    """An operator's word that the whole copies of partitions are gone for good: another node begins with what it has.
+    """An operator's confirmation that all whole copies of partitions are lost: another node starts with its own data.
 
-    All or none; each partition must be at the epoch that is named, and without a primary.
+    All or none; each partition must be at the named epoch and without a primary.
     """
 
     partitions: dict[int, int]  # number -> partition_epoch
@@ -91,7 +92,7 @@ class PlaceShards(_Command, tag="PlaceShards"):
     """New owners of shards, each at the next epoch of its shard; all or none."""
 
     owners: dict[int, str]
-    epochs: dict[int, int] = {}  # where named, the shard must be at this shard_epoch
+    epochs: dict[int, int] = {}  # shard -> required shard_epoch, optional
 
 
 class Delegate(_Command, tag="Delegate"):
@@ -103,24 +104,24 @@ class Delegate(_Command, tag="Delegate"):
 
 
 class SetAdminState(_Command, tag="SetAdminState"):
-    """An operator's word about a node: "draining" or ""."""
+    """Set the administrative state of a node: "draining" or ""."""
 
     node: str
     state: str
 
 
 class ForgetNode(_Command, tag="ForgetNode"):
-    """Remove a dead node that holds nothing."""
+    """Remove a dead node that holds no roles."""
 
     node: str
 
 
 class StartRebalance(_Command, tag="StartRebalance"):
-    """Begin to carry out a plan; it must be of this very map."""
+    """Start a plan, which must be of the current map epoch."""
 
     plan: RebalancePlan
-    throttle_bytes_s: int = 0  # 0: as fast as it goes
-    automatic: bool = False  # the leader's own, for a storage node that came late
+    throttle_bytes_s: int = 0  # 0: no limit
+    automatic: bool = False  # started by the leader for a late storage node
 
 
 class SetRebalance(_Command, tag="SetRebalance"):
@@ -135,7 +136,7 @@ OperatorCommand = AcceptLoss | Delegate | SetAdminState | ForgetNode | StartReba
 
 
 class Order(_Command, tag="Order"):
-    """An operator's command with the identifier that the command line gave it: it is carried out once."""
+    """An operator's command with the identifier from the command line, which makes it idempotent."""
 
     identifier: str
     command: OperatorCommand
@@ -170,13 +171,13 @@ def decode_command(data: bytes) -> Command:
     """Return the command of a Raft entry.
 
     Raises:
-        Unreadable: If it is not one.
+        Unreadable: The data is not a command.
     """
     return _decode(data)
 
 
 def is_readable(data: bytes) -> bool:
-    """Return whether other routers can read a command: its parts keep to the ranges of their types."""
+    """Return whether other routers can decode a command: its parts are within the ranges of their types."""
     try:
         _decode(data)
     except Unreadable:

@@ -1,8 +1,8 @@
-"""Nodes that act by a map or a policy that is no state of the routers' log, as their heartbeats tell the leader.
+"""Nodes whose heartbeats name a map or policy that is not a state of the routers' log.
 
-No honest node comes there by itself: a step was forged, a router of the group is faulty, or the log was restored from a
-backup. Such a node is told to read the whole again (``wire/node/lease_holder.py``), what it acknowledged settles
-nothing, and operators are shown it until a heartbeat of it fits. Sans-IO. Rules: docs/protocol.md rules 2.12 to 2.15.
+No honest node gets there by itself: a step was forged, a router of the group is faulty, or the log was restored from a
+backup. Such a node must reload the whole state (``wire/node/lease_holder.py``). Its acknowledgements do not count for
+settling. Operators see it until one of its heartbeats agrees. Sans-IO. Rules: docs/protocol.md rules 2.12 to 2.15.
 """
 
 import logging
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class Contradictions:
-    """The nodes whose last heartbeats contradict this router's log, at the leader.
+    """Nodes whose last heartbeat contradicts this router's log, at the leader.
 
     Args:
         count: Counts an event by name.
-        policy_verdict: Returns what the log says of the policy of a heartbeat.
+        policy_verdict: Compares the policy of a heartbeat with the log.
     """
 
     def __init__(self, count: Callable[[str], None], policy_verdict: Callable[[Heartbeat], Verdict]) -> None:
@@ -34,18 +34,18 @@ class Contradictions:
 
     @property
     def nodes(self) -> dict[str, tuple[str, ...]]:
-        """Return node -> what of it contradicts the log: "map", "policy"."""
+        """Return node -> its contradicting states: "map", "policy"."""
         return {node: what for (node, _), what in sorted(self._nodes.items())}
 
     def contradicts_map(self, beat: Heartbeat) -> bool:
-        """Return whether the map of a heartbeat is no state of the log as it is applied here now."""
+        """Return whether the map of a heartbeat is not a state of the log as applied here now."""
         return self._map_verdict(beat).contradicts
 
     def _map_verdict(self, beat: Heartbeat) -> Verdict:
         return self.map_digests.verdict(beat.map_epoch, beat.map_digest)
 
     def judge(self, beat: Heartbeat) -> tuple[bool, bool]:
-        """Judge a heartbeat behind a quorum round; return whether its map, and its policy, contradict the log."""
+        """Check a heartbeat after a quorum round; return whether its map, and its policy, contradict the log."""
         verdicts = {"map": self._map_verdict(beat), "policy": self._policy_verdict(beat)}
         for what, verdict in verdicts.items():
             if verdict.contradicts:
@@ -64,10 +64,10 @@ class Contradictions:
         return "map" in wrong, "policy" in wrong
 
     def forget_others(self, cluster_map: ClusterMap) -> None:
-        """Drop incarnations that are over."""
+        """Drop incarnations that are not alive."""
         for incarnation in [each for each in self._nodes if not cluster_map.is_alive(*each)]:
             del self._nodes[incarnation]
 
     def clear(self) -> None:
-        """Forget all: this router leads no more, or leads anew."""
+        """Drop all nodes, when leadership starts or ends."""
         self._nodes.clear()

@@ -1,7 +1,7 @@
-"""The routers of the Raft group, as the core beside Raft judges others by it: they register, hold leases, give orders.
+"""The routers of the Raft group: only they may register, hold leases and give orders.
 
-A router that left the group, or never was in it, has a certificate and nothing else. One that the map still has
-alive is relieved of its shards in one step, and its lease is not renewed. Rules: docs/protocol.md rule 2.11.
+A router outside the group has a valid certificate but no rights. One that the map has alive loses its shards in one
+step, and its lease is not renewed. Rules: docs/protocol.md rule 2.11.
 """
 
 from collections.abc import Callable, Collection
@@ -12,16 +12,16 @@ from wire.messages.hello import TIER_ROUTER
 
 __all__ = ["Group", "is_in_group", "outside_group"]
 
-Group = Callable[[], Collection[str]] | None  # returns the members, none while this router joins; None: by the map
+Group = Callable[[], Collection[str]] | None  # returns the members, empty while this router joins; None: use the map
 
 
 def is_in_group(group: Group, node: str) -> bool:
-    """Return whether a router is a member, as far as this one knows."""
+    """Return whether a router is a member, as far as this router knows."""
     return group is None or node in group()
 
 
 def outside_group(group: Group, cluster_map: ClusterMap) -> StopNodes | None:
-    """Return what relieves the routers of the map that are no members, None where there are none."""
+    """Return the command that stops live routers outside the group, None if there are none."""
     routers = cluster_map.live(TIER_ROUTER)
     left = {each.node: each.incarnation for each in routers if not each.stops and not is_in_group(group, each.node)}
     return StopNodes(left) if left else None

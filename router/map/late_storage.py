@@ -1,10 +1,9 @@
-"""A storage node that came after the first placement gets its share by itself, as long as nothing is stored.
+"""Automatic rebalance for a storage node that arrives after the first placement, while no data is stored.
 
-Partitions are placed as soon as there are as many storage nodes as copies; one that comes a moment later would stay
-empty until somebody balances. While every primary says that its partitions hold nothing the leader starts a rebalance
-for it, an ordinary one: copy, hand over, drop. So nothing depends on what a heartbeat said a moment ago: a session that
-is opened meanwhile moves with its partition. Once an operator has balanced, or stopped this, it is the operator's.
-Sans-IO. Rules: docs/adr/0019.
+Partitions are placed as soon as there are as many storage nodes as copies. A later node would stay empty until an
+operator rebalances. While every primary reports empty partitions, the leader starts an ordinary rebalance for it: copy,
+hand over, drop. A session that opens meanwhile moves with its partition. After an operator has rebalanced or stopped
+this, the leader starts no further one. Sans-IO. Rules: docs/adr/0019.
 """
 
 from collections.abc import Callable
@@ -20,21 +19,21 @@ from wire.messages.hello import TIER_STORAGE
 
 __all__ = ["LateStorage"]
 
-REPEAT_S = 1.0  # between two proposals, should one not be committed
+REPEAT_S = 1.0  # before an uncommitted proposal is repeated
 
 
 class LateStorage:
-    """The leader's look for storage nodes that hold nothing."""
+    """The leader's check for storage nodes without partitions."""
 
     def __init__(self, machine: MapMachine, leases: LeaseTable, propose: Callable[[Command], object]) -> None:
         self._machine = machine
         self._leases = leases
         self._propose = propose
         self._next = float("-inf")
-        self._looked_at = -1  # epoch at which no node was without partitions
+        self._looked_at = -1  # epoch at which all nodes had partitions
 
     def look(self, now: float) -> None:
-        """Propose a rebalance if it is due and may be."""
+        """Propose a rebalance if one is needed and allowed."""
         machine, cluster_map = self._machine, self._machine.map
         job = machine.job
         if now < self._next or cluster_map.epoch == self._looked_at:
@@ -53,7 +52,7 @@ class LateStorage:
             self._propose(StartRebalance(msgspec.structs.replace(plan, moves=moves), automatic=True))
 
     def _empty(self) -> bool:
-        """Return whether every partition has a primary that said, in this incarnation, that it holds nothing."""
+        """Return whether every partition's primary reported, in its current incarnation, that it stores no data."""
         cluster_map = self._machine.map
         for number, placement in enumerate(cluster_map.partitions):
             entry = cluster_map.nodes.get(placement.primary)
@@ -65,7 +64,7 @@ class LateStorage:
 
 
 def _without_partitions(cluster_map: ClusterMap) -> bool:
-    """Return whether a live storage node that may hold partitions holds none, though all are placed."""
+    """Return whether all partitions are placed and an eligible live storage node holds none."""
     idle = {node.name for node in ring_nodes(cluster_map, TIER_STORAGE)}
     for placement in cluster_map.partitions:
         if not placement.epoch or not idle:

@@ -1,8 +1,8 @@
-"""The leader's table of leases: who may act, until when, and who has surely lost the right.
+"""The leader's table of leases: which incarnations may act, until when, and which leases have certainly expired.
 
-The leader answers a heartbeat only after a quorum round that began after it arrived, and counts the lease from that
-answer plus a margin; a new leader counts every lease from its own election. From the proposal of a death on it answers
-no heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/protocol.md rule 2.4.
+The leader answers a heartbeat only after a quorum round that began after its arrival. It counts the lease from that
+answer, plus a margin; a new leader counts every lease from its own election. After it proposed a death, it answers no
+heartbeat of that incarnation. Sans-IO; source: Gray and Cheriton 1989, docs/protocol.md rule 2.4.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,16 @@ class LeaseTable:
     """Leases of every live incarnation, at the leader.
 
     =======  ====================================================  =============================================
-    state    holds                                                 way out
+    =======  ====================================================  =============================================
+    state    meaning                                               transitions
     =======  ====================================================  =============================================
     granted  heartbeats are answered and renew it                  ``stop``; ``leaves``; ``expired``
-    stopped  heartbeats are answered without a lease: it runs out  ``expired``, ``leaves``
-    dying    the death is proposed, nothing renews it              committed: ``forget_others`` drops it;
+    stopped  heartbeats are answered without a lease               ``expired``, ``leaves``
+    dying    the death is proposed, no renewal                     committed: ``forget_others`` drops it;
                                                                    not committed: as before ``expired``
     =======  ====================================================  =============================================
 
-    An incarnation that the table does not have holds no lease that this leader could have granted.
+    An incarnation that is not in the table has no lease of this leader.
     """
 
     def __init__(self, lease_s: float, margin_s: float) -> None:
@@ -35,21 +36,21 @@ class LeaseTable:
         self._acknowledged: dict[NodeIncarnation, int] = {}  # map epochs
         self._unreachable: dict[NodeIncarnation, tuple[str, ...]] = {}
         self._dying: set[NodeIncarnation] = set()
-        self._stopped: set[NodeIncarnation] = set()  # not renewed any more: too many wait for it in vain
+        self._stopped: set[NodeIncarnation] = set()  # not renewed: too many nodes cannot reach it
         self._beat_at: dict[NodeIncarnation, float] = {}
         self._sizes: dict[NodeIncarnation, dict[int, tuple[int, int]]] = {}  # partition or shard -> keys, bytes
         self._stores_aside: dict[NodeIncarnation, int] = {}
-        self._waiting: dict[tuple[str, NodeIncarnation], Heartbeat] = {}  # by link peer, the newest: for the next round
+        self._waiting: dict[tuple[str, NodeIncarnation], Heartbeat] = {}  # newest of each link peer, for the next round
         self._asked: dict[int, list[tuple[str, Heartbeat]]] = {}
         self._context = 0
-        self._map: ClusterMap | None = None  # of which, and at which epoch, ``_live_ones`` are
+        self._map: ClusterMap | None = None  # map, and its epoch, of ``_live_ones``
         self._epoch = -1
         self._live_ones: list[NodeIncarnation] = []
-        self._looked_at: list[NodeIncarnation] | None = None  # of those, each has a time in ``_until``
-        self._deadline: float | None = None  # of ``next_deadline``, until ``_until`` or ``_dying`` change
+        self._looked_at: list[NodeIncarnation] | None = None  # the last checked list; each has a time in ``_until``
+        self._deadline: float | None = None  # cache of ``next_deadline``, until ``_until`` or ``_dying`` changes
 
     def begin(self, now: float, cluster_map: ClusterMap) -> None:
-        """This router became the leader: every lease counts from here."""
+        """Start as the leader: every lease counts from now."""
         self._until = dict.fromkeys(live_incarnations(cluster_map), now + self.lease_s + self._margin_s)
         self._looked_at = self._deadline = None
         self._beat_at = dict.fromkeys(self._until, now)
@@ -60,10 +61,10 @@ class LeaseTable:
         self._asked.clear()
 
     def arrived(self, peer: str, beat: Heartbeat, now: float = 0.0, *, fits: bool = True) -> None:
-        """A heartbeat came; it is answered after a quorum round that starts from now on.
+        """Queue a heartbeat for a quorum round that starts from now on.
 
         Args:
-            fits: The map that it acknowledges is no other than a state of this log, as far as it is applied here.
+            fits: The acknowledged map does not contradict this log, as far as it is applied here.
         """
         incarnation = (beat.node, beat.incarnation)
         if incarnation not in self._beat_at:
@@ -75,21 +76,21 @@ class LeaseTable:
         if fits:
             self._acknowledge(incarnation, beat)
         self._unreachable[incarnation] = tuple(beat.unreachable)
-        self._waiting.pop((peer, incarnation), None)  # it wants one answer, and has the most of the newest
+        self._waiting.pop((peer, incarnation), None)  # only the newest heartbeat needs an answer
         self._waiting[(peer, incarnation)] = beat
 
     def _acknowledge(self, incarnation: NodeIncarnation, beat: Heartbeat) -> None:
         self._acknowledged[incarnation] = max(self._acknowledged.get(incarnation, 0), beat.map_epoch)
 
     def _forget_unheld(self, node: str) -> None:
-        """Forget what other incarnations of a node without a lease here said: they may be any number."""
+        """Drop data of a node's other incarnations without a lease here: their number has no bound."""
         unheld = [each for each in self._beat_at if each[0] == node and each not in self._until]
         for table in (self._acknowledged, self._unreachable, self._beat_at, self._sizes, self._stores_aside):
             for incarnation in unheld:
                 table.pop(incarnation, None)
 
     def next_round(self) -> int | None:
-        """Return the number of a quorum round to start for the heartbeats that wait, None if none does."""
+        """Return the number of a quorum round to start for queued heartbeats, None if there are none."""
         if not self._waiting or len(self._asked) >= 4:
             return None
         self._context += 1
@@ -104,11 +105,11 @@ class LeaseTable:
         cluster_map: ClusterMap,
         contradicts: Callable[[Heartbeat], bool] = lambda _: False,
     ) -> list[tuple[str, Heartbeat, bool]]:
-        """A quorum round ended: return (peer, heartbeat, granted) for each that it answers.
+        """Return (peer, heartbeat, granted) for each heartbeat of a completed quorum round.
 
         Args:
-            contradicts: Returns whether the map of a heartbeat is no state of the log, of which all that was committed
-                before the heartbeat came is applied now. Such a node gets no lease: it may act by what nobody decided.
+            contradicts: Returns whether the map of a heartbeat is not a state of the log. All commits before the
+                heartbeat are applied by now. Such a node gets no lease: it may act on an undecided state.
         """
         answers = []
         self._deadline = None
@@ -129,26 +130,26 @@ class LeaseTable:
         return answers
 
     def round_failed(self, context: int) -> None:
-        """A quorum round gave no answer; its heartbeats are not answered either."""
+        """Drop the heartbeats of a failed quorum round without an answer."""
         self._asked.pop(context, None)
 
     def admitted(self, now: float, incarnation: NodeIncarnation) -> None:
-        """An incarnation was committed as active: it has one lease's time to send its first heartbeat."""
+        """Start the lease of an admitted incarnation: one lease's time until its first heartbeat."""
         self._until[incarnation] = now + self.lease_s + self._margin_s
         self._deadline = None
         self._beat_at[incarnation] = now
 
     def stop(self, incarnation: NodeIncarnation) -> None:
-        """Renew this lease no more: it runs out, and the node is declared dead."""
+        """Stop renewing a lease; it expires, and the node is declared dead."""
         self._stopped.add(incarnation)
 
     @property
     def ending(self) -> bool:
-        """True while some lease is left to run out, or a death is proposed: one node at a time."""
+        """True while a stopped lease expires or a death is proposed: one node at a time."""
         return bool(self._stopped or self._dying)
 
     def leaves(self, incarnation: NodeIncarnation) -> bool:
-        """An incarnation says that it is over; the caller proposes its death. False if that was proposed already."""
+        """Record that an incarnation ended; the caller proposes its death. False if one is proposed already."""
         if incarnation in self._dying:
             return False
         self._dying.add(incarnation)
@@ -156,26 +157,26 @@ class LeaseTable:
         return True
 
     def silent_s(self, now: float, incarnation: NodeIncarnation) -> float:
-        """Return for how long this leader has had no heartbeat of an incarnation."""
+        """Return the time since this leader's last heartbeat of an incarnation."""
         return now - self._beat_at.get(incarnation, now)
 
     def complaints(self, cluster_map: ClusterMap) -> dict[str, tuple[str, ...]]:
-        """Return node -> live nodes that it does not reach, as it said last; nothing while a lease is ending."""
+        """Return node -> live nodes that it last reported unreachable; empty while a lease is ending."""
         if self.ending:
             return {}
         told = {node: self._unreachable.get((node, incarnation), ()) for node, incarnation in self._live(cluster_map)}
         return {node: names for node, names in told.items() if names}
 
     def sizes(self, incarnation: NodeIncarnation) -> dict[int, tuple[int, int]]:
-        """Return partition or shard -> (keys, bytes) as the node said last."""
+        """Return partition or shard -> (keys, bytes), as last reported by the node."""
         return self._sizes.get(incarnation, {})
 
     def stores_aside(self, incarnation: NodeIncarnation) -> int:
-        """Return how many damaged stores the node keeps aside."""
+        """Return the number of quarantined stores of a node."""
         return self._stores_aside.get(incarnation, 0)
 
     def expired(self, now: float, cluster_map: ClusterMap) -> list[NodeIncarnation]:
-        """Return incarnations whose lease has surely run out, once each; the caller proposes their death."""
+        """Return incarnations whose lease has certainly expired, once each; the caller proposes their death."""
         live = self._live(cluster_map)
         if live is self._looked_at and now < self.next_deadline():
             return []
@@ -191,12 +192,12 @@ class LeaseTable:
         return dead
 
     def proposal_failed(self, incarnation: NodeIncarnation) -> None:
-        """A proposed death was not committed; it may be proposed again."""
+        """Allow another proposal after a death was not committed."""
         self._dying.discard(incarnation)
         self._deadline = None
 
     def surely_over(self, now: float, incarnation: NodeIncarnation) -> bool:
-        """True if this incarnation's lease has surely run out."""
+        """True if this incarnation's lease has certainly expired."""
         return self._until.get(incarnation, 0.0) <= now
 
     def settled_epoch(self, cluster_map: ClusterMap) -> int:
@@ -214,7 +215,7 @@ class LeaseTable:
         return self._acknowledged.get(incarnation, 0)
 
     def next_deadline(self) -> float:
-        """Return when the next lease may run out."""
+        """Return when the next lease may expire."""
         if self._deadline is None:
             self._deadline = min(
                 (until for incarnation, until in self._until.items() if incarnation not in self._dying),
@@ -223,13 +224,13 @@ class LeaseTable:
         return self._deadline
 
     def _live(self, cluster_map: ClusterMap) -> list[NodeIncarnation]:
-        """Return every live incarnation; asked in every turn, and another one only at another epoch."""
+        """Return every live incarnation, cached for the map's epoch."""
         if self._map is not cluster_map or self._epoch != cluster_map.epoch:
             self._map, self._epoch, self._live_ones = cluster_map, cluster_map.epoch, live_incarnations(cluster_map)
         return self._live_ones
 
     def forget_others(self, cluster_map: ClusterMap) -> None:
-        """Drop what belongs to incarnations that are not alive any more."""
+        """Drop data of incarnations that are not alive."""
         live = set(live_incarnations(cluster_map))
         self._looked_at = self._deadline = None
         for table in (
@@ -247,5 +248,5 @@ class LeaseTable:
 
 
 def live_incarnations(cluster_map: ClusterMap) -> list[NodeIncarnation]:
-    """Return every live incarnation, by name."""
+    """Return every live incarnation, in name order."""
     return [(name, entry.incarnation) for name, entry in sorted(cluster_map.nodes.items()) if entry.alive]

@@ -1,10 +1,10 @@
-"""The ClusterMap's state machine: committed commands in, one map step out. The truth about who owns what.
+"""The ClusterMap's state machine: it applies committed commands, each as one map step.
 
-Deterministic: same map, same command, same step, on every router. A command that does not apply (stale epoch, unknown
-node) changes nothing and says why; a caller decides by the answer, never by what it proposed. A command out of its
-ranges is such a one (``router/map/command_bounds.py``), and so is one whose rule raises. The rules are functions:
-``MAP_RULES`` and ``JOB_RULES`` have one for each command. Per-message and per-subscription data never comes here.
-Source: docs/protocol.md section 2.
+Deterministic: the same map and command give the same step on every router. A command that does not apply (stale epoch,
+unknown node) changes nothing and returns a refusal; a caller must use the result, not its proposal. A command out of
+range (``router/map/command_bounds.py``) is refused, and so is one whose rule raises. ``MAP_RULES`` and ``JOB_RULES``
+have one function for each command. Data per message or subscription never enters the map. Source: docs/protocol.md
+section 2.
 """
 
 import logging
@@ -46,7 +46,7 @@ __all__ = ["JOB_RULES", "MAP_RULES", "CommandResult", "MapMachine"]
 
 logger = logging.getLogger(__name__)
 
-# A command -> its rule, which changes the transition, or returns why the command is refused.
+# Command -> its rule, which changes the transition or returns a refusal.
 MAP_RULES: dict[type[Command], Callable[[Transition, Any], str]] = {
     RegisterNode: register,
     DeclareDead: declare_dead,
@@ -58,7 +58,7 @@ MAP_RULES: dict[type[Command], Callable[[Transition, Any], str]] = {
     PlaceShards: place_shards,
     Delegate: delegate,
 }
-# Those that change the job beside the map, and no epoch: the job afterwards, or why the command is refused.
+# Commands that change the job and no epoch: the rule returns the new job, or a refusal.
 JOB_RULES: dict[type[Command], Callable[[ClusterMap, RebalanceJob | None, Any], RebalanceJob | str]] = {
     StartRebalance: start_rebalance,
     SetRebalance: set_rebalance,
@@ -66,15 +66,15 @@ JOB_RULES: dict[type[Command], Callable[[ClusterMap, RebalanceJob | None, Any], 
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """Effect of a command: the step, or why there is none."""
+    """Effect of a command: a step, or a refusal."""
 
     delta: MapDelta | None = None
     refusal: str = ""
-    order: MapOrderOutcome | None = None  # of an order: how it ended when it came first
+    order: MapOrderOutcome | None = None  # of an order: its first result
 
 
 class _Judged(msgspec.Struct, frozen=True):
-    """Effect that a command would have, all of it made and nothing of it done."""
+    """Effect of a command before it is applied."""
 
     outcome: CommandResult = CommandResult()
     map: ClusterMap | None = None  # of a new cluster
@@ -90,25 +90,25 @@ class MapMachine:
         self.orders = OrderMemory()
 
     def snapshot(self) -> bytes:
-        """Return the whole state."""
+        """Return the encoded state."""
         return encode_snapshot(MapState(self.map, self.job, self.orders.known))
 
     def restore(self, data: bytes) -> None:
         """Replace the whole state.
 
         Raises:
-            Unreadable: If it is no snapshot of ours.
+            Unreadable: The data is not a valid snapshot.
         """
         self.take(decode_snapshot(data))
 
     def take(self, state: MapState) -> None:
-        """Replace the whole state by one that was read already."""
+        """Replace the whole state by a decoded one."""
         self.map, self.job, self.orders = state.map, state.job, OrderMemory(state.orders)
 
     def apply(self, command: Command) -> CommandResult:
-        """Carry out one committed command; what cannot be carried out is refused, and changes nothing.
+        """Apply one committed command; one that cannot be applied is refused and changes nothing.
 
-        Never raises: it is committed, so every router meets it, again at each start.
+        Never raises: every router applies the committed command, again at each start.
         """
         if isinstance(command, Order):
             return self._apply_order(command)
@@ -124,7 +124,7 @@ class MapMachine:
         return judged.outcome
 
     def suppose(self, command: Command) -> CommandResult:
-        """Return what a command would do now, without doing it; never raises."""
+        """Return the effect that a command would have now; never raises."""
         if not isinstance(command, Order):
             return self._judged(command).outcome
         return self._known_order(command) or self._judged(command.command).outcome
@@ -140,7 +140,7 @@ class MapMachine:
         return msgspec.structs.replace(outcome, order=first)
 
     def _known_order(self, command: Order) -> CommandResult | None:
-        """Return the outcome of an order that came before, or of one that no order can be."""
+        """Return the result of an order that was applied before, or the refusal of an invalid one."""
         first = self.orders.get(command.identifier)
         if first is not None:
             return CommandResult(refusal=first.refusal, order=first)
@@ -151,8 +151,8 @@ class MapMachine:
         try:
             return self._judge(command)
         except MemoryError:
-            raise  # of this router alone: the others carried it out
-        except Exception as error:  # the same at every router, for it comes of the command and the map
+            raise  # local to this router: the others applied the command
+        except Exception as error:  # the same at every router, because it depends on command and map only
             say(logger, "map.command_failed", command=name_of(command), exc_info=True)
             return _Judged(CommandResult(refusal=f"{name_of(command)} cannot be carried out: {type(error).__name__}"))
 

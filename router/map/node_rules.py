@@ -1,8 +1,8 @@
-"""The rules for nodes in the map: who comes in, dies, stops, is drained or forgotten.
+"""The rules for nodes in the map: registration, death, stop, drain and removal.
 
 A node's change moves partitions (``partition_rules``) or shards (``shard_rules``) in the same step. Each rule takes a
-transition and a command, and returns "" or why the command is refused; a refused one has changed nothing that counts,
-because its transition is dropped.
+transition and a command, and returns "" or a refusal. The transition of a refused command is dropped, so the map stays
+unchanged.
 """
 
 import msgspec
@@ -17,10 +17,10 @@ __all__ = ["declare_dead", "forget_node", "register", "set_admin_state", "stop_n
 
 
 def register(step: Transition, command: RegisterNode) -> str:
-    """Let an incarnation in, above every former one of its name; the former one ends with it.
+    """Admit an incarnation above all former ones of its name; the former one ends with this step.
 
-    The same incarnation again changes nothing while it lives. An operator's word about the node stays, and so does the
-    longer fence time: the former incarnation may be the one that serves on, and no later map shows it.
+    A live incarnation that registers again changes nothing. The administrative state persists. So does the longer fence
+    time: the former incarnation may still serve, and no later map shows its value.
     """
     entry = command.entry
     former = step.before.nodes.get(entry.node)
@@ -45,7 +45,7 @@ def register(step: Transition, command: RegisterNode) -> str:
 
 
 def declare_dead(step: Transition, command: DeclareDead) -> str:
-    """End an incarnation; what it led or owned goes to others in the same step."""
+    """End an incarnation; its roles move to other nodes in the same step."""
     entry = step.before.nodes.get(command.node)
     if entry is None or entry.incarnation != command.incarnation:
         return f"{command.node} is not at incarnation {command.incarnation}"
@@ -60,7 +60,7 @@ def declare_dead(step: Transition, command: DeclareDead) -> str:
 
 
 def stop_nodes(step: Transition, command: StopNodes) -> str:
-    """Relieve incarnations that stop, all in one step, so that none inherits from another that stops."""
+    """Move the roles of all stopping incarnations in one step, so that none inherits from another."""
     for name, incarnation in sorted(command.incarnations.items()):
         entry = step.before.nodes.get(name)
         if entry is not None and entry.incarnation == incarnation and entry.alive and not entry.stops:
@@ -74,7 +74,7 @@ def stop_nodes(step: Transition, command: StopNodes) -> str:
 
 
 def set_admin_state(step: Transition, command: SetAdminState) -> str:
-    """Note an operator's word about a node; plans look at it, this step moves nothing."""
+    """Set a node's administrative state, which plans read; this step moves no roles."""
     entry = step.before.nodes.get(command.node)
     if entry is None:
         return f"unknown node {command.node}"
@@ -84,7 +84,7 @@ def set_admin_state(step: Transition, command: SetAdminState) -> str:
 
 
 def forget_node(step: Transition, command: ForgetNode) -> str:
-    """Take a dead node out of the map, unless it may hold the last whole copy of a partition."""
+    """Remove a dead node from the map, unless it may hold the last whole copy of a partition."""
     entry = step.before.nodes.get(command.node)
     if entry is None:
         return f"unknown node {command.node}"

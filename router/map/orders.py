@@ -1,7 +1,7 @@
-"""The orders that the routers carried out last: one that comes again gets its first outcome, and is not done twice.
+"""Results of the last orders: a repeated order gets its first result and has no second effect.
 
-Part of the map's replicated state: each router has the same orders in the same sequence, and forgets the same. A
-command line repeats an order for seconds; ORDERS_MAX others are carried out before that one is forgotten.
+Part of the replicated map state, so every router holds and drops the same orders. A command line repeats an order for
+seconds; an order is dropped only after ORDERS_MAX later ones.
 """
 
 import msgspec
@@ -14,9 +14,9 @@ ORDERS_MAX = 1_000
 class MapOrderOutcome(msgspec.Struct, frozen=True, array_like=True):
     """Outcome of an order."""
 
-    refusal: str  # "": it was carried out
+    refusal: str  # "": applied
     map_epoch: int
-    rebalance: int | None  # number of the newest job then
+    rebalance: int | None  # number of the newest job at that time
 
 
 class OrderMemory:
@@ -26,11 +26,11 @@ class OrderMemory:
         self.known = known if known is not None else {}  # oldest first
 
     def get(self, identifier: str) -> MapOrderOutcome | None:
-        """Return the outcome of an order, None if it is not known."""
+        """Return the result of an order, None if it is unknown."""
         return self.known.get(identifier)
 
     def note(self, identifier: str, outcome: MapOrderOutcome) -> None:
-        """Keep an outcome; beyond ORDERS_MAX the oldest is forgotten."""
+        """Store a result; beyond ORDERS_MAX the oldest is dropped."""
         self.known[identifier] = outcome
         while len(self.known) > ORDERS_MAX:
             del self.known[next(iter(self.known))]

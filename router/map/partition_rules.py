@@ -1,7 +1,7 @@
-"""The rules for placements: who leads a partition after a death, a return, a stop, or an operator's word.
+"""The rules for placements: the primary after a death, a return, a stop or an operator's command.
 
-Only a replica that is in sync ever becomes the primary, but for ``accept_loss``, which an operator orders. Each new
-placement is at the partition's next epoch. Rules: docs/protocol.md section 9.
+Only an in-sync replica becomes the primary, except by an operator's ``accept_loss``. Each new placement has the
+partition's next epoch. Rules: docs/protocol.md section 9.
 """
 
 from functools import partial
@@ -17,10 +17,10 @@ __all__ = ["accept_loss", "place_partitions", "storage_arrived", "storage_left",
 
 
 def storage_arrived(step: Transition, node: str, *, whole: bool) -> None:
-    """Take in a storage incarnation, which resumes no role under an old partition_epoch.
+    """Admit a storage incarnation, which resumes no role of an old partition_epoch.
 
     Args:
-        whole: Its store is the one that its former incarnations wrote; False after a lost or damaged one.
+        whole: Its store holds all data of its former incarnations; False after a lost or damaged store.
     """
     if all(placement.epoch == 0 for placement in step.before.partitions):
         _place_first(step)
@@ -33,36 +33,36 @@ def storage_arrived(step: Transition, node: str, *, whole: bool) -> None:
 
 
 def _returned(step: Transition, number: int, placement: PartitionEntry, node: str, *, whole: bool) -> None:
-    """Place a partition of which a new incarnation of an in-sync replica may have a whole copy."""
+    """Place a partition after an in-sync replica returned as a new incarnation."""
     others = tuple(name for name in placement.in_sync if name != node and step.may_lead(name, placement))
     primary = placement.primary if placement.primary in others else step.take_heir(others) if others else ""
     former = step.before.nodes.get(node)
     if not others and whole:
         step.place(number, node, placement.in_sync, placement.joining)
     elif whole and placement.primary == node and former is not None and former.stops:
-        # It stopped in order and nobody took over: all stopped together, and each begins where it was.
+        # It stopped in order without a successor: all stopped together, and each resumes its role.
         step.place(number, node, step.still_in_sync(placement.in_sync), placement.joining)
     elif whole and (primary == placement.primary or len(others) < step.before.min_in_sync):
-        # It has all it acknowledged, and so all that is committed.
+        # It has all operations that it acknowledged, and therefore all committed ones.
         in_sync, joining = step.still_in_sync(placement.in_sync), placement.joining
-        if not step.before.has_live(node):  # what was to take its place is not needed
+        if not step.before.has_live(node):  # its replacement is not needed
             joining = joining[: max(0, step.before.replicas - len(in_sync))]
         step.place(number, primary, in_sync, joining)
     else:
-        # Another replica goes on, or may when it comes back; this one catches up again. One that lost its store
-        # is not in sync, though nobody else were: its next incarnation would be taken for whole.
+        # Another replica serves, or may after its return; this one catches up again. One that lost its store
+        # is not in sync, even as the only replica: its next incarnation would count as whole.
         left = step.still_in_sync(_without(placement.in_sync, node))
         step.place(number, primary, left, (*_without(placement.joining, node), node))
 
 
 def storage_left(step: Transition, node: str) -> None:
-    """Place the partitions of a dead incarnation: a live replica in sync takes over; nobody else ever does."""
+    """Place the partitions of a dead incarnation: only a live in-sync replica takes over."""
     for number, placement in enumerate(step.before.partitions):
         if node not in placement.in_sync and node not in placement.joining:
             continue
         joining = _without(placement.joining, node)
         heirs = tuple(name for name in placement.in_sync if name != node and step.may_lead(name, placement))
-        # The dead stays in the in-sync set until a live in-sync replica is primary, and enough of them live.
+        # The dead node stays in sync until a live in-sync replica is primary and enough replicas are alive.
         in_sync = placement.in_sync
         if any(map(step.stays, heirs)):
             in_sync = still_in_sync(in_sync, partial(step.may_lead, placement=placement), step.before.min_in_sync)
@@ -75,7 +75,7 @@ def storage_left(step: Transition, node: str) -> None:
 
 
 def storages_stop(step: Transition) -> None:
-    """Relieve the nodes of this step, which stop, of their partitions, as far as others stay that may take them."""
+    """Move partitions away from the stopping nodes of this step, as far as remaining nodes may take them."""
     minimum = step.before.min_in_sync
     for number, placement in enumerate(step.before.partitions):
         after = relieved(placement, step.nodes.__contains__, step.stays, step.take_heir, minimum)
@@ -84,7 +84,7 @@ def storages_stop(step: Transition) -> None:
 
 
 def _place_first(step: Transition) -> None:
-    """Place every partition for the first time, all copies empty and therefore in sync."""
+    """Place every partition for the first time; all copies are empty and therefore in sync."""
     nodes = step.ring_nodes(TIER_STORAGE)
     if len(nodes) < step.before.replicas:
         return
@@ -93,7 +93,7 @@ def _place_first(step: Transition) -> None:
 
 
 def place_partitions(step: Transition, command: PlacePartitions) -> str:
-    """Take placements that follow the present ones; the others are left out, or refuse the whole command."""
+    """Apply placements that follow the current ones; others are skipped, or refuse the whole command."""
     for number, entry in command.entries.items():
         refusal = _misfit(step, number, entry)
         if not refusal:
@@ -104,7 +104,7 @@ def place_partitions(step: Transition, command: PlacePartitions) -> str:
 
 
 def _misfit(step: Transition, number: int, entry: PartitionEntry) -> str:
-    """Return why a placement does not follow the present one."""
+    """Return why a placement does not follow the current one."""
     if not 0 <= number < len(step.before.partitions):
         return f"no partition {number}"
     current = step.before.partitions[number]
@@ -118,7 +118,7 @@ def _misfit(step: Transition, number: int, entry: PartitionEntry) -> str:
 
 
 def accept_loss(step: Transition, command: AcceptLoss) -> str:
-    """Have a live storage node begin partitions with what it has; all of them, and only those without a primary."""
+    """Make a live storage node the only copy of partitions without a primary, all of them or none."""
     entry = step.before.nodes.get(command.node)
     if entry is None or not entry.alive or entry.tier != TIER_STORAGE:
         return f"{command.node} is not a live storage node"

@@ -1,7 +1,7 @@
-"""Placements that storage nodes asked the leader for in one turn, joined into as few commands as fit.
+"""Placement requests of storage nodes in one iteration, joined into as few commands as possible.
 
-A death concerns every partition that had a copy there. A command for each would cost a commit each, and every node a
-walk over its partitions for each of them. Sans-IO.
+A death concerns every partition with a copy there. A command for each would cost one commit each, and every node would
+scan its partitions for each of them. Sans-IO.
 """
 
 from router.map.command_bounds import out_of_range
@@ -12,19 +12,19 @@ from wire.messages.nodes import RequestChange
 
 __all__ = ["PlacementRequests"]
 
-CHANGES_MAX = 1_024  # placements of one command: it fits a log entry, whatever their names
+CHANGES_MAX = 1_024  # placements of one command: fits a log entry with the longest names
 
 Askers = tuple[tuple[str, RequestChange], ...]  # node, its request
 
 
 class PlacementRequests:
-    """The requests of this turn, one for each partition: the first; the others are repeated by their nodes."""
+    """The first request for each partition in this iteration; nodes repeat the others."""
 
     def __init__(self) -> None:
         self._requests: dict[int, tuple[PartitionEntry, str, RequestChange]] = {}  # partition -> entry, node, request
 
     def add(self, cluster_map: ClusterMap, node: str, message: RequestChange) -> str | None:
-        """Take a request; return why it is refused, None if it is not."""
+        """Queue a request; return its refusal, None if it was queued."""
         entry, refusal = placement_change(cluster_map, node, message)
         if entry is not None:
             refusal = out_of_range(PlacePartitions({message.partition: entry}), cluster_map)
@@ -34,7 +34,7 @@ class PlacementRequests:
         return None
 
     def take(self) -> list[tuple[PlacePartitions, Askers]]:
-        """Return the commands for what was asked, each with the nodes to answer, and begin anew."""
+        """Remove the queued requests; return their commands, each with the nodes to answer."""
         if not self._requests:
             return []
         requests, self._requests = list(self._requests.items()), {}
@@ -47,5 +47,5 @@ class PlacementRequests:
         return commands
 
     def clear(self) -> None:
-        """Forget all, because this router leads no more: the nodes ask the next leader."""
+        """Drop all requests when leadership ends: the nodes repeat them at the next leader."""
         self._requests = {}

@@ -1,7 +1,7 @@
-"""Commands that this router gave to Raft and whose fate is open, with those who wait for it.
+"""This router's proposals without a result yet, each with the nodes that wait for it.
 
-Raft hands a committed command back as bytes, without a number, and names a failed one by its number: so each command is
-found by both. Commands of equal bytes are answered in the order in which they were proposed.
+Raft returns a committed command as bytes without a number, and a failed one by its number, so each command is indexed
+by both. Commands of equal bytes are answered in the order of their proposals.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["OpenProposal", "ProposalOrigin", "Proposals"]
 
 @dataclass(frozen=True, slots=True)
 class ProposalOrigin:
-    """A node that waits for the fate of a command; ``question`` if an operator asks, who is answered in other words."""
+    """A node that waits for a command's result; ``question`` is set for an operator, whose reply has another form."""
 
     node: str
     request: int
@@ -25,7 +25,7 @@ class ProposalOrigin:
 
 @dataclass(frozen=True, slots=True)
 class OpenProposal:
-    """One command: ``changes`` are the requests of storage nodes that it joins, each with its node."""
+    """One proposed command; ``changes`` are its requests of storage nodes, each with its node."""
 
     number: int
     command: Command | PolicyCommand
@@ -35,7 +35,7 @@ class OpenProposal:
 
 
 class Proposals:
-    """All of one router; an entry stays until Raft says what became of it."""
+    """All open proposals of one router; each stays until its result is known."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -49,7 +49,7 @@ class Proposals:
         asker: ProposalOrigin | None = None,
         changes: tuple[tuple[str, RequestChange], ...] = (),
     ) -> OpenProposal:
-        """Note a command under the next number."""
+        """Add a command under the next number."""
         self._last += 1
         proposed = OpenProposal(self._last, command, data, asker, changes)
         self._open[proposed.number] = proposed
@@ -57,12 +57,12 @@ class Proposals:
         return proposed
 
     def committed(self, data: bytes) -> OpenProposal | None:
-        """Take out the first command of these bytes; None if this router proposed none."""
+        """Remove and return the first proposal of these bytes; None if this router made none."""
         numbers = self._by_data.get(data)
         return self._take(numbers[0]) if numbers else None
 
     def failed(self, number: int) -> OpenProposal | None:
-        """Take out a command that Raft did not take, or whose fate is unknown; None if it was committed meanwhile."""
+        """Remove and return a proposal that failed or has an unknown result; None if it was committed meanwhile."""
         return self._take(number) if number in self._open else None
 
     def _take(self, number: int) -> OpenProposal:

@@ -1,6 +1,6 @@
-"""The rules for the job of rebalancing in the map: when one begins, and which state follows which.
+"""The rules for the map's rebalance job: its start and its state transitions.
 
-What the job proposes while it runs is ``rebalance_run``'s, at the leader.
+``rebalance_run`` proposes the job's steps at the leader.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ __all__ = ["set_rebalance", "start_rebalance"]
 
 
 def start_rebalance(cluster_map: ClusterMap, job: RebalanceJob | None, command: StartRebalance) -> RebalanceJob | str:
-    """Return the job that begins with a plan of this very map, or why none does."""
+    """Return the job of a plan for the current map epoch, or a refusal."""
     if job is not None and job.state in UNFINISHED:
         return f"rebalance {job.number} is {job.state}: wait for it, or abort it"
     if command.plan.map_epoch != cluster_map.epoch:
@@ -24,7 +24,7 @@ def start_rebalance(cluster_map: ClusterMap, job: RebalanceJob | None, command: 
 
 
 def set_rebalance(_: ClusterMap, job: RebalanceJob | None, command: SetRebalance) -> RebalanceJob | str:
-    """Return the job in its next state, or why that one does not follow the present state."""
+    """Return the job in its next state, or a refusal if that state does not follow the current one."""
     if job is None or job.number != command.job:
         return f"no rebalance {command.job}"
     if command.state not in NEXT_STATES.get(job.state, ()):

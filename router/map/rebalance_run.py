@@ -1,7 +1,7 @@
-"""The leader's hand on a rebalance: proposes the next steps of the job in the map, as fast as was allowed.
+"""The leader's execution of a rebalance: it proposes the next steps of the map's job within the throttle.
 
-Keeps nothing that matters: what is done is read off the map, what shall be done is in the Raft log. So a new leader
-goes on, and whoever asked for the rebalance may be gone. Sans-IO; steps are ``router/placement/plan.py``'s.
+It holds no essential state: progress is derived from the map, and the plan is in the Raft log. So a new leader
+continues. Sans-IO; ``router/placement/plan.py`` computes the steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,29 +14,29 @@ from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["RebalanceRunner", "reached"]
 
-STEP_S = 0.05  # between two looks
-REPEAT_S = 1.0  # a step that did not become part of the map is proposed again
-PARTITIONS_AT_A_TIME = 4  # more copies at once finish no sooner: the source's disk and link are shared
-EMPTY_AT_A_TIME = 32  # of an automatic job: there was nothing to copy when it began
-SHARDS_AT_A_TIME = 8  # a shard that changes its owner answers nothing until it has collected its reports
+STEP_S = 0.05  # between two checks
+REPEAT_S = 1.0  # before a step that the map does not contain is proposed again
+PARTITIONS_AT_A_TIME = 4  # more copies at once are not faster: they share the source's disk and link
+EMPTY_AT_A_TIME = 32  # of an automatic job, which starts with empty partitions
+SHARDS_AT_A_TIME = 8  # a moved shard returns no answers until it has collected its senders' reports
 
 
 class RebalanceRunner:
-    """Carries out the machine's job while this router leads."""
+    """Executes the machine's job while this router leads."""
 
     def __init__(self, machine: MapMachine, leases: LeaseTable, propose: Callable[[Command], object]) -> None:
         self._machine = machine
         self._leases = leases
         self._propose = propose
         self._next = float("-inf")
-        self._proposed: dict[tuple[str, int], tuple[int, float]] = {}  # kind, number -> epoch, when
-        self._free_at = float("-inf")  # throttle: when the bytes begun so far have had their time
-        self._paid: set[tuple[int, int]] = set()  # job, partition: begun under this leader
-        self._ending: tuple[int, float] = (0, 0.0)  # job whose end was proposed, when
-        self._watched: tuple[int, float, int] = (0, 0.0, 0)  # job, since when, moves done then
+        self._proposed: dict[tuple[str, int], tuple[int, float]] = {}  # kind, number -> epoch, time
+        self._free_at = float("-inf")  # throttle: earliest start of the next copy
+        self._paid: set[tuple[int, int]] = set()  # job, partition: started under this leader
+        self._ending: tuple[int, float] = (0, 0.0)  # job whose end was proposed, time
+        self._watched: tuple[int, float, int] = (0, 0.0, 0)  # job, start of observation, moves done then
 
     def tick(self, now: float) -> None:
-        """Propose what is due."""
+        """Propose due steps."""
         job = self._machine.job
         if job is None or now < self._next or job.state not in ("running", "aborting"):
             return
@@ -53,7 +53,7 @@ class RebalanceRunner:
             self._propose(SetRebalance(job.number, state, detail))
 
     def _shards(self, now: float, job: RebalanceJob) -> int:
-        """Move shards, some at a time, each lot when every live node knows of the one before."""
+        """Move shards in batches; each batch waits until every live node has acknowledged the one before."""
         cluster_map = self._machine.map
         if job.state == "aborting":
             return 0
@@ -89,7 +89,7 @@ class RebalanceRunner:
         return busy
 
     def _take_turn(self, now: float, job: RebalanceJob, move: Move, step: NextMoveStep) -> bool:
-        """Spread the beginnings of copies over time, so that their bytes keep to the throttle."""
+        """Return whether the throttle allows a copy to start now; each start delays the next by its bytes."""
         key = (job.number, move.number)
         if step.verb != "add_joining" or not job.throttle_bytes_s or key in self._paid:
             return True
@@ -104,7 +104,7 @@ class RebalanceRunner:
         return known is None or known[0] != epoch or now - known[1] > REPEAT_S
 
     def _steps(self, job: RebalanceJob) -> Iterator[tuple[Move, NextMoveStep]]:
-        """Iterate over the moves of partitions with what each needs now."""
+        """Iterate over the moves of partitions, each with its next step."""
         cluster_map = self._machine.map
         back = job.state in ("aborting", "aborted")
         for move in job.plan.moves:
@@ -113,19 +113,19 @@ class RebalanceRunner:
                 yield move, step or (NextMoveStep(verb="done") if back else next_step(cluster_map, move))
 
     def done(self, job: RebalanceJob) -> int:
-        """Return how many moves have reached their target."""
+        """Return the number of moves that reached their target."""
         cluster_map = self._machine.map
         return sum(1 for move in job.plan.moves if reached(cluster_map, move))
 
     def moves_pending(self) -> int:
-        """Return how many moves of the job that runs have not reached their target."""
+        """Return the number of unfinished moves of the running job."""
         job = self._machine.job
         if job is None or job.state not in ("running", "paused", "aborting"):
             return 0
         return len(job.plan.moves) - self.done(job)
 
     def status(self, now: float) -> dict[str, object]:
-        """Return the job as ``ring status`` shows it."""
+        """Return the job for ``ring status``."""
         job = self._machine.job
         if job is None:
             return {"id": None, "phase": "none", "done": 0, "total": 0}

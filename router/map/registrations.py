@@ -1,7 +1,7 @@
-"""Registrations at the leader that wait until the former incarnation of their node is surely over.
+"""Registrations that wait at the leader until the former incarnation of their node has certainly ended.
 
-A node repeats its registration until it is answered, so the newest of each node is kept and a full table drops the
-others. Sans-IO. Rules: docs/protocol.md section 2.
+A node repeats its registration until it is answered. So only the newest of each node is stored, and a full table drops
+further ones. Sans-IO. Rules: docs/protocol.md section 2.
 """
 
 from router.map.commands import RegisterNode
@@ -12,24 +12,24 @@ from wire.messages.nodes import RegisterRequest
 
 __all__ = ["Registrations"]
 
-REGISTRATIONS_MAX = 10_000  # waiting for a former incarnation's lease to run out
+REGISTRATIONS_MAX = 10_000  # pending
 
 
 class Registrations:
-    """The newest registration of each node that waits."""
+    """The newest pending registration of each node."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, RegisterRequest] = {}
 
     def add(self, node: str, message: RegisterRequest) -> None:
-        """Have a registration wait; a table that is full keeps what it has, and the node repeats its own."""
+        """Queue a registration; a full table drops it, and the node repeats it."""
         if len(self._waiting) < REGISTRATIONS_MAX:
             self._waiting[node] = message
 
     def take_due(
         self, now: float, cluster_map: ClusterMap, leases: LeaseTable
     ) -> list[tuple[RegisterNode, ProposalOrigin]]:
-        """Return the registrations to propose now, by name, each with the node that asked, and let them go."""
+        """Remove and return the registrations to propose now, in name order, each with the node to answer."""
         if not (self._waiting and cluster_map.cluster):
             return []
         due = [
@@ -39,12 +39,12 @@ class Registrations:
         return [(RegisterNode(item.entry, item.whole), ProposalOrigin(node, item.request)) for node, item in taken]
 
     def clear(self) -> None:
-        """Forget all, because this router leads no more: the nodes ask the next leader."""
+        """Drop all registrations when leadership ends: the nodes repeat them at the next leader."""
         self._waiting.clear()
 
 
 def _may_enter(now: float, cluster_map: ClusterMap, leases: LeaseTable, node: str, message: RegisterRequest) -> bool:
-    """Return whether the former incarnation is dead in the map, ended by proof, or surely out of lease."""
+    """Return whether the former incarnation is dead in the map, ended by proof, or certainly without a lease."""
     former = cluster_map.nodes.get(node)
     return (
         former is None

@@ -1,7 +1,7 @@
-"""The rules for route shards: who owns them after a router comes or goes, by plan, or pinned to a topic prefix.
+"""The rules for route shards: their owners after a router's arrival or end, by plan, or pinned to a topic prefix.
 
-Each change of an owner, and each owner that lives anew, raises the shard_epoch: senders register their routes again
-under it, and edges drop the answers of the former one.
+Each change of an owner, and each new incarnation of one, raises the shard_epoch. Senders then register their routes
+again, and edges drop the former owner's answers.
 """
 
 from router.map.commands import Delegate, PlaceShards
@@ -14,12 +14,12 @@ __all__ = ["delegate", "place_shards", "routers_changed"]
 
 
 def routers_changed(step: Transition, restarted: str) -> None:
-    """Give every shard its owner among the live routers, at the next shard_epoch where the owner changes.
+    """Assign every shard to a live router, at the next shard_epoch where the owner changes.
 
-    A router that joins takes its share from the others, so that routes spread without an operator.
+    A joining router gets its share from the others without an operator.
 
     Args:
-        restarted: Router that lives anew, whose shards begin anew even where it keeps them; "" if none does.
+        restarted: Router with a new incarnation, whose shards get a new epoch in any case; "" if there is none.
     """
     live = step.ring_nodes(TIER_ROUTER)
     if not live:
@@ -38,7 +38,7 @@ def routers_changed(step: Transition, restarted: str) -> None:
 
 
 def place_shards(step: Transition, command: PlaceShards) -> str:
-    """Give shards to live routers, all or none; a shard whose epoch is named must be at it."""
+    """Assign shards to live routers, all or none; a shard with a named epoch must be at it."""
     for number, owner in command.owners.items():
         if not 0 <= number < len(step.before.shards):
             return f"no shard {number}"
@@ -55,9 +55,9 @@ def place_shards(step: Transition, command: PlaceShards) -> str:
 
 
 def delegate(step: Transition, command: Delegate) -> str:
-    """Set or remove the jurisdiction of a topic prefix; a pinned one has a shard of its own.
+    """Set or remove the jurisdiction of a topic prefix; a pinned prefix has its own shard.
 
-    It raises every shard's epoch, because filters and cached topics have another key now and are registered anew.
+    Every shard's epoch is raised: filters and cached topics get other keys and are registered again.
     """
     levels = command.prefix.split("/")
     if not command.prefix or "+" in command.prefix or "#" in command.prefix:

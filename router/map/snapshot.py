@@ -1,7 +1,7 @@
-"""The snapshot of the map in the Raft log's place: its encoding, and whether commands can have led to what it holds.
+"""The Raft snapshot of the map: its encoding, and a check that commands can have produced its content.
 
-A router restores a snapshot from its own disk and from a leader. One that contradicts itself would raise wherever the
-map is looked up later, at every start; so it is refused whole, before anything is replaced.
+A router restores a snapshot from its own disk and from a leader. A contradictory one would raise at later map lookups,
+at every start. So it is refused as a whole, before any state is replaced.
 """
 
 import msgspec
@@ -19,7 +19,7 @@ JOB_STATES = frozenset({"running", "paused", "aborting", "done", "failed", "abor
 
 
 class MapState(msgspec.Struct):
-    """All that the committed commands about the map have made."""
+    """All state of committed map commands."""
 
     map: ClusterMap
     job: RebalanceJob | None = None
@@ -27,7 +27,7 @@ class MapState(msgspec.Struct):
 
 
 class RouterState(MapState):
-    """With it all that those about the policy have made, b"" if there were none (``access/policy/machine.py``)."""
+    """Map state and encoded policy state, b"" without policy commands (``access/policy/machine.py``)."""
 
     policy: bytes = b""
 
@@ -55,13 +55,13 @@ def decode_snapshot(data: Payload) -> RouterState:
     """Return the state in a snapshot.
 
     Raises:
-        Unreadable: If it is none that commands can have made.
+        Unreadable: No commands can have produced this state.
     """
     return _strictly_read(data)
 
 
 def _in_map(cluster_map: ClusterMap) -> str:
-    """Return why no commands lead to a map, "" if they may."""
+    """Return why no commands can produce a map, "" if they can."""
     shards = len(cluster_map.shards)
     if cluster_map.cluster and not (cluster_map.partitions and 0 < cluster_map.base_shards <= shards):
         return f"{len(cluster_map.partitions)} partitions, {cluster_map.base_shards} of {shards} shards"
@@ -79,7 +79,7 @@ def _in_map(cluster_map: ClusterMap) -> str:
 
 
 def _in_job(job: RebalanceJob | None, cluster_map: ClusterMap) -> str:
-    """Return why no command begins such a rebalance, "" if one may."""
+    """Return why no command can start such a rebalance, "" if one can."""
     if job is None:
         return ""
     if job.state not in JOB_STATES or not 0 <= job.number <= NUMBER_MAX:

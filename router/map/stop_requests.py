@@ -1,24 +1,24 @@
-"""Nodes that asked the leader to be relieved, gathered for a moment: those that stop together are judged together.
+"""Stop requests of nodes at the leader, collected briefly so that nodes that stop together are handled together.
 
-Whoever stops a whole tier sends a signal to each of its nodes; judged one by one, each would hand its partitions to the
-next one that stops. They go on serving meanwhile, so the moment costs nobody anything. Sans-IO.
+An operator who stops a whole tier signals each of its nodes. Handled one by one, each would hand its partitions to the
+next one that stops. The nodes serve meanwhile, so the delay costs no availability. Sans-IO.
 """
 
 __all__ = ["StopRequests"]
 
-GATHER_S = 0.2  # after the newest: signals to all processes of a host arrive within this, on a busy one too
-GATHER_S_MAX = 1.0  # after the oldest
+GATHER_S = 0.2  # after the newest request: signals to all processes of a busy host arrive within this
+GATHER_S_MAX = 1.0  # after the oldest request
 
 
 class StopRequests:
-    """Requests that wait, at the leader; a node repeats its own until the map shows that it stops."""
+    """Pending stop requests at the leader; a node repeats its own until the map shows it as stopping."""
 
     def __init__(self) -> None:
         self._asked: dict[str, int] = {}
         self._oldest = self._newest = 0.0
 
     def ask(self, now: float, node: str, incarnation: int) -> None:
-        """Take a request of a live incarnation; there are no more of them than nodes in the map."""
+        """Queue a request of a live incarnation; the map bounds their number."""
         if self._asked.get(node) == incarnation:
             return
         if not self._asked:
@@ -27,16 +27,16 @@ class StopRequests:
         self._asked[node] = incarnation
 
     def take(self, now: float) -> dict[str, int]:
-        """Return the incarnations to relieve together, once it is time."""
+        """Remove and return the incarnations to stop together, {} before the delay has passed."""
         if not self._asked or now < self.next_deadline():
             return {}
         asked, self._asked = self._asked, {}
         return asked
 
     def clear(self) -> None:
-        """This router leads no more: they ask the next one."""
+        """Drop all requests when leadership ends: the nodes repeat them at the next leader."""
         self._asked = {}
 
     def next_deadline(self) -> float:
-        """Return when ``take`` has something."""
+        """Return when ``take`` returns requests."""
         return min(self._newest + GATHER_S, self._oldest + GATHER_S_MAX) if self._asked else float("inf")

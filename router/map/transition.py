@@ -1,8 +1,7 @@
-"""One step of the map under construction: the map before it, and the entries that change.
+"""One step of the map under construction: the map before it, and the changed entries.
 
-The rules (``node_rules``, ``partition_rules``, ``shard_rules``) read nodes here as they will be after the step, and
-everything else as it is before. Nothing of the map changes until the step is applied, so a refused command leaves no
-trace.
+The rules (``node_rules``, ``partition_rules``, ``shard_rules``) read nodes as they will be after the step, and other
+entries as before. The map changes only when the step is applied, so a refused command has no effect.
 """
 
 from collections import Counter
@@ -16,7 +15,7 @@ __all__ = ["Transition"]
 
 
 class Transition:
-    """The map before a step, and what changes."""
+    """The map before a step, and its changes."""
 
     def __init__(self, before: ClusterMap) -> None:
         self.before = before
@@ -29,7 +28,7 @@ class Transition:
 
     @property
     def changed(self) -> bool:
-        """True if the step would be another map."""
+        """True if the step changes the map."""
         return bool(self.nodes or self.forgotten or self.partitions or self.shards or self.delegations is not None)
 
     def delta(self) -> MapDelta:
@@ -41,7 +40,7 @@ class Transition:
             self.before.epoch + 1,
             nodes,
             tuple(self.forgotten),
-            dict(sorted(self.partitions.items())),  # every router makes the same bytes of a step
+            dict(sorted(self.partitions.items())),  # the same bytes on every router
             dict(sorted(self.shards.items())),
             self.delegations,
             self.before.digest,
@@ -50,21 +49,21 @@ class Transition:
     # --- nodes after the step
 
     def node(self, name: str) -> NodeEntry | None:
-        """Return a node's entry as it will be."""
+        """Return a node's entry after the step."""
         return self.nodes.get(name) or self.before.nodes.get(name)
 
     def is_alive(self, name: str) -> bool:
-        """Return whether a node will be alive, stopping or not."""
+        """Return whether a node will be alive, including a stopping one."""
         entry = self.node(name)
         return entry is not None and entry.alive
 
     def stays(self, name: str) -> bool:
-        """Return whether a node will be alive and does not stop."""
+        """Return whether a node will be alive and not stopping."""
         entry = self.node(name)
         return entry is not None and entry.alive and not entry.stops
 
     def ring_nodes(self, tier: str) -> list[RingNode]:
-        """Return the nodes of a tier that may own something, by name."""
+        """Return the nodes of a tier that may own roles, in name order."""
         names = sorted({*self.before.nodes, *self.nodes})
         entries = [entry for name in names if (entry := self.node(name)) is not None]
         return [
@@ -74,7 +73,7 @@ class Transition:
         ]
 
     def _gives_up(self, entry: NodeEntry) -> bool:
-        """Whether a node stops and has given away what it owned; one that found nobody keeps it until its end."""
+        """Whether a node stops and has handed over its roles; without a successor it keeps them until its end."""
         if not entry.stops or entry.tier != TIER_ROUTER or entry.node in self.nodes:
             return entry.stops
         return all(shard.owner != entry.node for shard in self.before.shards)
@@ -82,22 +81,22 @@ class Transition:
     # --- placements
 
     def place(self, number: int, primary: str, in_sync: tuple[str, ...], joining: tuple[str, ...]) -> None:
-        """Give a partition another placement, at its next partition_epoch."""
+        """Set a partition's placement, at its next partition_epoch."""
         epoch = self.before.partitions[number].epoch + 1
         self.partitions[number] = PartitionEntry(epoch, primary, in_sync, joining)
 
     def may_lead(self, name: str, placement: PartitionEntry) -> bool:
-        """Return whether a node may be the primary from now on: of those that stop only the one that is."""
+        """Return whether a node may be primary: it stays, or it stops and is the primary already."""
         return self.stays(name) or (name == placement.primary and self.is_alive(name))
 
     def still_in_sync(self, in_sync: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the replicas that stay in sync: the live ones, if those are enough."""
+        """Return the live replicas, or all if the live ones are too few."""
         return still_in_sync(in_sync, self.is_alive, self.before.min_in_sync)
 
     def take_heir(self, heirs: tuple[str, ...]) -> str:
-        """Return the next primary, the heir with the fewest primaries, and count this one for it.
+        """Return the next primary, the candidate with the fewest primaries, and count it.
 
-        A few deaths would otherwise leave one node with all of them.
+        Otherwise one node could get all primaries after a few deaths.
         """
         if self._primaries is None:
             self._primaries = Counter(placement.primary for placement in self.before.partitions)

@@ -1,11 +1,11 @@
-"""Operators' questions and orders at a router.
+"""Operators' queries and commands at a router.
 
-Owns: Answers about the map and why it is so, verbs of the ring, and verbs of the Raft group.
+Owns: queries of the map with explanations, commands of the ring, and commands of the Raft group.
 
-Doors: ``queries`` answers, ``ring_verbs`` turns words into commands, ``group_verbs`` changes the group.
+Entry points: ``queries`` answers, ``ring_commands`` builds map commands, ``group_commands`` changes the group.
 
-Always holds: A verb is judged before anything is proposed, and again by the machine. A refusal says in one line why,
-and what to do.
+Invariant: a command is validated before it is proposed, and again by the machine. A refusal states the reason and the
+remedy in one line.
 
 May import: router.map, router.placement, router.routes, router.raft, access.operators, wire.
 """

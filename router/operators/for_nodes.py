@@ -1,4 +1,4 @@
-"""Verbs that nodes carry out: which nodes are ordered, and what the order says."""
+"""Commands that nodes execute: the receiving nodes, and the content of the order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ FOR_NODES = (
 
 @dataclass(frozen=True, slots=True)
 class ForNodes:
-    """Nodes carry this order out; the reply has what each of them said."""
+    """Order that nodes execute; the reply lists the result of each."""
 
     nodes: tuple[str, ...]
     subject: str
@@ -60,15 +60,15 @@ class ForNodes:
 
 
 def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
-    """Return the order of a verb.
+    """Return the order for an operator's command.
 
     Raises:
-        ValueError: Nobody can carry it out now; the text is one line for the operator.
+        ValueError: No node can execute it now; the text is one line for the operator.
     """
     if isinstance(judged, SessionArguments):
         return ForNodes((_primary(judged.client_id, cluster_map),), judged.client_id, judged.dry_run)
     edges = tuple(entry.node for entry in cluster_map.live(TIER_EDGE))
-    if isinstance(judged, Kick):  # which edge has it only storage knows, and of an ephemeral session nobody else
+    if isinstance(judged, Kick):  # routers do not know the client's edge, so all edges get the order
         return ForNodes(edges, _text(KickOrder(judged.client_id, KICK_REASONS[judged.reason])), judged.dry_run)
     if isinstance(judged, DrainClients):
         order = _text(DrainOrder(judged.rate, judged.redirect))
@@ -89,7 +89,7 @@ def for_nodes(judged: ForSome, cluster_map: ClusterMap) -> ForNodes:
 
 
 def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
-    """Return the node of a name, of an empty one all.
+    """Return the node of a name, or all nodes for an empty name.
 
     Raises:
         ValueError: No such node is alive.
@@ -100,9 +100,9 @@ def _named(node: str, alive: Sequence[str], kind: str) -> tuple[str, ...]:
 
 
 def _about_trace(judged: TraceStart | TraceStop, cluster_map: ClusterMap) -> ForNodes:
-    """Return the order about a trace: to every edge and storage node, or to one."""
+    """Return the order that starts or stops a trace, at one node or at every edge and storage node."""
     if isinstance(judged, TraceStart):
-        judge_of(judged.kind, judged.pattern)  # refused here, it has begun nowhere
+        judge_of(judged.kind, judged.pattern)  # an invalid pattern starts no trace anywhere
         order = TraceOrder(
             judged.trace,
             judged.kind,

@@ -1,8 +1,8 @@
-"""Questions that the router's process answers itself: members of the Raft group, of gossip, and its keys.
+"""Requests that the router's process answers: members of the Raft group, gossip members, and gossip keys.
 
 ``cluster join`` adds a router that waits with ``router.join = true``: a learner until it is caught up, then a voter.
-``cluster leave`` removes one; a leader hands over first. Each is one step of the group's log after the other, so a
-command that is interrupted has done some steps or none, and may be given again. Source: Ongaro's thesis, chapter 4.
+``cluster leave`` removes one; a leader transfers leadership first. Each step is one entry of the group's log. An
+interrupted command can be repeated. Source: Ongaro's thesis, chapter 4.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,14 +25,14 @@ __all__ = ["GroupVerbs"]
 
 FAILED = 1
 USAGE = 2
-CAUGHT_UP_S = 8.0  # for a learner, and for another leader to appear; below what the command line waits
+CAUGHT_UP_S = 8.0  # for a learner, and for the election of another leader; below the command line's timeout
 POLL_S = 0.1
 NO_GOSSIP = "gossip does not run here: set membership.key_file, or look into the log"
 LATER = frozenset({"change_in_progress", "no_entry_of_term_committed", "learner_behind", "learner_silent"})
 
 
 class GroupVerbs:
-    """The verbs that one router carries out for its Raft group and its gossip."""
+    """Commands that one router executes for its Raft group and gossip."""
 
     def __init__(self, node: str, raft: RaftNode, gossip: "NodeGossip") -> None:
         self._node = node
@@ -46,7 +46,7 @@ class GroupVerbs:
         }
 
     async def answer(self, question: Admin) -> AdminReply:
-        """Carry a question out; an answer always comes."""
+        """Execute a request; return its reply in all cases."""
         try:
             arguments = arguments_of(question, TIER_ROUTER)
             if question.verb.startswith("membership keys "):
@@ -71,7 +71,7 @@ class GroupVerbs:
         return {"voters": sorted(configuration.voters), "learners": sorted(configuration.learners)}
 
     def _stands(self, verb: str, arguments: dict[str, Any]) -> bool:
-        """Return whether the group is as an order wants it, which an answer that was lost may have said."""
+        """Return whether the group is already as ordered, by an order whose answer was lost."""
         configuration, node = self._raft.configuration, arguments["node"]
         if verb == "cluster join":
             return node in configuration.voters and node not in self._raft.core.strangers
@@ -80,7 +80,7 @@ class GroupVerbs:
         return self._raft.is_leader and node == self._node
 
     async def _change(self, action: Any, node: str) -> None:
-        """Make one step, waiting for what passes by itself."""
+        """Make one membership change; retry while the obstacle is temporary."""
         until = trio.current_time() + CAUGHT_UP_S
         while True:
             try:
@@ -96,7 +96,7 @@ class GroupVerbs:
         node = arguments["node"]
         configuration = self._raft.configuration
         if node in configuration.voters and node in self._raft.core.strangers:
-            await self._change("replace", node)  # it came back with an empty disk
+            await self._change("replace", node)  # it returned with an empty disk
         elif node in configuration.voters:
             raise ValueError(f"{node} is a voter already")
         elif node not in configuration.learners:
@@ -105,7 +105,7 @@ class GroupVerbs:
             await self._change("promote", node)
         except Unavailable as error:
             if node in self._raft.configuration.voters:
-                return self._group()  # the leader saw by itself that it is caught up
+                return self._group()  # the leader promoted it already
             raise ValueError(
                 f"{node} is a learner, not yet a voter ({str(error).replace('_', ' ')}): "
                 "is it running with router.join = true? Then give the command again"
@@ -121,7 +121,7 @@ class GroupVerbs:
             raise ValueError(f"{node} is the last router of the group: add another one first")
         if node == self._node and self._raft.is_leader:
             await self._transfer({"node": ""})
-            raise NotLeader(self._raft.leader_hint)  # whoever asked goes on with the new leader
+            raise NotLeader(self._raft.leader_hint)  # the command line continues at the new leader
         await self._change("remove", node)
         return self._group()
 
@@ -144,7 +144,7 @@ class GroupVerbs:
     async def _members(self, _: dict[str, Any]) -> dict[str, Any]:
         if self._gossip.gossip is None:
             raise ValueError(NO_GOSSIP)
-        now = boot_time()  # as gossip counts
+        now = boot_time()  # gossip's clock
         return {
             "members": [
                 {

@@ -1,13 +1,12 @@
-"""Orders of operators to single nodes: passed on over the nodes' links, their answers gathered into one reply.
+"""Operators' orders to single nodes: forwarded over the nodes' links, their answers collected in one reply.
 
-| an order | holds | way out |
+| an order | state | transition |
 |---|---|---|
-| tried, of TRIED_FIRST | the nodes that have not answered | one refused: replied; else, or at ``TRY_S``: passed on |
-| passed on | the nodes that have not answered, what the others said | all answered, or ``ORDER_S``: replied |
+| tried (TRIED_FIRST) | nodes without an answer | one refused: reply; all accepted or ``TRY_S`` passed: forward |
+| forwarded | nodes without an answer, answers so far | all answered, or ``ORDER_S`` passed: reply |
 
-Any router does that, for it changes nothing of the map or the policy. A node that does not answer is named in the
-reply: it may have carried the order out or not. Where one of the nodes refuses what is tried first, none has begun it.
-Sans-IO.
+Any router forwards orders, since they change neither map nor policy. The reply names nodes without an answer: they may
+have executed the order. If one node refuses a tried order, no node has started it. Sans-IO.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +25,10 @@ __all__ = ["NodeOrders", "Orders"]
 FAILED = 1
 PARTIAL = 3
 NOT_READY = 4
-ORDER_S = 8.0  # below what the command line waits
+ORDER_S = 8.0  # below the command line's timeout
 TRY_S = 2.0
-TRIED_FIRST = ("trace start",)  # verbs that one node may refuse for want of room
-OPEN_MAX = 64  # orders that wait for answers
+TRIED_FIRST = ("trace start",)  # commands that one node may refuse for lack of capacity
+OPEN_MAX = 64  # orders with outstanding answers
 NAMED_MAX = 5  # nodes in a line of text
 ACTOR_MAX = 256  # characters of an operator's name in an order
 
@@ -49,12 +48,12 @@ class _Open:
     tries: bool = False
 
     def due(self) -> float:
-        """Return when it waits no longer."""
+        """Return the timeout of the current state."""
         return self.try_until if self.tries else self.until
 
 
 class NodeOrders:
-    """The orders of one router: those that it passes on, and those to itself.
+    """Forwarded orders of one router, and orders to itself.
 
     Args:
         tell: Sends a message to a node.
@@ -77,7 +76,7 @@ class NodeOrders:
         *,
         dry_run: bool,
     ) -> None:
-        """Order something of nodes for this operator, and reply to it when they have answered."""
+        """Send an order to nodes for an operator, and reply when they have answered."""
         if not nodes:
             self._tell(
                 asker, AdminReply(question.request, False, None, "no such node is alive: see `node list`", FAILED)
@@ -92,7 +91,7 @@ class NodeOrders:
         self._send(opened, tries=question.verb in TRIED_FIRST and not dry_run)
 
     def _send(self, opened: _Open, *, tries: bool) -> None:
-        """Order it of all nodes, or have them try it, under a number of its own."""
+        """Send the order, or a dry run of it, to all nodes under a new number."""
         self._number += 1
         opened.tries, opened.awaited, opened.answers = tries, set(opened.nodes), {}
         self._open[self._number] = opened
@@ -103,7 +102,7 @@ class NodeOrders:
             self._tell(node, order)
 
     def take(self, node: str, message: Orders) -> None:
-        """Take an order to this router, or an answer to one that it passed on."""
+        """Process an order to this router, or a node's answer to a forwarded one."""
         if isinstance(message, OrderNode):
             refusal = refusal_of(message)
             if refusal:
@@ -112,22 +111,22 @@ class NodeOrders:
             return
         order = self._open.get(message.request)
         if order is None or node not in order.awaited:
-            return  # it came too late, or from nobody who was asked
+            return  # late, or from a node without this order
         order.awaited.discard(node)
         order.answers[node] = message
         if not order.awaited:
             self._answered(message.request)
 
     def take_for_process(self) -> list[tuple[str, OrderNode, str]]:
-        """Return (router that passed it on, order, why it is refused or "") of this turn's orders to this router.
+        """Remove and return this iteration's orders to this router: (forwarding router, order, refusal or "").
 
-        Each has a line in the audit. One that is refused is answered already, and must not be carried out.
+        Each gets an audit record. A refused one is answered already and must not be executed.
         """
         taken, self._taken = self._taken, []
         return taken
 
     def step(self, now: float) -> None:
-        """Reply to orders whose time is over, and pass on what was tried for long enough."""
+        """Reply to orders that timed out, and forward orders whose trial ended."""
         for number in [number for number, order in self._open.items() if now >= order.due()]:
             self._answered(number)
 
@@ -136,7 +135,7 @@ class NodeOrders:
         return min((order.due() for order in self._open.values()), default=float("inf"))
 
     def _answered(self, number: int) -> None:
-        """Pass on what no node refused to try, or reply."""
+        """Forward a trial that no node refused, otherwise reply."""
         order = self._open.pop(number)
         if order.tries and not any(answer.error for answer in order.answers.values()):
             self._send(order, tries=False)
@@ -156,7 +155,7 @@ class NodeOrders:
             for node, answer in sorted(order.answers.items())
         ]
         reply = AdminReply(order.question.request, True, {"nodes": rows, "waits_for": silent})
-        wrong: dict[str, list[str]] = {}  # which nodes say so
+        wrong: dict[str, list[str]] = {}  # error -> nodes
         for node, answer in sorted(order.answers.items()):
             if answer.error:
                 wrong.setdefault(answer.error, []).append(node)
@@ -170,6 +169,6 @@ class NodeOrders:
 
 
 def _some(nodes: Sequence[str]) -> str:
-    """Return names of nodes for a line of text."""
+    """Return node names for a line of text, shortened."""
     more = len(nodes) - NAMED_MAX
     return ", ".join(nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,8 +1,8 @@
-"""Operators' questions to a router: what the map has decided, who owns what, and why.
+"""Operators' queries of a router: the decisions of the map, owners, and explanations.
 
-Answers are plain data (``-o json`` prints them as they are). Verbs that change something are proposed as commands and
-answered when they are committed; the leader does them, another router says who leads. Functions of a question and a
-view: nothing here sends, proposes or remembers.
+Answers are plain data (``-o json`` prints them unchanged). Commands that change the map are proposed and answered when
+committed. The leader executes them, another router returns the leader's name. These functions of a request and a view
+send, propose and store nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,8 +43,8 @@ __all__ = [
 FAILED = 1
 NOT_READY = 4
 USAGE = 2
-LEADERS = ("ring plan", "ring status")  # sizes and rates are told to the leader only
-# What the process around the core answers: the Raft group's members, and gossip's keys.
+LEADERS = ("ring plan", "ring status")  # only the leader receives sizes and rates
+# Answered by the router's process: members of the Raft group, and gossip keys.
 SHELL_VERBS = ("cluster join", "cluster leave", "cluster transfer")
 CHANGES = frozenset(  # of the map
     {
@@ -70,28 +70,28 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProposedChange:
-    """The verb changes the map: propose this, and answer the question when Raft says what became of it."""
+    """A change of the map to propose; the request is answered when Raft reports the result."""
 
     command: Command
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuery:
-    """The room of the policy answers this question; its arguments are judged already."""
+    """A request for the policy service, with validated arguments."""
 
     arguments: msgspec.Struct
 
 
 @dataclass(frozen=True, slots=True)
 class ForProcess:
-    """The process around the core answers this question."""
+    """A request for the router's process."""
 
 
 Decision: TypeAlias = AdminReply | PolicyQuery | ProposedChange | ForNodes | ForProcess
 
 
 class RouterView(Protocol):
-    """One router as its operators see it. Read only: nobody behind this view changes anything."""
+    """Read-only view of one router for operators."""
 
     @property
     def node(self) -> str:
@@ -107,19 +107,19 @@ class RouterView(Protocol):
 
     @property
     def now(self) -> float:
-        """Time of the turn, on the clock of the leases."""
+        """Time of the iteration, on the leases' clock."""
 
     @property
     def machine(self) -> MapMachine:
-        """The map, the job of rebalancing and the outcomes of orders."""
+        """The map, the rebalance job and the results of orders."""
 
     @property
     def leases(self) -> LeaseTable:
-        """Heartbeats of nodes, and their leases; known to the leader only."""
+        """Heartbeats and leases of nodes; the leader only."""
 
     @property
     def contradictions(self) -> Contradictions:
-        """Nodes whose heartbeats contradict the log; known to the leader only."""
+        """Nodes whose heartbeats contradict the log; the leader only."""
 
     @property
     def shards(self) -> Mapping[int, RouteShard]:
@@ -131,20 +131,20 @@ class RouterView(Protocol):
 
     @property
     def believes(self) -> Callable[[], dict[str, BelievedState]]:
-        """Members as gossip sees them, by node."""
+        """Gossip's state of each node."""
 
     def rebalance_due(self) -> int:
-        """Return how many partitions the ring wants elsewhere."""
+        """Return the number of partitions that are not at their node of the ring."""
 
     def rebalance_status(self) -> Answer:
-        """Return the state of the present rebalance, or of the last one."""
+        """Return the state of the current or last rebalance."""
 
 
 def decide(question: Admin, operator: Operator | None, view: RouterView) -> Decision:
-    """Return a verb's answer, or the change that it asks for; a question that is none is refused, whoever leads.
+    """Return a request's answer, the change to propose, or the part of the process that answers it.
 
     Raises:
-        Refusal: This operator may not ask for it, or it is no question to a router.
+        Refusal: The operator lacks permission, or the request is not valid at a router.
     """
     _, judged = judge(question, operator, TIER_ROUTER)
     if question.verb.partition(" ")[0] in POLICY_GROUPS:
@@ -205,7 +205,7 @@ def _command(verb: str, arguments: Answer, view: RouterView) -> OperatorCommand 
 
 
 def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
-    """Say what a command would change now."""
+    """Return the changes that a command would make now."""
     outcome = view.machine.suppose(command)
     if outcome.refusal:
         return AdminReply(request, False, None, outcome.refusal, FAILED)
@@ -227,18 +227,18 @@ def _supposed(request: int, command: Command, view: RouterView) -> AdminReply:
 
 
 def refused(question: Admin, node: str, refusal: Refusal) -> AdminReply:
-    """Return the reply to a question that was not carried out."""
+    """Return the reply to a refused request."""
     return AdminReply(question.request, False, None, f"router {node}: {refusal}", USAGE)
 
 
 def not_committed(question: Admin, leader: str) -> AdminReply:
-    """Return the reply for a command that was not committed, or whose fate is unknown."""
+    """Return the reply for a command that was not committed or has an unknown result."""
     text = f"not committed: router {leader} leads now" if leader else "not committed: no majority of routers answers"
     return AdminReply(question.request, False, {"leader": leader}, f"{text}; look, and ask again", NOT_READY)
 
 
 def reply_to(question: Admin, outcome: CommandResult, machine: MapMachine) -> AdminReply:
-    """Return the reply for a command that was committed, or refused before."""
+    """Return the reply for a committed or previously refused command."""
     number = machine.job.number if machine.job is not None else None
     return _reply(question.request, outcome.order or MapOrderOutcome(outcome.refusal, machine.map.epoch, number))
 
@@ -276,7 +276,7 @@ def _cluster_status(view: RouterView, _: Answer) -> Answer:
         "waits_for": missing_from_map(cluster_map) or None,
         "shards_collecting": sum(1 for shard in view.shards.values() if shard.collecting),
         "shards_wait_for": sorted({name for shard in view.shards.values() for name in shard.missing()})[:20],
-        "stores_aside": _stores_aside(view) if view.leads else None,  # damaged, kept: `store aside` shows them
+        "stores_aside": _stores_aside(view) if view.leads else None,  # quarantined; `store aside` lists them
         "counts": dict(sorted(view.counts.items())),
         "nodes": _node_list(view, {})["nodes"],
     }
@@ -311,7 +311,7 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
                 "incarnation": entry.incarnation,
                 "address": entry.address,
                 "clients": entry.clients,
-                "connected": seen.clients if seen is not None else None,  # clients, as the edge tells in gossip
+                "connected": seen.clients if seen is not None else None,  # clients, as the edge reports in gossip
                 "load": seen.load if seen is not None and seen.clients is not None else None,
                 "zone": entry.zone,
                 "weight": entry.weight,
@@ -326,13 +326,13 @@ def _node_list(view: RouterView, _: Answer) -> Answer:
             }
         )
     nodes += [{"node": name, "state": "unknown", "gossip": believed[name].state} for name in sorted(believed)]
-    # Only the leader knows leases: the command line asks it when another router answered.
+    # Only the leader knows leases: the command line queries it if another router answered.
     asked = {} if view.leads else {"leader": view.leader, "router": view.node}
     return {**asked, "nodes": nodes}
 
 
 def _ring_show(view: RouterView, _: Answer) -> Answer:
-    """Return the placement; the leader adds how many keys and bytes there are, and what is wrong."""
+    """Return the placement; at the leader with keys, bytes and problems."""
     shown = _placement(view)
     partitions, shards = ring_commands.sizes(view.machine.map, view.leases)
     wrong = dict(ring_commands.problems(view.machine.map))
@@ -373,7 +373,7 @@ def _placement(view: RouterView) -> Answer:
 
 
 def _ring_explain(view: RouterView, arguments: Answer) -> Answer:
-    """Say where a name lives, read as a client ID and as a topic: both are strings, so both are answered."""
+    """Explain the location of a name, both as a client ID and as a topic."""
     cluster_map = view.machine.map
     name = arguments["name"]
     partition = cluster_map.partition_for(name)

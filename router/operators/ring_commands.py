@@ -1,7 +1,7 @@
-"""``ring plan | rebalance | pause | resume | abort | status | verify | add | drain | remove``: words into commands.
+"""``ring plan | rebalance | pause | resume | abort | status | verify | add | drain | remove``: commands and answers.
 
-Judges what an operator asks against the map before anything is proposed, and says in one line why not and what to do.
-What moves, and how, is ``router/placement/plan.py``; the machine judges every command again when it is committed.
+Validates an operator's request against the map before a proposal; a refusal states the reason and the remedy in one
+line. ``router/placement/plan.py`` computes the moves. The machine validates each committed command again.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ DRAINING = "draining"
 
 
 class PendingMoves:
-    """How many partitions the ring wants elsewhere than they are: counted once for each epoch of the map."""
+    """Number of partitions that are not at their node of the ring, counted once for each map epoch."""
 
     def __init__(self) -> None:
         self._counted = (-1, 0)  # map epoch, partitions
@@ -37,7 +37,7 @@ class PendingMoves:
 
 
 def sizes(cluster_map: ClusterMap, leases: LeaseTable) -> Sizes:
-    """Return (keys, bytes) of partitions and of route shards, as their owners told the leader last."""
+    """Return (keys, bytes) of partitions and of route shards, as last reported to the leader."""
     partitions: dict[int, tuple[int, int]] = {}
     shards: dict[int, tuple[int, int]] = {}
     for name in sorted(cluster_map.nodes):
@@ -48,7 +48,7 @@ def sizes(cluster_map: ClusterMap, leases: LeaseTable) -> Sizes:
 
 
 def plan(cluster_map: ClusterMap, known: Sizes, arguments: Answer) -> Answer:
-    """Return what a rebalance would do now, or would do if nodes were added or drained."""
+    """Return the moves of a rebalance now, or after nodes were added or drained."""
     supposed = msgspec.structs.replace(cluster_map, nodes=dict(cluster_map.nodes))
     for key, state in (("drain", DRAINING), ("add", "")):
         for name in arguments[key]:
@@ -58,7 +58,7 @@ def plan(cluster_map: ClusterMap, known: Sizes, arguments: Answer) -> Answer:
 
 
 def verify(cluster_map: ClusterMap, job: RebalanceJob | None) -> Answer:
-    """Compare the last plan with the map, and the map with what every map must keep."""
+    """Compare the map with the last plan and with its invariants."""
     found = [
         {"what": f"{move.kind} {move.number}", "problem": f"planned at {_names(move)}, is not"}
         for move in (job.plan.moves if job is not None else ())
@@ -75,7 +75,7 @@ def verify(cluster_map: ClusterMap, job: RebalanceJob | None) -> Answer:
 
 
 def lost(cluster_map: ClusterMap, arguments: Answer) -> Answer:
-    """Return the partitions that have no primary, and where their last whole copies are."""
+    """Return the partitions without a primary, and the nodes of their last whole copies."""
     partitions = []
     for number in _lost(cluster_map, arguments["partition"]):
         placement = cluster_map.partitions[number]
@@ -86,10 +86,10 @@ def lost(cluster_map: ClusterMap, arguments: Answer) -> Answer:
 
 
 def command(cluster_map: ClusterMap, job: RebalanceJob | None, verb: str, arguments: Answer) -> OperatorCommand:
-    """Return the command that a verb stands for; ``ring rebalance`` has a function of its own.
+    """Return the command of a verb; ``ring rebalance`` has its own function.
 
     Raises:
-        ValueError: Why it is refused.
+        ValueError: The request is refused; the text states the reason.
     """
     if verb in ("ring pause", "ring resume", "ring abort"):
         if job is None:
@@ -118,15 +118,15 @@ def command(cluster_map: ClusterMap, job: RebalanceJob | None, verb: str, argume
 def rebalance(
     cluster_map: ClusterMap, job: RebalanceJob | None, known: Sizes, arguments: Answer
 ) -> OperatorCommand | Answer:
-    """Return the command that starts a rebalance, or an answer when there is nothing to do.
+    """Return the command that starts a rebalance, or an answer if no move is needed.
 
     Raises:
-        ValueError: Why it is refused.
+        ValueError: The request is refused; the text states the reason.
     """
     wanted = arguments["map_epoch"]
     if wanted is not None and wanted != cluster_map.epoch:
         raise ValueError(f"the plan is of map epoch {wanted}, the map is at {cluster_map.epoch}: plan again")
-    if job is not None and job.automatic and job.state == "running":  # it does what is asked for
+    if job is not None and job.automatic and job.state == "running":  # it makes the requested moves
         return {"map_epoch": cluster_map.epoch, "rebalance": job.number}
     made = make_plan(cluster_map, *known)
     if not made.moves:
@@ -165,7 +165,7 @@ def _holds(cluster_map: ClusterMap, node: str) -> str:
 
 
 def _lost(cluster_map: ClusterMap, wanted: str) -> list[int]:
-    """Return the partitions without a primary: all, or the one that is meant, which must be one."""
+    """Return all partitions without a primary, or the given one, which must have none."""
     if wanted == "all":
         placements = enumerate(cluster_map.partitions)
         return [number for number, placement in placements if placement.epoch and not placement.primary]
@@ -180,7 +180,7 @@ def _lost(cluster_map: ClusterMap, wanted: str) -> list[int]:
 
 
 def _state(cluster_map: ClusterMap, node: str) -> str:
-    """Say why a node with a whole copy does not serve it."""
+    """Return why a node with a whole copy does not serve it."""
     entry = cluster_map.nodes.get(node)
     if entry is None:
         return "forgotten"
@@ -188,7 +188,7 @@ def _state(cluster_map: ClusterMap, node: str) -> str:
 
 
 def describe(plan: RebalancePlan, cluster_map: ClusterMap) -> Answer:
-    """Return a plan as tables and programs want it."""
+    """Return a plan as data for tables and programs."""
     return {
         "map_epoch": plan.map_epoch,
         "slots": plan.slots,
@@ -217,7 +217,7 @@ def describe(plan: RebalancePlan, cluster_map: ClusterMap) -> Answer:
 
 
 def problems(cluster_map: ClusterMap) -> list[tuple[int, str]]:
-    """Return what is wrong with partitions of a map."""
+    """Return the problems of a map's partitions."""
     live = {entry.node for entry in cluster_map.live(TIER_STORAGE)}
     found = []
     for number, placement in enumerate(cluster_map.partitions):

@@ -1,11 +1,11 @@
-"""Placement as pure functions: the ring's proposals, plans of a rebalance, and who reaches whom.
+"""Placement as pure functions: the ring's proposals, plans of a rebalance, and reachability of nodes.
 
-Owns: The consistent-hash ring, moves and their next steps, changes of one partition's configuration, reports of
-reachability, and the router that leads after one that stops.
+Owns: the consistent-hash ring, moves and their next steps, changes of one partition's configuration, reports of
+reachability, and the successor of a leader that stops.
 
-Doors: ``ring`` proposes, ``plan`` says what would move, ``changes`` judges one step.
+Entry points: ``ring`` proposes, ``plan`` computes moves, ``changes`` validates one step.
 
-Always holds: Every function gives the same result for the same map. Nothing here decides: the map does.
+Invariant: every function gives the same result for the same map. Only commands change the map.
 
 May import: wire for the map's types.
 """

@@ -1,8 +1,8 @@
-"""Changes that a storage node may ask of its partition's configuration: compare-and-set steps, judged by the map.
+"""Changes of a partition's configuration that a storage node may request: compare-and-set steps against the map.
 
-A drop that would leave fewer than the minimum in sync is refused; whatever stops acknowledging stays promotable. A
-joining replica counts for acknowledging before it is in sync, and for promotion only after. Rules: docs/protocol.md
-section 9.
+A drop that would leave fewer than the minimum in sync is refused, so a replica that stops acknowledging stays eligible
+as primary. A joining replica counts for acknowledgements before it is in sync, for promotion only afterwards. Rules:
+docs/protocol.md section 9.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ __all__ = ["placement_change", "relieved", "still_in_sync"]
 
 
 def still_in_sync(in_sync: tuple[str, ...], is_alive: Callable[[str], bool], minimum: int) -> tuple[str, ...]:
-    """Return the replicas that stay in sync: those that live, and the dead too while fewer than the minimum live.
+    """Return the live replicas; all replicas while fewer than the minimum are alive.
 
-    Nothing is acknowledged then, so a dead one lacks nothing, and may be the only whole copy when the last one that
-    lives loses its disk (KIP-966: the last replica standing).
+    Below the minimum no operation is acknowledged, so a dead replica misses none. It may hold the only whole copy if
+    the last live one loses its disk (KIP-966).
     """
     live = tuple(name for name in in_sync if is_alive(name))
     return live if len(live) >= minimum else in_sync
@@ -30,18 +30,18 @@ def relieved(
     heir: Callable[[tuple[str, ...]], str],
     minimum: int,
 ) -> PartitionEntry | None:
-    """Return the placement without the nodes that stop, None where it stays as it is.
+    """Return the placement without the stopping nodes, None where it stays unchanged.
 
-    Nobody takes over from them but a replica in sync that goes on itself: without one all stays with them to the end,
-    and a cluster that is stopped as a whole finds each primary in its place when it starts again. They stop counting
-    for acknowledgements at once, so that their end changes nothing more, unless fewer than the minimum would be left.
+    Only an in-sync replica that stays takes over. Without one, the stopping nodes keep their roles to the end, and a
+    cluster that stops as a whole restarts with the same primaries. Stopping replicas leave the in-sync set at once,
+    unless fewer than the minimum would remain, so that their end changes no placement.
 
     Args:
         current: The placement now.
-        stops: Whether a node is among those that stop now.
-        stays: Whether a node lives and does not stop.
-        heir: Chooses who takes over.
-        minimum: Replicas that acknowledge at least.
+        stops: Returns whether a node is stopping now.
+        stays: Returns whether a node is alive and not stopping.
+        heir: Selects the next primary.
+        minimum: Smallest number of replicas that acknowledge.
     """
     if not current.primary or not any(map(stops, (*current.in_sync, *current.joining))):
         return None
@@ -52,7 +52,7 @@ def relieved(
             return None
         primary = heir(left)
     elif not stays(primary):
-        return None  # it asked sooner, and found nobody
+        return None  # an earlier stop request found no successor
     in_sync = left if len(left) >= minimum else current.in_sync
     return PartitionEntry(
         current.epoch + 1, primary, in_sync, tuple(name for name in current.joining if not stops(name))
@@ -60,7 +60,7 @@ def relieved(
 
 
 def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange) -> tuple[PartitionEntry | None, str]:
-    """Return the placement that a request asks for, or None and why it is refused."""
+    """Return the requested placement, or None and a refusal."""
     if not 0 <= request.partition < len(cluster_map.partitions):
         return None, f"no partition {request.partition}"
     current = cluster_map.partitions[request.partition]
@@ -79,7 +79,7 @@ def placement_change(cluster_map: ClusterMap, asker: str, request: RequestChange
             return None, f"fewer than {cluster_map.min_in_sync} in sync would be left"
         return PartitionEntry(epoch, current.primary, left, joining), ""
     if request.verb == "replace_copy":
-        # It applied what was never acknowledged: its copy is made anew, however few are left.
+        # It applied an operation that was never acknowledged: its copy is rebuilt, whatever the count.
         if node not in current.in_sync or node == current.primary:
             return None, f"{node} is no backup in sync with partition {request.partition}"
         left = tuple(name for name in current.in_sync if name != node)

@@ -1,8 +1,8 @@
-"""Moves of a rebalance, as data; and the next step of each move, read off the map.
+"""Moves of a rebalance, as data; and the next step of each move, derived from the map.
 
-A plan is a pure function of one map; a step is a pure function of a move and of the map as of now. So nothing about
-progress needs to be kept: a new leader, or the same after a crash, goes on where the map stands, and each partition is
-at its old placement, its new one, or on the way with every copy in place. Rules: docs/protocol.md rule 10.2.
+A plan is a pure function of one map, a step of a move and the current map. So no progress is stored: any leader
+continues from the map. Each partition is at its old placement, its new one, or in between with every copy in place.
+Rules: docs/protocol.md rule 10.2.
 """
 
 from collections.abc import Mapping
@@ -32,25 +32,25 @@ NEXT_STATES = {
     "aborting": ("aborted",),
 }
 UNFINISHED = frozenset(NEXT_STATES)
-MOVES_MAX = 1_024  # of one job: its plan fits a log entry, and a look at every move takes no longer than a few ms
+MOVES_MAX = 1_024  # of one job: its plan fits a log entry, and a check of all moves takes a few ms
 
 Sizes = Mapping[int, tuple[int, int]]  # partition or shard -> keys, bytes
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One partition's or shard's way to its new placement."""
+    """One partition's or shard's change to its new placement."""
 
-    kind: str  # "shard", "partition" (data moves), "primary" (it only changes among the same replicas)
+    kind: str  # "shard", "partition" (data moves), "primary" (changes among the same replicas)
     number: int
-    source: tuple[str, ...]  # who gives it up
-    target: tuple[str, ...]  # who gets it
+    source: tuple[str, ...]  # nodes that lose the role
+    target: tuple[str, ...]  # nodes that gain the role
     replicas: tuple[str, ...] = ()  # of a partition afterwards, primary first
     keys: int = 0
     bytes: int = 0
 
 
 class RebalancePlan(msgspec.Struct, frozen=True):
-    """Moves of one map; void at any other epoch."""
+    """Moves for one map epoch; invalid at any other."""
 
     map_epoch: int
     moves: tuple[Move, ...] = ()
@@ -58,23 +58,23 @@ class RebalancePlan(msgspec.Struct, frozen=True):
 
     @property
     def slots_moved(self) -> int:
-        """Copies that some node has to fetch."""
+        """Number of copies that nodes must fetch."""
         return sum(len(move.target) for move in self.moves if move.kind == "partition")
 
 
 class RebalanceJob(msgspec.Struct, frozen=True):
-    """A plan that is being carried out, as the Raft log keeps it."""
+    """A plan in progress, as stored in the Raft log."""
 
     number: int
     plan: RebalancePlan
     throttle_bytes_s: int = 0
     state: str = "running"
     detail: str = ""
-    automatic: bool = False  # nobody asked for it: see router/map/late_storage.py
+    automatic: bool = False  # started by router/map/late_storage.py
 
 
 class NextMoveStep(msgspec.Struct, frozen=True):
-    """Next need of a move: a new placement, or patience, or nothing any more."""
+    """Next step of a move: a new placement, a wait, or the end."""
 
     placement: PartitionEntry | None = None
     verb: str = ""  # "add_joining", "relinquish", "drop", "wait", "done", "failed"
@@ -84,7 +84,7 @@ class NextMoveStep(msgspec.Struct, frozen=True):
 def make_plan(
     cluster_map: ClusterMap, partition_sizes: Sizes | None = None, shard_sizes: Sizes | None = None
 ) -> RebalancePlan:
-    """Return what has to move so that the map is as the ring proposes, by number."""
+    """Return the moves, by number, after which the map equals the ring's proposal."""
     moves = _shard_moves(cluster_map, shard_sizes or {})
     storages = ring_nodes(cluster_map, TIER_STORAGE)
     if storages:
@@ -121,12 +121,12 @@ def _shard_moves(cluster_map: ClusterMap, sizes: Sizes) -> list[Move]:
 
 
 def ring_nodes(cluster_map: ClusterMap, tier: str) -> list[RingNode]:
-    """Return the nodes of a tier that may hold something: live, and not being emptied."""
+    """Return the nodes of a tier that may hold roles: live and not draining."""
     return [RingNode(entry.node, entry.weight, entry.zone) for entry in cluster_map.live(tier) if not entry.admin_state]
 
 
 def next_step(cluster_map: ClusterMap, move: Move) -> NextMoveStep:
-    """Return what a move of a partition needs now: add copies, wait for them, hand over, drop the others."""
+    """Return the next step of a partition's move: add copies, wait for them, hand over, drop the others."""
     current = cluster_map.partitions[move.number]
     live = {entry.node for entry in cluster_map.live(TIER_STORAGE)}
     for node in move.replicas:
@@ -137,7 +137,7 @@ def next_step(cluster_map: ClusterMap, move: Move) -> NextMoveStep:
         if node in current.joining:
             return NextMoveStep(verb="wait", node=node)
         if not current.primary:
-            return NextMoveStep(verb="wait", node=node)  # nobody could give it the data
+            return NextMoveStep(verb="wait", node=node)  # no primary can send the data
         return _placed(current, "add_joining", node, current.primary, current.in_sync, (*current.joining, node))
     primary = move.replicas[0]
     if current.primary != primary:
@@ -155,9 +155,9 @@ def next_step(cluster_map: ClusterMap, move: Move) -> NextMoveStep:
 
 
 def step_back(cluster_map: ClusterMap, move: Move, verb: str = "done", node: str = "") -> NextMoveStep:
-    """Return what brings a move that shall not go on to rest: copies that are only joining are dropped.
+    """Return the step that ends an aborted move: copies that are still joining are dropped.
 
-    One whose copies are all in sync goes on instead: its end is as near as its beginning.
+    A move whose copies are all in sync is completed instead.
     """
     current = cluster_map.partitions[move.number]
     if all(name in current.in_sync for name in move.replicas):

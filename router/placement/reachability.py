@@ -1,8 +1,8 @@
-"""Links between nodes, as this router sees them and the leader hears of them: shards to move, ends to give up.
+"""Links between nodes, as observed by this router and reported to the leader: shards to move, leases to end.
 
-A lease proves one link, to the leader. Shards of a silent router are moved before its lease is over, which is safe: a
-new owner needs no lease of the old one. A node that others wait for in vain loses its lease, the worse-connected end
-first, one at a time, never the last replica in sync. Pure but for the table of links. Rules: docs/protocol.md rule 2.8.
+A lease proves one link, to the leader. Shards of a silent router move before its lease expires, which is safe: a new
+owner does not depend on the old lease. A node that others cannot reach loses its lease: the worse-connected end first,
+one at a time, never the last in-sync replica. Pure except for the table of links. Rules: docs/protocol.md rule 2.8.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,35 +13,35 @@ from wire.messages.hello import TIER_EDGE, TIER_ROUTER, TIER_STORAGE, PeerKey
 
 __all__ = ["Reachability"]
 
-LINK_DOWN_S = 0.25  # a router whose link is down for this long loses its shards; a reconnect takes less
-SILENT_LEASES = 0.75  # as does one without a heartbeat for this part of a lease, whatever its link seems
-PATIENCE_LEASES = 2  # before a complaint ends a lease
-# Of equals: clients of an edge find another one, shards another owner; a storage node's end takes a copy away.
+LINK_DOWN_S = 0.25  # a router whose link is down for longer loses its shards; a reconnect takes less
+SILENT_LEASES = 0.75  # so does a router without a heartbeat for this part of a lease, even with a link
+PATIENCE_LEASES = 2  # age of a complaint that ends a lease
+# At equal counts: an edge's clients reconnect, a shard gets another owner; a storage node's end costs a copy.
 GO_FIRST = {TIER_EDGE: 0, TIER_ROUTER: 1, TIER_STORAGE: 2}
 
 
 class Reachability:
-    """Links of this router, and what follows from those of all."""
+    """Links of this router, and the decisions from all nodes' links."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
         self._down_since: dict[str, float] = {}
-        self._complained: dict[tuple[NodeIncarnation, NodeIncarnation], float] = {}  # who of whom -> since when
+        self._complained: dict[tuple[NodeIncarnation, NodeIncarnation], float] = {}  # (reporter, peer) -> start time
 
     def link_up(self, peer: PeerKey) -> None:
-        """A link stands."""
+        """Record a new link."""
         self._up[peer.node] = peer.incarnation
         self._down_since.pop(peer.node, None)
 
     def link_down(self, peer: PeerKey, now: float) -> None:
-        """It ended."""
+        """Record the end of a link, unless a newer one exists."""
         if self._up.get(peer.node) == peer.incarnation:
             del self._up[peer.node]
             self._down_since[peer.node] = now
 
     def unreachable(self, now: float, cluster_map: ClusterMap, waited: set[str]) -> list[str]:
-        """Return the live nodes whose link is down for a lease, or that were waited for too long."""
+        """Return the live nodes whose link is down for a lease, or that did not answer in time."""
         for node in [node for node in self._down_since if node not in cluster_map.nodes]:
             del self._down_since[node]
         down = {node for node, since in self._down_since.items() if now - since > cluster_map.lease_s}
@@ -52,7 +52,7 @@ class Reachability:
     def rescue(
         self, now: float, cluster_map: ClusterMap, silent_s: Callable[[float, NodeIncarnation], float]
     ) -> dict[int, str]:
-        """Return new owners for the shards of routers that are silent."""
+        """Return new owners for the shards of silent routers."""
         routers = cluster_map.live(TIER_ROUTER)
         gone = set()
         for entry in routers:
@@ -73,10 +73,10 @@ class Reachability:
         return {number: proposal[number % len(proposal)] for number in owned}
 
     def worst_connected(self, now: float, cluster_map: ClusterMap, complaints: Mapping[str, tuple[str, ...]]) -> str:
-        """Return the live node whose lease should end, or "": of two that do not reach each other, the lonelier.
+        """Return the live node whose lease should end, or "": the worse-connected of two that do not reach each other.
 
-        A complaint counts when the leader has heard it for two leases about the same two incarnations: a node that has
-        just started may be known to the leader before all its links stand.
+        A complaint counts after two leases about the same two incarnations: a leader may know a new node before all
+        its links are established.
 
         Args:
             now: Seconds.
@@ -103,7 +103,7 @@ class Reachability:
                 missing[node] = missing.get(node, 0) + 1
         by_name = sorted(missing, reverse=True)
         for node in sorted(by_name, key=lambda name: (-missing[name], GO_FIRST[cluster_map.nodes[name].tier])):
-            # The leader judges, so it is not the one to go.
+            # The leader decides, so it keeps its own lease.
             if node != self._node and not _last_replica(cluster_map, node):
                 return node
         return ""
@@ -115,7 +115,7 @@ def _live_incarnation(cluster_map: ClusterMap, node: str) -> NodeIncarnation | N
 
 
 def _last_replica(cluster_map: ClusterMap, node: str) -> bool:
-    """True if some partition would be left without a live replica in sync."""
+    """True if the end of a node would leave a partition without a live in-sync replica."""
     if cluster_map.nodes[node].tier != TIER_STORAGE:
         return False
     live = {entry.node for entry in cluster_map.live(TIER_STORAGE)} - {node}

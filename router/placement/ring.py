@@ -1,4 +1,4 @@
-"""The consistent-hash ring: it proposes where partitions and shards should be; the ClusterMap decides where they are.
+"""The consistent-hash ring: it proposes the nodes of partitions and shards; the ClusterMap decides.
 
 One adapter around ``uhashring`` (md5, 256 vnodes per unit of weight). Primaries are balanced among each partition's own
 replicas, so balancing them moves no data. Every function is pure: same nodes, same proposal, on every router.
@@ -20,7 +20,7 @@ WEIGHT_MAX = 100  # of a node; conf/node_settings.py has the same
 
 @dataclass(frozen=True, slots=True)
 class RingNode:
-    """A node as the ring sees it."""
+    """A node of the ring."""
 
     name: str
     weight: int = 1
@@ -35,7 +35,7 @@ def _ring(nodes: Sequence[RingNode], vnodes: int) -> HashRing:
 
 
 def _weight(node: RingNode) -> int:
-    """Return a weight that can be divided by, whatever an old snapshot of the map holds."""
+    """Return a nonzero weight within range, even from an old snapshot of the map."""
     return max(1, min(node.weight, WEIGHT_MAX))
 
 
@@ -45,9 +45,9 @@ def propose_replicas(
     """Return each partition's replicas, its proposed primary first.
 
     Args:
-        nodes: Of the storage tier that may hold data; none gives empty tuples.
-        partitions: P.
-        replicas: Copies; fewer where there are fewer nodes. Zones are spread over before one is used twice.
+        nodes: Storage nodes that may hold data; none gives empty tuples.
+        partitions: Number of partitions.
+        replicas: Copies; fewer if there are fewer nodes. Each zone is used once before any is used twice.
         vnodes: Points of a node of weight 1.
     """
     if not nodes:
@@ -71,9 +71,9 @@ def propose_replicas(
 
 
 def _orders(ring: HashRing, kind: str, count: int) -> Iterator[list[str]]:
-    """Iterate over the nodes in ring order from where each number lies; one walk for all that lie between two points.
+    """Iterate over the nodes in ring order from each number's position; one walk for all numbers of an interval.
 
-    Many partitions lie between the same two points: a walk for each would make the largest map take seconds.
+    Many partitions share an interval: a walk for each would take seconds with the largest map.
     """
     places, names = (list(column) for column in zip(*ring.get_points(), strict=True))
     nodes = len(set(names))
@@ -91,7 +91,7 @@ def _orders(ring: HashRing, kind: str, count: int) -> Iterator[list[str]]:
 
 
 def _spread(order: Sequence[str], zones: Mapping[str, str], wanted: int) -> list[str]:
-    """Take nodes in ring order, each zone once, then again from the start until there are enough."""
+    """Select nodes in ring order, each zone once, then again from the start until there are enough."""
     chosen: list[str] = []
     while len(chosen) < wanted:
         used: set[str] = set()

@@ -1,6 +1,6 @@
-"""The router to lead in place of one that stops: each that stays in turn, until one has taken over.
+"""The router that leads after one that stops: each remaining router in order, until one has taken over.
 
-A leader hands over when it is relieved of its shards, not sooner: the next one has yet to hear what each node has
+A leader transfers leadership after its shards moved: the next leader does not know yet which epochs each node has
 acknowledged. Sans-IO.
 """
 
@@ -9,18 +9,18 @@ from wire.messages.hello import TIER_ROUTER
 
 __all__ = ["Successor"]
 
-TRANSFER_AGAIN_S = 0.5  # with another router: the one asked before is behind, or not reached
+TRANSFER_AGAIN_S = 0.5  # before another router is tried: the last one lags or is unreachable
 
 
 class Successor:
-    """The search of one leader for another."""
+    """A stopping leader's selection of the next one."""
 
     def __init__(self) -> None:
         self._asked = 0
         self._next = float("-inf")
 
     def take_next(self, now: float, cluster_map: ClusterMap) -> str:
-        """Return the router to hand over to now, "" while the last one has time, or if none stays."""
+        """Return the router to transfer to now; "" while the last attempt runs, or if none stays."""
         if now < self._next:
             return ""
         self._next = now + TRANSFER_AGAIN_S

@@ -1,12 +1,12 @@
-"""The cluster's policy at a router: its entries in the log, its followers, answers about users, and verbs that wait.
+"""The cluster's policy at a router: its log entries, followers, queries about users, and pending commands.
 
-Owns: The machine of the policy beside that of the map, and who still acts by an older epoch of it.
+Owns: the policy's machine beside the map's, and the nodes that still act by an older policy epoch.
 
-Doors: ``policy_desk.PolicyDesk`` is what a router's core has; ``log_entry`` reads the log; ``router_snapshot``
-keeps both machines.
+Entry points: ``policy_service.PolicyService`` is the interface for a router's core. ``log_entry`` decodes the log.
+``router_snapshot`` stores both machines.
 
-Always holds: An entry is about the map or about the policy, for every router alike. No verb that takes rights has
-settled while a node may act by what was before.
+Invariant: every router reads an entry alike as a map or policy command. A command that revokes rights is not settled
+while a node may act by the former policy.
 
 May import: access.policy, router.map.
 """

@@ -1,6 +1,6 @@
-"""The wait before the map forgets a dead edge: until no incarnation of it can serve clients any more.
+"""The delay before the map removes a dead edge: until none of its incarnations can serve clients.
 
-What the map has forgotten no later leader waits for (docs/revocation.md, C5).
+A later leader does not wait for a removed edge (docs/revocation.md, C5).
 """
 
 from router.map.commands import Command, ForgetNode, Order
@@ -12,7 +12,7 @@ __all__ = ["refusal_to_forget"]
 
 
 def refusal_to_forget(now: float, command: Command, cluster_map: ClusterMap, waits: VerbWaits) -> str:
-    """Return why a command would forget a node too early, "" if it does not."""
+    """Return why a command would remove a node too early, "" if it does not."""
     inner = command.command if isinstance(command, Order) else command
     if not isinstance(inner, ForgetNode):
         return ""

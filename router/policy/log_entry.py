@@ -1,4 +1,4 @@
-"""Entries of the routers' log: each is a command about the map or one about the policy, told apart by its tag."""
+"""Entries of the routers' log: map commands and policy commands, distinguished by their tags."""
 
 from access.policy.commands import PolicyCommand, decode_policy_command
 from router.map.commands import Command, decode_command
@@ -13,7 +13,7 @@ def read_entry(data: bytes) -> LogCommand:
     """Return the command of an entry.
 
     Raises:
-        Unreadable: It is none; a router of a later version may have written it.
+        Unreadable: The entry is no known command, perhaps of a later version.
     """
     try:
         return decode_command(data)

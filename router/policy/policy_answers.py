@@ -1,6 +1,6 @@
-"""Answers to operators about users, roles, groups and bans: what the policy of this router has, never a secret.
+"""Answers to operators about users, roles, groups and bans: the policy of this router, without secrets.
 
-Functions of a question's arguments and the machine; each returns plain data, as ``-o json`` prints it.
+Functions of a request's arguments and the machine; each returns plain data, as ``-o json`` prints it.
 """
 
 from collections.abc import Callable
@@ -66,12 +66,12 @@ def _token(token: Token) -> Answer:
 
 
 def _moment(utc: float) -> str | None:
-    """Return a time as programs of operators read it; None of 0."""
+    """Return a time in ISO 8601; None for 0."""
     if not utc:
         return None
     try:
         moment = datetime.fromtimestamp(utc, UTC)
-    except (ValueError, OverflowError, OSError):  # beyond the calendar
+    except (ValueError, OverflowError, OSError):  # outside the calendar
         return f"{utc:g}"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -108,7 +108,7 @@ def _tokens(wanted: given.List, machine: PolicyMachine) -> Answer:
 
 
 def _check_token(wanted: given.TokenCheck, machine: PolicyMachine) -> Answer:
-    """Return name and role of a token; whether its time is over is judged by the asker's clock."""
+    """Return name and role of a token; the caller's clock decides whether it has expired."""
     for token in machine.tables.tokens.records():  # at most 1 000
         if compare_digest(token.digest, wanted.digest):
             return {"token": token.name, "role": token.role, "until_utc": token.until_utc or None}
@@ -116,7 +116,7 @@ def _check_token(wanted: given.TokenCheck, machine: PolicyMachine) -> Answer:
 
 
 def _page(what: str, rows: list[Answer], keys: list[str], wanted: given.List, machine: PolicyMachine) -> Answer:
-    """Return rows, and the key behind which the next ones are."""
+    """Return rows with the key after which the next page starts."""
     more = keys[-1] if len(keys) == wanted.count else None
     return {"policy_epoch": machine.epoch, "next": more, what: rows}
 
@@ -143,11 +143,11 @@ def _show_group(wanted: given.GroupArguments, machine: PolicyMachine) -> Answer:
 
 
 def takes_of(takes: StepOutcome) -> Answer:
-    """Return whom a step takes rights from."""
+    """Return the users, roles and other names that a step revokes rights from."""
     return {name: list(names) for name in takes.__struct_fields__ if (names := getattr(takes, name))}
 
 
-# Raises ValueError: there is no such record.
+# Raises ValueError: the record does not exist.
 READING: dict[str, Callable[[Any, PolicyMachine], Answer]] = {
     "user list": _users,
     "user show": _show_user,

@@ -1,7 +1,7 @@
-"""Verbs about users, rights, bans, revocations and tokens, judged already, as commands of the policy.
+"""Validated requests about users, rights, bans, revocations and tokens, as commands of the policy.
 
-The one clock here is the caller's: a ban ``for_s`` ends at a time that the command names. Nothing here proposes or
-sends; the machine judges the command again, when it is supposed and when it is committed.
+Times come from the caller's clock: the end of a ban with ``for_s`` is fixed in the command. These functions propose and
+send nothing. The machine validates the command again, before its proposal and at its commit.
 """
 
 import math
@@ -50,7 +50,7 @@ def _token_create(wanted: given.TokenCreate, now_utc: float) -> commands.SimpleC
 
 
 def _until(for_s: float, now_utc: float) -> float:
-    """Return when something ends; 0: not by itself. A time that cannot be told never shortens it."""
+    """Return the end time; 0 means no end. An invalid clock raises instead of shortening a ban."""
     if not for_s:
         return 0.0
     until = now_utc + for_s
@@ -59,8 +59,8 @@ def _until(for_s: float, now_utc: float) -> float:
     return until
 
 
-# verb -> its arguments and the time of the router that takes the order, in seconds since the epoch, into a command.
-# Raises ValueError: they name nothing that can be stored; one line for the operator.
+# Verb -> function of its arguments and the router's UTC time, which returns the command.
+# Raises ValueError: the arguments cannot be stored; the text is one line for the operator.
 CHANGING: dict[str, Callable[[Any, float], commands.SimpleCommand]] = {
     "user add": _user_add,
     "user change": _user_change,

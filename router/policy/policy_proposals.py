@@ -1,6 +1,6 @@
-"""Commands about the policy on their way into the log: refused before they cost an entry, where that can be known.
+"""Proposals of policy commands: refused without a log entry where the result is known.
 
-A refusal names what is wrong; an order that came before is not proposed again, it gets its first outcome. Sans-IO.
+A refusal names the fault. A repeated order is not proposed again, it gets its first result. Sans-IO.
 """
 
 import logging
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyProposals:
-    """Proposals about the policy of one router.
+    """Policy proposals of one router.
 
     Args:
         machine: The policy, as committed so far.
-        give: Gives encoded commands to Raft, with the node that waits for them.
+        give: Proposes encoded commands to Raft, with the node that waits for them.
         count: Counts an event by name.
     """
 
@@ -40,10 +40,10 @@ class PolicyProposals:
     def propose(
         self, command: PolicyCommand, asker: ProposalOrigin | None = None, *, is_current: bool = True
     ) -> PolicyOutcome | None:
-        """Give a command to Raft; return its outcome instead where that is known: it is refused, or came before.
+        """Propose a command to Raft, or return its result if it is refused or was applied before.
 
         Args:
-            is_current: The machine has all that was committed before this router led; otherwise the log refuses.
+            is_current: The machine has all commits of former leaders. Otherwise the refusal is left to the log.
         """
         outcome = self._machine.suppose(command)
         if outcome.order is not None:

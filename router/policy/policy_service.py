@@ -1,8 +1,8 @@
-"""All that a router does about the policy: its machine, those who follow it and ask it, and the verbs that wait.
+"""The policy at a router: its machine, its followers, queries about it, and pending commands.
 
-A command that takes rights is answered when nobody acts by the old ones any more; one that changes nothing waits as
-well, because the one that changed it may still be waited for. One that only gives is answered at its commit. Sans-IO.
-Rules: docs/adr/0034.
+A command that revokes rights is answered when no node acts by the former policy. So is one without effect, because the
+command that made the change may still be pending. A command that only grants is answered at its commit. Sans-IO. Rules:
+docs/adr/0034.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ PolicyQuestion = FollowPolicy | AskCredentials | FetchUsers
 
 
 class LeaderCheck(NamedTuple):
-    """This router's part, as it answers an operator."""
+    """Leadership of this router, for answers to operators."""
 
     here: bool  # it leads
     node: str
@@ -53,15 +53,15 @@ class PolicyService:
 
     Args:
         tell: Sends a message to a node.
-        send: The same for one that is encoded already.
-        give: Gives encoded commands to Raft, with the node that waits for them.
+        send: Sends an encoded message to a node.
+        give: Proposes encoded commands to Raft, with the node that waits for them.
         count: Counts an event by name.
-        utc: Seconds since the epoch, by this machine's clock: bans end by it.
-        page_bytes: Of a whole view in one message.
-        pruning: Says when to remove what has ended.
+        utc: Seconds since the epoch, by this machine's clock, which ends bans.
+        page_bytes: Largest part of a whole view in one message.
+        pruning: Determines when to remove expired entries.
     Attributes:
-        digests: Of the newest epochs of the policy.
-        credentials_sent: Users whose password records were sent, by the edge that asked.
+        digests: Of the newest policy epochs.
+        credentials_sent: Number of password records sent, by requesting edge.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PolicyService:
         self.digests = DigestLog()
         self.waits = VerbWaits()
         self.credentials_sent: Counter[str] = Counter()
-        self.is_current = False  # it has applied all that was committed before it led
+        self.is_current = False  # all commits of former leaders are applied
         self._tell = tell
         self._send = send
         self._utc = utc
@@ -96,7 +96,7 @@ class PolicyService:
     def applied(
         self, now: float, command: PolicyCommand, proposed: OpenProposal | None, cluster_map: ClusterMap
     ) -> None:
-        """Carry out a committed command, tell those who follow, and answer who asked for it here."""
+        """Apply a committed command, send the step to followers, and answer the local requester."""
         outcome = self.machine.apply(command)
         if outcome.step is not None:
             self.digests.note(self.machine.epoch, self.machine.digest)
@@ -104,23 +104,23 @@ class PolicyService:
                 self._send(node, data)
             self.waits.committed(now, self.machine.epoch, cluster_map)
         if proposed is not None:
-            self.is_current = True  # this one stands behind all that was committed before
+            self.is_current = True  # the log has this entry after all commits of former leaders
             if proposed.asker is not None:
                 self._answer(now, proposed.asker, outcome)
 
     def elected(self, now: float, cluster_map: ClusterMap) -> None:
-        """This router leads from here; it may have yet to apply what its former leaders committed."""
+        """Start as the leader; commits of former leaders may still have to be applied."""
         self.waits.elected(now, cluster_map, self.epoch)
         self.is_current = False
 
     def replaced(self, now: float) -> None:
-        """Have those who follow read the whole policy: a snapshot took the place of the one before."""
+        """Send the whole policy to followers, after a snapshot replaced it."""
         self.digests.begin(self.machine.epoch, self.machine.digest)
         for node, message in self._stream.replaced(now, self.machine):
             self._say(node, message)
 
     def propose(self, now: float, command: PolicyCommand, asker: ProposalOrigin | None = None) -> None:
-        """Propose a command; its asker is answered when it is refused, settled, or has waited for too long."""
+        """Propose a command; its requester is answered when it is refused, settled, or timed out."""
         outcome = self._proposals.propose(command, asker, is_current=self.is_current)
         if outcome is not None and asker is not None:
             self._answer(now, asker, outcome)
@@ -128,7 +128,7 @@ class PolicyService:
     # --- messages
 
     def handle(self, now: float, node: str, peer: PeerKey, message: PolicyQuestion) -> None:
-        """Take what an edge asks of the policy."""
+        """Process an edge's request about the policy."""
         if isinstance(message, FollowPolicy):
             for answer in self._stream.follow(now, node, peer.incarnation, message, self.machine):
                 self._say(node, answer)
@@ -139,18 +139,18 @@ class PolicyService:
                 self._tell(node, users)
 
     def heard(self, now: float, message: Heartbeat) -> None:
-        """Take what a heartbeat says of the policy, at the leader; nothing of another policy than this log's."""
+        """Process the policy state of a heartbeat at the leader; a contradicting state is ignored."""
         if self.verdict(message).contradicts:
             return
         incarnation: NodeIncarnation = (message.node, message.incarnation)
         self.waits.heard(now, incarnation, message.policy_received, message.policy_epoch, self.machine.epoch)
 
     def verdict(self, message: Heartbeat) -> Verdict:
-        """Return whether what a heartbeat says of the policy is a state of this log."""
+        """Return how the policy of a heartbeat compares with this log."""
         return self.digests.verdict(message.policy_received, message.policy_digest)
 
     def link_down(self, peer: PeerKey) -> None:
-        """A link ended; who followed over it asks again."""
+        """Remove a follower whose link ended; it follows again over the next link."""
         self._stream.link_down(peer)
 
     def _say(self, node: str, message: Control | bytes) -> None:
@@ -162,20 +162,20 @@ class PolicyService:
     # --- operators
 
     def ask(self, now: float, node: str, question: Admin, arguments: msgspec.Struct, leads: LeaderCheck) -> None:
-        """Answer a verb about the policy, or propose what it asks for: the leader does that.
+        """Answer an operator's request about the policy; the leader may propose its command.
 
         Args:
-            arguments: As ``access.operators.commands.judge`` returned them.
-            leads: Whether this router leads, and who does.
+            arguments: Result of ``access.operators.commands.judge``.
+            leads: Whether this router leads, and the leader's name.
         """
         if question.verb in READING and not isinstance(arguments, TokenCheck):
             self._tell(node, self._read(question, arguments))
         elif not leads.here:
             self._tell(node, does_not_lead(question, leads.node, leads.leader))
         elif isinstance(arguments, PolicyStatus | TokenCheck) and not self.is_current:
-            self._tell(node, does_not_lead(question, leads.node, ""))  # it may not know of the epoch, or the token, yet
+            self._tell(node, does_not_lead(question, leads.node, ""))  # it may miss this epoch or token yet
         elif isinstance(arguments, TokenCheck):
-            self._tell(node, self._read(question, arguments))  # by the leader alone: a revoked token is void at once
+            self._tell(node, self._read(question, arguments))  # leader only: a revoked token is invalid at once
         elif isinstance(arguments, PolicyStatus):
             epoch = arguments.epoch or self.machine.epoch
             self.waits.wait(now, min(epoch, self.machine.epoch), ProposalOrigin(node, question.request, question))
@@ -201,14 +201,14 @@ class PolicyService:
         self.propose(now, order, ProposalOrigin(node, question.request, question))
 
     def step(self, now: float) -> None:
-        """Answer the verbs whose wait is over, and propose what the leader does by itself."""
+        """Answer the commands whose wait ended, and propose the leader's own commands."""
         for ended in self.waits.take_ended(now):
             self._tell(ended.asker.node, _ended(ended))
         if self.waits.leads and self.is_current and (prune := self._pruning.due(now, self.machine.tables)) is not None:
             self.propose(now, prune)
 
     def next_deadline(self) -> float:
-        """Return when ``step`` has something to do, at the leader."""
+        """Return when ``step`` must be called, at the leader."""
         looks = self._pruning.next_deadline() if self.is_current else float("inf")
         return min(self.waits.next_deadline(), looks)
 
@@ -232,7 +232,7 @@ def _result(epoch: int, awaited: list[str], *, settled: bool) -> dict[str, objec
 
 
 def _ended(ended: CompletedWait) -> AdminReply:
-    """Return the reply to an operator for a wait that is over."""
+    """Return the reply to an operator at the end of a wait."""
     request, epoch, awaited = ended.asker.request, ended.epoch, ended.awaited
     if ended.end is WaitEnd.SETTLED:
         return AdminReply(request, True, _result(epoch, [], settled=True))
@@ -246,7 +246,7 @@ def _ended(ended: CompletedWait) -> AdminReply:
 
 
 def _supposed(question: Admin, outcome: PolicyOutcome, epoch: int) -> AdminReply:
-    """Return what a command would change now."""
+    """Return the changes that a command would make now."""
     if outcome.refusal:
         return AdminReply(question.request, False, None, outcome.refusal, FAILED)
     changes: dict[str, object] = {"dry_run": True, "policy_epoch": epoch, "changes": outcome.step is not None}

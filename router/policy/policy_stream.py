@@ -1,8 +1,8 @@
-"""The policy as a stream: the nodes that follow a router, and what each gets of steps or of a whole view.
+"""The policy as a stream: the followers of a router, and the steps or pages for each.
 
-A node that has a recent view gets the steps behind it, and so judges again only what they took; any other one gets the
-pages of a whole view and the steps behind that. A whole view is encoded at most once a second, however many nodes come:
-what changed since is in the steps that a router keeps. Sans-IO. Rules: docs/adr/0034.
+A node with a recent view gets the later steps, and authorizes again only the clients that they affect. Any other node
+gets the pages of a whole view and the steps after it. A whole view is encoded at most once a second for all nodes;
+later changes are in the stored steps. Sans-IO. Rules: docs/adr/0034.
 """
 
 from collections import deque
@@ -17,30 +17,30 @@ from wire.messages.policy import FollowPolicy, PolicyPaged, PolicyStepped
 
 __all__ = ["PolicyStream"]
 
-STEPS_KEPT = STEPS_MAX  # a reader of pages keeps no more behind the view that it reads
+STEPS_KEPT = STEPS_MAX  # a follower stores no more steps while it reads pages
 STEPS_BYTES_MAX = 16 * 1024 * 1024
 ENCODE_EVERY_S = 1.0
 
 
 class PolicyStream:
-    """Followers of one router's policy, the newest steps, and the shelf of pages."""
+    """Followers of one router's policy, the newest steps, and encoded pages."""
 
     def __init__(self, page_bytes: int) -> None:
         self._followers: dict[str, int] = {}  # node -> incarnation of its link
         self._shelf = PolicyPages(page_bytes)
-        self._steps: deque[tuple[int, bytes, bytes]] = deque()  # epoch, digest before, message; no gap up to the last
+        self._steps: deque[tuple[int, bytes, bytes]] = deque()  # epoch, digest before, message; without gaps
         self._octets = 0
-        self._shelved = -1  # epoch of the newest view on the shelf
+        self._shelved = -1  # epoch of the newest encoded view
         self._shelved_at = float("-inf")
 
     def follow(
         self, now: float, node: str, incarnation: int, message: FollowPolicy, policy: PolicyMachine
     ) -> list[Control | bytes]:
-        """Take a follower, or its question for a page; return what it is sent, encoded or not.
+        """Add a follower, or process its request for a page; return the messages to send, encoded or not.
 
         Args:
-            policy: As it is now. A node that has it, or more, is answered by an empty page; one whose view is no state
-                of this log gets the whole of it.
+            policy: The current policy. A node with it, or a newer one, gets an empty page. A node whose view is not a
+                state of this log gets the whole policy.
         """
         self._followers[node] = incarnation
         epoch = policy.epoch
@@ -55,12 +55,12 @@ class PolicyStream:
         return self._whole(now, policy)
 
     def link_down(self, peer: PeerKey) -> None:
-        """Forget a follower whose link ended; a newer incarnation of it stays."""
+        """Remove a follower whose link ended, unless a newer incarnation follows."""
         if self._followers.get(peer.node) == peer.incarnation:
             del self._followers[peer.node]
 
     def step(self, step: PolicyStep) -> list[tuple[str, bytes]]:
-        """Return (node, control message) for the next step; encoded once for all."""
+        """Return (node, control message) for the next step; encoded once for all nodes."""
         data = encode_control(PolicyStepped(bytes(encode_step(step))))
         self._steps.append((step.epoch, step.before, data))
         self._octets += len(data)
@@ -70,7 +70,7 @@ class PolicyStream:
         return [(node, data) for node in sorted(self._followers)]
 
     def replaced(self, now: float, policy: PolicyMachine) -> list[tuple[str, Control | bytes]]:
-        """Return (node, message) for a policy that took the place of the one before."""
+        """Return (node, message) after the whole policy was replaced."""
         self._shelf.clear()
         self._steps.clear()
         self._octets, self._shelved, self._shelved_at = 0, -1, float("-inf")
@@ -80,18 +80,18 @@ class PolicyStream:
         return [(node, message) for node in sorted(self._followers) for message in first]
 
     def _oldest(self, epoch: int) -> int:
-        """Return the epoch of the oldest step that is kept, the next one if none is."""
+        """Return the epoch of the oldest stored step, the next epoch if there is none."""
         return self._steps[0][0] if self._steps else epoch + 1
 
     def _behind(self, epoch: int) -> list[Control | bytes]:
         return [data for at, _, data in self._steps if at > epoch]
 
     def _before(self, epoch: int) -> bytes:
-        """Return the digest before a step that is kept."""
+        """Return the digest before a stored step."""
         return self._steps[epoch - self._steps[0][0]][1]
 
     def _whole(self, now: float, policy: PolicyMachine) -> list[Control | bytes]:
-        """Return the first page of a whole view, and the steps behind it."""
+        """Return the first page of a whole view, and the steps after it."""
         epoch = policy.epoch
         fresh = self._shelved >= 0 and self._shelved + 1 >= self._oldest(epoch)
         if not fresh or (self._shelved < epoch and now >= self._shelved_at + ENCODE_EVERY_S):

@@ -1,8 +1,8 @@
-"""When the leader has bans, revocations and tokens removed that have ended: some at a time, and none too early.
+"""The leader's removal of expired bans, revocations and tokens, in batches and after a delay.
 
-The end of a ban is judged by each node's own clock; a revocation stands at every node until it is removed. So a record
-stays in the policy for ``late_s`` behind its end: a leader whose clock is ahead by less gives nothing back that another
-clock does not give back too. Sans-IO. Rules: docs/revocation.md, D6.
+Each node ends a ban by its own clock; a revocation is in force until its removal. A record stays for ``late_s`` after
+its end: a leader whose clock is fast by less restores no rights earlier than other nodes. Sans-IO. Rules:
+docs/revocation.md, D6.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from access.policy.commands import Prune
 
 __all__ = ["LOOK_S", "Pruning"]
 
-LOOK_S = 10.0  # between two looks at an idle policy
-AGAIN_S = 1.0  # between two proposals: each step has its followers to pass it on to
+LOOK_S = 10.0  # between two checks of an idle policy
+AGAIN_S = 1.0  # between two proposals: each step is sent to all followers
 
 
 class Pruning:
-    """The leader's look for what has ended.
+    """The leader's check for expired records.
 
     Args:
         utc: Seconds since the epoch, by this machine's clock.
-        late_s: How long what has ended stays.
+        late_s: Delay of a removal after the record's end.
     """
 
     def __init__(self, utc: Callable[[], float], late_s: float) -> None:
@@ -30,11 +30,11 @@ class Pruning:
         self._next = float("-inf")
 
     def next_deadline(self) -> float:
-        """Return when to look again."""
+        """Return the time of the next check."""
         return self._next
 
     def due(self, now: float, tables: Tables) -> Prune | None:
-        """Return what to propose, None where nothing has ended or it is not time to look."""
+        """Return the command to propose, None if no record has expired or no check is due."""
         if now < self._next:
             return None
         by_utc = self._utc() - self._late_s

@@ -1,8 +1,7 @@
-"""The snapshot of a router in the Raft log's place: the map's state, and the policy's behind it once there is one.
+"""The Raft snapshot of a router: the map's state, followed by the policy's if there is one.
 
-A snapshot of an earlier version has no policy: an empty one. The map is encoded at once; of the policy only references
-are taken then, and another thread joins them in slices, so that 200 000 users do not hold up the loop. All of a
-snapshot is of one index of the log.
+A snapshot of an earlier version has an empty policy. The map is encoded at once. The policy is captured as references,
+which another thread joins in slices, so that 200 000 users do not block the loop. All parts are of one log index.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,11 +15,11 @@ from wire.decoding import Payload, Unreadable
 
 __all__ = ["capture", "restore", "snapshot_fault"]
 
-SLICE = 2_000  # records that are joined at a time: a fraction of a millisecond without the interpreter's lock changing
+SLICE = 2_000  # records joined at a time: a fraction of a millisecond under the interpreter lock
 
 
 class _Captured(msgspec.Struct):
-    """As ``RouterState``, each part but the policy encoded already."""
+    """``RouterState`` with all parts but the policy encoded."""
 
     map: msgspec.Raw
     job: msgspec.Raw
@@ -29,7 +28,7 @@ class _Captured(msgspec.Struct):
 
 
 def capture(map_machine: MapMachine, policy: PolicyMachine) -> Callable[[], bytes]:
-    """Return what encodes the state of now, in any thread, while the machines go on."""
+    """Return a function that encodes the current state in any thread, independent of later changes."""
     if policy.is_new:
         data = map_machine.snapshot()
         return lambda: data
@@ -53,7 +52,7 @@ def restore(data: Payload, map_machine: MapMachine, policy: PolicyMachine) -> No
     """Replace the state of both machines.
 
     Raises:
-        Unreadable: If it is no snapshot of ours; nothing changed.
+        Unreadable: The snapshot is invalid; no state changed.
     """
     state = decode_snapshot(data)
     if state.policy:

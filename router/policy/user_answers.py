@@ -1,6 +1,6 @@
-"""Users by name, for the nodes that ask: at once, by what this router has, with the policy_epoch that it has.
+"""Users by name for requesting edges, from this router's policy with its policy_epoch.
 
-They are for edges, which check credentials. Functions of a question and the machine. Rules: docs/adr/0034.
+Functions of a request and the machine. Rules: docs/adr/0034.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ __all__ = ["answers_to"]
 
 
 def answers_to(question: AskCredentials | FetchUsers, machine: PolicyMachine) -> Iterator[UserRecords]:
-    """Yield the answers, as many as it takes for each to fit a frame; a name that is asked twice is answered once.
+    """Yield answers that each fit a frame; a repeated name is answered once.
 
-    Only the answer for a login has the password record and the SCRAM verifier of its user.
+    Only the answer for a login contains password record and SCRAM verifier.
     """
     if isinstance(question, AskCredentials):
         yield UserRecords(

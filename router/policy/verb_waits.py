@@ -1,8 +1,8 @@
-"""Verbs that wait at the leader until nobody acts by what was before them, and the nodes that do not hear of it.
+"""Policy commands that wait at the leader until no node acts by the former policy, and nodes that miss its steps.
 
-``access/policy/settling.py`` decides whom an epoch waits for; here it is told what the map and the heartbeats say. A
-verb that is not settled in time is answered as such, with the names that it waits for, and goes on: asked again, it
-waits again. Sans-IO. Rules: docs/adr/0034, rules 5, 7 and 8.
+``access/policy/settling.py`` decides which nodes an epoch waits for; this module feeds it map steps and heartbeats. A
+command that is not settled in time is answered with the awaited nodes, and stays in effect. The operator can wait for
+it again. Sans-IO. Rules: docs/adr/0034, rules 5, 7 and 8.
 """
 
 import enum
@@ -16,27 +16,27 @@ from wire.messages.hello import TIER_EDGE
 
 __all__ = ["CompletedWait", "VerbWaits", "WaitEnd"]
 
-WAIT_S = 20.0  # of one verb
-WAITS_MAX = 1_000  # verbs that wait at once; with more, one is answered at once as not settled
+WAIT_S = 20.0  # of one command
+WAITS_MAX = 1_000  # waiting commands; a further one is answered at once as not settled
 RECEIVES_S = 5.0  # from the commit of an epoch until a node that did not receive it loses its lease
-READS_S = 30.0  # the same for an incarnation that has yet to read a whole view
+READS_S = 30.0  # the same for an incarnation that must read a whole view first
 
 
 class WaitEnd(enum.Enum):
     """Ends of a wait."""
 
     SETTLED = "settled"
-    PARTIAL = "partial"  # some may still act by what was before
-    LOST = "lost"  # this router leads no more: the order is to be repeated
+    PARTIAL = "partial"  # some nodes may still act by the former policy
+    LOST = "lost"  # this router no longer leads: repeat the order
 
 
 class CompletedWait(NamedTuple):
-    """One wait that is over."""
+    """One completed wait."""
 
     asker: ProposalOrigin
     epoch: int
     end: WaitEnd
-    awaited: list[str]  # who is still waited for, one line each
+    awaited: list[str]  # awaited nodes, one line each
 
 
 @dataclass(slots=True)
@@ -47,17 +47,17 @@ class _Wait:
 
 
 class VerbWaits:
-    """Policy epochs by which nodes act, as the leader knows them, and the verbs that wait for one."""
+    """Policy epochs in force at each node, as known to the leader, and the commands that wait for one."""
 
     def __init__(self) -> None:
         self._settling = PolicySettling()
         self._leads = False
         self._waits: list[_Wait] = []
         self._over: list[CompletedWait] = []  # to be answered
-        self._proved: set[NodeIncarnation] = set()  # ended, by their own word or that of their data folder
-        self._look_at = float("inf")  # something has changed, or the next time is over
-        self._unreceived: dict[NodeIncarnation, tuple[int, float]] = {}  # epoch, and by when it has to be there
-        self._whole: ClusterMap | None = None  # that took the place of the one before, at a time that is not told
+        self._proved: set[NodeIncarnation] = set()  # ended, by their own message or by their data folder
+        self._look_at = float("inf")  # time of the next check; reset by each change
+        self._unreceived: dict[NodeIncarnation, tuple[int, float]] = {}  # missing epoch, and its deadline
+        self._whole: ClusterMap | None = None  # replaced the former map at an unknown time
 
     # --- this router's part
 
@@ -67,14 +67,14 @@ class VerbWaits:
         return self._leads
 
     def replaced(self, cluster_map: ClusterMap) -> None:
-        """Another whole map is there: nothing is known of what ended before.
+        """Record that a whole map replaced the former one: earlier ends of incarnations are unknown.
 
-        It may come before this router has read its clock at all, so it counts from the next time that is told.
+        The clock may not have been read yet, so the map counts from the next known time.
         """
         self._whole = cluster_map
 
     def elected(self, now: float, cluster_map: ClusterMap, epoch: int) -> None:
-        """This router leads from here: it knows of no acknowledgement, and of the ends that it has applied."""
+        """Start as the leader without any acknowledgement, with the ends applied so far."""
         self._begin(now)
         self._leads = True
         self._proved.clear()
@@ -82,7 +82,7 @@ class VerbWaits:
         self._expect_all(now, cluster_map, epoch)
 
     def _begin(self, now: float) -> None:
-        """Begin with a map that took the place of the one before."""
+        """Start settling from a replaced map."""
         if self._whole is None:
             return
         cluster_map, self._whole = self._whole, None
@@ -96,7 +96,7 @@ class VerbWaits:
         self._unreceived = {(entry.node, entry.incarnation): (epoch, now + READS_S) for entry in followers if epoch}
 
     def end(self) -> None:
-        """This router leads no more."""
+        """End all waits, because this router no longer leads."""
         self._leads = False
         self._end_all(WaitEnd.LOST)
         self._unreceived.clear()
@@ -104,14 +104,14 @@ class VerbWaits:
     # --- what happens
 
     def proved(self, incarnation: NodeIncarnation) -> None:
-        """Note that an incarnation said that it is over, or that its process is proved to have ended."""
+        """Record that an incarnation reported its end, or that its process has provably ended."""
         self._proved.add(incarnation)
 
     def stepped(self, now: float, delta: MapDelta, before: dict[str, int], epoch: int) -> None:
-        """Note a step of the map, at every router: incarnations that came and that are over, at this policy epoch.
+        """Record started and ended incarnations of a map step, at every router, at this policy epoch.
 
         Args:
-            before: Node -> the incarnation that lived there before the step.
+            before: Node -> its live incarnation before the step.
         """
         self._begin(now)
         self._look_at = now
@@ -140,7 +140,7 @@ class VerbWaits:
             self._unreceived.pop(incarnation, None)
 
     def committed(self, now: float, epoch: int, cluster_map: ClusterMap) -> None:
-        """Note the next policy epoch: every follower has to receive it."""
+        """Record the next policy epoch, which every follower must receive."""
         if not self._leads:
             return
         for name, entry in cluster_map.nodes.items():
@@ -148,7 +148,7 @@ class VerbWaits:
                 self._unreceived.setdefault((name, entry.incarnation), (epoch, now + RECEIVES_S))
 
     def heard(self, now: float, incarnation: NodeIncarnation, received: int, in_force: int, epoch: int) -> None:
-        """Note what a heartbeat says of the policy; ``epoch`` is the newest."""
+        """Record the policy state of a heartbeat; ``epoch`` is the newest."""
         if not self._leads:
             return
         self._settling.acknowledged(incarnation, min(in_force, received, epoch))
@@ -159,30 +159,30 @@ class VerbWaits:
             return
         if received >= epoch:
             del self._unreceived[incarnation]
-        else:  # it receives: the next one has its own time
+        else:  # the stream advances: the next epoch has its own deadline
             self._unreceived[incarnation] = received + 1, now + RECEIVES_S
 
     # --- questions
 
     def deaf(self, now: float) -> NodeIncarnation | None:
-        """Return the incarnation that has owed an epoch for longest and too long, None if none has."""
+        """Return the incarnation whose missing epoch is overdue for longest, None if there is none."""
         late = [(by, incarnation) for incarnation, (_, by) in self._unreceived.items() if by <= now]
         return min(late)[1] if late else None
 
     def awaited(self, now: float, epoch: int) -> list[str]:
-        """Return who may still act by what was before an epoch, one line each."""
+        """Return the nodes that may still act by the policy before an epoch, one line each."""
         self._begin(now)
         return self._settling.awaited(now, epoch)
 
     def may_forget(self, now: float, node: str) -> bool:
-        """Return whether the map may forget a dead node."""
+        """Return whether the map may remove a dead node."""
         self._begin(now)
         return self._settling.may_forget(now, node)
 
     # --- waits
 
     def wait(self, now: float, epoch: int, asker: ProposalOrigin) -> None:
-        """Wait until an epoch is settled, or for WAIT_S at most; ``take_ended`` tells."""
+        """Wait until an epoch is settled, for WAIT_S at most; ``take_ended`` returns the result."""
         self._begin(now)
         awaited = self._settling.awaited(now, epoch) if self._leads else []
         if not self._leads:
@@ -196,7 +196,7 @@ class VerbWaits:
             self._look_at = min(self._look_at, self._settling.next_deadline(now))
 
     def take_ended(self, now: float) -> list[CompletedWait]:
-        """Return the waits that are settled, and those that have lasted for too long."""
+        """Remove and return the settled and the timed-out waits."""
         self._begin(now)
         if now >= self.next_deadline():
             self._look(now)
@@ -216,7 +216,7 @@ class VerbWaits:
                 self._waits.append(wait)
 
     def next_deadline(self) -> float:
-        """Return when ``take_ended`` has something to look at."""
+        """Return when ``take_ended`` must be called."""
         return min(self._look_at, self._waits[0].until) if self._waits else float("inf")
 
     def _end_all(self, end: WaitEnd) -> None:

@@ -1,10 +1,10 @@
-"""Looks at a router: routes of its shards, what it would answer for a topic, and consensus.
+"""Queries of a router: routes of its shards, the resolution of a topic, and consensus.
 
-Owns: What is read of the shards that this router owns, and of Raft, to answer looks.
+Owns: the rows about this router's shards and Raft.
 
-Doors: ``operators`` takes looks, ``routes`` and ``consensus`` say what they show.
+Entry points: ``operators`` takes queries, ``routes`` and ``consensus`` define the rows.
 
-Always holds: A look changes nothing; no answer of a shard is held for anybody by it.
+Invariant: a query changes nothing, and holds up no answer of a shard.
 
 May import: router.raft, router.map, router.routes.
 """

@@ -12,14 +12,14 @@ __all__ = ["consensus_source"]
 
 
 class LeaderView(Protocol):
-    """A router's core, as far as it leads."""
+    """The parts of a router's core that consensus rows show."""
 
     leases: LeaseTable
     leads: bool
 
     @property
     def now(self) -> float:
-        """Time of the turn."""
+        """Time of the iteration."""
 
     @property
     def shards(self) -> Mapping[int, object]:
@@ -27,7 +27,7 @@ class LeaderView(Protocol):
 
 
 def consensus_source(node: str, raft: RaftCore, core: LeaderView, cluster_map: Callable[[], ClusterMap]) -> RowSource:
-    """Return the look at consensus: one row."""
+    """Return the source of the consensus query: one row."""
 
     def walk(_: RowScan) -> Iterator[tuple[Place, Any]]:
         yield 1, raft

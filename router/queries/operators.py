@@ -1,4 +1,4 @@
-"""Looks at a router. Verbs are answered in ``router/answering.py``."""
+"""Queries of a router. Commands are answered in ``router/answering.py``."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,12 +19,12 @@ ROUTER_BOUNDS = QueryBounds(rows=5_000, seconds=0.002, reply_bytes=256 * 1024)
 
 
 class RouterOperators:
-    """Operators of one router.
+    """Query server and journal of one router.
 
     Args:
         node: Its name.
-        shards: Those that it owns.
-        cluster_map: The map as it has it.
+        shards: Its owned shards.
+        cluster_map: Its current map.
         tell: Sends a message to a node.
         utc: Seconds since the epoch.
     """
@@ -51,6 +51,6 @@ class RouterOperators:
         )
 
     def take(self, now: float, node: str, peer: PeerKey | None, look: Query) -> None:
-        """Take a look; it is answered at the end of a turn."""
+        """Queue a query; it is answered at the end of an iteration."""
         operator = operator_of(peer)
         self.desk.ask(now, node, operator.role.name.lower() if operator is not None else "", look)

@@ -1,4 +1,4 @@
-"""Routes of the shards that a router owns, and one topic with all that it would be answered."""
+"""Routes of a router's shards, and the resolution of one topic."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from wire.queries.source import USAGE, Columns, Place, QueryRefused, RowScan, Ro
 
 __all__ = ["RouterRouteQueries"]
 
-BETWEEN = "\0"  # a sender and a filter: no topic filter has it
+BETWEEN = "\0"  # separates sender and filter: no topic filter contains it
 NAMES_MAX = 1_000  # of edges or partitions in one row
 
 
@@ -38,8 +38,8 @@ class RouterRouteQueries:
 
     Args:
         node: Its name.
-        shards: Those that it owns.
-        cluster_map: The map as it has it.
+        shards: Its owned shards.
+        cluster_map: Its current map.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RouterRouteQueries:
         self._filters: dict[tuple[int, int, Sender], OrderedKeys[str]] = {}  # by shard, its epoch, and sender
 
     def sources(self) -> dict[str, RowSource]:
-        """Return the looks at routes and at one topic."""
+        """Return the sources for routes and for one topic."""
         return {
             "routes": RowSource(self._routes, self._route_columns(), self._total),
             "resolve": RowSource(self._resolve, self._resolve_columns()),
@@ -63,7 +63,7 @@ class RouterRouteQueries:
     # --- routes
 
     def _routes(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-        """Yield filters by shard, sender and name, which is a place too; a sender is "edge/partition"."""
+        """Yield filters by shard, sender and name, which is the cursor too; a sender is "edge/partition"."""
         after_shard, rest = ask.number_and_text()
         who, colon, after = rest.partition(BETWEEN)
         if rest and not colon:
@@ -150,7 +150,7 @@ class RouterRouteQueries:
 
 
 def _plain(found: list[Value], which: int) -> list[Any]:
-    """Return the edges (0) or partitions (1) among the destinations that are no groups'."""
+    """Return the edges (0) or partitions (1) among the destinations without a share name."""
     return sorted({value[which] for value in found if len(value) == 2 and (value[1] >= 0) == bool(which)})[:NAMES_MAX]
 
 
@@ -170,7 +170,7 @@ def _state(shard: RouteShard) -> str:
 
 
 def _groups(found: list[Value]) -> list[ShareRow]:
-    """Return the groups that a topic meets, a row for each place that has members."""
+    """Return the groups that match a topic, a row for each destination with members."""
     rows = []
     for value in found:
         if len(value) == 4:

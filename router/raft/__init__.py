@@ -1,12 +1,11 @@
-"""Raft: elections, replication, snapshots and single-server changes of the group, with one file for each chapter of the
-paper.
+"""Raft: elections, replication, snapshots and single-server membership changes, one file for each part of the paper.
 
-Owns: Terms, votes, the log in memory and on disk, and the order in which effects of a step may leave.
+Owns: terms, votes, the log in memory and on disk, and the order of a step's effects.
 
-Doors: ``core.RaftCore`` is the state machine without input and output, ``node.RaftNode`` runs it with a disk and links.
+Entry points: ``core.RaftCore`` is the state machine without I/O. ``node.RaftNode`` runs it with a disk and links.
 
-Always holds: Messages that promise something leave after what they promise is on disk. A leader commits entries of its
-own term only.
+Invariant: a message that promises durability is sent after the data is on disk. A leader commits only entries of its
+own term.
 
-May import: wire for frames and decoding, conf; nothing else of the router.
+May import: wire for frames and decoding, conf; no other part of the router.
 """

@@ -1,8 +1,7 @@
-"""The Raft core: ``handle(now, event) -> RaftReady``, without I/O, clock or dice of its own.
+"""The Raft core: ``handle(now, event) -> RaftReady``, without I/O, own clock or own random source.
 
-Decides nothing the layers below do not, except how much may be uncommitted; it dispatches events and gathers what is
-to be persisted, sent and applied. The shell that works off a Ready is ``router/raft/node.py``.
-Source: Raft paper, figure 2, "Rules for Servers".
+It dispatches events to the layers below, limits the uncommitted entries, and collects the data to persist, send and
+apply. The shell that executes a Ready is ``router/raft/node.py``. Source: Raft paper, figure 2, "Rules for Servers".
 """
 
 import math
@@ -30,7 +29,7 @@ from router.raft.reception import Reception
 
 __all__ = ["RaftCore"]
 
-ENTRY_OVERHEAD_BYTES = 64  # an empty entry takes room, too
+ENTRY_OVERHEAD_BYTES = 64  # counted for each entry, so that empty entries are bounded too
 
 
 class RaftCore(Reception):
@@ -44,13 +43,13 @@ class RaftCore(Reception):
         incarnation: int = 0,
         snapshot_fault: Callable[[bytes], str] = lambda _: "",
     ) -> None:
-        """Begin as a follower.
+        """Start as a follower.
 
         Args:
-            config: Settings; the bootstrap's members count until the log holds a configuration.
-            stored: What the disk holds; already restored into the state machine up to its snapshot.
+            config: Settings; the bootstrap's members apply until the log holds a configuration.
+            stored: Content of the disk; its snapshot is already restored into the state machine.
             rng: Draws election timeouts.
-            incarnation: One incarnation of this process; never reused under one storage id.
+            incarnation: Number of this process run, never reused under one storage id.
             snapshot_fault: Returns why the state machine cannot restore a snapshot, "" if it can.
         """
         self.reset_reads()
@@ -64,11 +63,11 @@ class RaftCore(Reception):
 
     @property
     def leader_hint(self) -> str | None:
-        """Peer that leads, as far as this one knows."""
+        """The leader as known to this peer, None if unknown."""
         return self.leader
 
     def handle(self, now: float, event: Event) -> RaftReady:
-        """Take one event at a time ``now`` (seconds, monotonic) and return what it asks of the shell.
+        """Process one event at time ``now`` (seconds, monotonic); return the work for the shell.
 
         Raises:
             RaftInvariantBroken: The log would lose a committed entry; the caller stops this peer.
@@ -96,7 +95,7 @@ class RaftCore(Reception):
         self.reset_election_deadline()
         voters = self.configuration.voters
         if self.id in voters and (len(voters) == 1 or not self.is_voter):
-            self.election_deadline = self.now  # alone: nobody to wait for; not bound: introduce ourselves at once
+            self.election_deadline = self.now  # a single voter needs no wait; an unbound one sends its storage id now
 
     def _handle_local(self, event: Event) -> None:
         if isinstance(event, RaftTick):
@@ -143,7 +142,7 @@ class RaftCore(Reception):
             self.broadcast_append()
 
     def _room_for(self, data: tuple[bytes, ...]) -> bool:
-        """Whether the uncommitted tail stays within its bound; one proposal always fits into an empty tail."""
+        """Whether the uncommitted entries stay within their bound; an empty tail accepts any proposal."""
         if self.commit_index >= self._uncommitted_base:
             self._uncommitted_bytes = 0
             self._uncommitted_base = self.log.last_index
@@ -167,8 +166,8 @@ class RaftCore(Reception):
             committed = tuple(self.log.slice(self.last_applied + 1, committed_to))
             self.last_applied = committed_to
         messages, early = tuple(self.messages), ()
-        # A leader's appends may overtake its own sync once its term is known to be on disk: the first entry of the
-        # term was written behind the hard state. A leader that loses them in a crash never leads that term again.
+        # A leader may send appends before its own sync once its term is on disk. The first entry of the term was
+        # written after the hard state, so a leader that loses entries in a crash never leads that term again.
         if (
             self.role is RaftRole.LEADER
             and messages
@@ -196,7 +195,7 @@ class RaftCore(Reception):
 
     def _next_deadline(self) -> float:
         if self.role is RaftRole.LEADER:
-            # Alone, nobody needs to hear us: the clock has to come round only for a disk that may hang.
+            # Without replicas no heartbeats are sent: a deadline is needed only to detect a stalled disk.
             idle = not self.replicas() and not self.log.writing
             return self.transfer_deadline if idle else min(self.heartbeat_deadline, self.transfer_deadline)
         if self.id not in self.configuration.voters:

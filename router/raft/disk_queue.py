@@ -1,8 +1,8 @@
-"""Group commit: what waits for the disk, in order, one sync at a time in a thread.
+"""Group commit: pending disk writes in order, one sync at a time in a thread.
 
-Decides what shares a sync: everything that arrived while the one before ran. Readies are written in order and reported
-in order; the newest hard state of a batch goes first, because it only ever promises more. A disk error is final and
-propagates: a retried fsync proves nothing.
+A sync covers all Readies that arrived during the previous sync. Readies are written and reported in order. Only the
+newest hard state of a batch is written, before its entries, because it includes the promises of the older ones. A disk
+error is final and propagates: a successful retry of fsync does not prove that the data is on disk.
 """
 
 from collections import deque
@@ -19,21 +19,21 @@ __all__ = ["DiskQueue"]
 
 
 class DiskQueue:
-    """Readies waiting for the disk. Bounded by the core: it refuses proposals beyond ``max_uncommitted_bytes``."""
+    """Readies waiting for the disk. The core bounds them: it refuses proposals beyond ``max_uncommitted_bytes``."""
 
     def __init__(self, storage: Storage, on_disk: Callable[[list[RaftReady], Snapshot | None], None]) -> None:
-        """Begin empty; ``on_disk`` is told the Readies and the own snapshot that are durable now."""
+        """Initialize; ``on_disk`` receives the Readies and the own snapshot that became durable."""
         self._storage = storage
         self._on_disk = on_disk
         self._waiting: deque[RaftReady] = deque()
         self._snapshot: tuple[Snapshot, Callable[[], bytes]] | None = None
         self._syncing = False
         self._wake = trio.Event()
-        self._limiter = trio.CapacityLimiter(1)  # other users of threads must not delay votes
+        self._limiter = trio.CapacityLimiter(1)  # own limiter: other threads must not delay votes
 
     @property
     def busy(self) -> bool:
-        """Whether something is being written or waits: what follows must wait behind it."""
+        """Whether a write runs or waits; later messages must wait for it."""
         return self._syncing or bool(self._waiting)
 
     @property
@@ -42,20 +42,20 @@ class DiskQueue:
         return self._snapshot is not None
 
     def persist(self, ready: RaftReady) -> None:
-        """Write the Ready with the next sync."""
+        """Queue the Ready for the next sync."""
         self._waiting.append(ready)
         self._wake.set()
 
     def save(self, snapshot: Snapshot, encode: Callable[[], bytes]) -> None:
-        """Write an own snapshot with the next sync, its data as the thread that writes it encodes them."""
+        """Queue an own snapshot for the next sync; ``encode`` runs in the writing thread."""
         self._snapshot = snapshot, encode
         self._wake.set()
 
     async def run(self) -> None:
-        """Write until cancelled; a sync under way is waited for."""
+        """Write until cancelled; a running sync is completed."""
         while True:
             if not self._waiting and self._snapshot is None:
-                await self._wake.wait()  # for ever: nothing to write while nothing happens
+                await self._wake.wait()  # without timeout: an idle peer writes nothing
             self._wake = trio.Event()
             batch, own = list(self._waiting), self._snapshot
             self._waiting.clear()
@@ -67,7 +67,7 @@ class DiskQueue:
             self._on_disk(batch, saved)
 
     def _write(self, batch: list[RaftReady], own: tuple[Snapshot, Callable[[], bytes]] | None) -> Snapshot | None:
-        """Return the own snapshot that is on the disk now. Runs in a thread."""
+        """Return the own snapshot that became durable. Runs in a thread."""
         storage = self._storage
         hard_states = [ready.hard_state for ready in batch if ready.hard_state is not None]
         if hard_states:

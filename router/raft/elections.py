@@ -1,11 +1,11 @@
-"""Elections: pre-vote, vote, and when a leader gives up.
+"""Elections: pre-vote, vote, and a leader's resignation.
 
-Three rules that only work together: *pre-vote* (nobody raises its term before a majority would vote for it),
-*stickiness* (who heard a leader within the election timeout helps nobody to depose it) and *check-quorum* (a leader
-that hears no majority steps down, or followers would stay loyal to a deaf one for ever). A refusal carries the
-refuser's term and the asker adopts it; otherwise a peer with a higher term and a shorter log and one with a lower
-term and a longer log block each other (etcd #8243, #8501). A former leader is judged like any other
-(hashicorp/raft #605). Source: Raft paper, section 5.2 and 5.4.1; Ongaro's thesis, section 9.6 and 6.2.
+Three rules depend on each other. *Pre-vote*: no peer raises its term before a majority would vote for it. *Stickiness*:
+a peer that heard from a leader within the election timeout refuses to depose it. *Check-quorum*: a leader without
+messages of a majority steps down, otherwise its followers stay with an unreachable leader. A refusal carries the term
+of its sender and the candidate adopts it. Otherwise a peer with a higher term and a shorter log and one with a lower
+term and a longer log block each other (etcd #8243, #8501). A former leader gets no exception (hashicorp/raft #605).
+Source: Raft paper, section 5.2 and 5.4.1; Ongaro's thesis, section 9.6 and 6.2.
 """
 
 import math
@@ -27,26 +27,26 @@ __all__ = ["Elections"]
 
 
 class Elections(LeadershipTransfer):
-    """Becoming leader, helping others to, and stepping down."""
+    """Campaigns, votes for others, and resignation."""
 
     def election_timed_out(self) -> None:
-        """No leader for an election timeout: ask whether a campaign would succeed."""
+        """Start a pre-vote after an election timeout without a leader."""
         self.reset_election_deadline()
         self.leader = None
         if self.id not in self.configuration.voters:
             return
         if self.identity_refused:
             if not self.configuration_index:
-                self.send_pre_votes()  # asks for nothing: lets the leader see that the former disk is gone
+                self.send_pre_votes()  # no campaign: informs the leader that the former disk is lost
             return
         if not self.is_voter:
             self.election_deadline = self.now + self.config.heartbeat_s
-            self.send_pre_votes()  # introduces us: nobody votes before all disks of the bootstrap are known
+            self.send_pre_votes()  # sends our storage id: voting needs the storage ids of all bootstrap members
             return
         self.begin_campaign()
 
     def begin_campaign(self) -> None:
-        """Ask for pre-votes first."""
+        """Request pre-votes."""
         self.role = RaftRole.PRE_CANDIDATE
         self.votes = {self.id: True}
         if self._won():
@@ -55,7 +55,7 @@ class Elections(LeadershipTransfer):
             self.send_pre_votes()
 
     def campaign(self, transfer: bool = False) -> None:
-        """Enter the next term, vote for ourselves and ask for votes."""
+        """Enter the next term, vote for ourselves and request votes."""
         self.set_term(self.term + 1, self.id)
         self.role = RaftRole.CANDIDATE
         self.leader = None
@@ -75,7 +75,7 @@ class Elections(LeadershipTransfer):
             )
 
     def become_leader(self) -> None:
-        """Append an entry of our own term: nothing is committed or read before it (Raft paper, section 8)."""
+        """Lead, and append an entry of our term, before which no commit or read counts (Raft paper, section 8)."""
         self.role = RaftRole.LEADER
         self.leader = self.id
         self.votes.clear()
@@ -87,31 +87,31 @@ class Elections(LeadershipTransfer):
             self.progress_of(peer)
         if self.configuration_index:
             self.append_own((b"",), NOOP)
-        else:  # the first leader writes down the bootstrap, with the disks that were met
+        else:  # the first leader logs the bootstrap's configuration with the bound disks
             self.append_own((encode_configuration(self.configuration),), CONFIG)
         self.broadcast_heartbeat()
 
     def check_quorum(self) -> None:
-        """Step down when no majority was heard for an election timeout, or when our own disk hangs."""
+        """Step down without answers of a majority within an election timeout, or when our own disk stalls."""
         if self.disk_stalls() or not self.hears_majority():
             self.become_follower(self.term, None)
 
     def hears_majority(self) -> bool:
-        """Whether a majority of voters, ourselves included, answered within the last election timeout."""
+        """Whether a majority of voters, including ourselves, answered within the last election timeout."""
         since = self.now - self.config.election_timeout_s
         voters = self.configuration.voters
         heard = sum(1 for peer in voters if peer == self.id or self.progress_of(peer).last_heard >= since)
         return heard >= self.configuration.quorum
 
     def disk_stalls(self) -> bool:
-        """Whether our own disk hangs: the group could commit without us, but we answer nobody.
+        """Whether our own disk stalls: the group could commit without us, but we answer no client.
 
-        Nothing of ours gets through to an election either while votes wait for the same disk.
+        Stepping down needs no write; votes, which do, wait for the same disk.
         """
         return self.log.stalled(self.now - self.config.disk_stall_s)
 
     def is_sticky(self) -> bool:
-        """Whether we lead, or heard a leader within the election timeout."""
+        """Whether we lead, or received a leader's message within the election timeout."""
         if self.role is RaftRole.LEADER:
             return True
         return self.leader is not None and self.now < self.last_heard_leader + self.config.election_timeout_s
@@ -121,7 +121,7 @@ class Elections(LeadershipTransfer):
         return (last_log_term, last_log_index) >= (self.log.last_term, self.log.last_index)
 
     def on_pre_vote(self, message: PreVote) -> None:
-        """Judge a candidacy; neither term nor vote changes."""
+        """Answer a pre-vote; term and vote stay unchanged."""
         granted = (
             self.may_vote()
             and message.proposed_term > self.term
@@ -132,7 +132,7 @@ class Elections(LeadershipTransfer):
         self.send(PreVoteReply(*self.header(message.sender), message.proposed_term, granted, peers))
 
     def on_pre_vote_reply(self, reply: PreVoteReply) -> None:
-        """A majority of pre-votes begins the campaign."""
+        """Start the campaign after a majority of pre-votes."""
         if self.role is not RaftRole.PRE_CANDIDATE or reply.proposed_term != self.term + 1:
             return
         if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
@@ -155,19 +155,19 @@ class Elections(LeadershipTransfer):
         self.send(RequestVoteReply(*self.header(message.sender), granted=granted))
 
     def on_request_vote_reply(self, reply: RequestVoteReply) -> None:
-        """A majority of votes makes a leader."""
+        """Become leader after a majority of votes."""
         if self.role is not RaftRole.CANDIDATE:
             return
         if self._count(reply.sender, reply.granted, self.is_stranger(reply)):
             self.become_leader()
 
     def on_timeout_now(self, message: TimeoutNow) -> None:
-        """The leader hands over to us."""
+        """Campaign at once, because the leader transfers leadership to us."""
         if message.sender == self.leader and self.is_voter and self.role is not RaftRole.LEADER:
             self.campaign(transfer=True)
 
     def may_vote(self) -> bool:
-        """Whether our vote counts and rests on a memory that was never lost."""
+        """Whether our vote counts and our disk never lost a promise."""
         return self.is_voter and not self.identity_refused
 
     def _count(self, voter: str, granted: bool, stranger: bool) -> bool:
@@ -182,7 +182,7 @@ class Elections(LeadershipTransfer):
         return granted >= self.configuration.quorum
 
     def send_pre_votes(self) -> None:
-        """Ask the voters whether they would vote for us, and who is in their configuration."""
+        """Send PreVote to the voters; the replies also list the members of their configuration."""
         for peer in self.other_voters():
             self.send(
                 PreVote(

@@ -1,7 +1,7 @@
 """Input and output of the Raft core: settings, events, stored state, Ready.
 
-The order of effects is the safety rule and is written at each field of ``RaftReady`` (Raft paper, figure 2; the habit
-of etcd's Ready). This file decides nothing.
+The order of effects is the safety rule; each field of ``RaftReady`` documents it (Raft paper, figure 2; as in etcd's
+Ready).
 """
 
 import enum
@@ -33,15 +33,15 @@ __all__ = [
     "TransferLeadership",
 ]
 
-DEFAULT = RouterSettings()  # one default per setting, and its description: conf/router_settings.py
+DEFAULT = RouterSettings()  # defaults and descriptions of settings: conf/router_settings.py
 
 
 class RaftInvariantBroken(Exception):
-    """A state that Raft proves impossible, such as truncating a committed entry: stop, do not go on."""
+    """A state that Raft excludes, such as truncating a committed entry: the peer must stop."""
 
 
 class RaftRole(enum.Enum):
-    """Part that a peer plays at the moment; a learner is a follower that is not among the voters."""
+    """Current role of a peer; a learner is a follower outside the voters."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre_candidate"
@@ -50,7 +50,7 @@ class RaftRole(enum.Enum):
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one peer. ``voters`` matter only until the log holds a configuration."""
+    """Settings of one peer. ``voters`` apply only until the log holds a configuration."""
 
     id: str
     voters: tuple[str, ...] = ()  # of the bootstrap; empty: wait to be added as a learner
@@ -58,9 +58,9 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     storage_ids: dict[str, int] = {}  # of the bootstrap, where known; others are bound at first contact
     election_timeout_s: float = (
         DEFAULT.election_timeout_s
-    )  # drawn between 1 and 2 times this; also the lease of a leader's stickiness
+    )  # drawn between 1 and 2 times this; also the duration of stickiness to a leader
     heartbeat_s: float = DEFAULT.heartbeat_s
-    disk_stall_s: float = 2.0  # a leader whose own sync takes longer steps down: its clients would wait for ever
+    disk_stall_s: float = 2.0  # a leader whose own sync takes longer steps down; its clients would wait indefinitely
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 1 << 20  # at least one entry always fits
     max_inflight_appends: int = 8  # unanswered appends with entries per peer
@@ -71,11 +71,11 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     )  # a larger one is refused; the largest map has 75 MB, the largest policy 128 MiB
     snapshot_chunk_bytes: int = 256 << 10
     trailing_entries: int = DEFAULT.trailing_entries
-    promote_lag_entries: int = 1_000  # a learner at most this far behind counts as caught up
+    promote_lag_entries: int = 1_000  # largest lag of a caught-up learner
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """State that survives any crash beside the log. ``bindings``: storage ids learnt before the log holds them."""
+    """Durable state besides the log. ``bindings``: storage ids that the log does not contain yet."""
 
     term: int = 0
     voted_for: str | None = None
@@ -101,11 +101,11 @@ class StoredRaftState(msgspec.Struct, frozen=True):
 
 
 class RaftTick(msgspec.Struct, frozen=True):
-    """The deadline of the last Ready has come (early and repeated ticks do no harm)."""
+    """The deadline of the last Ready has passed (early and repeated ticks are harmless)."""
 
 
 class Receive(msgspec.Struct, frozen=True):
-    """A message came from a peer whose identity the link has proved."""
+    """A message from a peer whose identity the link has authenticated."""
 
     message: RaftMessage
 
@@ -124,13 +124,13 @@ class ProposeBatch(msgspec.Struct, frozen=True):
 
 
 class ReadIndexEvent(msgspec.Struct, frozen=True):
-    """Ask for the index that a linearizable read beginning now must have applied; contexts are never reused."""
+    """Request the index that a linearizable read starting now must have applied; contexts are never reused."""
 
     context: int | bytes
 
 
 class TransferLeadership(msgspec.Struct, frozen=True):
-    """Give the leadership to another voter, as soon as it has the whole log (thesis, section 3.10)."""
+    """Transfer leadership to another voter, as soon as it has the whole log (thesis, section 3.10)."""
 
     to: str
 
@@ -138,7 +138,7 @@ class TransferLeadership(msgspec.Struct, frozen=True):
 class ChangeMembership(msgspec.Struct, frozen=True):
     """One step: ``add_learner``, ``promote`` a learner to voter, ``remove`` either, or ``replace`` a voter's lost disk.
 
-    Replaced is a voter whose name speaks from another disk: the old one loses its vote, the new one learns.
+    ``replace`` applies to a voter whose name uses another disk: the old disk loses its vote, the new one is a learner.
     """
 
     action: Literal["add_learner", "promote", "remove", "replace"]
@@ -146,7 +146,7 @@ class ChangeMembership(msgspec.Struct, frozen=True):
 
 
 class Persisted(msgspec.Struct, frozen=True):
-    """Everything in Ready ``number``, and in all before it, is synced."""
+    """Ready ``number`` and all before it are synced."""
 
     number: int
 
@@ -172,32 +172,32 @@ Event: TypeAlias = (
 
 
 class ReadState(msgspec.Struct, frozen=True):
-    """A read may be served once ``index`` is applied; -1: leadership was lost or unknown, ask again."""
+    """A read may be served once ``index`` is applied; -1: leadership was lost or is unknown, retry."""
 
     context: int | bytes
     index: int
 
 
 class RaftReady(msgspec.Struct, frozen=True):
-    """Work the core asks of its shell: persist, then send, then apply (Raft paper, figure 2).
+    """Work for the core's shell: persist, then send, then apply (Raft paper, figure 2).
 
-    Readies are worked off in order of ``number``. Several may share one sync; none may overtake another.
+    Readies are processed in order of ``number``. Several may share one sync; none may overtake another.
     """
 
     number: int
     hard_state: HardState | None = None  # on disk before the entries of the same Ready are written
     snapshot: Snapshot | None = None  # installed from the leader: on disk, state machine restored, log dropped
-    entries: tuple[LogEntry, ...] = ()  # an index already on disk replaces it and all behind it
-    messages: tuple[RaftMessage, ...] = ()  # leave only when this Ready and all before are synced
-    early_messages: tuple[RaftMessage, ...] = ()  # a leader's appends: may leave while its own sync still runs
+    entries: tuple[LogEntry, ...] = ()  # an entry replaces the stored one of its index and all later ones
+    messages: tuple[RaftMessage, ...] = ()  # sent only when this Ready and all before are synced
+    early_messages: tuple[RaftMessage, ...] = ()  # a leader's appends: may be sent during its own sync
     committed: tuple[LogEntry, ...] = ()  # applied once each, in index order; already synced here
     read_states: tuple[ReadState, ...] = ()
     proposed: int | None = None  # index of the first entry appended by this event
-    refused: str | None = None  # why a proposal, transfer or change was not begun
+    refused: str | None = None  # why a proposal, transfer or change was not started
     role: RaftRole | None = None  # set when it changed
-    next_deadline: float = float("inf")  # when to Tick, on the clock of ``now``
+    next_deadline: float = float("inf")  # of the next RaftTick, on the clock of ``now``
 
     @property
     def must_persist(self) -> bool:
-        """Whether there is something to write."""
+        """Whether this Ready has data to write."""
         return bool(self.entries) or self.hard_state is not None or self.snapshot is not None

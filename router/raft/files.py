@@ -1,6 +1,6 @@
 """Small durable files: replaced whole, or a marker in two slots; each with a CRC-32.
 
-Decides the steps that make a file durable (write, sync, rename, sync the folder) and what a damaged file looks like.
+Defines the steps that make a file durable (write, sync, rename, sync the folder) and detects damaged files.
 """
 
 import os
@@ -19,7 +19,7 @@ __all__ = ["SyncedMarker", "read_checked", "read_marker", "replace_file", "write
 
 T = TypeVar("T")
 
-_SLOT_BYTES = 4096  # a slot of its own page: a torn write harms one
+_SLOT_BYTES = 4096  # a page for each slot: a torn write damages one
 _MARKER = struct.Struct("<QQQQ")
 
 
@@ -45,7 +45,7 @@ def replace_file(path: Path, payload: bytes) -> None:
 
 
 def read_checked(path: Path, struct_type: type[T]) -> T:
-    """Return what ``replace_file`` wrote.
+    """Return the content that ``replace_file`` wrote.
 
     Raises:
         LogDamaged: The file is missing, its CRC is wrong, or it does not decode.
@@ -59,7 +59,7 @@ def read_checked(path: Path, struct_type: type[T]) -> T:
         raise LogDamaged(f"{path}: CRC is wrong")
     try:
         return msgspec.msgpack.decode(payload, type=struct_type)
-    except Exception as error:  # RecursionError and UnicodeDecodeError among others: what raises is in the bytes
+    except Exception as error:  # RecursionError and UnicodeDecodeError among others: the bytes cause it
         raise LogDamaged(f"{path}: {decoding_fault(error)}") from None
 
 

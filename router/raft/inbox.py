@@ -1,6 +1,6 @@
-"""Messages of other routers that wait for Raft: so many bytes of each, taken one of each in turn.
+"""Queued messages of other routers for Raft: bounded for each sender, taken round-robin.
 
-A router that sends more than this one takes loses its own messages and delays nobody's: Raft repeats what matters. A
+A router that sends faster than this one processes loses its own messages and delays no other: Raft repeats messages. A
 sender's messages keep their order.
 """
 
@@ -10,37 +10,35 @@ from router.raft.messages import RaftMessage
 
 __all__ = ["SENDER_BYTES_MAX", "SENDER_MESSAGES_MAX", "Inbox"]
 
-SENDER_BYTES_MAX = 32 * 1024 * 1024  # of one router: three times the appends that a leader has open
+SENDER_BYTES_MAX = 32 * 1024 * 1024  # of one router: three times a leader's in-flight appends
 SENDER_MESSAGES_MAX = 4_096  # of one router: heartbeats of many minutes
 
 
 class Inbox:
-    """Messages that wait, by sender.
+    """Queued messages, by sender.
 
     Attributes:
-        dropped: Messages without room.
+        dropped: Number of messages beyond a sender's bound.
     """
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._senders: dict[
-            str, deque[tuple[RaftMessage, int]]
-        ] = {}  # those of whom something waits, whose turn is first
-        self._octets: dict[str, int] = {}  # of what waits, by sender
+        self._senders: dict[str, deque[tuple[RaftMessage, int]]] = {}  # senders with queued messages, next one first
+        self._octets: dict[str, int] = {}  # queued bytes, by sender
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def has_room(self, sender: str, octets: int) -> bool:
-        """Return whether a message of so many bytes may be added."""
+        """Return whether a message of this size fits the sender's bound."""
         waiting = self._senders.get(sender)
         return waiting is None or (
             len(waiting) < SENDER_MESSAGES_MAX and self._octets[sender] + octets <= SENDER_BYTES_MAX
         )
 
     def drop(self) -> None:
-        """Note that a message was not added."""
+        """Count a message that was not added."""
         self.dropped += 1
 
     def add(self, message: RaftMessage, octets: int) -> None:
@@ -50,13 +48,13 @@ class Inbox:
         self._count += 1
 
     def take(self) -> RaftMessage:
-        """Remove and return the next one: each sender has its turn."""
+        """Remove and return the next message, alternating between senders."""
         sender = next(iter(self._senders))
         waiting = self._senders.pop(sender)
         message, octets = waiting.popleft()
         self._count -= 1
         if waiting:
-            self._senders[sender] = waiting  # behind the others
+            self._senders[sender] = waiting  # after the others
             self._octets[sender] -= octets
         else:
             del self._octets[sender]

@@ -1,8 +1,8 @@
-"""Handing leadership over without waiting for a timeout.
+"""Leadership transfer without an election timeout.
 
-Decides: proposals stop, the target is brought up to date, then told to campaign at once; its election is exempt from
-the stickiness of others because the leader itself asked for it. Not done within an election timeout, the leader goes
-on leading. Source: Ongaro's thesis, section 3.10.
+Proposals stop, the target catches up, then receives TimeoutNow and campaigns at once. Its election is exempt from
+stickiness, because the leader requested it. After an election timeout without success the leader continues. Source:
+Ongaro's thesis, section 3.10.
 """
 
 import math
@@ -15,10 +15,10 @@ __all__ = ["LeadershipTransfer"]
 
 
 class LeadershipTransfer(MembershipChange):
-    """The leader's side; the target's is in elections."""
+    """The leader's side; elections have the target's."""
 
     def transfer_leadership(self, to: str) -> str | None:
-        """Begin a transfer; return why not, or None."""
+        """Start a transfer; return the refusal, or None."""
         if self.role is not RaftRole.LEADER:
             return "not_leader"
         if to not in self.configuration.voters:
@@ -31,7 +31,7 @@ class LeadershipTransfer(MembershipChange):
         return None
 
     def advance_transfer(self) -> None:
-        """Tell the target to campaign once its log equals ours."""
+        """Send TimeoutNow to the target once its log equals ours."""
         if self.transferee is None:
             return
         if self.now >= self.transfer_deadline or self.transferee not in self.configuration.voters:

@@ -1,22 +1,22 @@
-"""The Raft disk: log segments, hard state, snapshots, and how damage is told from a torn tail.
+"""The Raft disk: log segments, hard state, snapshots, and the distinction of damage from a torn tail.
 
 Files of one folder:
 
 - ``hard_state``: term, vote, bindings and the storage id with a CRC; replaced by write, sync, rename, sync of the
-  folder. Rare, so two syncs do not matter.
-- ``log-<number>``: segments of records (``router/raft/segment.py``), only ever appended to. An index that is there
-  already replaces it and everything behind: nothing is cut in place, so a crash cannot lose a middle.
-- ``synced``: two slots that name, alternately, the segment and offset up to which the log was synced. After each sync
-  of the log the marker is written and synced *before* the sync counts, so it costs a second sync per group commit and
-  buys certainty: what cannot be read before the marker was promised and is gone (``LogDamaged``), what cannot be read
-  behind it was never acknowledged (a torn tail: cut). Without it a flipped bit in the last batch would look like a torn
-  tail and silently take acknowledged entries with it. A damaged slot is harmless: the other one is one sync older.
-- ``snapshot-<index>``: configuration and state with a CRC; written under another name, synced, renamed, folder synced;
-  only then older snapshots and covered segments go. A snapshot that replaces the log starts a segment marked *reset*.
+  folder. Changes are rare, so two syncs are acceptable.
+- ``log-<number>``: append-only segments of records (``router/raft/segment.py``). A record replaces the stored entry of
+  its index and all later ones. No file is cut in place, so a crash cannot lose a middle.
+- ``synced``: two slots that alternately name the segment and offset up to which the log was synced. The marker is
+  written and synced *before* the log's sync counts, which costs a second sync per group commit. An unreadable record
+  before the marker was acknowledged and is lost (``LogDamaged``). One after it was never acknowledged (a torn tail:
+  cut). Without the marker, a flipped bit in the last batch would pass for a torn tail and drop acknowledged entries. A
+  damaged slot is harmless: the other one is one sync older.
+- ``snapshot-<index>``: configuration and state with a CRC; written under another name, synced, renamed, folder synced.
+  Then older snapshots and covered segments are deleted. A snapshot that replaces the log starts a *reset* segment.
 
-A new folder is built under another name and renamed, so that a missing file is always damage, never a first start.
-The storage id, drawn with the folder, stands in every file: files of different disks cannot be mixed.
-Source: Raft paper, figure 2 and section 7. Reading is in ``router/raft/log_recovery.py``.
+A new folder is built under another name and renamed, so that a missing file always means damage, never a first start.
+Every file contains the storage id of its folder, so that files of different disks cannot be mixed.
+Source: Raft paper, figure 2 and section 7. ``router/raft/log_recovery.py`` reads the folder.
 """
 
 import os
@@ -45,21 +45,21 @@ from router.raft.segment import HEADER_BYTES, SegmentHeader, encode_header, enco
 
 __all__ = ["RaftLog", "create_log"]
 
-SEGMENT_BYTES = 8 << 20  # a new segment is begun beyond this; covered segments are deleted whole
+SEGMENT_BYTES = 8 << 20  # a new segment starts beyond this; covered segments are deleted whole
 
 
 def create_log(folder: Path, storage_id: int) -> None:
-    """Create an empty log with a new identity; a crash leaves either nothing or all of it.
+    """Create an empty log with a new identity; a crash leaves either no log or all of it.
 
     Args:
         storage_id: Random, 1 to 2**63 - 1; names this disk in the group.
     Raises:
-        FileExistsError: The folder is there already.
+        FileExistsError: The folder exists.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: a Raft log is never created over another")
     building = folder.with_name(folder.name + ".new")
-    if building.exists():  # a crash while creating: never had a name, never promised anything
+    if building.exists():  # left by a crash during creation: without a name it promised nothing
         shutil.rmtree(building)
     building.mkdir(parents=True)
     header = SegmentHeader(storage_id, 1, 0, 0, False, 0)
@@ -77,13 +77,13 @@ def create_log(folder: Path, storage_id: int) -> None:
 
 
 class RaftLog:
-    """The ``Storage`` of one peer in a folder. Not thread-safe: one call at a time."""
+    """A ``Storage`` in a folder. Not thread-safe: one call at a time."""
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._storage_id = 0
-        self._segments: list[Segment] = []  # full ones, oldest first; the current one is in the fields below
+        self._segments: list[Segment] = []  # full ones, oldest first; the fields below describe the current one
         self._file = -1
         self._number = 0
         self._offset = 0
@@ -93,17 +93,17 @@ class RaftLog:
         self._marker_generation = 0
 
     def load(self) -> StoredRaftState:
-        """Read and check everything; cut a torn tail.
+        """Read and check the folder; cut a torn tail.
 
         Raises:
-            LogDamaged: Something that was synced is missing or changed.
-            FileNotFoundError: There is no such folder.
+            LogDamaged: Synced data is missing or changed.
+            FileNotFoundError: The folder does not exist.
         """
         if not self._folder.is_dir():
             raise FileNotFoundError(self._folder)
         recovered = read_folder(self._folder)
         self._go_on_behind(recovered)
-        # What was readable behind the marker may be in the page cache only: after this it is not.
+        # Records after the marker may be in the page cache only; this sync makes them durable.
         self.sync()
         snapshot = recovered.snapshot
         if recovered.void and snapshot is not None:
@@ -155,7 +155,7 @@ class RaftLog:
             view = view[written:]
 
     def sync(self) -> None:
-        """Sync the log, then the marker that says so."""
+        """Sync the log, then the marker with its end."""
         os.fdatasync(self._file)
         self._marker_generation += 1
         marker = SyncedMarker(self._storage_id, self._marker_generation, self._number, self._offset)
@@ -177,12 +177,12 @@ class RaftLog:
         self.sync()
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Make an own snapshot durable, then delete what it covers."""
+        """Make an own snapshot durable, then delete the covered files."""
         self._write_snapshot(snapshot)
         self._drop_covered(snapshot)
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
-        """Make the leader's snapshot durable, then void the whole log."""
+        """Make the leader's snapshot durable, then discard the whole log."""
         self._write_snapshot(snapshot)
         self._start_segment(reset=True, base_index=snapshot.index, base_term=snapshot.term)
         self._segments = [segment._replace(highest_index=0) for segment in self._segments]
@@ -193,7 +193,7 @@ class RaftLog:
         replace_file(self._folder / snapshot_name(snapshot.index), data)
 
     def _drop_covered(self, snapshot: Snapshot | None) -> None:
-        """Delete older snapshots and, from the oldest, full segments that hold nothing behind the snapshot."""
+        """Delete older snapshots and, from the oldest, full segments without entries after the snapshot."""
         if snapshot is None:
             return
         for path in sorted(self._folder.glob("snapshot-*"))[:-1]:

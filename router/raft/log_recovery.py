@@ -1,6 +1,6 @@
-"""Reading a Raft folder after a stop of any kind: what is there, what is a torn tail, what is damage.
+"""Reading a Raft folder after any kind of stop: its entries, its torn tail, and the detection of damage.
 
-Changes nothing: ``router/raft/log.py`` cuts and goes on writing. The layout of the folder is described there.
+Read-only: ``router/raft/log.py`` cuts the tail and continues writing, and describes the layout of the folder.
 """
 
 import os
@@ -46,17 +46,17 @@ class StoredSnapshot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Segment(NamedTuple):
-    """A readable segment; indexes are 0 while it holds no record."""
+    """A readable segment; indexes are 0 without a record."""
 
     number: int
-    lowest_index: int  # ever written into it, replaced records included
+    lowest_index: int  # of all records, replaced ones included
     highest_index: int
-    end: int  # bytes that can be read
+    end: int  # readable bytes
     chain: int
 
 
 class RecoveredLog(NamedTuple):
-    """Content of the folder. ``torn``: segments behind the torn place. ``void``: the log ends before the snapshot."""
+    """Content of the folder. ``torn``: segments after the torn record. ``void``: the log ends before the snapshot."""
 
     stored_hard_state: StoredHardState
     snapshot: Snapshot | None
@@ -78,10 +78,10 @@ def snapshot_name(index: int) -> str:
 
 
 def read_folder(folder: Path) -> RecoveredLog:
-    """Read and check everything.
+    """Read and check the folder.
 
     Raises:
-        LogDamaged: Something that was synced is missing or changed.
+        LogDamaged: Synced data is missing or changed.
     """
     hard = read_checked(folder / HARD_STATE, StoredHardState)
     snapshot = _read_snapshot(folder, hard.storage_id)
@@ -126,7 +126,7 @@ def _read_marker(folder: Path, storage_id: int) -> SyncedMarker:
 
 
 class _Reading:
-    """Segments in order, as far as they can be read."""
+    """Segments in order, up to the first unreadable one."""
 
     def __init__(self, folder: Path, marker: SyncedMarker) -> None:
         self._folder = folder
@@ -137,7 +137,7 @@ class _Reading:
         self.segments: list[Segment] = []
 
     def read(self, number: int) -> bool:
-        """Read a segment; False when what follows is a torn tail."""
+        """Read a segment; False if its end, or all of it, is a torn tail."""
         data = (self._folder / segment_name(number)).read_bytes()
         header = self._checked_header(number, data)
         if header is None:
@@ -174,7 +174,7 @@ class _Reading:
         last = self.base + len(self.entries)
         if entry.index > last + 1:
             raise LogDamaged(f"{segment_name(number)}: index {entry.index} behind {last}")
-        if entry.index <= self.base:  # replaces what a deleted segment held
+        if entry.index <= self.base:  # replaces entries of a deleted segment
             self.entries, self.base = [], entry.index - 1
         del self.entries[entry.index - self.base - 1 :]
         self.entries.append(entry)

@@ -1,8 +1,7 @@
-"""The log as the core sees it: entries in memory, which of them are on disk, and the snapshot they follow.
+"""The log in memory: entries, their durability, and the snapshot before them.
 
-Decides what "durable" means while writes are under way: a write that is still being synced may meanwhile be
-truncated in memory, and its completion must then not count for the entries that replaced it. The files are in
-``router/raft/log.py``. Source: Raft paper, sections 5.3 and 7.
+A write in progress may be truncated in memory meanwhile; its completion must not count for the replacing entries. The
+files are in ``router/raft/log.py``. Source: Raft paper, sections 5.3 and 7.
 """
 
 from collections import deque
@@ -17,7 +16,7 @@ __all__ = ["LogView"]
 
 @dataclass(slots=True)
 class _Write:
-    """A Ready whose entries are being written: the index it makes durable, and since when."""
+    """A Ready whose entries are being written, the last index of the write, and its start."""
 
     number: int
     index: int
@@ -25,10 +24,10 @@ class _Write:
 
 
 class LogView:
-    """Entries after ``base_index``; what lies before is in the snapshot.
+    """Entries after ``base_index``; the snapshot covers older ones.
 
     Attributes:
-        base_index: Index before the first entry held; at most the snapshot's index.
+        base_index: Index before the first stored entry; at most the snapshot's index.
         durable_index: Last index known to be synced here, with everything before it.
     """
 
@@ -45,7 +44,7 @@ class LogView:
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry; that of the snapshot where none follows it."""
+        """Index of the last entry, or of the snapshot without one."""
         return self.base_index + len(self.entries)
 
     @property
@@ -54,7 +53,7 @@ class LogView:
         return self.entries[-1].term if self.entries else self.base_term
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of the entry, or None when it is not held (compacted or not there yet)."""
+        """Return the term of the entry, or None if it is not stored (compacted or not appended yet)."""
         offset = index - self.base_index
         if offset == 0:
             return self.base_term
@@ -63,11 +62,11 @@ class LogView:
         return self.entries[offset - 1].term
 
     def slice(self, first: int, last: int) -> list[LogEntry]:
-        """Return entries first..last, both inclusive, as far as held."""
+        """Return entries first..last, both inclusive, as far as stored."""
         return self.entries[max(0, first - self.base_index - 1) : max(0, last - self.base_index)]
 
     def batch(self, first: int, max_entries: int, max_bytes: int) -> tuple[LogEntry, ...]:
-        """Return entries from first within both limits, at least one if there is one."""
+        """Return entries from first within both limits, at least one if it exists."""
         entries = self.slice(first, first + max_entries - 1)
         total = 0
         for count, entry in enumerate(entries):
@@ -81,7 +80,7 @@ class LogView:
         self.entries.extend(entries)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entry at index and all behind it; writes under way no longer count for them."""
+        """Drop the entry at index and all later ones; writes in progress no longer count for them."""
         del self.entries[index - self.base_index - 1 :]
         self._unwritten_from = min(self._unwritten_from, index)
         self.durable_index = min(self.durable_index, index - 1)
@@ -108,32 +107,32 @@ class LogView:
         return entries
 
     def persisted(self, number: int) -> None:
-        """Count what Ready ``number`` and those before it wrote as durable."""
+        """Mark the entries of Ready ``number`` and earlier ones as durable."""
         while self._writes and self._writes[0].number <= number:
             self.durable_index = max(self.durable_index, self._writes.popleft().index)
 
     @property
     def writing(self) -> bool:
-        """Whether some write is not synced yet."""
+        """Whether a write is not synced yet."""
         return bool(self._writes)
 
     def stalled(self, since: float) -> bool:
-        """Whether a write begun before the given time is still not synced."""
+        """Whether a write that started before the given time is not synced."""
         return bool(self._writes) and self._writes[0].since < since
 
     def install(self, snapshot: Snapshot) -> None:
-        """Replace the whole log by a snapshot: what conflicts once is not to be trusted further on."""
+        """Replace the whole log by a snapshot: after one conflict, later entries are not reliable either."""
         self.snapshot = snapshot
         self.entries.clear()
         self.base_index, self.base_term = snapshot.index, snapshot.term
         self._unwritten_from = snapshot.index + 1
         for write in self._writes:
             write.index = 0
-        # The snapshot itself is on disk before anything behind it is acknowledged (order of Readies).
+        # The order of Readies makes the snapshot durable before any later entry is acknowledged.
         self.durable_index = snapshot.index
 
     def compact(self, snapshot: Snapshot, trailing: int) -> None:
-        """Remember the newer snapshot and drop entries more than ``trailing`` behind it."""
+        """Store the newer snapshot and drop entries more than ``trailing`` before it."""
         self.snapshot = snapshot
         cut = min(snapshot.index - trailing, self.durable_index)
         term = self.term_at(cut)

@@ -1,10 +1,9 @@
-"""Changing the group by one member at a time.
+"""Membership changes of the group, one member at a time.
 
-Decides when a change may begin: one at a time, and only once an entry of the leader's own term is committed; without
-that gate two leaders can each change a configuration the other does not know, and commit with disjoint majorities
-(Ongaro, raft-dev, 2015). New members learn first and are promoted, with the storage id of their disk, when caught up.
-A voter that came back with an empty disk gave promises that nobody remembers: it is replaced, which removes the vote of
-the former disk and lets the new one learn, in one step.
+A change starts only when no other is pending and an entry of the leader's own term is committed. Otherwise two leaders
+could each change a configuration that the other does not know, and commit with disjoint majorities (Ongaro, raft-dev,
+2015). New members are learners first, and are promoted with their storage id when caught up. A voter with an empty disk
+has lost its promises. ``replace`` removes the former disk's vote and adds the new disk as a learner, in one step.
 A change is in force when it is in the log, and undone if truncated. Source: Ongaro's thesis, chapter 4.
 """
 
@@ -22,7 +21,7 @@ class MembershipChange(ReadIndexes):
         """Append the new configuration.
 
         Returns:
-            The index of the config entry and None, or None and why the change was refused.
+            The index of the config entry and None, or None and the refusal.
         """
         if self.role is not RaftRole.LEADER:
             return None, "not_leader"
@@ -42,10 +41,10 @@ class MembershipChange(ReadIndexes):
         return self.configuration_index > self.commit_index
 
     def next_repair(self, silent_s: float) -> ChangeMembership | None:
-        """Return the change that brings the group nearer to full strength, None if there is none now.
+        """Return the next change towards a group at full strength, None if there is none now.
 
-        A voter whose own disk was silent for ``silent_s`` while another disk speaks under its name has lost its disk
-        and is replaced; a learner that is caught up becomes a voter.
+        A voter is replaced if its own disk was silent for ``silent_s`` while another disk uses its name: the own disk
+        is lost. A caught-up learner becomes a voter.
         """
         if self.role is not RaftRole.LEADER or not self.may_change():
             return None
@@ -60,11 +59,11 @@ class MembershipChange(ReadIndexes):
         return None
 
     def may_change(self) -> bool:
-        """Whether a change may begin: none is under way, and an entry of this term is committed."""
+        """Whether a change may start: none is pending, and an entry of this term is committed."""
         return not self.change_pending() and self.commit_index >= self.first_index_of_term
 
     def drop_to_follower_if_removed(self) -> None:
-        """A leader that removed itself leads until the removal is committed, and tells everyone before it goes."""
+        """Resign after removing ourselves, once the removal is committed and sent to all peers."""
         if self.role is RaftRole.LEADER and self.id not in self.configuration.voters and not self.change_pending():
             self.broadcast_append()
             self.become_follower(self.term, None)

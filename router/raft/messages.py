@@ -2,11 +2,11 @@
 
 Names are the paper's ("In Search of an Understandable Consensus Algorithm", Ongaro and Ousterhout 2014, figures 2 and
 13; TimeoutNow and learners from Ongaro's thesis, sections 3.10 and 4.2.1). PreVote is section 9.6 of the thesis,
-ReadIndex section 6.4. This file decides the encoding and nothing else; who sends what and when is in the core.
+ReadIndex section 6.4. This file defines the encoding only.
 
-Every message opens with the same header: who sends, to whom, the sender's *real* term (a pre-vote too: the term it
-would campaign in is a field of its own), the sender's incarnation (one run of its process), its storage id (one
-life of its disk) and the storage id that the sender believes the receiver to have, 0 when it does not know.
+The header of every message: sender, receiver, the sender's *real* term (a pre-vote has its proposed term in a separate
+field), the sender's incarnation (one run of its process), its storage id (one life of its disk), and the storage id
+that the sender expects at the receiver, 0 if unknown.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ Context: TypeAlias = U64 | Annotated[bytes, Meta(max_length=256)]
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One slot of the replicated log; index counts from 1."""
+    """One entry of the replicated log; index counts from 1."""
 
     index: OpIndex
     term: OpIndex
@@ -73,15 +73,15 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def quorum(self) -> int:
-        """Votes that make a majority."""
+        """Number of votes of a majority."""
         return len(self.voters) // 2 + 1
 
     def storage_id(self, peer: str) -> int:
-        """Return the storage id bound to the peer; 0 when the peer or its disk is unknown."""
+        """Return the storage id bound to the peer; 0 if the peer or its disk is unknown."""
         return self.voters.get(peer) or self.learners.get(peer) or 0
 
     def peers(self) -> list[str]:
-        """Return voters, then learners, in the order they were added."""
+        """Return voters, then learners, each in insertion order."""
         return [*self.voters, *self.learners]
 
 
@@ -97,7 +97,7 @@ class RaftMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PreVote(RaftMessage, frozen=True, tag="PreVote"):
-    """Would you vote for me in ``proposed_term``? Changes nothing at the receiver."""
+    """Request for a pre-vote in ``proposed_term``. The receiver's state stays unchanged."""
 
     proposed_term: OpIndex
     last_log_index: OpIndex
@@ -105,9 +105,9 @@ class PreVote(RaftMessage, frozen=True, tag="PreVote"):
 
 
 class PreVoteReply(RaftMessage, frozen=True, tag="PreVoteReply"):
-    """A refusal's ``term`` is adopted by the asker; without it two nodes can block each other for ever.
+    """The candidate adopts a refusal's ``term``; otherwise two nodes can block each other indefinitely.
 
-    ``peers``: the members of the sender's configuration, which may be newer than the asker's.
+    ``peers``: the members of the sender's configuration, which may be newer than the candidate's.
     """
 
     proposed_term: OpIndex
@@ -116,7 +116,7 @@ class PreVoteReply(RaftMessage, frozen=True, tag="PreVoteReply"):
 
 
 class RequestVote(RaftMessage, frozen=True, tag="RequestVote"):
-    """``transfer``: the leader itself asked for this election, so its lease does not stand against it."""
+    """``transfer``: the leader requested this election, so stickiness does not apply."""
 
     last_log_index: OpIndex
     last_log_term: OpIndex
@@ -142,8 +142,8 @@ class AppendEntries(RaftMessage, frozen=True, tag="AppendEntries"):
 class AppendEntriesReply(RaftMessage, frozen=True, tag="AppendEntriesReply"):
     """Success: the log equals the leader's up to ``match_index`` and is on disk that far.
 
-    Refusal: ``prev_log_index`` did not match; ``hint_index`` and ``hint_term`` name the last entry of the follower
-    that can match, so that one refusal skips a whole diverged term.
+    Refusal: ``prev_log_index`` did not match; ``hint_index`` and ``hint_term`` name the follower's last entry that can
+    match, so that one refusal skips a whole diverged term.
     """
 
     success: bool
@@ -155,7 +155,7 @@ class AppendEntriesReply(RaftMessage, frozen=True, tag="AppendEntriesReply"):
 
 
 class InstallSnapshot(RaftMessage, frozen=True, tag="InstallSnapshot"):
-    """One chunk of a snapshot, beginning at byte ``offset``."""
+    """One chunk of a snapshot, starting at byte ``offset``."""
 
     snapshot_index: OpIndex
     snapshot_term: OpIndex
@@ -167,7 +167,7 @@ class InstallSnapshot(RaftMessage, frozen=True, tag="InstallSnapshot"):
 
 
 class InstallSnapshotReply(RaftMessage, frozen=True, tag="InstallSnapshotReply"):
-    """``offset``: the next byte wanted; ``match_index``: set once the snapshot is on disk."""
+    """``offset``: the next expected byte; ``match_index``: set once the snapshot is on disk."""
 
     snapshot_index: OpIndex
     offset: Counted
@@ -176,19 +176,19 @@ class InstallSnapshotReply(RaftMessage, frozen=True, tag="InstallSnapshotReply")
 
 
 class TimeoutNow(RaftMessage, frozen=True, tag="TimeoutNow"):
-    """Campaign at once: the leader hands over."""
+    """Campaign at once: the leader transfers leadership."""
 
 
 class ReadIndex(RaftMessage, frozen=True, tag="ReadIndex"):
-    """A follower asks on behalf of its reader; answered when leadership was confirmed afterwards."""
+    """A follower's read request; answered after leadership was confirmed for it."""
 
     context: Context
 
 
 class ReadIndexReply(RaftMessage, frozen=True, tag="ReadIndexReply"):
-    """``asker_incarnation`` stops an answer to a former incarnation from being taken for a later read's.
+    """``asker_incarnation`` prevents a reply to a former incarnation from answering a later read.
 
-    ``read_index`` is -1 when the receiver of the question does not lead.
+    ``read_index`` is -1 if the receiver of the request does not lead.
     """
 
     context: Context
@@ -222,7 +222,7 @@ _read_configuration: Callable[[Payload], Configuration] = strictly(
 
 
 def _whole(message: AnyMessage) -> AnyMessage:
-    """Refuse entries that no log takes: with gaps, or with a configuration that cannot be read."""
+    """Refuse invalid entries: indexes with gaps, or an undecodable configuration."""
     if isinstance(message, AppendEntries) and message.entries:
         after = message.prev_log_index + 1
         if [entry.index for entry in message.entries] != list(range(after, after + len(message.entries))):
@@ -242,13 +242,13 @@ def decode_message(payload: Payload) -> AnyMessage:
     """Return the message in the payload.
 
     Raises:
-        Unreadable: The payload is no Raft message, or a value is out of its range.
+        Unreadable: The payload is not a Raft message, or a value is out of range.
     """
     return _read_message(payload)
 
 
 def check_sender(peer: PeerKey, message: RaftMessage) -> None:
-    """Take a message only in the name of the router, and of its incarnation, that the link belongs to.
+    """Check that a message names the router and incarnation of its link as sender.
 
     Raises:
         LinkError: It names another one.
@@ -266,6 +266,6 @@ def decode_configuration(data: bytes) -> Configuration:
     """Return the configuration in a config entry's data.
 
     Raises:
-        Unreadable: The data is no configuration.
+        Unreadable: The data is not a configuration.
     """
     return _read_configuration(data)

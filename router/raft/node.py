@@ -1,10 +1,10 @@
-"""The Raft shell: one peer with its disk, clock and queues, for a service that brings links and a state machine.
+"""The Raft shell: one peer with its disk, clock and queues, for a service with links and a state machine.
 
-Decides batching (what waits together is proposed together and synced together), and the order of effects: a Ready's
-messages leave when it and all before it are synced; a leader's appends leave at once; committed entries are applied
-one by one in order. The protocol is in ``router/raft/core.py``. fsync runs in a thread, one at a time, while the loop
-goes on; what arrives meanwhile shares the next sync. Every queue is bounded; waiting proposals are refused, not kept,
-when they are too many. A disk error is final: the node stops, because a retried fsync proves nothing.
+It batches (pending proposals share one append and one sync) and keeps the order of effects. A Ready's messages are sent
+when it and all before it are synced; a leader's appends are sent at once; committed entries are applied in order. The
+protocol is in ``router/raft/core.py``. One fsync at a time runs in a thread, and later writes share the next one. Every
+queue is bounded; excess proposals are refused. A disk error is final: the node stops, because a successful retry of
+fsync does not prove that the data is on disk.
 """
 
 import itertools
@@ -47,11 +47,11 @@ __all__ = ["NotLeader", "RaftNode", "Unavailable"]
 
 logger = logging.getLogger(__name__)
 
-REFUSAL_LOG_S = 10.0  # between two lines about snapshots that were refused
-MAX_WAITING_PROPOSALS = 10_000  # not applied yet; beyond this: Unavailable("busy"); each holds a caller
-MAX_MESSAGES_PER_TURN = 256  # handled before the clock is looked at again, and before others have the loop
+REFUSAL_LOG_S = 10.0  # between two log lines about refused snapshots
+MAX_WAITING_PROPOSALS = 10_000  # not applied yet, each with a waiting caller; beyond this: Unavailable("busy")
+MAX_MESSAGES_PER_TURN = 256  # before the clock is checked again and other tasks run
 MAX_WAITING_REQUESTS = 100  # transfers and membership changes
-MAX_PROPOSAL_BATCH = 1_024  # entries given to the core at once; more would delay heartbeats
+MAX_PROPOSAL_BATCH = 1_024  # entries passed to the core at once; more would delay heartbeats
 
 
 class RaftNode:
@@ -72,16 +72,16 @@ class RaftNode:
         on_role: Callable[[RaftRole, str | None], None] | None = None,
         snapshot_every_entries: int = DEFAULT.snapshot_every_entries,
     ) -> None:
-        """Load the disk and restore the state machine; nothing is sent yet.
+        """Load the disk and restore the state machine; send nothing yet.
 
         Args:
-            send: Hands a message to the peer's link without waiting; may drop it.
-            apply: Applies a committed entry of kind normal and returns its result to the proposer, if he is here.
-            take_snapshot: Returns what encodes the state machine as it is after the last applied entry, in a thread.
+            send: Passes a message to the peer's link without blocking; may drop it.
+            apply: Applies a committed entry of kind normal; a local proposer gets its result.
+            take_snapshot: Returns a function that encodes, in a thread, the state after the last applied entry.
             restore: Replaces the state machine.
             snapshot_fault: Returns why ``restore`` would raise for a snapshot, "" if it would not.
             incarnation: Not used before by this peer under its storage id.
-            on_role: Told when role or leader changed.
+            on_role: Called after a change of role or leader.
         Raises:
             LogDamaged: This peer must not vote or serve until rebuilt.
         """
@@ -98,7 +98,7 @@ class RaftNode:
         self._inbox = Inbox()
         self._proposals: deque[tuple[bytes, ProposalResult]] = deque()
         self._requests: deque[tuple[Event, ProposalResult]] = deque()
-        self._reads: deque[ProposalResult] = deque()  # waiting to ask; those asked are in _outcomes
+        self._reads: deque[ProposalResult] = deque()  # not requested yet; requested ones are in _outcomes
         self._outcomes = Outcomes()
         self._contexts = itertools.count(1)
         self._disk = DiskQueue(storage, self._on_disk)
@@ -107,19 +107,19 @@ class RaftNode:
         self._deadline = -math.inf
         self._stopped = False
         self._read_timeout_s = 4 * config.election_timeout_s
-        self._refused_snapshot: RefusedSnapshot | None = None  # the newest that was looked at
+        self._refused_snapshot: RefusedSnapshot | None = None  # the newest that was processed
         self._refusal_logged = -math.inf
 
     # For the service
 
     @property
     def is_leader(self) -> bool:
-        """Whether this peer believes that it leads; only a confirmed read proves it."""
+        """Whether this peer has the leader role; only a confirmed read proves leadership."""
         return self.core.role is RaftRole.LEADER
 
     @property
     def leader_hint(self) -> str | None:
-        """The leader as last heard of, None if nobody is known."""
+        """The leader as known to this peer, None if unknown."""
         return self.core.leader_hint
 
     @property
@@ -129,14 +129,14 @@ class RaftNode:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Messages of other routers that were not taken, by reason."""
+        """Rejected messages of other routers, by reason."""
         return {**self.core.drops, "inbox_full": self._inbox.dropped}
 
     def take_in(self, peer: PeerKey, payload: bytes) -> None:
-        """Read a message of a link; where its sender has no room it is dropped unread, and counted.
+        """Decode a message of a link; beyond the sender's bound it is dropped undecoded and counted.
 
         Raises:
-            LinkError, Unreadable: It is none, or another router's.
+            LinkError, Unreadable: The message is invalid, or names another router.
         """
         if not self._inbox.has_room(peer.node, len(payload)):
             self._inbox.drop()
@@ -146,16 +146,16 @@ class RaftNode:
         self.receive(message, len(payload))
 
     def receive(self, message: RaftMessage, octets: int = 0) -> None:
-        """Take a message of so many bytes; a link has proved that ``message.sender`` is its peer."""
+        """Queue a message with its size; a link has authenticated ``message.sender``."""
         self._inbox.add(message, octets)
         self._wake.set()
 
     async def propose(self, data: bytes) -> Any:
-        """Replicate and apply one entry; return what ``apply`` returned.
+        """Replicate and apply one entry; return the result of ``apply``.
 
         Raises:
-            NotLeader: Not appended; ask ``leader_hint``.
-            Unavailable: Nothing is known about the entry's fate unless the reason is "busy": then it was not appended.
+            NotLeader: Not appended; retry at ``leader_hint``.
+            Unavailable: The result is unknown, except for the reason "busy": not appended.
         """
         outcome = ProposalResult()
         if self._stopped:
@@ -167,24 +167,24 @@ class RaftNode:
         return await outcome.wait()
 
     async def read_index(self) -> int:
-        """Wait until a read of the local state machine is linearizable with everything before this call.
+        """Wait until a read of the local state machine is linearizable with all earlier operations.
 
         Raises:
-            Unavailable: No confirmed leader; ask again.
+            Unavailable: No confirmed leader; retry.
         """
         outcome = ProposalResult()
         if self._stopped or len(self._reads) + self._outcomes.reads >= MAX_WAITING_PROPOSALS:
             raise Unavailable("stopped" if self._stopped else "busy")
         self._reads.append(outcome)
         self._wake.set()
-        # By then the round or the leader is lost, and lost questions are not repeated.
+        # By then the round or the leader is lost, and lost requests are not repeated.
         with trio.move_on_after(self._read_timeout_s):
             return int(await outcome.wait())
         raise Unavailable("no answer to ReadIndex")
 
     @property
     def reads_now(self) -> bool:
-        """Whether a read is linearizable without asking anybody: we lead, alone, and have applied all."""
+        """Whether a read is linearizable without a round: we lead as the only voter and have applied all."""
         core = self.core
         return (
             not self._stopped
@@ -195,15 +195,15 @@ class RaftNode:
         )
 
     async def transfer_leadership(self, to: str) -> None:
-        """Begin to hand over; raises Unavailable with the core's reason if refused."""
+        """Start a transfer; raises Unavailable with the core's reason if refused."""
         await self._request(TransferLeadership(to))
 
     async def change_membership(self, change: ChangeMembership) -> None:
-        """Change the group by one member; returns when the change is committed.
+        """Change the group by one member; return when the change is committed.
 
         Raises:
-            NotLeader: Ask the leader.
-            Unavailable: Refused, with the core's reason, or of unknown fate.
+            NotLeader: Retry at the leader.
+            Unavailable: Refused with the core's reason, or the result is unknown.
         """
         await self._request(change)
 
@@ -218,7 +218,7 @@ class RaftNode:
     # Tasks
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled; whoever waits then gets Unavailable."""
+        """Run until cancelled; all waiting callers then get Unavailable."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._disk.run)
@@ -239,8 +239,8 @@ class RaftNode:
                 with trio.move_on_at(self._deadline):
                     await self._wake.wait()
             self._wake = trio.Event()
-            await trio.lowlevel.checkpoint()  # the deadline may always be past: let others run
-            # Messages before the tick: after a pause of the process the heartbeats that waited must count first.
+            await trio.lowlevel.checkpoint()  # the deadline may always have passed: let other tasks run
+            # Messages before the tick: after a pause of the process, queued heartbeats must count first.
             for _ in range(min(len(self._inbox), MAX_MESSAGES_PER_TURN)):
                 self._handle(Receive(self._inbox.take()))
             if trio.current_time() >= self._deadline:
@@ -259,7 +259,7 @@ class RaftNode:
             else:
                 outcome.set(None)
         if self._reads:
-            context = next(self._contexts)  # one question for all that wait: it begins after all of them
+            context = next(self._contexts)  # one request for all waiting reads, which started before it
             now = trio.current_time()
             self._outcomes.expire(now)
             self._outcomes.asked(context, tuple(self._reads), now + self._read_timeout_s)
@@ -302,7 +302,7 @@ class RaftNode:
         return ready
 
     def _say_refused_snapshot(self) -> None:
-        """Log that a leader's snapshot was refused; it sends the same again and again."""
+        """Log a refused snapshot of a leader, at a limited rate since the leader repeats it."""
         self._refused_snapshot = refused = self.core.refused_snapshot
         now = trio.current_time()
         if refused is not None and now >= self._refusal_logged + REFUSAL_LOG_S:
@@ -314,7 +314,7 @@ class RaftNode:
         if seen == self._leader_seen:
             return
         if self._leader_seen[0] is RaftRole.LEADER and seen[0] is not RaftRole.LEADER:
-            # Entries may still commit under the next leader: their proposers learn it from the log, or "unknown".
+            # Entries may still commit under the next leader: proposers get that result, or "unknown".
             self._outcomes.lost_leadership()
         self._leader_seen = seen
         if self._on_role is not None:
@@ -339,7 +339,7 @@ class RaftNode:
     # Disk
 
     def _on_disk(self, batch: list[RaftReady], own: Snapshot | None) -> None:
-        """The disk queue synced these: now their messages may leave."""
+        """Send the messages of synced Readies."""
         for ready in batch:
             if ready.snapshot is not None:
                 self._restored(ready.snapshot)

@@ -1,8 +1,8 @@
-"""Waiters for entries and reads, and the outcomes that they get.
+"""Callers that wait for entries and reads, and their results.
 
-Decides the fate a proposer hears: the result of *his* entry (same index and same term), "unknown" when another entry
-took its index or leadership was lost. A timed-out or displaced proposal is never reported as failed: it may yet
-commit. Source: the rule that a lost answer is "unknown" (Jepsen on Redis-Raft and Redpanda).
+A proposer gets the result of its own entry (same index and term), or "unknown" if another entry took its index or
+leadership was lost. A displaced or timed-out proposal is never reported as failed: it may still commit. Source: a lost
+answer is "unknown" (Jepsen on Redis-Raft and Redpanda).
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["NotLeader", "Outcomes", "ProposalResult", "Unavailable"]
 
 
 class NotLeader(Exception):
-    """Nothing was appended; ``leader_hint`` may know better (None: nobody known)."""
+    """The entry was not appended; ``leader_hint`` names the leader, None if unknown."""
 
     def __init__(self, leader_hint: str | None) -> None:
         super().__init__(f"not the leader; try {leader_hint or 'again later'}")
@@ -23,7 +23,7 @@ class NotLeader(Exception):
 
 
 class Unavailable(Exception):
-    """Not now; ``reason`` is "busy", "unknown", "stopped" or one of the core's refusals."""
+    """The operation is not possible now; ``reason`` is "busy", "unknown", "stopped" or a refusal of the core."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class Unavailable(Exception):
 
 
 class ProposalResult:
-    """One value for one waiter."""
+    """The future result of one caller."""
 
     __slots__ = ("_error", "_event", "_value")
 
@@ -41,21 +41,21 @@ class ProposalResult:
         self._error: Exception | None = None
 
     def set(self, value: Any) -> None:
-        """Give the waiter its value."""
+        """Set the result."""
         self._value = value
         self._event.set()
 
     def fail(self, error: Exception) -> None:
-        """Have the waiter raise; without effect once there is an outcome."""
+        """Make the caller raise, unless a result is set."""
         if not self._event.is_set():
             self._error = error
             self._event.set()
 
     async def wait(self) -> Any:
-        """Return the value when it is there.
+        """Wait for the result and return it.
 
         Raises:
-            Exception: The one that was given to ``fail``.
+            Exception: The one passed to ``fail``.
         """
         await self._event.wait()
         if self._error is not None:
@@ -64,7 +64,7 @@ class ProposalResult:
 
 
 class Outcomes:
-    """Waiters by index and by read."""
+    """Waiting callers by log index and by read context."""
 
     def __init__(self) -> None:
         self._proposed: dict[int, tuple[int, ProposalResult]] = {}  # index -> term, waiter; ascending
@@ -74,7 +74,7 @@ class Outcomes:
 
     @property
     def proposals(self) -> int:
-        """Proposers waiting for their entry to be applied."""
+        """Number of proposers whose entry is not applied yet."""
         return len(self._proposed)
 
     def proposed(self, index: int, term: int, outcome: ProposalResult) -> None:
@@ -82,7 +82,7 @@ class Outcomes:
         self._proposed[index] = term, outcome
 
     def applied(self, entry: LogEntry, result: Any) -> None:
-        """The entry is applied: it is the waiter's, or took the place of his."""
+        """Resolve the caller at an applied index: its own entry, or another one that replaced it."""
         waiting = self._proposed.pop(entry.index, None)
         if waiting is None:
             return
@@ -93,12 +93,12 @@ class Outcomes:
             outcome.fail(Unavailable("unknown"))
 
     def asked(self, context: int | bytes, outcomes: tuple[ProposalResult, ...], expires_at: float) -> None:
-        """Readers share one question."""
+        """Register the callers of one read request."""
         self._asked[context] = expires_at, outcomes
         self.reads += len(outcomes)
 
     def answered(self, context: int | bytes, index: int, applied_index: int) -> None:
-        """Release the readers when the index is applied; -1: they ask again."""
+        """Release the readers once the index is applied; -1: they must retry."""
         _, outcomes = self._asked.pop(context, (0.0, ()))
         if index < 0:
             self._release(outcomes, Unavailable("no confirmed leader"))
@@ -108,7 +108,7 @@ class Outcomes:
             self._confirmed.append((index, outcomes))
 
     def expire(self, now: float) -> None:
-        """Forget questions whose answer was lost on the way."""
+        """Fail read requests whose answer was lost."""
         while self._asked:
             context, (expires_at, outcomes) = next(iter(self._asked.items()))
             if expires_at > now:
@@ -117,7 +117,7 @@ class Outcomes:
             self._release(outcomes, Unavailable("no answer to ReadIndex"))
 
     def applied_up_to(self, applied_index: int) -> None:
-        """Release readers whose index is reached."""
+        """Release readers up to the applied index."""
         if not self._confirmed:
             return
         waiting = []
@@ -137,13 +137,13 @@ class Outcomes:
                 outcome.set(value)
 
     def lost_leadership(self) -> None:
-        """Nobody tells us any more what becomes of our entries."""
+        """Fail all proposers as "unknown", because this peer no longer sees their commits."""
         for _, outcome in self._proposed.values():
             outcome.fail(Unavailable("unknown"))
         self._proposed.clear()
 
     def fail_all(self, error: Exception) -> None:
-        """The node stops."""
+        """Fail all callers when the node stops."""
         for _, outcome in self._proposed.values():
             outcome.fail(error)
         for outcomes in (*(o for _, o in self._asked.values()), *(o for _, o in self._confirmed)):

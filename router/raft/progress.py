@@ -1,8 +1,8 @@
-"""A leader's view of one peer's log: where it is, and how much may be sent before an answer.
+"""A leader's record of one peer's log position and flow control.
 
-Three states, after etcd's practice: ``probe`` (position unknown: one empty append at a time), ``replicate`` (position
-known: appends are pipelined and next_index runs ahead), ``snapshot`` (what the peer needs is compacted).
-Decides flow control only; messages are built in ``router/raft/replication.py``.
+Three states, as in etcd: ``probe`` (position unknown: one empty append at a time), ``replicate`` (position known:
+appends are pipelined and next_index runs ahead), ``snapshot`` (the needed entries are compacted). Messages are built in
+``router/raft/replication.py``.
 """
 
 import enum
@@ -14,7 +14,7 @@ __all__ = ["PeerProgress", "ProgressState"]
 
 
 class ProgressState(enum.Enum):
-    """State of a follower in the leader's eyes: where its log ends is searched, known, or behind a snapshot."""
+    """State of a peer at the leader: log position unknown, known, or behind the snapshot."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -29,17 +29,17 @@ class PeerProgress:
         self.next_index = next_index
         self.match_index = 0
         self.sent_commit = 0
-        self.inflight: deque[int] = deque()  # last index of each append with entries not answered yet
-        self.paused = False  # a probe is under way
-        self.last_heard = now  # of any answer in this term; check-quorum counts it
+        self.inflight: deque[int] = deque()  # last index of each unanswered append with entries
+        self.paused = False  # a probe is in flight
+        self.last_heard = now  # time of the last answer in this term, for check-quorum
         self.acked_round = 0  # highest heartbeat round answered
-        self.storage_id = 0  # as seen in its answers
+        self.storage_id = 0  # of its last answer
         self.incarnation = 0
         self.snapshot: Snapshot | None = None
         self.snapshot_offset = 0
 
     def become_probe(self, next_index: int | None = None) -> None:
-        """Forget what is in flight and ask where the peer is."""
+        """Drop in-flight state and probe for the peer's position."""
         self.state = ProgressState.PROBE
         self.next_index = self.match_index + 1 if next_index is None else max(next_index, self.match_index + 1)
         self.inflight.clear()
@@ -47,7 +47,7 @@ class PeerProgress:
         self.snapshot = None
 
     def become_replicate(self) -> None:
-        """Position known: pipeline from behind match_index."""
+        """Pipeline from the entry after match_index."""
         self.state = ProgressState.REPLICATE
         self.next_index = self.match_index + 1
         self.inflight.clear()
@@ -55,7 +55,7 @@ class PeerProgress:
         self.snapshot = None
 
     def become_snapshot(self, snapshot: Snapshot) -> None:
-        """Send this snapshot, kept alive here even when a newer one is taken meanwhile."""
+        """Send this snapshot, which stays referenced even if a newer one is taken."""
         self.state = ProgressState.SNAPSHOT
         self.snapshot = snapshot
         self.snapshot_offset = 0
@@ -68,7 +68,7 @@ class PeerProgress:
         self.inflight.append(last_index)
 
     def acknowledged(self, match_index: int) -> bool:
-        """Take a success up to match_index; return whether it is news."""
+        """Record a success up to match_index; return whether it advanced."""
         while self.inflight and self.inflight[0] <= match_index:
             self.inflight.popleft()
         if match_index <= self.match_index:

@@ -1,9 +1,8 @@
 """ReadIndex: linearizable reads without an entry in the log.
 
-Decides when a leader may name the index a read has to wait for: only after an entry of its own term is committed
-(before, its commit index may lag behind what a former leader acknowledged), and only after a majority answered a
-heartbeat round that *began after the request arrived*. Rounds are shared: requests that come while one runs wait for
-the next. No clock is trusted. Source: Ongaro's thesis, section 6.4.
+A leader names the index of a read only after two conditions. An entry of its own term is committed: before, its commit
+index may lag behind a former leader's. And a majority answered a heartbeat round that *started after the request*.
+Requests during a round share the next one. No clock is trusted. Source: Ongaro's thesis, section 6.4.
 """
 
 from collections import deque
@@ -16,7 +15,7 @@ __all__ = ["ReadIndexes"]
 
 
 class _PendingRead:
-    """A read with its asker, and since when leadership must be confirmed."""
+    """A read with its requester, and the round that must confirm leadership."""
 
     __slots__ = ("asker", "asker_incarnation", "context", "read_index", "round")
 
@@ -29,17 +28,17 @@ class _PendingRead:
 
 
 class ReadIndexes(LogReplication):
-    """Reads waiting for a round, at leaders; forwarding and answers, at followers."""
+    """Reads that wait for a round, at leaders; forwarding and answers, at followers."""
 
     _waiting: deque[_PendingRead]
     _confirming: deque[_PendingRead]
 
     def reset_reads(self) -> None:
-        """Begin without pending reads."""
+        """Drop all pending reads."""
         self._waiting, self._confirming = deque(), deque()
 
     def read_index(self, context: int | bytes) -> None:
-        """A local reader asks."""
+        """Process a local read request."""
         if self.role is RaftRole.LEADER:
             self._ask(_PendingRead(self.id, self.incarnation, context))
         elif self.leader is not None:
@@ -48,7 +47,7 @@ class ReadIndexes(LogReplication):
             self.read_states.append(ReadState(context, -1))
 
     def on_read_index(self, message: ReadIndex) -> None:
-        """A follower forwards a read."""
+        """Process a read that a follower forwards."""
         read = _PendingRead(message.sender, message.incarnation, message.context)
         if self.role is RaftRole.LEADER:
             self._ask(read)
@@ -56,14 +55,14 @@ class ReadIndexes(LogReplication):
             self._answer(read, -1)
 
     def on_read_index_reply(self, reply: ReadIndexReply) -> None:
-        """The leader confirmed; an answer to a former incarnation of ours is none."""
+        """Accept the leader's confirmation, unless it answers a former incarnation."""
         if reply.asker_incarnation == self.incarnation:
             self.read_states.append(ReadState(reply.context, reply.read_index))
         else:
             self.drop("read_of_former_incarnation")
 
     def advance_reads(self) -> None:
-        """Answer what is confirmed and start the next round if any read waits for one."""
+        """Answer confirmed reads, and start the next round if reads wait for one."""
         if self.role is not RaftRole.LEADER or not (self._waiting or self._confirming):
             return
         confirmed = self.confirmed_round()
@@ -80,7 +79,7 @@ class ReadIndexes(LogReplication):
         return self.commit_index >= self.first_index_of_term
 
     def confirmed_round(self) -> int:
-        """Return the last round that a majority of voters answered, ourselves included."""
+        """Return the last round that a majority of voters answered, including ourselves."""
         rounds = sorted(
             (
                 self.round if peer == self.id else self.progress_of(peer).acked_round
@@ -91,7 +90,7 @@ class ReadIndexes(LogReplication):
         return rounds[self.configuration.quorum - 1]
 
     def fail_reads(self) -> None:
-        """Answer -1 to every read that waits: this peer leads no more."""
+        """Answer -1 to every pending read, because this peer no longer leads."""
         for read in (*self._confirming, *self._waiting):
             self._answer(read, -1)
         self.reset_reads()

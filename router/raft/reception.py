@@ -1,9 +1,9 @@
-"""The door of the core: is a message for this disk, of which term is it, and who handles it.
+"""Entry point of the core for messages: checks of disk identity, group membership and term, then dispatch.
 
-Decides what a higher or lower term means for each kind of message. Source: Raft paper, section 5.1 ("If a server's
-current term is smaller than the other's, it updates"), with the two exceptions of Ongaro's thesis: a pre-vote changes
-no term (9.6), and a vote is ignored while a leader is heard (4.2.3). A router that our configuration does not name
-may be the leader of a newer one, so it is listened to, but only where a vote would be: not while a leader is heard.
+Each message type has a rule for higher and lower terms. Source: Raft paper, section 5.1 ("If a server's current term is
+smaller than the other's, it updates"), with two exceptions of Ongaro's thesis. A pre-vote changes no term (9.6), and a
+vote request is ignored while a leader is active (4.2.3). A router outside our configuration may lead a newer one, so
+its messages are accepted under the conditions of a vote request: only without an active leader.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,12 @@ from router.raft.messages import (
 
 __all__ = ["Reception"]
 
-TERM_LEAP_MAX = 1 << 20  # by which a router that the configuration does not name may raise our term
+TERM_LEAP_MAX = 1 << 20  # largest increase of our term by a router outside the configuration
 _REQUESTS = (PreVote, RequestVote, AppendEntries, InstallSnapshot, TimeoutNow)
 
 
 class Reception(Elections):
-    """Messages, judged by term and handed to their layer."""
+    """Messages, checked by term and dispatched to their layer."""
 
     _on_message: dict[type[RaftMessage], Callable[[Any], None]] | None = None
 
@@ -53,7 +53,7 @@ class Reception(Elections):
         }
 
     def receive(self, message: RaftMessage) -> None:
-        """Take one message from a peer."""
+        """Process one message from a peer."""
         outside = self._is_outside(message.sender)
         if outside and not self._takes_from_outside(message):
             self.drop("not_of_the_group")
@@ -77,20 +77,20 @@ class Reception(Elections):
             self.advance_transfer()
 
     def _is_outside(self, sender: str) -> bool:
-        """Whether our configuration names routers, and the sender is none of them."""
+        """Whether our configuration has voters, and the sender is not a member."""
         known = self.configuration
         return bool(known.voters) and sender not in known.voters and sender not in known.learners
 
     def _takes_from_outside(self, message: RaftMessage) -> bool:
-        """Whether a router outside our configuration may say this now.
+        """Whether to accept this message from a router outside our configuration.
 
-        It may lead by a configuration that we have not got yet, or be removed and not have got that. The first waits
-        until we hear no leader and a member of our configuration has told us that it is one, and then brings its
-        configuration with its log; we ask it nothing, so it answers nothing. Anything else would let a certificate
-        that is no voter's depose a leader, use up all terms, or replace what the group has decided.
+        It may lead by a configuration that we lack, or be removed without knowing. A leader is accepted once we have no
+        leader and a member of our configuration has named it as a member; its log then brings its configuration. We
+        send it no requests, so its replies are rejected. Otherwise a certificate of a non-voter could depose a leader,
+        exhaust the terms, or replace committed entries.
         """
         if isinstance(message, PreVote):
-            return True  # changes nothing here, and the answer may end its waiting
+            return True  # no effect here, and the answer may end its waiting
         if message.sender == self.leader and message.term == self.term:
             return True
         if not isinstance(message, AppendEntries | InstallSnapshot | RequestVote):
@@ -105,7 +105,7 @@ class Reception(Elections):
         return False
 
     def _is_introduced(self, sender: str) -> bool:
-        """Whether a member of our configuration said that this router is in its own, which may be the newer one."""
+        """Whether a member of our configuration named this router as a member of its own, perhaps newer one."""
         known = self.configuration
         return any(
             sender in peers
@@ -114,7 +114,7 @@ class Reception(Elections):
         )
 
     def _adopt_term(self, message: RaftMessage) -> bool:
-        """A higher term: follow in it, except for what must not depose a leader that is heard."""
+        """Follow in a higher term, except for messages that must not depose an active leader."""
         if isinstance(message, PreVote):
             return True
         if isinstance(message, RequestVote) and self.is_sticky() and not message.transfer:
@@ -125,7 +125,7 @@ class Reception(Elections):
         return True
 
     def _judge_older_term(self, message: RaftMessage) -> bool:
-        """An older term: answer requests with ours, so that their sender moves on; ignore old answers."""
+        """Answer requests of an older term with our term; ignore old answers."""
         if isinstance(message, AppendEntries):
             self._reply_append(message, False, 0)
         elif isinstance(message, InstallSnapshot):
@@ -143,7 +143,7 @@ class Reception(Elections):
         if self.role is not RaftRole.FOLLOWER or self.leader != message.sender:
             self.become_follower(message.term, message.sender)
         self.identity_refused = False
-        if not self._is_outside(message.sender):  # else an election may go on until its log proves that it leads
+        if not self._is_outside(message.sender):  # else elections continue until its log proves leadership
             self.last_heard_leader = self.now
             self.reset_election_deadline()
         if isinstance(message, AppendEntries):

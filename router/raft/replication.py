@@ -1,9 +1,9 @@
-"""Replication: what a leader sends to each peer, what a follower takes, and when an entry is committed.
+"""Replication: appends of a leader, their acceptance by followers, and commits.
 
-Decides batching, pipelining, backtracking and the commit index. An entry is committed only by counting copies of an
-entry of the leader's *own* term (Raft paper, section 5.4.2, figure 8), and the leader counts itself only for what its
-own disk holds. A follower truncates only at a conflict, never on a match: a late duplicate would delete newer entries.
-Source: Raft paper, sections 5.3 and 5.4.
+Covers batching, pipelining, backtracking and the commit index. Only an entry of the leader's *own* term is committed by
+counting copies (Raft paper, section 5.4.2, figure 8), and the leader counts itself only up to its durable index. A
+follower truncates only at a conflict, never on a match: a late duplicate would delete newer entries. Source: Raft
+paper, sections 5.3 and 5.4.
 """
 
 from router.raft.events import RaftInvariantBroken, RaftRole
@@ -15,7 +15,7 @@ __all__ = ["LogReplication"]
 
 
 class LogReplication(Snapshotting):
-    """AppendEntries from both ends."""
+    """AppendEntries at leaders and followers."""
 
     # Leader
 
@@ -27,16 +27,16 @@ class LogReplication(Snapshotting):
         return first
 
     def replicas(self) -> list[str]:
-        """Return everyone who is sent entries."""
+        """Return the peers that receive entries."""
         return [peer for peer in self.configuration.peers() if peer != self.id]
 
     def broadcast_append(self) -> None:
-        """Send what is new to everyone who can take it."""
+        """Send new entries to every peer whose flow control allows it."""
         for peer in self.replicas():
             self.send_append(peer, self.progress_of(peer))
 
     def broadcast_heartbeat(self) -> None:
-        """Send everyone a message of a new round: keeps followers loyal, finds lost appends, confirms leadership."""
+        """Start a heartbeat round: it prevents elections, detects lost appends and confirms leadership."""
         self.heartbeat_deadline = self.now + self.config.heartbeat_s
         self.round += 1
         for peer in self.replicas():
@@ -48,7 +48,7 @@ class LogReplication(Snapshotting):
                 self._send_entries(peer, progress, ())
 
     def send_append(self, peer: str, progress: PeerProgress) -> None:
-        """Fill the peer's pipeline; tell it a new commit index even when there is nothing else."""
+        """Fill the peer's pipeline; send a new commit index even without entries."""
         if progress.state is ProgressState.SNAPSHOT:
             return
         if progress.state is ProgressState.PROBE:
@@ -87,7 +87,7 @@ class LogReplication(Snapshotting):
         return True
 
     def heard(self, reply: AppendEntriesReply | InstallSnapshotReply) -> PeerProgress | None:
-        """Note a sign of life; None if the answer must not be counted."""
+        """Record an answer; return None if it must not count."""
         progress = self.progress.get(reply.sender)
         if self.role is not RaftRole.LEADER or progress is None:
             return None
@@ -95,7 +95,7 @@ class LogReplication(Snapshotting):
             self.drop("storage_id_unknown")
             return None
         if progress.storage_id != reply.storage_id and progress.storage_id:
-            progress.match_index = 0  # a learner that began again with an empty disk
+            progress.match_index = 0  # a learner that restarted with an empty disk
             progress.become_probe(self.log.last_index + 1)
         if reply.match_index > self.log.last_index:
             self.drop("match_beyond_log")
@@ -106,7 +106,7 @@ class LogReplication(Snapshotting):
         return progress
 
     def on_append_reply(self, reply: AppendEntriesReply) -> None:
-        """Advance the peer, or step back to where the logs can agree."""
+        """Advance the peer, or step back to a position at which the logs can match."""
         progress = self.heard(reply)
         if progress is None:
             return
@@ -116,7 +116,7 @@ class LogReplication(Snapshotting):
             self._append_refused(reply, progress)
 
     def on_snapshot_reply(self, reply: InstallSnapshotReply) -> None:
-        """Continue a transfer, or replicate behind the installed snapshot."""
+        """Continue a transfer, or replicate after the installed snapshot."""
         progress = self.heard(reply)
         if progress is None:
             return
@@ -141,12 +141,12 @@ class LogReplication(Snapshotting):
 
     def _append_refused(self, reply: AppendEntriesReply, progress: PeerProgress) -> None:
         if progress.state is ProgressState.SNAPSHOT or reply.prev_log_index <= progress.match_index:
-            return  # stale: reordered on the way
+            return  # stale: reordered in transit
         if progress.state is ProgressState.REPLICATE:
             progress.become_probe()
         elif reply.prev_log_index == progress.next_index - 1:
             hint = min(reply.hint_index, reply.prev_log_index - 1)
-            if hint >= self.log.base_index:  # below, only a snapshot helps
+            if hint >= self.log.base_index:  # otherwise only a snapshot helps
                 hint, _ = self.log.match_hint(hint, reply.hint_term)
             progress.become_probe(hint + 1)
         else:
@@ -154,7 +154,7 @@ class LogReplication(Snapshotting):
         self.send_append(reply.sender, progress)
 
     def maybe_commit(self) -> bool:
-        """Advance the commit index to what a majority of voters has on disk; return whether it moved."""
+        """Advance the commit index to the durable index of a majority; return whether it moved."""
         voters = self.configuration.voters
         matched = sorted(
             (self.log.durable_index if peer == self.id else self.progress_of(peer).match_index for peer in voters),
@@ -173,10 +173,10 @@ class LogReplication(Snapshotting):
     # Follower
 
     def on_append_entries(self, message: AppendEntries) -> None:
-        """Take entries behind a match; never truncate except at a conflict."""
+        """Append entries after a matching one; never truncate except at a conflict."""
         prev_log_index, prev_log_term, entries = message.prev_log_index, message.prev_log_term, message.entries
         if prev_log_index < self.commit_index:
-            # Committed entries equal the leader's: compare from there on (older ones may be compacted).
+            # Committed entries equal the leader's: compare only later ones (older ones may be compacted).
             entries = entries[self.commit_index - prev_log_index :]
             prev_log_index, prev_log_term = self.commit_index, self.log.term_at(self.commit_index) or 0
         matches = prev_log_index == 0 or self.log.term_at(prev_log_index) == prev_log_term
@@ -190,7 +190,7 @@ class LogReplication(Snapshotting):
         self._reply_append(message, True, last_matched)
 
     def take_entries(self, entries: tuple[LogEntry, ...]) -> None:
-        """Append what is missing and replace what conflicts."""
+        """Append missing entries and replace conflicting ones."""
         for at, entry in enumerate(entries):
             term = self.log.term_at(entry.index)
             if term == entry.term:
@@ -204,7 +204,7 @@ class LogReplication(Snapshotting):
         """Drop a conflicting tail.
 
         Raises:
-            RaftInvariantBroken: The tail is committed here; going on would lose it.
+            RaftInvariantBroken: The tail is committed here and would be lost.
         """
         if index <= self.commit_index:
             raise RaftInvariantBroken(f"{self.id}: truncation from {index}, committed up to {self.commit_index}")

@@ -1,8 +1,8 @@
-"""The bytes of a log segment: header, records, and how far they can be read.
+"""The bytes of a log segment: header, records, and their readable range.
 
-Each record carries its length, index, term and kind and a CRC-32 over all of it, seeded with the CRC of the record
-before: a flipped bit, a lost or a stale record breaks the chain. Decides what is readable; whether an unreadable end
-is a torn tail or damage is for ``router/raft/log.py``, which knows how far was synced.
+Each record has its length, index, term and kind, and a CRC-32 over all of it, seeded with the CRC of the previous
+record: a flipped bit, a lost or a stale record breaks the chain. ``router/raft/log.py`` knows the synced range, and
+decides whether an unreadable end is a torn tail or damage.
 """
 
 import struct
@@ -15,17 +15,17 @@ from router.raft.messages import CONFIG, NOOP, NORMAL, EntryKind, LogEntry
 __all__ = ["HEADER_BYTES", "SegmentHeader", "decode_header", "encode_header", "encode_record", "read_records"]
 
 _MAGIC = b"SMQRAFT1"
-# magic, storage id, segment number, base index, base term, reset, CRC the chain begins with; then the header's CRC
+# magic, storage id, segment number, base index, base term, reset, initial CRC of the chain; then the header's CRC
 _HEADER = struct.Struct("<8sQQQQBI")
 HEADER_BYTES = _HEADER.size + 4
 _RECORD = struct.Struct("<IIQQB")  # CRC, payload bytes, index, term, kind
-_CHECKED = struct.Struct("<IQQB")  # what the CRC covers, before the payload
+_CHECKED = struct.Struct("<IQQB")  # part before the payload that the CRC covers
 MAX_RECORD_BYTES = 1 << 30
 _KINDS: tuple[EntryKind, ...] = (NORMAL, CONFIG, NOOP)
 
 
 class SegmentHeader(NamedTuple):
-    """``reset``: the log before this segment is void; it continues behind the snapshot at (base_index, base_term)."""
+    """``reset``: the log before this segment is void; it continues after the snapshot at (base_index, base_term)."""
 
     storage_id: int
     number: int
@@ -42,7 +42,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> SegmentHeader | None:
-    """Return the header, or None when it is torn or damaged."""
+    """Return the header, or None if it is torn or damaged."""
     if len(data) < HEADER_BYTES:
         return None
     packed = data[: _HEADER.size]
@@ -55,7 +55,7 @@ def decode_header(data: bytes) -> SegmentHeader | None:
 
 
 def encode_record(entry: LogEntry, chain: int) -> tuple[bytes, int]:
-    """Return the record's bytes and the CRC that the next record continues."""
+    """Return the record's bytes and the CRC that seeds the next record."""
     kind = _KINDS.index(entry.kind)
     checked = _CHECKED.pack(len(entry.data), entry.index, entry.term, kind)
     crc = crc32(entry.data, crc32(checked, chain))
@@ -63,7 +63,7 @@ def encode_record(entry: LogEntry, chain: int) -> tuple[bytes, int]:
 
 
 def read_records(data: bytes, chain: int) -> Iterator[tuple[LogEntry, int, int]]:
-    """Yield (entry, offset behind it, chain) from behind the header until the first unreadable record."""
+    """Yield (entry, offset after it, chain) from the header's end until the first unreadable record."""
     offset = HEADER_BYTES
     while offset + _RECORD.size <= len(data):
         crc, length, index, term, kind = _RECORD.unpack_from(data, offset)

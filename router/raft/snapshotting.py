@@ -1,9 +1,9 @@
-"""Snapshots: chunks to a peer whose next entry is compacted, and installing what a leader sent.
+"""Snapshots: chunks to a peer whose next entry is compacted, and installation of a leader's snapshot.
 
-Decides when a snapshot replaces the log: one that the state machine could not restore never does, and is dropped
-before anything here has changed. The order of syncs is the shell's and the disk's: snapshot file, directory,
-then the log is dropped, then the answer leaves. A snapshot that conflicts with the log discards the *whole* log: the
-entries behind the conflict belong to a history that never was (hashicorp/raft #697). Source: Raft paper, section 7.
+A snapshot that the state machine cannot restore is dropped before any state changes. Shell and disk keep the order:
+sync the snapshot file and the directory, drop the log, then answer. A snapshot that conflicts with the log discards the
+*whole* log: the entries after the conflict belong to a history that was never committed (hashicorp/raft #697).
+Source: Raft paper, section 7.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ __all__ = ["RefusedSnapshot", "Snapshotting"]
 
 @dataclass(frozen=True, slots=True)
 class RefusedSnapshot:
-    """A snapshot that the state machine cannot restore: whose, behind which entry, and why."""
+    """A snapshot that the state machine cannot restore: its sender, last index, and the fault."""
 
     sender: str
     index: int
@@ -28,20 +28,20 @@ class RefusedSnapshot:
 class Snapshotting(RaftState):
     """Sending and receiving of snapshots."""
 
-    _incoming: InstallSnapshot | None = None  # its first chunk: names the snapshot being received
+    _incoming: InstallSnapshot | None = None  # first chunk of the snapshot being received
     _incoming_data: bytearray = bytearray()
     installed: Snapshot | None = None  # for the next Ready
     refused_snapshot: RefusedSnapshot | None = None  # the newest
 
     def begin_snapshot(self, peer: str, progress: PeerProgress) -> None:
-        """Start over with the newest snapshot."""
+        """Restart the transfer with the newest snapshot."""
         if self.log.snapshot is None:
             return
         progress.become_snapshot(self.log.snapshot)
         self.send_chunk(peer, progress)
 
     def send_chunk(self, peer: str, progress: PeerProgress) -> None:
-        """Send the chunk at the offset the peer wants next."""
+        """Send the chunk at the peer's next offset."""
         snapshot = progress.snapshot
         assert snapshot is not None
         begin = progress.snapshot_offset
@@ -60,7 +60,7 @@ class Snapshotting(RaftState):
         )
 
     def heartbeat_to_snapshot_peer(self, peer: str, progress: PeerProgress) -> None:
-        """Repeat the chunk if nothing came since the last heartbeat; keep the peer loyal in any case."""
+        """Repeat the chunk if no answer came since the last heartbeat; send a heartbeat in any case."""
         if progress.paused:
             self.send_chunk(peer, progress)
         progress.paused = True
@@ -70,7 +70,7 @@ class Snapshotting(RaftState):
         )
 
     def on_install_snapshot(self, message: InstallSnapshot) -> None:
-        """Take a chunk; with the last one, install."""
+        """Store a chunk; after the last one, install the snapshot."""
         if message.snapshot_index <= self.commit_index:
             self._reply_snapshot(message, 0, self.commit_index)
             return
@@ -100,7 +100,7 @@ class Snapshotting(RaftState):
         self._reply_snapshot(message, 0, snapshot.index)
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace the log, or only learn what is committed when the log already holds the snapshot's last entry."""
+        """Replace the log, or only advance the commit index if the log contains the snapshot's last entry."""
         if self.log.term_at(snapshot.index) == snapshot.term:
             self.commit_index = max(self.commit_index, snapshot.index)
             return
@@ -110,7 +110,7 @@ class Snapshotting(RaftState):
         self.installed = snapshot
 
     def take_snapshot(self, index: int, data: bytes) -> None:
-        """The shell wrote a snapshot of its own: drop what it covers from memory."""
+        """Compact the log in memory after the shell wrote an own snapshot."""
         term = self.log.term_at(index)
         if index > self.last_applied or term is None or (self.log.snapshot and index <= self.log.snapshot.index):
             self.drop("snapshot_not_usable")
@@ -131,7 +131,7 @@ class Snapshotting(RaftState):
         )
 
     def snapshot_chunk_answered(self, reply: InstallSnapshotReply, progress: PeerProgress) -> None:
-        """Send the next chunk; the end of a transfer is told by ``match_index``."""
+        """Send the next chunk; ``match_index`` marks the end of a transfer."""
         snapshot = progress.snapshot
         if progress.state is not ProgressState.SNAPSHOT or snapshot is None or reply.snapshot_index != snapshot.index:
             return

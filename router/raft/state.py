@@ -1,8 +1,8 @@
-"""The state every part of the Raft core shares, and the few steps all of them need.
+"""The shared state of all parts of the Raft core, and the steps common to them.
 
 The core is a chain of layers, each a class that knows those below it: ``RaftState``, ``Snapshotting``,
-``Replication``, ``ReadIndexes``, ``MembershipChange``, ``LeadershipTransfer``, ``Elections``, ``RaftCore``. This file
-decides what a change of term or role resets, which configuration is in force, and whom we believe to be whom.
+``LogReplication``, ``ReadIndexes``, ``MembershipChange``, ``LeadershipTransfer``, ``Elections``, ``RaftCore``. This
+file defines the resets at a change of term or role, the configuration in force, and the identity of peers' disks.
 Source: Raft paper, figure 2; Ongaro's thesis, section 4.1 (a configuration is used as soon as it is in the log).
 """
 
@@ -20,7 +20,7 @@ __all__ = ["RaftState"]
 
 
 class RaftState:
-    """Data of one peer and what is to leave with the next Ready."""
+    """Data of one peer, and the messages of the next Ready."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RaftState:
         self.now = -math.inf
 
         self.log = LogView(stored.snapshot, stored.entries)
-        # A crash may keep entries of a term and lose the term itself: no message of that term has left then.
+        # A crash may keep entries of a term but lose the term: no message of that term was sent then.
         self.term = max(stored.hard_state.term, self.log.last_term)
         self.voted_for = stored.hard_state.voted_for if self.term == stored.hard_state.term else None
         self.bindings = dict(stored.hard_state.bindings)
@@ -54,21 +54,21 @@ class RaftState:
         self.votes: dict[str, bool] = {}
         self.progress: dict[str, PeerProgress] = {}
         self.round = 0  # heartbeat rounds of this leadership
-        self.first_index_of_term = 0  # of our leadership: entries before it are never committed by counting
+        self.first_index_of_term = 0  # of our leadership: older entries are never committed by counting
         self.transferee: str | None = None
         self.transfer_deadline = math.inf
-        self.identity_refused = False  # a peer knows another disk under our name
-        self.strangers: dict[str, tuple[int, float]] = {}  # voter -> another storage id under its name, when heard
+        self.identity_refused = False  # a peer has another disk's storage id for our name
+        self.strangers: dict[str, tuple[int, float]] = {}  # voter -> other storage id under its name, last message
 
-        self.introduced: dict[str, tuple[str, ...]] = {}  # member -> the members of its configuration, as it said last
-        self.ask_members_at = -math.inf  # not before this time, whatever comes from outside our configuration
+        self.introduced: dict[str, tuple[str, ...]] = {}  # member -> members of its last reported configuration
+        self.ask_members_at = -math.inf  # earliest next PreVote caused by a router outside our configuration
 
         self.configurations: list[tuple[int, Configuration]] = []
         self._load_configurations(stored)
 
         self.messages: list[RaftMessage] = []
         self.read_states: list[ReadState] = []
-        self.drops: Counter[str] = Counter()  # messages not taken, by reason
+        self.drops: Counter[str] = Counter()  # rejected messages, by reason
 
     # Configuration
 
@@ -97,7 +97,7 @@ class RaftState:
 
     @property
     def configuration_index(self) -> int:
-        """Index of the entry that has the newest configuration."""
+        """Index of the newest configuration's entry."""
         return self.configurations[-1][0]
 
     def configuration_at(self, index: int) -> Configuration:
@@ -105,7 +105,7 @@ class RaftState:
         return next(known for at, known in reversed(self.configurations) if at <= index)
 
     def undo_configurations(self, from_index: int) -> None:
-        """A truncated configuration never was."""
+        """Remove truncated configurations."""
         while len(self.configurations) > 1 and self.configurations[-1][0] >= from_index:
             self.configurations.pop()
 
@@ -118,15 +118,15 @@ class RaftState:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this disk, not just this name, has a vote, and knows whose votes count."""
+        """Whether this disk, not only this name, has a vote, and all voters' disks are known."""
         voters = self.configuration.voters
         return voters.get(self.id) == self.storage_id and all(voters.values())
 
     def bind(self, message: RaftMessage) -> None:
-        """Remember whose disk is behind a name while the bootstrap's configuration does not say.
+        """Bind a storage id to a name, while only the bootstrap's configuration applies.
 
-        Durable before we vote, and nobody votes before all are bound: a voter that lost its disk meets at least one
-        peer that remembers the former one (see ``refuses_identity``).
+        Bindings are durable before we vote, and voting needs all of them. So a voter that lost its disk meets at least
+        one peer with the former storage id (see ``refuses_identity``).
         """
         index, known = self.configurations[-1]
         if known.voters.get(message.sender) != 0 or self.configuration_index or not message.storage_id:
@@ -139,11 +139,11 @@ class RaftState:
             Configuration({**known.voters, message.sender: message.storage_id}, known.learners),
         )
         self.hard_state_changed = True
-        if self.is_voter:  # the last one met: everybody gets here at the same time, so draw who goes first
+        if self.is_voter:  # all peers get here at the same time: draw a random first candidate
             self.election_deadline = self.now + self.config.election_timeout_s * self.rng.random()
 
     def refuses_identity(self, message: RaftMessage) -> bool:
-        """Whether the sender takes us for a former disk under our name, and the log does not say it is wrong."""
+        """Whether the sender expects another disk under our name, and the log does not contradict it."""
         if message.expected_storage_id in (0, self.storage_id):
             return False
         if self.configuration_index and self.configuration.storage_id(self.id) == self.storage_id:
@@ -152,12 +152,12 @@ class RaftState:
         return True
 
     def is_stranger(self, message: RaftMessage) -> bool:
-        """Whether an answer comes from another disk than the one we count: it may have forgotten promises."""
+        """Whether an answer comes from another disk than the bound one, which may have lost promises."""
         known = self.configuration.storage_id(message.sender)
         return known != 0 and known != message.storage_id
 
     def note_stranger(self, message: RaftMessage) -> None:
-        """Remember another disk under a voter's name, and forget it when the voter's own disk speaks."""
+        """Record another disk under a voter's name, and remove it when the voter's own disk sends a message."""
         if message.sender not in self.configuration.voters:
             return
         if self.is_stranger(message):
@@ -168,19 +168,19 @@ class RaftState:
     # Roles, terms, time
 
     def header(self, to: str) -> tuple[str, str, int, int, int, int]:
-        """Return the fields that open every message."""
+        """Return the header fields of every message."""
         return self.id, to, self.term, self.incarnation, self.storage_id, self.configuration.storage_id(to)
 
     def send(self, message: RaftMessage) -> None:
-        """Have a message leave with this step, after the state is on disk."""
+        """Queue a message of this step; it is sent after the state is on disk."""
         self.messages.append(message)
 
     def drop(self, reason: str) -> None:
-        """Count a message that is not taken."""
+        """Count a rejected message."""
         self.drops[reason] += 1
 
     def other_voters(self) -> list[str]:
-        """Return the voters but this peer."""
+        """Return the voters except this peer."""
         return [peer for peer in self.configuration.voters if peer != self.id]
 
     def reset_election_deadline(self) -> None:
@@ -188,16 +188,16 @@ class RaftState:
         self.election_deadline = self.now + self.config.election_timeout_s * (1.0 + self.rng.random())
 
     def set_term(self, term: int, voted_for: str | None) -> None:
-        """Enter a term or cast its vote; both are on disk before any message of it leaves."""
+        """Set term and vote; both are on disk before any message of the term is sent."""
         self.term, self.voted_for = term, voted_for
         self.hard_state_changed = True
 
     def hard_state(self) -> HardState:
-        """Return the part of the state that is on disk before any message leaves."""
+        """Return the state that must be durable before any message is sent."""
         return HardState(self.term, self.voted_for, dict(self.bindings))
 
     def become_follower(self, term: int, leader: str | None) -> None:
-        """Follow in a term, ours or a higher one; what belonged to another role ends."""
+        """Become follower in our term or a higher one; reset the state of other roles."""
         if term > self.term:
             self.set_term(term, None)
         if self.role is RaftRole.LEADER:
@@ -211,10 +211,10 @@ class RaftState:
         self.fail_reads()
 
     def fail_reads(self) -> None:
-        """Answer pending reads with "ask again"; filled in by the layer that holds them."""
+        """Answer pending reads with -1; implemented by the layer with reads."""
 
     def progress_of(self, peer: str) -> PeerProgress:
-        """Return the leader's progress of a peer of the configuration, begun when it is new."""
+        """Return the leader's progress of a member, created when missing."""
         progress = self.progress.get(peer)
         if progress is None:
             progress = self.progress[peer] = PeerProgress(self.log.last_index + 1, self.now)

@@ -1,12 +1,12 @@
-"""Route shards: filters with their destinations, and which edges hold cached answers.
+"""Route shards: filters with their destinations, and the edges that cache answers.
 
-Owns: The routes of a shard, the topics that edges cached, orders to drop answers, and the search for topics that a
-filter matches.
+Owns: the routes of a shard, the topics that edges cache, invalidations, and the search for topics that a filter
+matches.
 
-Doors: ``owned_shards.OwnedShards`` takes messages for all of a router; ``shard.RouteShard`` is one shard at its owner;
-``answers`` cuts what is said into frames.
+Entry points: ``owned_shards.OwnedShards`` takes all shard messages of a router. ``shard.RouteShard`` is one shard at
+its owner. ``answers`` splits answers into frames.
 
-Always holds: A sender speaks for its own routes only. A match is bounded whatever the filters are. Routes are soft:
+Invariant: a sender changes only its own routes. The cost of a match is bounded for any filters. Routes are soft state:
 their senders repeat them.
 
 May import: mqtt for topics, wire.

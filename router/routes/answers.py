@@ -1,8 +1,8 @@
-"""Answers to a Resolve that fit into a frame, whatever is subscribed.
+"""Answers to a Resolve that fit a frame, for any number of subscriptions.
 
-A frame holds what can be said of the first topics; the edge asks for the others again. One topic's answer can be too
-long alone, through its shared groups: each needs one destination to be served, so long groups tell fewer, and those
-that have no room for one, the longest names, are left out. A client may choose a name of 1 KiB for each of its groups.
+A frame holds the answers for the first topics; the edge requests the others again. One topic's answer can exceed a
+frame through its shared groups. Each group needs one destination, so long groups list fewer, and groups without space
+for one, those with the longest names, are left out. A client may choose a name of 1 KiB for each of its groups.
 """
 
 from router.routes.trie import Value
@@ -10,25 +10,25 @@ from wire.messages.routes import Destinations, GroupDestinations
 
 __all__ = ["ANSWER_BYTES", "PIECE_BYTES", "AnswerTable", "destinations_of", "shortened"]
 
-PIECE_BYTES = 1024 * 1024  # of answers beyond which no further topic is answered in the same message
-ANSWER_BYTES = 4 * 1024 * 1024  # of one topic's answer; with a piece before it well below FRAME_BYTES_MAX
-STEPS_MAX = 300  # of one question, about a millisecond; a topic that takes more is answered alone
-VALUES_PER_STEP = 300  # destinations of a topic whose answer is there already
+PIECE_BYTES = 1024 * 1024  # of answers, after which no further topic is answered in the same message
+ANSWER_BYTES = 4 * 1024 * 1024  # of one topic's answer; with the rest of the message below FRAME_BYTES_MAX
+STEPS_MAX = 300  # of one request, about a millisecond; a topic that takes more is answered alone
+VALUES_PER_STEP = 300  # destinations of a topic whose answer is in the table already
 NEW_VALUES_PER_STEP = 20
 
 _PLACE_BYTES = 5
 _HEAD_BYTES = 32  # of an answer, or of a group, with the lengths of its lists
-_ENTRY_BYTES = 12  # of a destination beside its name: lengths, a partition's number, the members
+_ENTRY_BYTES = 12  # of a destination besides its name: lengths, partition number, members
 
 
 class AnswerTable:
-    """Answers to one question: different ones stand in it once.
+    """Answers to one request; equal answers are stored once.
 
     Attributes:
-        destinations: Different answers.
-        answers: Of each topic, the place of its answer.
-        shortened: How many had to leave out destinations.
-        steps: What it took to make them, each some microseconds.
+        destinations: Distinct answers.
+        answers: Index of each topic's answer.
+        shortened: Number of answers with omitted destinations.
+        steps: Cost so far, some microseconds each.
     """
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class AnswerTable:
         self.answers: list[int] = []
         self.shortened = 0
         self.steps = 0
-        self._places: dict[frozenset[int], int] = {}  # by the routes that match: equal routes, equal destinations
+        self._places: dict[frozenset[int], int] = {}  # by matching routes: equal routes, equal destinations
         self._bytes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether the message, or what one may cost, has room for no further topic."""
+        """Whether the message size or the cost limit is reached."""
         return self._bytes > PIECE_BYTES or self.steps >= STEPS_MAX
 
     def add(self, found: list[Value]) -> None:
-        """Answer one more topic, which these routes match."""
+        """Add the answer for a topic with these matching routes."""
         key = frozenset(map(id, found))
         place = self._places.get(key)
         self.steps += 1 + len(found) // VALUES_PER_STEP
@@ -64,7 +64,7 @@ class AnswerTable:
 
 
 def destinations_of(found: list[Value]) -> Destinations:
-    """Return where messages go that these routes match."""
+    """Return the destinations of these routes."""
     edges: set[str] = set()
     partitions: set[int] = set()
     groups: dict[str, GroupDestinations] = {}
@@ -92,7 +92,7 @@ def destinations_of(found: list[Value]) -> Destinations:
 
 
 def shortened(answer: Destinations) -> Destinations:
-    """Return an answer with less said of its groups: the short ones whole, the long ones share what is left."""
+    """Return an answer with fewer group destinations: short groups whole, long groups share the remaining bytes."""
     left = ANSWER_BYTES - _plain_bytes(answer)
     kept = []
     groups = sorted(answer.groups, key=lambda group: (_group_bytes(group), group.share))
@@ -106,7 +106,7 @@ def shortened(answer: Destinations) -> Destinations:
 
 
 def _cut(group: GroupDestinations, allowed: int) -> GroupDestinations | None:
-    """Return a group with the destinations that most members are at, as many as fit; None if not one does."""
+    """Return a group with the destinations of most members that fit; None if none fits."""
     if _group_bytes(group) <= allowed:
         return group
     allowed -= _HEAD_BYTES + 4 * len(group.share)
@@ -127,7 +127,7 @@ def _cut(group: GroupDestinations, allowed: int) -> GroupDestinations | None:
 
 
 def _bytes_of(answer: Destinations) -> int:
-    """Return at least how long an answer is in msgpack."""
+    """Return a lower bound of an answer's length in msgpack."""
     return _plain_bytes(answer) + sum(map(_group_bytes, answer.groups))
 
 

@@ -1,9 +1,8 @@
-"""Which edges hold an answer for which topics, at a shard's owner; and which answers are just being dropped.
+"""Topics that edges cache answers for, at a shard's owner; and invalidations in progress.
 
-A topic leaves the table when its invalidation is sent, but stays known as *leaving* until that is acknowledged: until
-then an edge may still use the old answer, so whoever adds a route that matches it waits for the same acknowledgement.
-Edges are bits of an integer, one per incarnation, so that a topic costs one small number. Source: docs/protocol.md
-section 3.
+A topic leaves the table when its invalidation is sent, and is then *leaving* until the acknowledgement. Until then an
+edge may still use the old answer, so a new matching route waits for the same acknowledgement. Edges are bits of an
+integer, one per incarnation, so that a topic costs one small number. Source: docs/protocol.md section 3.
 """
 
 from collections import OrderedDict
@@ -14,14 +13,14 @@ from mqtt.topic_index import TopicIndex
 
 __all__ = ["CachedTopics", "Invalidation"]
 
-BITS_MAX = 60  # incarnations of edges before the bits of ended ones are taken back
+BITS_MAX = 60  # incarnations of edges before the bits of ended ones are reused
 
 Waiter = TypeVar("Waiter")
 Value = TypeVar("Value")
 
 
 class Invalidation(Generic[Waiter]):
-    """One order to drop answers, until every edge has acknowledged it."""
+    """One order to drop cached answers, until every edge has acknowledged it."""
 
     __slots__ = ("edges", "over", "registers", "sent", "since", "topic_filters", "topics", "waiters")
 
@@ -32,8 +31,8 @@ class Invalidation(Generic[Waiter]):
         self.since = now
         self.sent = now
         self.waiters: list[Waiter] = []
-        self.over = False  # dropped everywhere, or nowhere held: nobody waits for it
-        self.registers = ""  # the edge whose registration is complete with this acknowledgement
+        self.over = False  # acknowledged by all edges: no route waits for it
+        self.registers = ""  # edge whose registration is complete with this acknowledgement
 
 
 class CachedTopics:
@@ -41,17 +40,17 @@ class CachedTopics:
 
     def __init__(self) -> None:
         self._holders: TopicIndex[int] = TopicIndex()
-        self._order: OrderedDict[str, float] = OrderedDict()  # when each was held first
+        self._order: OrderedDict[str, float] = OrderedDict()  # topic -> time of its first holder
         self._leaving: TopicIndex[list[Invalidation]] = TopicIndex()  # type: ignore[type-arg]
         self._bits: dict[str, int] = {}  # edge -> its bit
-        self._live = 0  # bits of edges that live
+        self._live = 0  # bits of live edges
         self._next_bit = 0
 
     def __len__(self) -> int:
         return len(self._order)
 
     def hold(self, edge: str, topics: Sequence[str], now: float) -> None:
-        """An edge was answered these topics."""
+        """Record that an edge received answers for these topics."""
         bit = self._bits.get(edge)
         if bit is None:
             bit = self._new_bit(edge)
@@ -64,7 +63,7 @@ class CachedTopics:
                 self._holders.add(topic, holders | bit)
 
     def oldest(self, count: int, until: float) -> list[str]:
-        """Return at most ``count`` topics, those that were held first, and not after ``until``."""
+        """Return at most ``count`` topics in the order of their first holder, up to the time ``until``."""
         names: list[str] = []
         for name, since in self._order.items() if count > 0 else ():
             if len(names) == count or since > until:
@@ -73,7 +72,7 @@ class CachedTopics:
         return names
 
     def take(self, topic_filters: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Remove what the filters match; return the live edges that hold it, and the topics."""
+        """Remove the topics that the filters match; return their live edges, and the topics."""
         holders = 0
         topics = []
         for topic_filter in topic_filters:
@@ -93,19 +92,19 @@ class CachedTopics:
         return holders & self._live
 
     def edges_of(self, holders: int) -> set[str]:
-        """Return the live edges of some bits, which are good for this turn only."""
+        """Return the live edges of some bits, which are valid in this iteration only."""
         return {edge for edge, bit in self._bits.items() if bit & holders}
 
     def live_edges(self) -> set[str]:
-        """Return the edges that were answered in this incarnation of theirs."""
+        """Return the edges that received answers in their current incarnation."""
         return set(self._bits)
 
     def is_large(self, visits: int) -> bool:
-        """Whether a look at all topics costs more than so many visits."""
+        """Whether a scan of all topics costs more than so many visits."""
         return len(self._holders) + len(self._leaving) > visits
 
     def leave_one(self, item: "Invalidation[Waiter]", topic: str) -> None:
-        """One more topic of an order is being dropped."""
+        """Add a topic to an invalidation."""
         item.topics.append(topic)
         known = self._leaving.get(topic)
         if known is None:
@@ -114,7 +113,7 @@ class CachedTopics:
             known.append(item)
 
     def leave(self, item: "Invalidation[Waiter]") -> None:
-        """These topics are being dropped."""
+        """Mark the topics of an invalidation as leaving."""
         for topic in item.topics:
             known = self._leaving.get(topic)
             if known is None:
@@ -123,7 +122,7 @@ class CachedTopics:
                 known.append(item)
 
     def left(self, item: "Invalidation[Waiter]", count: int) -> int:
-        """Forget up to ``count`` topics of an order that is over; return how many."""
+        """Remove up to ``count`` topics of a completed invalidation; return their number."""
         start = max(0, len(item.topics) - count)
         topics = item.topics[start:]
         del item.topics[start:]
@@ -136,7 +135,7 @@ class CachedTopics:
         return len(topics)
 
     def leaving(self, topic_filters: Sequence[str]) -> list["Invalidation[Waiter]"]:
-        """Return the orders under way that drop a topic which one of the filters matches."""
+        """Return the invalidations in progress for topics that one of the filters matches."""
         found: dict[int, Invalidation[Waiter]] = {}
         for topic_filter in topic_filters if len(self._leaving) else ():
             for _, items in _matching(self._leaving, topic_filter):
@@ -144,7 +143,7 @@ class CachedTopics:
         return list(found.values())
 
     def forget_edge(self, edge: str) -> None:
-        """An incarnation of an edge ended: what it held is nobody's concern."""
+        """Drop the bit of an edge whose incarnation ended."""
         self._live &= ~self._bits.pop(edge, 0)
 
     @property
@@ -154,7 +153,7 @@ class CachedTopics:
 
     @property
     def leaving_topics(self) -> TopicIndex[list["Invalidation"]]:  # type: ignore[type-arg]
-        """The topics that are being dropped, with the orders that say so."""
+        """The topics of invalidations in progress, each with its invalidations."""
         return self._leaving
 
     def _new_bit(self, edge: str) -> int:
@@ -167,7 +166,7 @@ class CachedTopics:
         return bit
 
     def _renumber(self) -> None:
-        """Give the live edges the first bits, and forget topics that none of them holds."""
+        """Give the live edges the lowest bits, and drop topics without a live holder."""
         bits = {edge: 1 << at for at, edge in enumerate(self._bits)}
         for topic in list(self._order):
             holders = self._holders.get(topic) or 0

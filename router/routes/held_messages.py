@@ -1,7 +1,7 @@
-"""Messages to a shard that wait until it may answer: in their order, bounded in number and bytes.
+"""Messages to a shard that wait until it may answer: in order, bounded in number and bytes.
 
-Beyond a bound the oldest go, whose senders repeat them: whoever holds a certificate may send as much as it likes while
-a shard waits for reports.
+Beyond a bound the oldest are dropped, and their senders repeat them. The bound protects against any holder of a
+certificate while a shard waits for reports.
 """
 
 from collections import deque
@@ -14,16 +14,16 @@ __all__ = ["SenderMessages", "octets_of"]
 
 HELD_MAX = 10_000  # messages
 HELD_BYTES_MAX = 4 * 1024 * 1024  # of their names
-NAME_BYTES = 64  # of a topic or filter beside its text
+NAME_BYTES = 64  # of a topic or filter besides its text
 
 M = TypeVar("M", Resolve, AddRoutes | RemoveRoutes)
 
 
 class SenderMessages(Generic[M]):
-    """Messages with who sent each.
+    """Messages, each with its sender.
 
     Attributes:
-        dropped: For want of room.
+        dropped: Number of messages dropped at a bound.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class SenderMessages(Generic[M]):
         return len(self._items)
 
     def append(self, peer: str, message: M) -> None:
-        """Hold one more."""
+        """Queue a message."""
         octets = octets_of(message)
         self._items.append((peer, message, octets))
         self._octets += octets
@@ -47,19 +47,19 @@ class SenderMessages(Generic[M]):
             self.dropped += 1
 
     def popleft(self) -> tuple[str, M]:
-        """Return the oldest, which is held no more."""
+        """Remove and return the oldest message."""
         peer, message, octets = self._items.popleft()
         self._octets -= octets
         return peer, message
 
     def forget(self, chosen: Callable[[str, M], bool]) -> None:
-        """Hold some no more."""
+        """Drop the messages that ``chosen`` selects."""
         self._items = deque(item for item in self._items if not chosen(item[0], item[1]))
         self._octets = sum(octets for _, _, octets in self._items)
 
 
 def octets_of(message: Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated) -> int:
-    """Return the bytes of memory of a message to a shard, roughly."""
+    """Return the approximate memory of a message to a shard, in bytes."""
     if isinstance(message, Invalidated):
         return NAME_BYTES
     if isinstance(message, Resolve):

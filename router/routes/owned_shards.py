@@ -1,8 +1,7 @@
-"""The route shards that the map gives to this very incarnation: their messages, and their share of a turn.
+"""The route shards of this incarnation: their messages, and their part of an iteration.
 
-A message reaches a shard only at its shard_epoch, from an incarnation that is not over, while this router has its
-lease. Any other is answered with ``Moved``, and its sender looks into the map. Sans-IO. Source: docs/protocol.md
-section 3.
+A message reaches a shard only at its shard_epoch, from an incarnation that has not ended, while this router has its
+lease. Any other is answered with ``Moved``, and its sender checks the map. Sans-IO. Source: docs/protocol.md section 3.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ STEPS_OF_ACKNOWLEDGEMENT = 5
 
 
 class OwnedShards:
-    """The shards of one router, each at the shard_epoch at which it owns it."""
+    """The shards of one router, each at its owned shard_epoch."""
 
     def __init__(
         self,
@@ -41,30 +40,30 @@ class OwnedShards:
         self._refusals = refusals
         self.shards: dict[int, RouteShard] = {}
         self._senders = RouteSenders()
-        self._touched: set[int] = set()  # may have something to send
-        self._waiting: set[int] = set()  # wait for somebody
-        self._resized: set[int] = set()  # were touched since their sizes were taken last
+        self._touched: set[int] = set()  # may have messages to send
+        self._waiting: set[int] = set()  # wait for edges or partitions
+        self._resized: set[int] = set()  # changed since their sizes were reported
         self._work = ShardWork(self.take)
 
     @property
     def has_work(self) -> bool:
-        """True if the next turn should come at once."""
+        """True if the next iteration should start at once."""
         return bool(self._work)
 
     @property
     def waits(self) -> bool:
-        """True while a shard waits for somebody, or may have something to send."""
+        """True while a shard waits for nodes, or may have messages to send."""
         return bool(self._waiting or self._touched)
 
     # --- the map
 
     def follow(self, now: float, cluster_map: ClusterMap, *, active: bool) -> None:
-        """Begin to own what the map gives to this router, end what it takes away.
+        """Create the shards that the map assigns to this router, and drop others.
 
         Args:
             now: Seconds.
             cluster_map: As of now.
-            active: This very incarnation is the one that the map has.
+            active: The map has this incarnation.
         """
         for number, placement in enumerate(cluster_map.shards):
             owned = self.shards.get(number)
@@ -80,15 +79,15 @@ class OwnedShards:
                 self._touched.add(number)
 
     def stepped(self, delta: MapDelta) -> None:
-        """Follow a step of the map: who may speak for a partition."""
+        """Apply a map step to the partitions' valid senders."""
         self._senders.stepped(delta)
 
     def replaced(self, cluster_map: ClusterMap) -> None:
-        """Follow a map that took the place of the one before."""
+        """Rebuild the partitions' valid senders from a replaced map."""
         self._senders.replaced(cluster_map)
 
     def edge_over(self, now: float, edge: str) -> None:
-        """Forget what an edge said whose incarnation the map has ended."""
+        """Drop the routes and cached topics of an edge whose incarnation ended."""
         for number in sorted(self.shards):
             self.shards[number].now = now
             self.shards[number].edge_dead(edge)
@@ -97,19 +96,19 @@ class OwnedShards:
     # --- messages
 
     def add(self, peer: PeerKey, message: ShardMessage) -> bool:
-        """Have a message wait for its turn; False if it is dropped, for too many do."""
+        """Queue a message; False if it is dropped because the backlog is full."""
         return self._work.add(peer, message)
 
     def is_behind(self, node: str) -> bool:
-        """Return whether a node sends faster than its messages are done."""
+        """Return whether a node sends faster than its messages are processed."""
         return self._work.is_behind(node)
 
     def turn(self, judge: BatchValidator) -> None:
-        """Do the work of one turn: messages in their order, and slices of what takes long."""
+        """Process messages in order and slices of long work, within one iteration's budget."""
         self._touched.update(self._work.turn(judge, self.shards))
 
     def take(self, judge: BatchValidator, peer: PeerKey, message: ShardMessage) -> int:
-        """Hand a message to its shard; return the steps that it took."""
+        """Pass a message to its shard; return its cost in steps."""
         if isinstance(message, Invalidated):
             return self._invalidated(judge, peer, message)
         if _is_over(judge.map, peer):
@@ -146,7 +145,7 @@ class OwnedShards:
             shard.report(peer.node, judged.message)
 
     def _invalidated(self, judge: BatchValidator, peer: PeerKey, message: Invalidated) -> int:
-        """Note that an edge has dropped answers: the incarnation that the map has, not the one that follows it."""
+        """Record that an edge dropped answers; only the incarnation in the map counts."""
         shard = self.shards.get(message.shard)
         if shard is None or shard.epoch != message.shard_epoch:
             return 1
@@ -159,10 +158,10 @@ class OwnedShards:
         self._touched.add(message.shard)
         return STEPS_OF_ACKNOWLEDGEMENT + shard.steps - began
 
-    # --- the end of a turn, and looks
+    # --- the end of an iteration, and checks
 
     def send(self) -> None:
-        """Send what the shards of this turn have to say, and note which of them go on or wait."""
+        """Send the messages of this iteration's shards, and record the shards with further work or waits."""
         for number in sorted(self._touched):
             shard = self.shards.get(number)
             for node, message in shard.take_sends() if shard is not None else ():
@@ -179,7 +178,7 @@ class OwnedShards:
         self._touched.clear()
 
     def repeat(self, now: float, cluster_map: ClusterMap) -> set[str]:
-        """Send again what was not acknowledged; return the nodes that were waited for longer than two leases."""
+        """Repeat unacknowledged messages; return the nodes that did not answer for two leases."""
         patience_s = 2 * cluster_map.lease_s
         waited: set[str] = set()
         for number in sorted(self._waiting | self._touched):
@@ -193,7 +192,7 @@ class OwnedShards:
         return waited
 
     def note_sizes(self, sizes: dict[int, tuple[int, int]]) -> None:
-        """Bring a table of shard -> (routes, bytes) up to date."""
+        """Update a table of shard -> (routes, bytes)."""
         for number in sorted(self._resized | self._touched):
             shard = self.shards.get(number)
             if shard is None:
@@ -204,7 +203,7 @@ class OwnedShards:
 
 
 def _is_over(cluster_map: ClusterMap, peer: PeerKey) -> bool:
-    """Return whether the map has ended an incarnation; one that it does not have yet is not over."""
+    """Return whether the map has ended an incarnation; one that it does not contain yet has not ended."""
     entry = cluster_map.nodes.get(peer.node)
     if entry is None or entry.incarnation < peer.incarnation:
         return False

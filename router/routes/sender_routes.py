@@ -1,10 +1,10 @@
-"""The routes of a shard by who said them: versions, reports that replace, and what is left of those that are gone.
+"""The routes of a shard by sender: versions, reports that replace older routes, and lazy removal.
 
-A sender is an edge or a partition. What it says carries its epoch and a version: an older one undoes nothing newer.
-What a report does not name any more, and what a dead edge had, *leaves*: it stays in the answers until its turn comes,
-some filters at a time, for one edge may have hundreds of thousands. Until then messages for it go where nobody wants
-them: a dead edge has no link, one that was started again and a partition drop what no filter of theirs matches, and a
-destination without members of a group refuses, so that another one is picked. Nobody waits for a route to go.
+A sender is an edge or a partition. Its messages carry its epoch and a version, so an older message never undoes a newer
+one. Routes that a report omits, and those of a dead edge, are *leaving*: they stay in the answers until they are
+removed in slices, because one edge may have hundreds of thousands. Messages to them are harmless: a
+dead edge has no link, a restarted edge or a partition drops messages without a matching filter. A destination without
+group members refuses, so that another is picked. No request waits for a removal.
 """
 
 from collections import deque
@@ -19,56 +19,56 @@ VERSION_BITS = 62  # of a route_version
 
 
 def sender_of(peer: str, partition: int) -> Sender:
-    """Return who a message's routes are of: the edge that sent it, or the partition that it names."""
+    """Return the sender of a message's routes: the sending edge, or the named partition."""
     return (peer, -1) if partition < 0 else ("", partition)
 
 
 class _Leaving:
-    """Filters of one sender that may have to go: all of them, or those that a report did not repeat."""
+    """Filters of one sender to remove: all, or those that a report did not repeat."""
 
     __slots__ = ("below", "filters", "names", "sender")
 
     def __init__(self, sender: Sender, filters: dict[str, int], below: int | None) -> None:
         self.sender = sender
         self.filters = filters
-        self.names: list[str] | None = None  # not looked at yet; None: its turn has not come
-        self.below = below  # those said before this go; None: the incarnation that said them is over
+        self.names: list[str] | None = None  # remaining names; None: not started
+        self.below = below  # remove routes of older versions; None: remove all, the incarnation ended
 
 
 class SenderRoutes:
     """Filters and their senders.
 
     Attributes:
-        routes: How many there are, those that leave included.
-        bytes: Of their names: what a report of them is long.
+        routes: Number of routes, including leaving ones.
+        bytes: Total length of their names, as in a report.
     """
 
     def __init__(self) -> None:
         self.routes = 0
         self.bytes = 0
         self._trie = RouteTrie()
-        self._senders: dict[Sender, Sender] = {}  # one object of equal ones, by which equal answers are known
-        self._epochs: dict[Sender, int] = {}  # sender_epoch of what is here
-        self.filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> when it was said
-        self._reporting: dict[Sender, tuple[int, bool]] = {}  # a report that has begun, and whether others were there
+        self._senders: dict[Sender, Sender] = {}  # interned, so that equal answers have the same objects
+        self._epochs: dict[Sender, int] = {}  # sender_epoch of the stored routes
+        self.filters: dict[Sender, dict[str, int]] = {}  # filter, $share included -> its version
+        self._reporting: dict[Sender, tuple[int, bool]] = {}  # version of a started report, older routes existed
         self._leaving: deque[_Leaving] = deque()
 
     @property
     def coarse(self) -> int:
-        """Routes that reach more topics than their filters match."""
+        """Number of routes that reach more topics than their filters match."""
         return self._trie.coarse
 
     @property
     def leaves(self) -> bool:
-        """Whether ``leave_some`` has something to do."""
+        """Whether ``leave_some`` has work."""
         return bool(self._leaving)
 
     def match(self, topic: str) -> list[Value]:
-        """Return the destinations of a topic, in no order, duplicates included."""
+        """Return the destinations of a topic, unordered, with duplicates."""
         return self._trie.match(topic)
 
     def accept(self, sender: Sender, sender_epoch: int) -> bool:
-        """Refuse a former incarnation or partition_epoch; a newer one voids what the former said only by its report."""
+        """Refuse a former incarnation or partition_epoch; a newer one replaces old routes only by its report."""
         known = self._epochs.get(sender, 0)
         if sender_epoch > known:
             self._epochs[sender] = sender_epoch
@@ -76,7 +76,7 @@ class SenderRoutes:
         return sender_epoch >= known
 
     def put(self, sender: Sender, routes: Sequence[RouteEntry], version: int) -> list[str]:
-        """Insert routes; return the filters, without share names, of destinations that answers so far lacked."""
+        """Insert routes; return the filters, without share names, of destinations that earlier answers lack."""
         filters = self.filters.get(sender)
         if filters is None:
             filters = self.filters[sender] = {}
@@ -101,7 +101,7 @@ class SenderRoutes:
         return fresh
 
     def remove(self, sender: Sender, route: RouteEntry, version: int) -> bool:
-        """Remove a route unless something newer was said of it; True if it was there."""
+        """Remove a route unless a newer message named it; True if it existed."""
         filters = self.filters.get(sender, {})
         name = _name(route)
         known = filters.get(name)
@@ -112,11 +112,11 @@ class SenderRoutes:
         return True
 
     def report_begins(self, sender: Sender, version: int) -> None:
-        """The first piece of a report: what it does not name goes when its last piece has come."""
+        """Start a report: routes that it omits are removed after its last piece."""
         self._reporting[sender] = (self._said(sender, version), bool(self.filters.get(sender)))
 
     def report_ends(self, sender: Sender, version: int) -> bool:
-        """The last piece was put in place, so what is older may go; False if it ends another report."""
+        """Complete a report, so that older routes may leave; False if another report was started."""
         said, others = self._reporting.get(sender, (-1, False))
         if said != self._said(sender, version):
             return False
@@ -126,7 +126,7 @@ class SenderRoutes:
         return True
 
     def sender_dead(self, sender: Sender) -> None:
-        """An incarnation is over, and so is what it said; its next one may say the same at once."""
+        """Remove the routes of an ended incarnation; its next one may add the same at once."""
         filters = self.filters.pop(sender, None)
         if filters:
             self._leaving.append(_Leaving(sender, filters, None))
@@ -134,7 +134,7 @@ class SenderRoutes:
         self._reporting.pop(sender, None)
 
     def leave_some(self, count: int) -> list[str]:
-        """Look at so many of the filters that leave, at most; return those that are gone, without share names."""
+        """Check at most ``count`` leaving filters; return the removed ones, without share names."""
         gone = []
         while self._leaving and count > 0:
             leaving = self._leaving[0]
@@ -148,7 +148,7 @@ class SenderRoutes:
                 if name not in filters or (below is not None and filters[name] >= below):
                     continue
                 del filters[name]
-                if name in live:  # a later incarnation said it again: its destination stands in the same place
+                if name in live:  # a later incarnation added it again, at the same place in the trie
                     self._count(name)
                 else:
                     self._drop(leaving.sender, name)
@@ -159,7 +159,7 @@ class SenderRoutes:
         return gone
 
     def _said(self, sender: Sender, version: int) -> int:
-        """Return one number for an epoch and a version, which orders as the pair does."""
+        """Combine epoch and version into one number with the same order as the pair."""
         return self._epochs.get(sender, 0) << VERSION_BITS | version
 
     def _drop(self, sender: Sender, name: str) -> None:
@@ -173,12 +173,12 @@ class SenderRoutes:
 
 
 def _name(route: RouteEntry) -> str:
-    """Return a filter as its subscriber wrote it."""
+    """Return a filter in its subscription syntax."""
     return f"$share/{route.share_name}/{route.topic_filter}" if route.share_name else route.topic_filter
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return (share name, topic filter); no ordinary filter begins with $share/ (MQTT 5.0 section 4.8.2)."""
+    """Return (share name, topic filter); no ordinary filter starts with $share/ (MQTT 5.0 section 4.8.2)."""
     if not name.startswith("$share/"):
         return "", name
     share, _, topic_filter = name[7:].partition("/")

@@ -1,8 +1,8 @@
-"""Whose routes a shard takes: an edge's from that edge, a partition's from the node that the map names as its primary.
+"""Valid senders of routes: an edge for itself, the primary in the map for a partition.
 
-A primary stays the same over many partition_epochs, while backups come and go; what it sent under any of them stands.
-A sender whose map and this router's differ is asked to repeat, and says the same when both have the newer one.
-Source: docs/protocol.md rules 1.8, 3.2; docs/adr/0018.
+A primary can stay the same over many partition_epochs while backups change; its messages of all of them are valid. A
+sender whose map differs from this router's must repeat its message until both have the newer map. Source:
+docs/protocol.md rules 1.8, 3.2; docs/adr/0018.
 """
 
 from typing import NamedTuple
@@ -20,27 +20,27 @@ Routes = AddRoutes | RemoveRoutes | ReportRoutes
 
 
 class ValidatedBatch(NamedTuple):
-    """Remainder of a message that was judged, and whether its sender is to repeat the rest."""
+    """Valid part of a message, and whether its sender must repeat the rest."""
 
     message: Routes | None
     repeat: bool  # the two maps differ
-    refused: bool  # something of it is from another node than the primary
+    refused: bool  # a part is from another node than the primary
 
 
 class RouteSenders:
-    """The present primaries, each with the partition_epoch since which the map has named it without a break."""
+    """The current primaries, each with the first partition_epoch of its uninterrupted role."""
 
     def __init__(self) -> None:
         self._primaries: dict[int, tuple[str, int]] = {}
 
     def replaced(self, cluster_map: ClusterMap) -> None:
-        """Begin anew from a whole map: it does not say since when its primaries are."""
+        """Rebuild from a whole map, which does not contain the start of its primaries' roles."""
         self._primaries = {
             number: (placement.primary, placement.epoch) for number, placement in enumerate(cluster_map.partitions)
         }
 
     def stepped(self, delta: MapDelta) -> None:
-        """Follow one step of the map."""
+        """Apply one step of the map."""
         for number, placement in delta.partitions.items():
             known, since = self._primaries.get(number, ("", 0))
             if placement.primary != known:
@@ -48,7 +48,7 @@ class RouteSenders:
             self._primaries[number] = (placement.primary, since)
 
     def judge(self, cluster_map: ClusterMap, peer: PeerKey, message: Routes) -> ValidatedBatch:
-        """Return what of a message its sender may say now; ``wire.links.allowed.fault_of`` was content with it."""
+        """Return the valid part of a message that ``wire.links.allowed.fault_of`` accepted."""
         if peer.tier == TIER_EDGE:
             return ValidatedBatch(message, repeat=False, refused=False)
         if not isinstance(message, ReportRoutes):
@@ -67,6 +67,6 @@ class RouteSenders:
 
     def _standing(self, cluster_map: ClusterMap, peer: PeerKey, partition: int, sender_epoch: int) -> PrimaryStatus:
         if not cluster_map.is_alive(peer.node, peer.incarnation):
-            return PrimaryStatus.LATER  # an incarnation that this map does not have yet
+            return PrimaryStatus.LATER  # this map does not contain the incarnation yet
         _, since = self._primaries.get(partition, ("", 0))
         return standing(cluster_map, peer.node, partition, sender_epoch, since)

@@ -1,9 +1,9 @@
-"""One route shard at its owner: filters and their destinations, and which edges hold cached answers.
+"""One route shard at its owner: filters with their destinations, and the edges that cache answers.
 
-``AddRoutes`` is acknowledged when no edge can still use an answer that lacks the new routes: every edge that cached a
-matching topic has dropped it, or is dead. Routes are soft state of the delivery nodes, so a new owner first collects:
-a report of every live edge and every partition, and every live edge's cached topics, which it answers like questions
-("a registration is a resolution"). Sans-IO. Rules: docs/protocol.md section 3.
+``AddRoutes`` is acknowledged when no edge can use an answer without the new routes: every edge that cached a matching
+topic has dropped it, or is dead. Routes are soft state of the delivery nodes, so a new owner first collects a report
+of every live edge and partition. It also collects every live edge's cached topics and answers them like requests: a
+registration is a resolution. Sans-IO. Rules: docs/protocol.md section 3.
 """
 
 from collections import deque
@@ -32,16 +32,16 @@ from wire.messages.routes import (
 __all__ = ["RouteShard"]
 
 INVALIDATE_FILTERS_MAX = 1_000  # in one message
-VISITS_AT_ONCE = 300  # cached topics looked at when a message comes; what is left goes on in later turns
-LEAVING_AT_ONCE = 100  # of an order that is over: topics forgotten when the last edge acknowledges it
-YOUNG_S = 1.0  # an answer stays as long, or an edge with more topics under way than the table holds asks for ever
-YOUNG_MAX = 10_000  # topics beyond the table's bound that may stay for that
-FORGOTTEN_AT_ONCE = 400  # topics; more than one question adds, which AnswerTable bounds: so the table shrinks
-REPEAT_S = 1.0  # an invalidation that was not acknowledged is sent again: a full link may have refused it
+VISITS_AT_ONCE = 300  # cached topics visited when a message arrives; later iterations visit the others
+LEAVING_AT_ONCE = 100  # topics of a completed invalidation that the last acknowledgement removes
+YOUNG_S = 1.0  # minimum age for eviction; otherwise an edge with more topics than the table would resolve endlessly
+YOUNG_MAX = 10_000  # topics above the table's bound that may stay for that
+FORGOTTEN_AT_ONCE = 400  # evicted topics; more than one request adds, so that the table shrinks
+REPEAT_S = 1.0  # before an unacknowledged invalidation is repeated: a full link may have refused it
 
 
 class _Waiter:
-    """An AddRoutes that waits for invalidations."""
+    """An AddRoutes that waits for invalidations to be acknowledged."""
 
     __slots__ = ("left", "peer", "reply")
 
@@ -54,18 +54,18 @@ class _Waiter:
 class RouteShard:
     """The routes of one shard, at one shard_epoch.
 
-    A state only goes on to the next; another shard_epoch is another object, and begins at the first.
+    States only advance; another shard_epoch is another object, which starts at the first state.
 
     ===========  ================================================  =============================================
-    state        holds                                             way out
+    state        meaning                                           transition
     ===========  ================================================  =============================================
-    collecting   some sender has not reported; questions and       each sender's last report, or an edge's death
-                 AddRoutes wait in order, nothing is answered
-    registering  all have reported, some edge has not taken the    ``Invalidated`` for the order behind its
-                 answer to its cached topics; questions are        answer, or its death
+    collecting   a sender has not reported; requests and           each sender's last report, or an edge's death
+                 AddRoutes wait in order, no answers
+    registering  all have reported, an edge has not received the   ``Invalidated`` for the order after its
+                 answer to its cached topics; requests are         answer, or its death
                  answered, AddRoutes wait
-    serving      nobody is missing; AddRoutes is answered when     the map gives the shard away
-                 no order for a matching topic is open
+    serving      all edges are registered; AddRoutes is answered   the map assigns the shard elsewhere
+                 when no order for a matching topic is open
     ===========  ================================================  =============================================
     """
 
@@ -78,24 +78,24 @@ class RouteShard:
         cached_topics_max: int,
         now: float = 0.0,
     ) -> None:
-        """Begin to own a shard.
+        """Start owning a shard.
 
         Args:
             number: Of the shard.
-            epoch: shard_epoch; messages at another one never come here.
-            edges: Live edges when the epoch began: each must report its filters and its cached topics.
-            partitions: Partitions that were ever placed: each must be reported.
+            epoch: shard_epoch; messages at another one never reach this object.
+            edges: Live edges at the start: each must report its filters and its cached topics.
+            partitions: Placed partitions: each must be reported.
             cached_topics_max: Bound of the table of cached topics.
             now: Seconds.
         """
         self.number = number
         self.epoch = epoch
-        self.steps = 0  # done so far, each some microseconds: whoever hands messages in does so many in a turn
-        self.answers_shortened = 0  # some of their groups' destinations were left out
-        self.now = now  # set by the owner before it hands a message in
+        self.steps = 0  # cost so far, some microseconds each; the caller limits them per iteration
+        self.answers_shortened = 0  # answers with omitted group destinations
+        self.now = now  # set by the owner before each message
         self._began = now
         self.sender_routes = SenderRoutes()
-        self._gone: list[str] = []  # filters that left, whose cached topics are to be dropped
+        self._gone: list[str] = []  # removed filters, whose cached topics must be invalidated
         self.cached = CachedTopics()
         self._cached_max = cached_topics_max
         self._unreported: set[Sender] = {(edge, -1) for edge in edges} | {("", partition) for partition in partitions}
@@ -105,30 +105,30 @@ class RouteShard:
         self._invalidations: dict[int, Invalidation[_Waiter]] = {}
         self._next_invalidation = 0
         self._sweeps: deque[FilterSearch[_Waiter]] = deque()
-        self._over: deque[Invalidation[_Waiter]] = deque()  # orders whose topics are still to be forgotten
+        self._over: deque[Invalidation[_Waiter]] = deque()  # completed, with topics to remove
         self._sends: list[tuple[str, Control]] = []
 
-    # --- what the owner asks
+    # --- state for the owner
 
     @property
     def collecting(self) -> bool:
-        """True until everybody has reported; questions wait."""
+        """True until all senders have reported; requests wait."""
         return bool(self._unreported)
 
     @property
     def waits(self) -> bool:
-        """True while somebody has not reported, or not acknowledged an invalidation."""
+        """True while a report or the acknowledgement of an invalidation is missing."""
         return bool(self._unreported or self.unregistered or self._invalidations)
 
     def missing(self) -> list[str]:
-        """Return who has not reported or registered, for the status page."""
+        """Return the missing reports, registrations and acknowledgements, for the status page."""
         reported = [edge if edge else f"partition {partition}" for edge, partition in sorted(self._unreported)]
         dropping = {edge for item in self._invalidations.values() for edge in item.edges}
         reported += [f"topics of {edge}" for edge in sorted(self.unregistered)]
         return reported + [f"invalidations at {edge}" for edge in sorted(dropping)]
 
     def waited_for(self, now: float, patience_s: float) -> tuple[set[str], set[int]]:
-        """Return the edges and the partitions that were waited for longer than ``patience_s``."""
+        """Return the edges and partitions that are awaited for longer than ``patience_s``."""
         edges = {edge for item in self._invalidations.values() if now - item.since > patience_s for edge in item.edges}
         if now - self._began <= patience_s:
             return edges, set()
@@ -136,14 +136,14 @@ class RouteShard:
         return edges, {partition for _, partition in self._unreported if partition >= 0}
 
     def take_dropped(self) -> int:
-        """Return how many messages that waited were dropped since the last call."""
+        """Return the number of queued messages dropped since the last call."""
         dropped = self._held.dropped + self._held_adds.dropped
         self._held.dropped = self._held_adds.dropped = 0
         return dropped
 
     @property
     def cached_topics(self) -> int:
-        """Topics that some edge holds an answer for."""
+        """Number of topics that edges cache answers for."""
         return len(self.cached)
 
     def take_sends(self) -> list[tuple[str, Control]]:
@@ -153,25 +153,25 @@ class RouteShard:
 
     @property
     def coarse_routes(self) -> int:
-        """Routes that reach more topics than their filters match, because exact ones would cost too much."""
+        """Number of routes that reach more topics than their filters match, because exact ones cost too much."""
         return self.sender_routes.coarse
 
     @property
     def routes(self) -> int:
-        """Routes that are here."""
+        """Number of routes."""
         return self.sender_routes.routes
 
     @property
     def bytes(self) -> int:
-        """Bytes of the filters' names: what a report of them is long."""
+        """Total length of the filters' names, as in a report."""
         return self.sender_routes.bytes
 
-    # --- questions
+    # --- resolution
 
     def resolve(self, edge: str, request: Resolve) -> None:
-        """Answer topics, the first ones that fit into a frame, and note that the edge now caches them."""
+        """Answer the first topics that fit a frame, and record that the edge caches them."""
         if self.collecting or self._held:
-            if request.kept:  # a repeated registration replaces the former: only the last answer will be taken
+            if request.kept:  # a repeated registration replaces the former: only the last answer is used
                 self._held.forget(lambda peer, item: peer == edge and item.kept)
             self._held.append(edge, request)
             return
@@ -190,12 +190,12 @@ class RouteShard:
         answer = Resolved(request.request, self.epoch, table.destinations, table.answers)
         self._sends.append((edge, answer))
         if request.kept and edge in self.unregistered:
-            # Registered is who has *taken* the answer: what comes back for this order was read behind it.
+            # The edge is registered once it received the answer: its acknowledgement of this order proves that.
             self._order([edge], [], []).registers = edge
         self._bound_cached()
 
     def _bound_cached(self) -> None:
-        """Have the oldest topics dropped that the table has no room for."""
+        """Invalidate the oldest topics beyond the table's bound."""
         excess = len(self.cached) - self._cached_max
         if excess <= 0:
             return
@@ -205,7 +205,7 @@ class RouteShard:
     # --- registrations
 
     def add(self, peer: str, request: AddRoutes) -> None:
-        """Add routes; the answer leaves when every matching cached answer is gone."""
+        """Add routes; the reply is sent when every matching cached answer is invalidated."""
         if self._waits_to_add or self._held_adds:
             self._held_adds.append(peer, request)
         else:
@@ -222,7 +222,7 @@ class RouteShard:
         if self._takes_long(asked):
             self._sweep(fresh, asked, _Waiter(peer, reply, 0), request.request)
             return
-        # An answer without one of these routes may still be on its way out, whoever asked for that.
+        # An answer without one of these routes may still be in flight to any edge.
         waits: list[Invalidation[_Waiter]] = self.cached.leaving(asked)
         waits += [item for item in self._order_all(fresh) if item not in waits]
         if not waits:
@@ -233,9 +233,9 @@ class RouteShard:
             item.waiters.append(waiter)
 
     def remove(self, peer: str, request: RemoveRoutes) -> None:
-        """Remove routes, unless a newer add of the same sender came first; lazily, nobody waits.
+        """Remove routes, unless the same sender added them later; cached answers are invalidated lazily.
 
-        Behind adds that wait: one of them may name the same route.
+        A removal queues behind pending adds, which may name the same route.
         """
         if self._held_adds:
             self._held_adds.append(peer, request)
@@ -251,7 +251,7 @@ class RouteShard:
         self._invalidate([route.topic_filter for route in request.routes if remove(sender, route, version)])
 
     def report(self, peer: str, request: ReportRoutes) -> None:
-        """Take whole reports: each replaces everything older of its sender."""
+        """Apply whole reports: each replaces all older routes of its sender."""
         for report in request.reports:
             self._report(sender_of(peer, report.partition), report)
         self._retry()
@@ -265,7 +265,7 @@ class RouteShard:
         fresh = routes.put(sender, report.routes, version)
         self.steps += 1 + len(report.routes)
         if report.last and routes.report_ends(sender, version):
-            # Only now, when all that stays is in place: nobody may be answered without it.
+            # Only now, with all remaining routes in place: no answer may lack them.
             self._unreported.discard(sender)
         self._invalidate(fresh)
         if report.last and not self._sweeps:
@@ -274,7 +274,7 @@ class RouteShard:
     # --- invalidation
 
     def _invalidate(self, topic_filters: list[str]) -> list[Invalidation[_Waiter]]:
-        """Ask every edge that caches a matching topic to drop it; return what must be acknowledged."""
+        """Order edges to drop the matching topics that they cache; return the open invalidations."""
         if topic_filters and len(self.cached) and self._takes_long(topic_filters):
             self._sweep(topic_filters, [], None)
             return []
@@ -291,7 +291,7 @@ class RouteShard:
         return orders
 
     def _takes_long(self, topic_filters: list[str]) -> bool:
-        """Whether cached topics are looked for in slices; behind others that are, all are, to keep their sequence."""
+        """Whether cached topics are searched in slices; while a search runs, all later ones are, to keep the order."""
         if self._sweeps:
             return True
         if not self.cached.is_large(VISITS_AT_ONCE // max(1, len(topic_filters))):
@@ -300,10 +300,10 @@ class RouteShard:
         return wild > 0 and self.cached.is_large(VISITS_AT_ONCE // wild)
 
     def _sweep(self, fresh: list[str], asked: list[str], waiter: _Waiter | None, request: int = 0) -> None:
-        """Look for cached topics in slices, one at once: the order leaves when all of them are found."""
+        """Search cached topics in slices, the first now; the order is sent when all topics are found."""
         whose = None if waiter is None else (waiter.peer, request)
         if whose is not None and not fresh and any(sweep.request == whose for sweep in self._sweeps):
-            return  # a repeat: either answer will do
+            return  # a repeated request: one reply is enough
         first = not self._sweeps
         for piece in list(pieces(fresh, INVALIDATE_FILTERS_MAX)) or [[]]:
             item: Invalidation[_Waiter] = Invalidation(set(), piece, [], self.now)
@@ -315,13 +315,13 @@ class RouteShard:
 
     @property
     def sweeps(self) -> bool:
-        """Whether ``go_on`` has something to do."""
+        """Whether ``go_on`` has work."""
         if self._sweeps or self._over or self._gone or self.sender_routes.leaves:
             return True
         return bool((self._held and not self.collecting) or (self._held_adds and not self._waits_to_add))
 
     def go_on(self, visits: int) -> int:
-        """Do the work of one slice; return how many topics and filters were looked at."""
+        """Do one slice of work; return the number of visited topics and filters."""
         done = self._go_on_held(visits)
         while self._sweeps and done < visits:
             sweep = self._sweeps[0]
@@ -334,12 +334,12 @@ class RouteShard:
             done += max(1, left)
             if not self._over[0].topics:
                 self._over.popleft()
-        if not self._sweeps:  # somebody waits for those
+        if not self._sweeps:  # searches have waiting requests, so they come first
             done += self._go_on_leaving(visits - done)
         return done
 
     def _go_on_leaving(self, count: int) -> int:
-        """Let some routes go, and have what edges cached of them dropped: many together, for a look at all costs."""
+        """Remove some leaving routes, and invalidate their cached topics in large batches, since a scan is costly."""
         if count <= 0:
             return 0
         self._gone += self.sender_routes.leave_some(count)
@@ -368,7 +368,7 @@ class RouteShard:
             self._waited(waiter)
 
     def _release(self, item: Invalidation[_Waiter]) -> None:
-        """Nothing of an order is held anywhere any more."""
+        """Complete an invalidation: no edge holds its topics."""
         item.over = True
         for waiter in item.waiters:
             self._waited(waiter)
@@ -377,9 +377,9 @@ class RouteShard:
 
     def _waited(self, waiter: _Waiter) -> None:
         waiter.left -= 1
-        assert waiter.left >= 0, "more was waited for than is known"
+        assert waiter.left >= 0, "an unknown invalidation was acknowledged"
         if not waiter.left:
-            assert not self._waits_to_add, "routes are acknowledged by a shard that serves"
+            assert not self._waits_to_add, "only a serving shard acknowledges routes"
             self._sends.append((waiter.peer, waiter.reply))
 
     def _order(self, edges: list[str], topic_filters: list[str], topics: list[str]) -> Invalidation[_Waiter]:
@@ -392,7 +392,7 @@ class RouteShard:
         return item
 
     def invalidated(self, edge: str, answer: Invalidated) -> None:
-        """An edge has dropped what an invalidation named."""
+        """Process an edge's acknowledgement of an invalidation."""
         item = self._invalidations.get(answer.number)
         if item is None:
             return
@@ -402,14 +402,14 @@ class RouteShard:
 
     def _settle(self, number: int) -> None:
         item = self._invalidations.pop(number)
-        assert not item.edges, "an order is over when no edge is left"
+        assert not item.edges, "a completed invalidation has no edges left"
         self._release(item)
         if item.registers:
             self.unregistered.discard(item.registers)
             self._retry()
 
     def tick(self, now: float) -> None:
-        """Send again what was not acknowledged."""
+        """Repeat unacknowledged invalidations."""
         self.now = now
         for number, item in self._invalidations.items():
             if now - item.sent < REPEAT_S:
@@ -421,7 +421,7 @@ class RouteShard:
     # --- the map
 
     def edge_dead(self, edge: str) -> None:
-        """The map declares an edge dead: its routes and cached answers are gone, nobody waits for it."""
+        """Drop a dead edge's routes and cached topics, and every wait for it."""
         self.sender_routes.sender_dead(sender_of(edge, -1))
         self._unreported.discard(sender_of(edge, -1))
         self.unregistered.discard(edge)
@@ -437,11 +437,11 @@ class RouteShard:
         return self.collecting or bool(self.unregistered)
 
     def _retry(self) -> None:
-        """Answer what waited for the reports, or begin to."""
+        """Process queued messages that can be answered now."""
         self._go_on_held(VISITS_AT_ONCE)
 
     def _go_on_held(self, steps: int) -> int:
-        """Take some of the messages that waited, in their order."""
+        """Process some queued messages in order."""
         began = self.steps
         while self._held and not self.collecting and self.steps - began < steps:
             self._resolve(*self._held.popleft())

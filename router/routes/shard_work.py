@@ -1,10 +1,9 @@
-"""Work that the shards of a router have to do, a bounded number of steps a turn: Raft and leases have the same loop.
+"""Work of a router's shards, a bounded number of steps per iteration, because Raft and leases share the loop.
 
-Messages of nodes to shards wait here in their order, each judged when its turn comes, as if it had come later. One
-message is small enough for a turn: its sender cuts it, and of a question only the first topics are answered. Beyond a
-number or bytes of all messages, those are dropped that their senders repeat; beyond those of one node, its link waits.
-What a shard does in slices (``RouteShard.go_on``) shares what is left of a turn.
-Decision: docs/adr/0023-work-in-slices.md.
+Shard messages queue in order. Each is validated when it is processed, as if it arrived then. One message fits
+for an iteration: senders split it, and only the first topics of a Resolve are answered. Beyond a bound of all messages,
+those that their senders repeat are dropped. Beyond a bound of one node, its link is paused. Work in slices
+(``RouteShard.go_on``) shares the rest of an iteration. Decision: docs/adr/0023-work-in-slices.md.
 """
 
 from collections import Counter, deque
@@ -21,17 +20,17 @@ __all__ = ["BatchValidator", "ShardMessage", "ShardWork"]
 
 ShardMessage = Resolve | AddRoutes | RemoveRoutes | ReportRoutes | Invalidated
 
-STEPS_PER_TURN = 400  # topics, routes or cached topics looked at: one to three milliseconds
-SLICES_MIN = 100  # of those, for what goes in slices, however many messages there are
+STEPS_PER_TURN = 400  # visited topics, routes or cached topics: one to three milliseconds
+SLICES_MIN = 100  # of those, reserved for work in slices under any load
 STEPS_PER_SLICE = 50  # of one shard, at least
-WAITING_MAX = 10_000  # messages; of more, those are dropped that their senders repeat
+WAITING_MAX = 10_000  # messages; beyond it, those that their senders repeat are dropped
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # likewise
-BEHIND_AT = 500  # messages of one node: of its link nothing more is taken before some of them are done
+BEHIND_AT = 500  # messages of one node; beyond it, its link is not read until some are processed
 BEHIND_BYTES = 1024 * 1024  # likewise
 
 
 class BatchValidator(NamedTuple):
-    """Time, map and lease that the messages of one turn are judged by."""
+    """Time, map and lease for the validation of one iteration's messages."""
 
     now: float  # seconds
     map: ClusterMap
@@ -39,17 +38,17 @@ class BatchValidator(NamedTuple):
 
 
 class ShardWork:
-    """Messages that wait for a turn, and shards with work that goes in slices."""
+    """Queued messages, and shards with work in slices."""
 
     def __init__(self, take: Callable[[BatchValidator, PeerKey, ShardMessage], int]) -> None:
-        """Begin; ``take`` hands a message to its shard and returns the steps that it took."""
+        """Initialize; ``take`` passes a message to its shard and returns its cost in steps."""
         self._take = take
         self._waiting: deque[tuple[PeerKey, ShardMessage, int]] = deque()  # sender, message, bytes
         self._bytes = 0  # of those
         self._counts: Counter[str] = Counter()  # of those, by node
         self._octets: Counter[str] = Counter()  # bytes of those, by node
         self._shards: set[int] = set()  # with work in slices
-        self._next = 0  # the shard to begin with
+        self._next = 0  # the first shard of the next iteration
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._shards)
@@ -58,7 +57,7 @@ class ShardWork:
         return len(self._waiting)
 
     def add(self, peer: PeerKey, message: ShardMessage) -> bool:
-        """Have a message wait for its turn; False if it is dropped, for too many do."""
+        """Queue a message; False if it is dropped because the backlog is full."""
         octets = octets_of(message)
         full = len(self._waiting) >= WAITING_MAX or self._bytes + octets > WAITING_BYTES_MAX
         if full and isinstance(message, Resolve | AddRoutes):
@@ -70,15 +69,15 @@ class ShardWork:
         return True
 
     def is_behind(self, node: str) -> bool:
-        """Return whether a node sends faster than its messages are done."""
+        """Return whether a node sends faster than its messages are processed."""
         return self._counts.get(node, 0) >= BEHIND_AT or self._octets.get(node, 0) >= BEHIND_BYTES
 
     def goes_on(self, number: int) -> None:
-        """A shard has work in slices."""
+        """Record that a shard has work in slices."""
         self._shards.add(number)
 
     def turn(self, judge: BatchValidator, shards: Mapping[int, RouteShard]) -> Collection[int]:
-        """Do the work of a turn for the shards that this router owns; return those that went on in slices."""
+        """Do the work of one iteration; return the shards that processed a slice."""
         left = STEPS_PER_TURN - (SLICES_MIN if self._shards else 0)
         waiting = self._waiting
         while waiting and left > 0:
@@ -100,7 +99,7 @@ class ShardWork:
                 shard.now = now
                 left -= shard.go_on(min(share, left))
                 went_on.add(number)
-                self._next = number + 1  # the others are first in the next turn
+                self._next = number + 1  # the others come first in the next iteration
             if shard is None or not shard.sweeps:
                 self._shards.discard(number)
         return went_on

@@ -1,8 +1,8 @@
-"""The search for cached topics that new or removed filters match, in slices: thousands of filters stall no router.
+"""Incremental search for cached topics that new or removed filters match, so that no search blocks the router.
 
-First the topics that some edge holds: each is taken from the table and becomes part of one order to drop it. Then those
-that are leaving already, by other orders: whoever waits for this search waits for them too. In this sequence nothing is
-missed, because what another order takes meanwhile was either found before or is found leaving.
+First the cached topics: each match is removed from the table and added to one invalidation. Then the topics that other
+invalidations are removing: a request that waits for this search waits for them too. This order misses no topic: one
+that another invalidation removes meanwhile was either found before or is found leaving.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from router.routes.cached_topics import CachedTopics, Invalidation
 
 __all__ = ["FilterSearch"]
 
-FEW_FILTERS = 8  # searched one by one, by jumps; more go through all topics once, which a trie of the filters judges
+FEW_FILTERS = 8  # searched one by one; more are matched by a trie in one scan of all topics
 
 Waiter = TypeVar("Waiter")
 
@@ -23,9 +23,9 @@ class FilterSearch(Generic[Waiter]):
     """One search.
 
     Attributes:
-        item: The order that grows; its edges are set when it is sent.
-        holders: Edges that hold one of its topics.
-        meets: Other orders under way, by id.
+        item: The growing invalidation; its edges are set when it is sent.
+        holders: Edges that cache one of its topics.
+        meets: Other matching invalidations, by id.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class FilterSearch(Generic[Waiter]):
         waiter: Waiter | None,
         request: tuple[str, int] | None,
     ) -> None:
-        """Begin.
+        """Start the search.
 
         Args:
             cached: The tables.
-            item: Its filters are those whose topics are taken.
-            asked: Filters whose leaving topics are waited for.
-            waiter: Waits for all that is found.
-            request: Of whom it is, None for nobody's.
+            item: Its filters select the topics to remove.
+            asked: Filters whose leaving topics the waiter waits for.
+            waiter: Waits for all found invalidations.
+            request: Peer and number of the request, None without one.
         """
         self._cached = cached
         self.item = item
@@ -61,10 +61,10 @@ class FilterSearch(Generic[Waiter]):
         self._at = 0
         self._after: str | None = None
         self._trie: TopicTrie | None = TopicTrie() if len(topic_filters) > FEW_FILTERS else None
-        self._built = 0  # filters that are in it
+        self._built = 0  # filters in the trie so far
 
     def step(self, visits: int) -> int:
-        """Look at some topics; return how many."""
+        """Visit some topics; return their number."""
         done = 0
         while not self.ended and done < visits:
             if self._at == len(self._filters):

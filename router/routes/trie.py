@@ -1,9 +1,9 @@
-"""The routes of a shard as a topic finds them, at a bounded cost whatever filters there are.
+"""The routes of a shard by topic filter, with a bounded match cost for any filters.
 
 A shard holds the filters of all clients. The delivery nodes bound theirs, but many of them together may still make a
-match expensive, and a refusal here would come too late: the subscription stands. So a filter that would lift the bound
-stands under a *coarse* one, its first level and "#": its sender gets more than it asked for, and drops that itself.
-A shared group gets what its filter matches and nothing else, so each of its coarse entries is compared.
+match expensive, and the subscriptions exist already, so a refusal is too late. A filter that would exceed the bound is
+stored as a *coarse* one, its first level and "#": its sender receives surplus messages and drops them. A shared group
+must receive only matching messages, so each of its coarse entries is compared.
 """
 
 from itertools import islice
@@ -13,8 +13,8 @@ from mqtt.topics import matches
 
 __all__ = ["ROUTE_VISITS_MAX", "RouteTrie", "Sender", "Value"]
 
-ROUTE_VISITS_MAX = 20_000  # nodes that one topic may touch: under a millisecond
-REFINED_PER_REMOVAL = 16  # coarse entries that are tried again when there may be room
+ROUTE_VISITS_MAX = 20_000  # nodes that one topic may visit: under a millisecond
+REFINED_PER_REMOVAL = 16  # coarse entries that are retried when the bound may allow exact ones
 
 Sender = tuple[str, int]  # (edge name, -1) or ("", partition)
 Key = Sender | tuple[str, int, str]  # the sender, with the share name of a group
@@ -28,17 +28,17 @@ class RouteTrie:
         self._visits_max = visits_max
         self._exact = TopicTrie()
         self._coarse = TopicTrie()
-        self._coarse_keys: dict[tuple[str, Key], Value] = {}  # (filter, key) of what stands under a coarse filter
-        self._held: dict[tuple[str, Key], int] = {}  # (coarse filter, key) -> filters that it stands for
+        self._coarse_keys: dict[tuple[str, Key], Value] = {}  # (filter, key) of entries under a coarse filter
+        self._held: dict[tuple[str, Key], int] = {}  # (coarse filter, key) -> number of its filters
 
     @property
     def coarse(self) -> int:
-        """Entries that stand under a coarse filter."""
+        """Number of entries under a coarse filter."""
         return len(self._coarse_keys)
 
     def add(self, topic_filter: str, key: Key, value: Value) -> None:
         """Store a destination, replacing an older value."""
-        if "+" not in topic_filter and "#" not in topic_filter:  # found by its name: costs a match nothing
+        if "+" not in topic_filter and "#" not in topic_filter:  # found by name: no cost for a match
             self._exact.add(topic_filter, key, value)
             return
         name = (topic_filter, key)
@@ -55,7 +55,7 @@ class RouteTrie:
         self._coarse_keys[name] = value
 
     def remove(self, topic_filter: str, key: Key) -> None:
-        """Forget a destination."""
+        """Remove a destination."""
         name = (topic_filter, key)
         value = self._coarse_keys.pop(name, None)
         if value is not None:
@@ -77,7 +77,7 @@ class RouteTrie:
             self._coarse.remove(*wide)
 
     def _refine(self) -> None:
-        """Make some coarse entries exact: answers that were given before reach too far, which is no harm."""
+        """Make some coarse entries exact; answers given before reach too far, which is harmless."""
         for name in list(islice(self._coarse_keys, REFINED_PER_REMOVAL)):
             if self._exact.visits_with(name[0]) > self._visits_max:
                 return
@@ -86,11 +86,11 @@ class RouteTrie:
             self._remove_coarse(name, value)
 
     def visits(self) -> int:
-        """Return how many nodes a match visits at most for the filters that are exact."""
+        """Return the largest number of nodes that a match of the exact filters visits."""
         return self._exact.visits()
 
     def match(self, topic: str) -> list[Value]:
-        """Return the destinations of a topic, in no order, duplicates included; of senders maybe too many."""
+        """Return the destinations of a topic, unordered, with duplicates; of plain senders maybe too many."""
         found: list[Value] = self._exact.match(topic)
         if self._coarse_keys:
             for value in self._coarse.match(topic):
@@ -100,6 +100,6 @@ class RouteTrie:
 
 
 def _coarse(topic_filter: str) -> str:
-    """Return a filter that matches more; its own place in a trie costs next to nothing."""
+    """Return a wider filter, whose own cost in a trie is negligible."""
     first, _, _ = topic_filter.partition("/")
     return "#" if first in ("+", "#") else first + "/#"
