@@ -1,13 +1,12 @@
-"""Admin: questions of operators to the nodes of a running cluster, and what the answers say together.
+"""Admin: queries of operators to the nodes of a running cluster, and the merged results.
 
-Owns: The order in which nodes are asked and how their answers become one page (``gather``), cursors, the links of an
-operator, one function for each question (``queries``), and explanations (``explain``).
+Owns: the order in which nodes are queried and the merge of their results into one page (``scatter_gather``), cursors,
+the links of an operator, one function for each query (``queries``), and explanations (``explain``).
 
-Doors: ``queries`` asks, ``links.NodeLinks`` carries the questions; ``explain`` turns rows into steps.
+Entry points: ``queries`` runs a query, ``links.NodeLinks`` sends it to the nodes; ``explain`` turns rows into steps.
 
-Always holds: No node waits for anything here, and nothing here decides what a node does: killed at any moment, no
-message and no placement is lost. A node that did not answer is named. No row of one incarnation of a node is shown
-twice.
+Invariant: No node waits for this package, and this package decides nothing for a node. If it is killed, no message and
+no placement is lost. A node that did not answer is named. No row of one incarnation of a node is listed twice.
 
-May import: access, wire, mqtt and conf; nothing but ``stratamq`` imports it.
+May import: access, wire, mqtt and conf; only ``stratamq`` imports it.
 """

@@ -1,7 +1,8 @@
-"""Questions to the nodes of a cluster through the HTTP service: the place of ``NodeLinks`` for who has a token alone.
+"""Queries to nodes through the HTTP service: replaces ``NodeLinks`` for an operator with a token only.
 
-Carries the same gathers: each look that one asks is a call of ``/looks/<kind>``, which asks that node once. A node that
-does not answer the service is named as over a link; where the service itself refuses or is gone, the command ends.
+It runs the same scatter-gather. Each query to a node is a call of ``/looks/<kind>``, which queries that node once. A
+node that does not answer the service is named as over a link. If the service refuses or does not respond, the command
+ends.
 """
 
 import trio
@@ -15,48 +16,51 @@ from wire.messages.cluster_map import ClusterMap
 
 __all__ = ["ApiLinks"]
 
-CALL_S = 10.0  # a look itself takes a second at most, and what it waits for news
-WAITS_MAX = 200  # looks that wait at once, a thread each; the rest wait for those
+CALL_S = 10.0  # a query itself takes at most 1 s, plus the requested wait
+WAITS_MAX = 200  # concurrent waiting queries, a thread each; more are queued
 
 
 class ApiLinks:
-    """One service, as ``admin/queries.py`` asks links.
+    """One HTTP service, with the interface that ``admin/queries.py`` needs.
 
     Args:
-        nursery: Where calls run.
-        api: Called.
+        nursery: Runs the calls.
+        api: Client of the service.
     """
 
     def __init__(self, nursery: trio.Nursery, api: Api) -> None:
         self._nursery, self._api = nursery, api
-        self._waiting = trio.CapacityLimiter(WAITS_MAX)  # apart: what waits must not hold up other calls
+        # a limiter of their own: waiting queries must not delay other calls
+        self._waiting = trio.CapacityLimiter(WAITS_MAX)
         self.map = ClusterMap("")
 
     async def read_map(self) -> None:
-        """Have the map as the service has it.
+        """Read the map from the service.
 
         Raises:
-            UserError: It refuses, or does not answer.
+            UserError: The service refuses, or does not respond.
         """
         self.map = read_answer(self._api.address, await self._ask(ApiCall.of("GET", "map")), ClusterMap)
 
     async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
-        """Carry a gather to its page."""
+        """Run a scatter-gather; return its page."""
 
-        def begin(ask: NodeQuery, tell: trio.MemorySendChannel[Event]) -> None:
-            self._nursery.start_soon(self._tell, ask, question, tell)
+        def start(ask: NodeQuery, events: trio.MemorySendChannel[Event]) -> None:
+            self._nursery.start_soon(self._send_result, ask, question, events)
 
-        return await carry(gather, begin)
+        return await carry(gather, start)
 
-    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
-        """Have one node asked once."""
-        del timeout_s  # the service has one of its own
-        return await self._look(NodeQuery(0, node, after, limit), question)
+    async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
+        """Query one node once."""
+        del timeout_s  # the service has its own timeout
+        return await self._query(NodeQuery(0, node, after, limit), question)
 
-    async def _tell(self, ask: NodeQuery, question: QueryTemplate, tell: trio.MemorySendChannel[Event]) -> None:
-        tell.send_nowait(await self._look(ask, question))
+    async def _send_result(
+        self, ask: NodeQuery, question: QueryTemplate, events: trio.MemorySendChannel[Event]
+    ) -> None:
+        events.send_nowait(await self._query(ask, question))
 
-    async def _look(self, ask: NodeQuery, question: QueryTemplate) -> Event:
+    async def _query(self, ask: NodeQuery, question: QueryTemplate) -> Event:
         call = ApiCall.of(
             "GET",
             "looks",

@@ -1,7 +1,7 @@
-"""Rows as the HTTP service tells them: those of the nodes, their moments as text in UTC under the names without unit.
+"""Rows of the HTTP API: the nodes' rows with timestamps as UTC text, under names without a unit.
 
-The command line prints the same (``admin/timestamps.py``). ``/looks`` are for programs that gather rows themselves, and
-tell them as nodes do.
+The command line prints the same (``admin/timestamps.py``). ``/looks`` returns the nodes' rows unchanged, for programs
+that merge rows themselves.
 """
 
 from collections.abc import Iterable
@@ -14,25 +14,25 @@ from msgspec.structs import FieldInfo, astuple, fields
 
 from admin.timestamps import is_time, iso, ms_of, plain_name, scale_of
 
-__all__ = ["MOMENT_TEXT", "Moment", "moment_of_ms", "row_told", "told", "told_rows", "told_type"]
+__all__ = ["TIMESTAMP_TEXT", "Timestamp", "format_timestamp_ms", "row_told", "told", "told_rows", "told_type"]
 
 R = TypeVar("R", bound=Struct)
-MOMENT_TEXT = "UTC, as 2026-01-31T23:59:59.999Z."
-Moment = Annotated[str, Meta(description=MOMENT_TEXT)]
+TIMESTAMP_TEXT = "UTC, as 2026-01-31T23:59:59.999Z."
+Timestamp = Annotated[str, Meta(description=TIMESTAMP_TEXT)]
 
 
-def moment_of_ms(at_ms: int | None) -> str | None:
-    """Return a time of a node as text, None of none."""
+def format_timestamp_ms(at_ms: int | None) -> str | None:
+    """Return a timestamp as text; None for None."""
     return None if at_ms is None else iso(at_ms / 1000)
 
 
 @cache
 def told_type(row: type[Struct], without: tuple[str, ...] = (), bases: tuple[type[Struct], ...] = ()) -> type[Struct]:
-    """Return the type of a row as it is told.
+    """Return the API type of a row type.
 
     Args:
-        row: Of the nodes.
-        without: Columns that are left out.
+        row: Row type of the nodes.
+        without: Columns to omit.
         bases: Types whose columns come first.
     """
     columns: list[Any] = []
@@ -42,7 +42,7 @@ def told_type(row: type[Struct], without: tuple[str, ...] = (), bases: tuple[typ
         if field.name in without:
             continue
         if is_time(field.name):
-            columns.append((name, Moment) if field.required else (name, Moment | None, None))
+            columns.append((name, Timestamp) if field.required else (name, Timestamp | None, None))
         elif field.required:
             columns.append((name, field.type))
         else:
@@ -57,23 +57,23 @@ def _default(field: FieldInfo) -> Any:
 
 
 def told(row: Struct | None) -> Any:
-    """Return a row as it is told, None of none; what a row leaves out of its own form is left out here."""
+    """Return the API row of a row, None for None; defaults are omitted where the row type omits them."""
     if row is None:
         return None
-    made, moments = _maker(type(row))
+    api_row, timestamps = _converter(type(row))
     values = list(astuple(row))
-    for place, scale, default in moments:
-        value = values[place]
-        values[place] = None if value == default else iso(value / scale)
-    return made(*values)
+    for index, scale, default in timestamps:
+        value = values[index]
+        values[index] = None if value == default else iso(value / scale)
+    return api_row(*values)
 
 
 @cache
-def _maker(row: type[Struct]) -> tuple[type[Struct], list[tuple[int, float, Any]]]:
-    """Return what rows of a type are told as, and of each moment its place, its unit and what stands for none."""
+def _converter(row: type[Struct]) -> tuple[type[Struct], list[tuple[int, float, Any]]]:
+    """Return the API type of a row type, and index, unit and null value of each timestamp."""
     defaults = _defaults(row)
-    moments = [(place, scale_of(name), of) for place, (name, of) in enumerate(defaults.items()) if is_time(name)]
-    return told_type(row), moments
+    timestamps = [(index, scale_of(name), of) for index, (name, of) in enumerate(defaults.items()) if is_time(name)]
+    return told_type(row), timestamps
 
 
 @cache
@@ -82,10 +82,10 @@ def _defaults(row: type[Struct]) -> dict[str, Any]:
 
 
 def row_told(row: type[R], told_row: Struct) -> R:
-    """Return a row from what was told of it.
+    """Return the row of an API row.
 
     Raises:
-        ValueError: A moment of it is none.
+        ValueError: A timestamp is invalid.
     """
     values = {}
     for name, default in _defaults(row).items():
@@ -99,5 +99,5 @@ def row_told(row: type[R], told_row: Struct) -> R:
 
 
 def told_rows(rows: Iterable[Struct]) -> list[Any]:
-    """Return rows as they are told."""
+    """Return the API rows of rows."""
     return [told(row) for row in rows]

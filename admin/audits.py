@@ -1,7 +1,7 @@
-"""Reports of audits that ``stratamq jobs audit --output`` left below one folder, newest first: was anything lost?
+"""Reports that ``stratamq jobs audit --output`` wrote below one folder, newest first.
 
-Reads each report's ``summary.json`` and nothing else. A file that is no report is a row that says so; how many are
-read, and how long each may be, is bounded. The proof's columns are empty where an audit had no ledgers.
+Only each report's ``summary.json`` is read. An invalid file becomes a row with the reason. The number and the size of
+files are bounded. The columns of the proof are empty if the audit had no ledgers.
 """
 
 from pathlib import Path
@@ -15,17 +15,17 @@ __all__ = ["REPORTS_MAX", "AuditPage", "AuditRow", "read_reports"]
 
 SUMMARY = "summary.json"
 DIFFERENCES = "replica_differs"  # the rule about copies
-REPORTS_MAX = 200  # the newest
-FOLDERS_MAX = 10_000  # looked into for them
+REPORTS_MAX = 200  # newest
+FOLDERS_MAX = 10_000  # scanned for reports
 SUMMARY_BYTES_MAX = 4 * 1024 * 1024
 
 
 class AuditRow(msgspec.Struct, omit_defaults=True):
-    """One report: the moment that its exports are of, what was found, and what became of acknowledged messages."""
+    """One report: time of its exports, findings, and counts of acknowledged messages by outcome."""
 
     report: str
     at_ms: int = 0
-    verdict: str = ""  # "clean", "findings", or why the file is no report
+    verdict: str = ""  # "clean", "findings", or the reason why the file is invalid
     findings: int | None = None
     acked: int | None = None
     delivered: int | None = None
@@ -39,10 +39,10 @@ class AuditRow(msgspec.Struct, omit_defaults=True):
 
 
 class AuditPage(msgspec.Struct):
-    """Reports, the newest first; ``folder`` is where they are looked for, "" where no setting names one."""
+    """Reports, newest first; ``folder`` is searched for them, "" if no setting names one."""
 
     folder: str
-    rows: list[told_type(AuditRow)]  # type: ignore[valid-type]  # made of the row
+    rows: list[told_type(AuditRow)]  # type: ignore[valid-type]  # derived from the row
 
 
 class _Proof(msgspec.Struct, rename="upper"):
@@ -70,7 +70,7 @@ _decoder = msgspec.json.Decoder(_Summary)
 
 
 def read_reports(folder: Path) -> list[AuditRow]:
-    """Return the newest reports below a folder, by the moment that they are of.
+    """Return the newest reports below a folder, by the time of their exports.
 
     Raises:
         OSError: The folder cannot be read.
@@ -82,7 +82,7 @@ def read_reports(folder: Path) -> list[AuditRow]:
         summary = entry / SUMMARY
         try:
             found.append((summary.stat().st_mtime, summary))
-        except OSError:  # no report is there
+        except OSError:  # not a report
             continue
     newest = sorted(found, reverse=True)[:REPORTS_MAX]
     rows = [_row(path, int(1000 * written)) for written, path in newest]
@@ -92,7 +92,7 @@ def read_reports(folder: Path) -> list[AuditRow]:
 def _row(path: Path, written_ms: int) -> AuditRow:
     name = path.parent.name
     try:
-        if not path.is_file():  # a pipe would hold the thread
+        if not path.is_file():  # a pipe would block the thread
             return AuditRow(name, written_ms, "no report: no file")
         with path.open("rb") as file:
             data = file.read(SUMMARY_BYTES_MAX + 1)
@@ -103,7 +103,7 @@ def _row(path: Path, written_ms: int) -> AuditRow:
         return AuditRow(name, written_ms, f"cannot be read: {error.strerror or error}")
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return AuditRow(name, written_ms, f"no report: {error}"[:200])
-    at_ms = max((one.created_ms for one in summary.inputs), default=written_ms)
+    at_ms = max((item.created_ms for item in summary.inputs), default=written_ms)
     proof: dict[str, Any] = msgspec.structs.asdict(summary.proof) if summary.proof is not None else {}
     return AuditRow(
         name,

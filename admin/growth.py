@@ -1,6 +1,6 @@
-"""How much counters of nodes grew in the last minutes, for alarms that judge what goes on and not what happened once.
+"""Increase of counters in the last minutes, for alerts about current conditions.
 
-Keeps one reading of the wanted families a quarter of a minute and node; a node that began anew is another one.
+Stores one sample of the selected families per node every 15 s. A restarted node counts as a new one.
 """
 
 from collections import deque
@@ -21,22 +21,21 @@ class Growth:
     """Counters of some families over time, by node.
 
     Args:
-        families: Names as the pages have them, without labels.
+        families: Metric names without labels.
     """
 
     def __init__(self, families: frozenset[str]) -> None:
-        self._families, self._begins = families, tuple(families)
+        self._families, self._prefixes = families, tuple(families)
         self._kept: dict[tuple[str, int], deque[tuple[int, Reading]]] = {}  # by node and incarnation
 
     def take(self, now_ms: int, stats: Mapping[str, StatsRow]) -> dict[str, Reading]:
-        """Take one look; return by node and counter what was added within GROWTH_S before it.
+        """Add a sample; return the increase within GROWTH_S, by node and counter.
 
-        Of a node that is seen for the first time nothing has grown. A node that does not answer keeps its readings
-        until they are too old.
+        The first sample of a node has no increase. A node that does not answer keeps its samples until they expire.
         """
         grown: dict[str, Reading] = {}
         for node, row in stats.items():
-            now = {key: value for key, value in (row.counters or {}).items() if self._wants(key)}
+            now = {key: value for key, value in (row.counters or {}).items() if self._is_selected(key)}
             kept = self._kept.setdefault((node, row.incarnation or 0), deque(maxlen=READINGS_MAX))
             while len(kept) > 1 and now_ms - kept[0][0] > GROWTH_S * 1000:
                 kept.popleft()
@@ -48,5 +47,5 @@ class Growth:
             del self._kept[key]
         return grown
 
-    def _wants(self, key: str) -> bool:
-        return key.startswith(self._begins) and key.partition("{")[0] in self._families
+    def _is_selected(self, key: str) -> bool:
+        return key.startswith(self._prefixes) and key.partition("{")[0] in self._families

@@ -1,8 +1,8 @@
-"""An operator's links: one for each node that is asked, opened at the first question and kept while others follow.
+"""An operator's links: one per queried node, opened by its first query and kept for later ones.
 
-The shell of ``admin/scatter_gather.py``: it sends what a gather asks, hands it the answers, and wakes it when its time
-comes. Rows are read here, by their kind. The map comes from the first router that answers. Rules of a link are
-``wire/links``'; each node is told once a second that this end lives.
+The shell of ``admin/scatter_gather.py``: it sends queries, passes the results on and calls the core at its deadlines.
+Rows are decoded here. The map comes from the first router that answers. ``wire/links`` holds the rules of a link; a
+heartbeat is sent to each node once a second.
 """
 
 import contextlib
@@ -62,26 +62,26 @@ from wire.node.known_cluster import KnownCluster
 __all__ = ["NodeLinks", "carry", "open_links"]
 
 MAP_S = 4.0  # for one router to send the whole map
-EVENTS_MAX = 4096  # of one page that wait for its task: two for each node at most
+EVENTS_MAX = 4096  # queued events of one page: at most two per node
 
 
-Deliver = Callable[[QueryResult | AdminReply | str], None]  # an answer, or why there is none
+Deliver = Callable[[QueryResult | AdminReply | str], None]  # a result, or the reason why there is none
 
 
 class _Link:
-    """The link to one node, from its first question until it fails."""
+    """The link to one node, from its first query until it fails."""
 
     def __init__(self) -> None:
         self.core = LinkCore()
         self.connection: LinkConnection | None = None
         self.key: PeerKey | None = None
-        self.waiting: dict[int, Deliver] = {}  # by number of the request
+        self.waiting: dict[int, Deliver] = {}  # by request number
         self.requests = 0
         self.map_reader: MapReader | None = None
         self.on_map: Callable[[ClusterMap], None] = lambda _: None
         self.failed = ""
 
-    def say(self, message: Control) -> None:
+    def send(self, message: Control) -> None:
         self.core.send(FrameKind.CONTROL, encode_control(message))
         if self.connection is not None:
             self.connection.flush()
@@ -92,10 +92,10 @@ class _Link:
         return self.requests
 
     def frame(self, kind: int, payload: bytes) -> None:
-        """Take a frame of the node.
+        """Process a frame of the node.
 
         Raises:
-            LinkError: It is nothing that a node answers to an operator.
+            LinkError: A node does not send such a frame to an operator.
         """
         message = decode_control(payload) if kind == FrameKind.CONTROL else None
         if isinstance(message, QueryResult | AdminReply):
@@ -115,7 +115,7 @@ class _Link:
             self.map_reader = None
             self.on_map(found)
         elif self.map_reader.reading:
-            self.say(FollowMap(0, *self.map_reader.wanted))
+            self.send(FollowMap(0, *self.map_reader.wanted))
 
     def fail(self, why: str) -> None:
         self.failed = why
@@ -124,13 +124,15 @@ class _Link:
             deliver(why)
 
 
-async def carry(gather: ScatterGather, begin: Callable[[NodeQuery, trio.MemorySendChannel[Event]], None]) -> ResultPage:
-    """Carry a gather to its page; ``begin`` sends a question, and has the channel told what came of it."""
-    tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
+async def carry(
+    gather: ScatterGather, send_query: Callable[[NodeQuery, trio.MemorySendChannel[Event]], None]
+) -> ResultPage:
+    """Run a scatter-gather; return its page. ``send_query`` sends a query whose result arrives on the channel."""
+    results, events = trio.open_memory_channel[Event](EVENTS_MAX)
     ready = gather.handle(trio.current_time(), QueryTick())
     while ready.page is None:
         for ask in ready.asks:
-            begin(ask, tell)
+            send_query(ask, results)
         event: Event = QueryTick()
         with trio.move_on_at(ready.next_deadline):
             event = await events.receive()
@@ -139,11 +141,11 @@ async def carry(gather: ScatterGather, begin: Callable[[NodeQuery, trio.MemorySe
 
 
 class NodeLinks:
-    """Questions to the nodes of one cluster; made by ``open_links``.
+    """Links to the nodes of one cluster; made by ``open_links``.
 
     Attributes:
-        known: The cluster that is asked: that of the first map, or the one that the owner remembers.
-        other_cluster: Why a router was refused: it belongs to another cluster; "" if none was.
+        known: The queried cluster: that of the first map, or the one that the owner stored.
+        other_cluster: Error of a router of another cluster; "" if none.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class NodeLinks:
         self._opened = itertools.count(1)
         self._links: dict[str, _Link] = {}  # by node
         self._connections: set[LinkConnection] = set()
-        self.asked: set[str] = set()  # nodes that were sent a look
+        self.asked: set[str] = set()  # nodes that were queried
         self.map = ClusterMap("")
 
     @property
@@ -165,10 +167,10 @@ class NodeLinks:
         return self._cluster
 
     async def read_map(self, routers: Sequence[str]) -> ClusterMap:
-        """Read the map of the first router that sends it whole, over a link that stands where there is one.
+        """Return the map of the first router that sends all of it, over an existing link if possible.
 
         Raises:
-            UserError: None does; a line for each.
+            UserError: No router does; one line for each.
         """
         failures = []
         for link in [self._links[router.node] for router in self.map.live(TIER_ROUTER) if router.node in self._links]:
@@ -202,7 +204,7 @@ class NodeLinks:
         """Read the whole map over a link.
 
         Raises:
-            LinkError: It ended before.
+            LinkError: The link ended first.
         """
         whole = trio.Event()
         found: list[ClusterMap] = []
@@ -212,8 +214,8 @@ class NodeLinks:
             whole.set()
 
         link.map_reader, link.on_map = MapReader(), take
-        request = link.number(lambda _: whole.set())  # the link may end before
-        link.say(FollowMap(0))
+        request = link.number(lambda _: whole.set())  # the link may end first
+        link.send(FollowMap(0))
         try:
             await whole.wait()
         finally:
@@ -226,19 +228,19 @@ class NodeLinks:
         return found[0]
 
     def belong(self, cluster_id: str) -> None:
-        """Keep no link: each HELLO from now on names the cluster that is asked."""
+        """Do nothing: each HELLO names the queried cluster."""
         assert cluster_id == self.known.cluster_id
 
     async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
-        """Carry a gather to its page."""
+        """Run a scatter-gather; return its page."""
         return await carry(
-            gather, lambda ask, tell: self._ask(ask.node, question, ask.after, ask.limit, tell, ask.request)
+            gather, lambda ask, results: self._ask(ask.node, question, ask.after, ask.limit, results, ask.request)
         )
 
-    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
-        """Ask one node once, and return its answer, or that there is none."""
-        tell, events = trio.open_memory_channel[Event](EVENTS_MAX)
-        self._ask(node, question, after, limit, tell, 0)
+    async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
+        """Query one node once; return its result or the failure."""
+        results, events = trio.open_memory_channel[Event](EVENTS_MAX)
+        self._ask(node, question, after, limit, results, 0)
         with trio.move_on_after(timeout_s):
             return await events.receive()
         return LinkFailed(node, f"no answer in {timeout_s:g} s")
@@ -249,22 +251,22 @@ class NodeLinks:
         question: QueryTemplate,
         after: str,
         limit: int,
-        tell: trio.MemorySendChannel[Event],
+        results: trio.MemorySendChannel[Event],
         request: int,
     ) -> None:
         def deliver(answer: QueryResult | AdminReply | str) -> None:
             if isinstance(answer, QueryResult):
                 assert link.key is not None
-                tell.send_nowait(answered(request, link.key.incarnation, question.what, answer))
+                results.send_nowait(answered(request, link.key.incarnation, question.what, answer))
             elif isinstance(answer, str):
-                tell.send_nowait(LinkFailed(node, answer))
+                results.send_nowait(LinkFailed(node, answer))
 
         link = self._link(node)
         if link.failed:
-            tell.send_nowait(LinkFailed(node, link.failed))
+            results.send_nowait(LinkFailed(node, link.failed))
             return
         self.asked.add(node)
-        link.say(
+        link.send(
             Query(
                 link.number(deliver),
                 question.what,
@@ -279,7 +281,7 @@ class NodeLinks:
         )
 
     def forget_failed(self) -> None:
-        """Try nodes again whose link failed, at the next question."""
+        """Retry nodes whose link failed, at the next query."""
         for node in [node for node, link in self._links.items() if link.failed]:
             del self._links[node]
 
@@ -295,17 +297,17 @@ class NodeLinks:
         actor: str = "",
         role: str = "",
     ) -> AdminReply:
-        """Give a node one verb, and return its reply; with exit code 4 where none came.
+        """Send a command to a node; return its reply, or a reply with exit code 4.
 
         Args:
-            node: As the map names it.
-            verb: Of the command line.
-            arguments: The verb's.
+            node: Name in the map.
+            verb: Command.
+            arguments: Arguments of the command.
             timeout_s: For the reply.
-            order: Identifier of the question, the same in each repeat.
-            repeated: Whether a router may have taken it already.
-            actor: For whom it is asked.
-            role: Whose role counts, where it is the lower one.
+            order: Identifier of the request, the same in each retry.
+            repeated: Whether a router may have received it already.
+            actor: User on whose behalf it is sent.
+            role: Role of the actor; the lower of this and the certificate's applies.
         """
         reply: list[AdminReply] = []
         done = trio.Event()
@@ -320,7 +322,7 @@ class NodeLinks:
 
         if link.failed:
             return AdminReply(0, False, None, link.failed, ExitCode.NOT_READY)
-        link.say(Admin(link.number(deliver), verb, dict(arguments), order, repeated, actor, role))
+        link.send(Admin(link.number(deliver), verb, dict(arguments), order, repeated, actor, role))
         with trio.move_on_after(timeout_s):
             await done.wait()
         return reply[0] if reply else AdminReply(0, False, None, f"no answer in {timeout_s:g} s", ExitCode.NOT_READY)
@@ -333,7 +335,7 @@ class NodeLinks:
             link = self._links[node] = _Link()
             entry = self.map.nodes.get(node)
             if entry is None or not entry.address:
-                link.failed = "the map has no address of it"
+                link.failed = "the map has no address for it"
             else:
                 self._nursery.start_soon(self._run, link, entry.address, entry.tier, node)
         return link
@@ -343,18 +345,18 @@ class NodeLinks:
             stream, rest = await self._open(link, address, tier, node)
         except (LinkError, OSError, UserError, trio.BrokenResourceError) as error:
             why = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            link.fail(f"cannot reach it at {address}: {why}")
+            link.fail(f"cannot connect to {address}: {why}")
             return
         await self._serve(link, stream, rest)
 
     async def _open(self, link: _Link, address: str, tier: str, node: str) -> tuple[Stream, bytes]:
-        """Connect and exchange HELLOs; whoever asked bounds the wait."""
+        """Connect and exchange HELLOs; the caller bounds the time."""
         plain = await open_stream(address)
         stream: Stream = plain
         try:
             if self._contexts is not None:
                 stream = await wrap_tls(plain, self._contexts.client, server_side=False)
-            # A name of its own: to the node a second link of one name is a restart, which ends the first.
+            # A unique name: a node takes a second link of the same name for a restart, which closes the first.
             name = f"cli-{os.getpid()}-{next(self._opened)}"
             identity = NodeIdentity(self._cluster, name, TIER_OPERATOR, int(time.time() * 1000))
             identity = identity._replace(cluster_id=self.known.cluster_id)
@@ -379,12 +381,12 @@ class NodeLinks:
             link.fail(f"the link ended: {connection.why}")
 
     async def watch(self) -> None:
-        """Tell nodes that this end lives, and notice those that do not; for ever."""
+        """Send heartbeats, and close links of nodes that are silent. Does not return."""
         await watch(self._connections, 0.0)
 
 
 def answered(request: int, incarnation: int, what: str, seen: QueryResult) -> QueryAnswered:
-    """Return what a node's answer means for a gather."""
+    """Return the event of a node's result."""
     try:
         rows = rows_of(what, seen)
     except Unreadable as error:
@@ -394,7 +396,7 @@ def answered(request: int, incarnation: int, what: str, seen: QueryResult) -> Qu
 
 @asynccontextmanager
 async def open_links(cluster: str, contexts: LinkContexts | None, cluster_id: str = "") -> AsyncIterator[NodeLinks]:
-    """Give links for as long as the block runs; they are closed without waiting for anybody."""
+    """Provide links within the block; they are closed without waiting for nodes."""
     async with trio.open_nursery() as nursery:
         links = NodeLinks(nursery, cluster, contexts, cluster_id)
         nursery.start_soon(links.watch)

@@ -1,7 +1,7 @@
-"""Orders that found nothing: what is missing, in the words of the command line and of the HTTP service.
+"""Messages for commands that matched nothing, for the command line and the HTTP service.
 
-Each node that is asked to end a connection, or to pause a listener, answers how many it had; that all of them have none
-is no mistake of theirs, and one of whoever gave the order.
+A node that is asked to close a connection or to pause a listener returns the number that it had. If all nodes return 0,
+the operator's argument was wrong.
 """
 
 from collections.abc import Mapping
@@ -9,23 +9,24 @@ from typing import Any
 
 __all__ = ["nothing_found"]
 
-NAME_MAX = 200  # characters of a name that are told
+NAME_MAX = 200  # characters of a name in a message
 
 
 def nothing_found(verb: str, arguments: Mapping[str, Any], result: Any) -> str:
-    """Return what no node has of what a verb is about, "" where one has it, or where nobody counts such."""
-    words = _WORDS.get(verb)
-    if words is None or not isinstance(result, Mapping) or result.get("waits_for"):
+    """Return the not-found message of a command, "" if a node matched or none reports a count."""
+    entry = _WORDS.get(verb)
+    if entry is None or not isinstance(result, Mapping) or result.get("waits_for"):
         return ""
     if any(row["count"] or row["error"] for row in result.get("nodes", ())):
         return ""
-    name, text, where = words
-    told = str(arguments.get(name, ""))[:NAME_MAX]
-    return f"{arguments.get('node') or 'no edge'} has {'no' if arguments.get('node') else 'a'} {text} {told!r}: {where}"
+    name, text, where = entry
+    name_text = str(arguments.get(name, ""))[:NAME_MAX]
+    node = arguments.get("node")
+    return f"{node or 'no edge'} has {'no' if node else 'a'} {text} {name_text!r}: {where}"
 
 
 _LISTENERS = ("listener", "listener", "see `stratamq listener list`")
-_WORDS = {  # argument that names it, a word for it, and where those that there are stand
+_WORDS = {  # argument with the name, noun, and command that lists the existing ones
     "client kick": ("client_id", "connection of client", "`stratamq client list` shows them"),
     "listener pause": _LISTENERS,
     "listener resume": _LISTENERS,

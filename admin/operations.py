@@ -1,7 +1,7 @@
-"""Long work of a cluster in one table: the rebalance, drains of nodes, and exports of storage nodes.
+"""Long-running work of a cluster in one table: the rebalance, drains of nodes, and exports of storage nodes.
 
-Rows are made of what routers and storage nodes say of their own work; nothing is kept. Each names the verb that ends
-it, "" where nothing does. Jobs of Spark are ``stratamq jobs``', traces ``trace list``'s.
+Rows are built from the status replies of routers and storage nodes; no state is kept. Each names its cancel command, ""
+if it has none. ``stratamq jobs`` lists Spark jobs, ``trace list`` traces.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,30 +22,30 @@ STATUS_S = 2.0
 
 
 class RunningCommand(NamedTuple):
-    """One piece of work."""
+    """One operation."""
 
     id: str
     kind: str  # "rebalance", "drain", "export"
-    node: str  # "": of the whole cluster
+    node: str  # "": the whole cluster
     state: str
     done: int | None
-    total: int | None  # None: nobody knows how much it is in all
+    total: int | None  # None: not known
     left: int | None
     unit: str
     eta_s: float | None
-    cancel: str  # the verb
+    cancel: str  # command
     detail: str
 
 
 def operations(
     ring: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]], exports: Mapping[str, Mapping[str, Any]]
 ) -> list[RunningCommand]:
-    """Return what runs, is paused or ended last.
+    """Return operations that run, are paused or ended last.
 
     Args:
-        ring: The answer of ``ring status``.
+        ring: Reply of ``ring status``.
         nodes: Rows of ``node list``.
-        exports: The answer of ``store export status``, by node that has one.
+        exports: Reply of ``store export status``, by node that has one.
     """
     found = [_rebalance(ring)] if ring.get("id") is not None else []
     found += [drain for node in nodes if (drain := _drain(node)) is not None]
@@ -53,7 +53,7 @@ def operations(
 
 
 def begun_by(verb: str, arguments: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Return the identifier of the work that a verb began and that goes on behind its answer, "" where none does."""
+    """Return the identifier of the operation that a command started, "" if none continues after the reply."""
     if verb == "ring rebalance" and result.get("rebalance") is not None:
         return f"rebalance-{result['rebalance']}"
     return f"drain-{arguments['node']}" if verb in ("node drain", "ring drain") else ""
@@ -69,7 +69,7 @@ def find(rows: Iterable[RunningCommand], name: str) -> RunningCommand:
     for row in known:
         if row.id == name:
             return row
-    there = f"there are {', '.join(row.id for row in known)}" if known else "there is none at all"
+    there = f"existing: {', '.join(row.id for row in known)}" if known else "there are none"
     raise UserError(f"no operation {name[:64]!r}; {there}", ExitCode.FAILED)
 
 
@@ -110,7 +110,7 @@ def _export(node: str, status: Mapping[str, Any]) -> RunningCommand:
 
 
 async def exports_of(cluster: Cluster) -> tuple[dict[str, dict[str, Any]], tuple[MissingRows, ...]]:
-    """Return the export of each storage node that has one, and the nodes that do not answer."""
+    """Return the export of each storage node that has one, and the nodes that did not answer."""
     found: dict[str, dict[str, Any]] = {}
     missing = []
     for entry in cluster.map.live(TIER_STORAGE):
@@ -123,6 +123,6 @@ async def exports_of(cluster: Cluster) -> tuple[dict[str, dict[str, Any]], tuple
 
 
 async def ordered(cluster: Cluster, node: str, verb: str) -> AdminReply:
-    """Ask one node for a verb of its own."""
-    assert isinstance(cluster.links, NodeLinks), "orders go over links"
+    """Send a status command to one node."""
+    assert isinstance(cluster.links, NodeLinks), "commands need links"
     return await cluster.links.order(node, verb, {}, STATUS_S)

@@ -1,6 +1,6 @@
-"""Spans to an OpenTelemetry collector: OTLP over HTTP, from a bounded queue; a collector that is down holds nothing up.
+"""Sends spans to an OpenTelemetry collector: OTLP over HTTP, from a bounded queue that never blocks the caller.
 
-Encoding is opentelemetry-proto's and HTTP httpx's (extra ``otel``), imported only where an endpoint is set.
+opentelemetry-proto encodes and httpx sends (extra ``otel``); both are imported only if an endpoint is set.
 """
 
 import logging
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 QUEUED_MAX = 8_192  # spans
 BATCH_MAX = 512
 ANSWER_S = 5.0
-AGAIN_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-AGAIN_STATUS = (429, 502, 503, 504)  # of OTLP's specification: others are not worth a second try
+RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+RETRY_STATUS = (429, 502, 503, 504)  # OTLP specification: retry these statuses only
 SERVER_KIND = 2
 
 
@@ -36,12 +36,12 @@ def encode(spans: Sequence[Span], cluster: str, version: str) -> bytes:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     request = ExportTraceServiceRequest()
-    of_all = request.resource_spans.add()
-    _set(of_all.resource.attributes, {"service.name": "stratamq", "service.namespace": cluster})
-    scope = of_all.scope_spans.add()
+    resource_spans = request.resource_spans.add()
+    _set(resource_spans.resource.attributes, {"service.name": "stratamq", "service.namespace": cluster})
+    scope = resource_spans.scope_spans.add()
     scope.scope.name, scope.scope.version = "stratamq.admin", version
     for span in spans:
-        made = scope.spans.add(
+        otlp_span = scope.spans.add(
             trace_id=span.trace_id,
             span_id=span.span_id,
             parent_span_id=span.parent_id,
@@ -50,43 +50,44 @@ def encode(spans: Sequence[Span], cluster: str, version: str) -> bytes:
             start_time_unix_nano=span.start_us * 1_000,
             end_time_unix_nano=span.end_us * 1_000,
         )
-        _set(made.attributes, span.attributes)
-        for told in span.events:
-            event = made.events.add(time_unix_nano=told.at_us * 1_000, name=told.event.stage or "")
-            about = {"stratamq.node": told.node, "stratamq.error_us": told.error_us}
+        _set(otlp_span.attributes, span.attributes)
+        for item in span.events:
+            event = otlp_span.events.add(time_unix_nano=item.at_us * 1_000, name=item.event.stage or "")
+            about = {"stratamq.node": item.node, "stratamq.error_us": item.error_us}
             for name in ("client_id", "partition", "seq", "reason", "detail"):
-                value = getattr(told.event, name)
+                value = getattr(item.event, name)
                 if value is not None:
                     about[f"stratamq.{name}"] = value
             _set(event.attributes, about)
         if span.failed:
-            made.status.code, made.status.message = made.status.STATUS_CODE_ERROR, span.failed
+            otlp_span.status.code, otlp_span.status.message = otlp_span.status.STATUS_CODE_ERROR, span.failed
     return bytes(request.SerializeToString())
 
 
 def _set(attributes: Any, values: Any) -> None:
     for name, value in values.items():
         attribute = attributes.add(key=name)
-        if isinstance(value, int) and abs(value) < 2**63:  # a node may tell any number: what fits no field is text
+        # a node may send any number: one that does not fit becomes text
+        if isinstance(value, int) and abs(value) < 2**63:
             attribute.value.int_value = value
         else:
             attribute.value.string_value = str(value)
 
 
 class SpanSender:
-    """Spans that wait for the collector, and counts of what became of the others.
+    """Queue of spans for the collector, with counts of sent and dropped ones.
 
     Args:
-        client: httpx's.
+        client: httpx client.
         endpoint: With its path, as ``http://collector:4318/v1/traces``.
-        cluster: Its name, told with every span.
+        cluster: Name, sent with every span.
         version: Of this program.
 
     Attributes:
-        endpoint: Of the next request.
-        sent: Spans that the collector took.
-        dropped: What it never got, by reason.
-        failures: Requests without a usable answer.
+        endpoint: Target of the next request.
+        sent: Spans that the collector accepted.
+        dropped: Spans or events not exported, by reason.
+        failures: Failed requests.
     """
 
     def __init__(self, client: Any, endpoint: HttpUrl, cluster: str, version: str) -> None:
@@ -94,39 +95,39 @@ class SpanSender:
         self.endpoint = endpoint
         self._about = cluster, version
         self._queue: deque[Span] = deque()
-        self._wanted = trio.Event()
+        self._not_empty = trio.Event()
         self._is_down = False
         self.sent = 0
         self.failures = 0
         self.dropped: Counter[str] = Counter()
 
     def drop(self, reason: str, count: int) -> None:
-        """Count what is told nobody."""
+        """Count spans or events that are not exported."""
         self.dropped[reason] += count
 
     def put(self, spans: Sequence[Span]) -> None:
-        """Queue spans; where there is no room the oldest go."""
+        """Queue spans; drop the oldest if the queue is full."""
         self._queue.extend(spans)
         while len(self._queue) > QUEUED_MAX:
             self._queue.popleft()
             self.drop("queue_full", 1)
         if spans:
-            self._wanted.set()
+            self._not_empty.set()
 
     @property
     def queued(self) -> int:
-        """Spans that wait."""
+        """Number of queued spans."""
         return len(self._queue)
 
     async def run(self) -> None:
-        """Send, for ever."""
+        """Send queued spans. Does not return."""
         while True:
             if not self._queue:
-                self._wanted = trio.Event()
-                await self._wanted.wait()
+                self._not_empty = trio.Event()
+                await self._not_empty.wait()
             batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
             body = encode(batch, *self._about)
-            for wait_s in (*AGAIN_S, None):
+            for wait_s in (*RETRY_S, None):
                 why, is_final = await self._post(body)
                 if not why:
                     self.sent += len(batch)
@@ -138,7 +139,7 @@ class SpanSender:
                 await trio.sleep(wait_s)
 
     async def _post(self, body: bytes) -> tuple[str, bool]:
-        """Return why the collector did not take them, "" if it did, and whether a second try is of no use."""
+        """Return the error, "" on success, and whether a retry is useless."""
         import httpx
 
         why, is_final = "", False
@@ -147,7 +148,7 @@ class SpanSender:
                 headers = {"Content-Type": "application/x-protobuf"}
                 answer = await self._client.post(self.endpoint.plain, content=body, headers=headers)
             if answer.status_code // 100 != 2:
-                why, is_final = f"it answered {answer.status_code}", answer.status_code not in AGAIN_STATUS
+                why, is_final = f"it answered {answer.status_code}", answer.status_code not in RETRY_STATUS
         except trio.TooSlowError:
             why = f"no answer within {ANSWER_S:g} s"
         except (httpx.HTTPError, OSError) as error:
@@ -161,13 +162,13 @@ class SpanSender:
 
 
 def register_sender(metrics: Metrics, sender: SpanSender) -> None:
-    """Show what became of the spans."""
-    metrics.counter("otlp_spans_total", "Spans that the collector took.", lambda: float(sender.sent))
-    metrics.counter("otlp_failures_total", "Requests that the collector did not take.", lambda: float(sender.failures))
-    metrics.gauge("otlp_queued", "Spans that wait for the collector.", lambda: float(sender.queued))
+    """Export metrics of the sender."""
+    metrics.counter("otlp_spans_total", "Spans that the collector accepted.", lambda: float(sender.sent))
+    metrics.counter("otlp_failures_total", "Export requests that failed.", lambda: float(sender.failures))
+    metrics.gauge("otlp_queued", "Spans in the export queue.", lambda: float(sender.queued))
     metrics.counter(
         "otlp_dropped_total",
-        "What the collector never got, by reason.",
+        "Spans or trace events not exported, by reason.",
         lambda: {(reason,): float(count) for reason, count in sender.dropped.items()},
         ("reason",),
     )
@@ -190,14 +191,14 @@ def open_sender(endpoint: HttpUrl, cluster: str, version: str) -> SpanSender:
 
 
 class CollectorUrl:
-    """Part of a reload: the URL of the collector, where ``admin.otlp_endpoint`` names a file that holds it.
+    """Reloads the collector's URL if ``admin.otlp_endpoint`` names a file that holds it.
 
     Args:
         endpoint: The setting.
         sender: Sends to that URL.
     """
 
-    settings: Sequence[str] = ()  # another URL or file in the setting is read at the start alone
+    settings: Sequence[str] = ()  # a changed setting applies after a restart only
 
     def __init__(self, endpoint: HttpUrl, sender: "SpanSender") -> None:
         self._sender = sender
@@ -207,20 +208,20 @@ class CollectorUrl:
         """Read the file again.
 
         Raises:
-            UserError: It is unusable.
+            UserError: The file is invalid.
         """
         return _read(config.admin.otlp_endpoint)
 
     def current(self) -> tuple[HttpUrl, dict[str, str]]:
-        """Return the URL in force."""
+        """Return the URL in use."""
         return self._held
 
     def difference(self, loaded: tuple[HttpUrl, dict[str, str]]) -> list[str]:
-        """Return the file if its content is another."""
+        """Return the file if its content changed."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: tuple[HttpUrl, dict[str, str]]) -> None:
-        """Send there from now on."""
+        """Use the new URL."""
         self._held = loaded
         self._sender.endpoint = loaded[0]
 
@@ -231,7 +232,7 @@ def _read(endpoint: HttpUrl) -> tuple[HttpUrl, dict[str, str]]:
 
 
 def _with_path(endpoint: HttpUrl) -> HttpUrl:
-    """Return the URL with the path of OTLP where it has none; its query stays."""
+    """Return the URL, with OTLP's path if it has none; its query is kept."""
     parts = urlsplit(endpoint.plain)
     if parts.path.strip("/"):
         return endpoint

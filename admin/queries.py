@@ -1,7 +1,7 @@
-"""Questions about a running cluster, one function each; the command line and the HTTP service ask the same ones.
+"""Queries of a running cluster, one function each, shared by the command line and the HTTP service.
 
-Decides which nodes are asked: those of the tiers that hold a kind of row, or those that a map and an answer name for
-one client or one topic. A partition or shard without an owner is named as a silent node is. Links are handed in
+Selects the nodes to query: the tiers that hold a kind of row, or the nodes that the map or an earlier result names for
+a client or topic. A partition or shard without an owner is reported like a silent node. Links are an argument
 (``admin/links.py``).
 """
 
@@ -49,13 +49,13 @@ __all__ = [
     "walk",
 ]
 
-WITH_PARTITIONS = ("sessions", "session", "queue", "retained", "shares", "matches")  # rows that a primary holds
+WITH_PARTITIONS = ("sessions", "session", "queue", "retained", "shares", "matches")  # rows of primaries
 TEXT_MAX = 65_535  # characters of a client ID, a topic or a pattern
-OLDEST = "age"  # s: of the oldest unacknowledged or unsent byte at an edge, of the oldest queued message at storage
+OLDEST = "age"  # s: age of the oldest unacknowledged or unsent byte at an edge, of the oldest queued message at storage
 SLOW_BY = {OLDEST: "", "window": "", "unsent": TIER_EDGE, "queued": TIER_STORAGE, "bytes": TIER_STORAGE}  # "": both
-PARTITIONS_NAMED = 8  # in one line
-NOT_THERE = re.compile(r"has no (session|stored session|connection)\b")  # an answer: the node knows of no such client
-PLACE_ROWS = 1000  # of one session or one topic, where all of them are wanted
+PARTITIONS_NAMED = 8  # in one message
+UNKNOWN_CLIENT = re.compile(r"has no (session|stored session|connection)\b")  # reply of a node that has no such client
+PLACE_ROWS = 1000  # of one session or one topic, if all are needed
 
 
 class QueryLinks(Protocol):
@@ -67,16 +67,16 @@ class QueryLinks(Protocol):
         ...
 
     async def gather(self, gather: ScatterGather, question: QueryTemplate) -> ResultPage:
-        """Carry a gather to its page."""
+        """Run a scatter-gather; return its page."""
         ...
 
-    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
-        """Ask one node once, and return its answer, or that there is none."""
+    async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
+        """Query one node once; return its result or the failure."""
         ...
 
 
 class Cluster(NamedTuple):
-    """Where questions go, as whom, and how long one may take."""
+    """Links, operator and time limit of queries."""
 
     links: QueryLinks
     total_s: float = TOTAL_S
@@ -85,15 +85,15 @@ class Cluster(NamedTuple):
 
     @property
     def map(self) -> ClusterMap:
-        """The map that the links have."""
+        """The map of the links."""
         return self.links.map
 
     @property
     def placement(self) -> ClusterMap:
-        """The map, once it says where clients and topics are.
+        """The map, if it has partitions.
 
         Raises:
-            UserError: It is empty: the router that was asked has none yet.
+            UserError: The map is empty: the router has none yet.
         """
         if not self.map.partitions:
             raise UserError("the map is empty: ask again once a majority of the routers runs", ExitCode.NOT_READY)
@@ -101,60 +101,60 @@ class Cluster(NamedTuple):
 
 
 class ListQuery(NamedTuple):
-    """Rows of a list that are wanted."""
+    """Selection of the rows of a list."""
 
     where: Mapping[str, str] = {}
-    nodes: Sequence[str] = ()  # none: all that have such rows
-    limit: int = 100  # EVERY_ROW: all that there are
+    nodes: Sequence[str] = ()  # none: all nodes with such rows
+    limit: int = 100  # EVERY_ROW: no bound
     cursor: str = ""
     columns: Sequence[str] = ()
-    best: str = ""  # column whose greatest values are wanted; "": in the order of the nodes
-    tier: str = ""  # "": every tier that has such rows
+    best: str = ""  # sort by this column, greatest first; "": in the order of the nodes
+    tier: str = ""  # "": every tier with such rows
 
 
 class ListResult(NamedTuple):
-    """Rows with the node of each, and what they lack."""
+    """Rows with the node of each, and the missing parts."""
 
     rows: tuple[tuple[str, Any], ...]
-    cursor: str = ""  # "": no row is left
+    cursor: str = ""  # "": no row remains
     partial: tuple[MissingRows, ...] = ()
     restarted: tuple[str, ...] = ()
     total_about: int = 0
     overtime: bool = False
 
 
-async def walk(cluster: Cluster, what: str, wanted: ListQuery) -> ListResult:
+async def walk(cluster: Cluster, what: str, selection: ListQuery) -> ListResult:
     """Return one page of a list.
 
     Raises:
-        UserError: There is no such column or node, or the cursor cannot be followed.
+        UserError: A column or node does not exist, or the cursor is invalid.
     """
-    check(what, wanted)
-    if wanted.best and wanted.cursor:
-        raise UserError("a cursor goes on in the order of the nodes: the greatest rows have none", ExitCode.USAGE)
+    check(what, selection)
+    if selection.best and selection.cursor:
+        raise UserError("a cursor works in node order only: leave out --best or the cursor", ExitCode.USAGE)
     if what == "slow":
-        wanted = _measured(wanted)
-    nodes = _nodes_of(cluster.map, what, wanted.nodes, wanted.tier)
-    digest = digest_of(what, wanted.where, wanted.nodes)
+        selection = _with_measure(selection)
+    nodes = _nodes_of(cluster.map, what, selection.nodes, selection.tier)
+    digest = digest_of(what, selection.where, selection.nodes)
     here = cluster.map.cluster
-    after = read_cursor(wanted.cursor, here, what, digest) if wanted.cursor else None
-    key = _greatest(wanted.best) if wanted.best else None
+    after = read_cursor(selection.cursor, here, what, digest) if selection.cursor else None
+    key = _greatest(selection.best) if selection.best else None
     targets = [QueryTarget(node, cluster.map.nodes[node].incarnation) for node in nodes]
-    limit = min(wanted.limit, BEST_MAX) if key is not None else wanted.limit
+    limit = min(selection.limit, BEST_MAX) if key is not None else selection.limit
     gather = ScatterGather(targets, limit, after=after, best=key, node_s=NODE_S, total_s=cluster.total_s)
-    page = await cluster.links.gather(gather, _question(cluster, what, wanted.where, wanted.columns))
+    page = await cluster.links.gather(gather, _question(cluster, what, selection.where, selection.columns))
     missing = page.partial
-    if page.after is None and not wanted.nodes:
-        missing += _without_primary(cluster.map, what)
+    if page.after is None and not selection.nodes:
+        missing += _missing_partitions(cluster.map, what)
     cursor = "" if page.after is None else write_cursor(here, what, digest, page.after)
     return ListResult(page.rows, cursor, missing, page.restarted, page.total_about, page.overtime)
 
 
 def _question(cluster: Cluster, what: str, where: Mapping[str, str], columns: Sequence[str] = ()) -> QueryTemplate:
-    """Return a question that a node can read: one with too long a text would end the link.
+    """Return a query within the bounds of a node; a node closes the link on a longer one.
 
     Raises:
-        UserError: It is no such question.
+        UserError: A filter is too long, or there are too many.
     """
     for name, value in where.items():
         if len(value) > TEXT_MAX:
@@ -172,58 +172,60 @@ def _greatest(column: str) -> Callable[[Any], Any]:
     return key
 
 
-def check(what: str, wanted: ListQuery) -> None:
-    """Look whether a kind has what is wanted of it, before anybody is asked.
+def check(what: str, selection: ListQuery) -> None:
+    """Check columns and filters before nodes are queried.
 
     Raises:
-        UserError: It has no such column.
+        UserError: The kind lacks one of them.
     """
     known = columns_of(what)
-    for word, names, there in (
-        ("column", [*wanted.columns, *([wanted.best] if wanted.best else [])], known),
-        ("filter key", [*wanted.where], [*known, *LOOK_KINDS[what].takes]),
+    for word, names, existing in (
+        ("column", [*selection.columns, *([selection.best] if selection.best else [])], known),
+        ("filter key", [*selection.where], [*known, *LOOK_KINDS[what].takes]),
     ):
         for name in names:
-            if name not in there:
-                raise UserError(f"no {word} {name!r}; there are {', '.join(there)}", ExitCode.USAGE)
+            if name not in existing:
+                raise UserError(f"no {word} {name!r}; there are {', '.join(existing)}", ExitCode.USAGE)
 
 
-def _measured(wanted: ListQuery) -> ListQuery:
-    """Return which nodes measure slow clients so, and by what: values of two measures cannot be compared.
+def _with_measure(selection: ListQuery) -> ListQuery:
+    """Return the query with measure and tier: values of two measures cannot be compared.
 
     Raises:
-        UserError: Nobody measures so.
+        UserError: The measure does not exist.
     """
-    by = wanted.where.get("by", OLDEST)
+    by = selection.where.get("by", OLDEST)
     if by not in SLOW_BY:
         known = ", ".join(SLOW_BY)
         raise UserError(f"slow clients are measured by {known}, not by {by[:64]!r}", ExitCode.USAGE)
-    return wanted._replace(where={**wanted.where, "by": by}, tier=wanted.tier or SLOW_BY[by])
+    return selection._replace(where={**selection.where, "by": by}, tier=selection.tier or SLOW_BY[by])
 
 
 def _nodes_of(cluster_map: ClusterMap, what: str, named: Sequence[str], tier: str) -> list[str]:
-    """Return the nodes to ask, by name.
+    """Return the nodes to query, by name.
 
     Raises:
-        UserError: A name is none of the cluster's, or of a tier that has no such rows.
+        UserError: A name is not in the cluster, or its tier has no such rows.
     """
     tiers = frozenset({tier}) if tier else LOOK_KINDS[what].tiers
-    there = [entry.node for one in sorted(tiers) for entry in cluster_map.live(one)]
+    existing = [entry.node for one in sorted(tiers) for entry in cluster_map.live(one)]
     for name in named:
         entry = cluster_map.nodes.get(name)
         if entry is None:
             known = ", ".join(sorted(cluster_map.nodes))
             raise UserError(f"no node {name[:64]!r} in this cluster; there are {known}", ExitCode.USAGE)
         if entry.tier not in tiers:
-            raise UserError(f"{name} is a node of tier {entry.tier}: {what} are at {_words(tiers)}", ExitCode.USAGE)
-    return sorted(set(named)) or sorted(there)
+            raise UserError(
+                f"{name} is a node of tier {entry.tier}: only {_tier_names(tiers)} have {what}", ExitCode.USAGE
+            )
+    return sorted(set(named)) or sorted(existing)
 
 
-def _words(tiers: frozenset[str]) -> str:
+def _tier_names(tiers: frozenset[str]) -> str:
     return " and ".join(f"{tier} nodes" for tier in sorted(tiers))
 
 
-def _without_primary(cluster_map: ClusterMap, what: str) -> tuple[MissingRows, ...]:
+def _missing_partitions(cluster_map: ClusterMap, what: str) -> tuple[MissingRows, ...]:
     if what not in WITH_PARTITIONS:
         return ()
     numbers = [number for number, placement in enumerate(cluster_map.partitions) if not placement.primary]
@@ -233,27 +235,27 @@ def _without_primary(cluster_map: ClusterMap, what: str) -> tuple[MissingRows, .
     return (MissingRows(f"partition {named}", f"no primary ({len(numbers)} of {len(cluster_map.partitions)})"),)
 
 
-# -- places
+# -- single nodes
 
 
 class ClientView(NamedTuple):
-    """One client: its session at the primary of its partition, and its connection at the edge that this names."""
+    """One client: its session at its partition's primary, and its connection at the edge that the session names."""
 
     client_id: str
     partition: int
-    primary: str  # "": there is none
+    primary: str  # "": no primary
     session: SessionDetail | None
     connection: ClientDetail | None
-    edge: str  # "": it is not connected, as far as is known
+    edge: str  # "": not connected, as far as known
     partial: tuple[MissingRows, ...]
     asked: tuple[str, ...]
 
 
 async def client(cluster: Cluster, client_id: str, about: Mapping[str, str] | None = None) -> ClientView:
-    """Return what two nodes know of a client.
+    """Return a client's session and connection from two nodes.
 
     Args:
-        about: ``topic`` and ``qos`` of a message that it may receive, or not; none: of no message.
+        about: ``topic`` and ``qos`` of a message to authorize; none: no message.
     """
     partition = cluster.placement.partition_for(client_id)
     primary = cluster.map.partitions[partition].primary
@@ -268,34 +270,35 @@ async def client(cluster: Cluster, client_id: str, about: Mapping[str, str] | No
     if edge:
         connections, more = await place(cluster, edge, "client", {**where, **(about or {})}, 1)
         partial += more
-    asked = (primary, edge) if edge else (primary,)
+    nodes = (primary, edge) if edge else (primary,)
     return ClientView(
-        client_id, partition, primary, session, connections[0] if connections else None, edge, partial, asked
+        client_id, partition, primary, session, connections[0] if connections else None, edge, partial, nodes
     )
 
 
 async def place(
     cluster: Cluster, node: str, what: str, where: Mapping[str, str], limit: int
 ) -> tuple[list[Any], tuple[MissingRows, ...]]:
-    """Return rows of one node, and that node where it does not answer."""
+    """Return rows of one node, or the node if it did not answer."""
     entry = cluster.map.nodes.get(node)
     if entry is None:
         return [], (MissingRows(node, "it is not in the map"),)
     gather = ScatterGather([QueryTarget(node, entry.incarnation)], limit, total_s=cluster.total_s)
     page = await cluster.links.gather(gather, _question(cluster, what, where))
-    return [row for _, row in page.rows], tuple(one for one in page.partial if NOT_THERE.search(one.why) is None)
+    return [row for _, row in page.rows], tuple(one for one in page.partial if UNKNOWN_CLIENT.search(one.why) is None)
 
 
 async def subscriptions(
     cluster: Cluster, view: ClientView
 ) -> tuple[list[SubscriptionListRow], tuple[MissingRows, ...]]:
-    """Return the subscriptions of a client: at its primary if its session is durable, else at its edge."""
+    """Return the subscriptions of a client: from its primary if its session is durable, else from its edge."""
     durable = view.session is not None and bool(view.session.durable)
     node = view.primary if durable else view.edge
     if not node:
         return [], ()
     rows, partial = await place(cluster, node, "subscriptions", {"client_id": view.client_id}, PLACE_ROWS)
-    return [row for row in rows if row.client_id == view.client_id], partial  # an asterisk in it is a pattern there
+    # an asterisk in the client ID is a pattern there
+    return [row for row in rows if row.client_id == view.client_id], partial
 
 
 async def queue(
@@ -314,7 +317,7 @@ async def share(
     """Return the parts of a shared group, and its members with the filter of each.
 
     Args:
-        topic_filter: Of the group, without ``$share/<group>/``; empty: each that it has.
+        topic_filter: Without ``$share/<group>/``; empty: all filters of the group.
     """
     where = {"group": group} | ({"filter": topic_filter} if topic_filter else {})
     found = await walk(cluster, "shares", ListQuery(where, limit=PLACE_ROWS))
@@ -330,18 +333,18 @@ async def share(
 
 
 class TopicView(NamedTuple):
-    """One topic: the owner of its shard, and the subscriptions that it meets or nearly meets."""
+    """One topic: the owner of its shard, and the subscriptions that match or nearly match."""
 
     topic: str
     shard: int
-    owner: str  # "": the shard has none
+    owner: str  # "": no owner
     resolved: ResolvedRouteRow | None
     matches: tuple[tuple[str, MatchRow], ...]
     partial: tuple[MissingRows, ...]
 
 
 async def route(cluster: Cluster, name: str) -> tuple[ResolvedRouteRow | None, list[RouteRow], tuple[MissingRows, ...]]:
-    """Return a topic at the owner of its shard, and the answers of it that edges hold."""
+    """Return a topic's route at the owner of its shard, and the routes that edges cache."""
     shard = cluster.placement.shard_for_topic(name)
     owner = cluster.map.shards[shard].owner
     if not owner:
@@ -356,10 +359,10 @@ async def route(cluster: Cluster, name: str) -> tuple[ResolvedRouteRow | None, l
 
 
 async def topic(cluster: Cluster, name: str, about: Mapping[str, str]) -> TopicView:
-    """Return who gets a topic: one question to its owner, then one to each node that may have a subscriber.
+    """Return a topic's receivers: one query to its owner, then one to each node that may have a subscriber.
 
     Args:
-        cluster: Where.
+        cluster: Cluster to query.
         name: The topic.
         about: ``from``, ``qos``, ``retain``, ``bytes``, ``near`` of the kind ``matches``.
     """
@@ -378,19 +381,19 @@ async def topic(cluster: Cluster, name: str, about: Mapping[str, str]) -> TopicV
 async def _matches(
     cluster: Cluster, name: str, resolved: ResolvedRouteRow | None, about: Mapping[str, str]
 ) -> tuple[tuple[tuple[str, MatchRow], ...], tuple[MissingRows, ...]]:
-    """Return the subscriptions that a topic meets at the nodes that its owner named; near misses want every node."""
+    """Return the matching subscriptions of the nodes that the owner named; near misses need every node."""
     if resolved is None or about.get("near"):
         nodes = [*LOOK_KINDS["matches"].tiers]
-        asked = [entry.node for tier in nodes for entry in cluster.map.live(tier)]
+        nodes = [entry.node for tier in nodes for entry in cluster.map.live(tier)]
     else:
         primaries = [cluster.map.partitions[number].primary for number in resolved.partitions or ()]
-        asked = sorted({node for node in (*(resolved.edges or ()), *primaries) if node})
-    if not asked:
+        nodes = sorted({node for node in (*(resolved.edges or ()), *primaries) if node})
+    if not nodes:
         return (), ()
-    targets = [QueryTarget(node, cluster.map.nodes[node].incarnation) for node in asked if node in cluster.map.nodes]
+    targets = [QueryTarget(node, cluster.map.nodes[node].incarnation) for node in nodes if node in cluster.map.nodes]
     gather = ScatterGather(targets, PLACE_ROWS, total_s=cluster.total_s)
     page = await cluster.links.gather(gather, _question(cluster, "matches", {"topic": name, **about}))
-    lacking = _without_primary(cluster.map, "matches") if about.get("near") else ()
+    lacking = _missing_partitions(cluster.map, "matches") if about.get("near") else ()
     if page.after is not None and not page.overtime:
-        lacking += (MissingRows("subscriptions", f"only the first {PLACE_ROWS} of them are shown"),)
+        lacking += (MissingRows("subscriptions", f"only the first {PLACE_ROWS} are listed"),)
     return page.rows, page.partial + lacking

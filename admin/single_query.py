@@ -1,6 +1,6 @@
-"""One look at one node as the HTTP service answers it, and what that means for a gather.
+"""One query to one node as the HTTP service answers it, and its conversion to a scatter-gather event.
 
-Rows are those of the kind, as JSON; ``failed`` says why the node could not be asked, ``error`` what it refused.
+Rows are JSON of the kind. ``failed`` is the reason why the node could not be queried, ``error`` the node's refusal.
 """
 
 from typing import Any
@@ -10,14 +10,14 @@ import msgspec
 from admin.scatter_gather import Event, LinkFailed, QueryAnswered
 from wire.messages.query_kinds import LOOK_KINDS
 
-__all__ = ["SingleQuery", "event_of", "one_look"]
+__all__ = ["SingleQuery", "event_of", "to_single_query"]
 
 
 class SingleQuery(msgspec.Struct):
     """The answer of ``/looks/<kind>``."""
 
     rows: list[Any] = []
-    after: str = ""  # go on there; "": this was the end
+    after: str = ""  # next position; "": the end
     incarnation: int = 0
     total: int = 0
     busy_ms: int = 0
@@ -25,22 +25,22 @@ class SingleQuery(msgspec.Struct):
     failed: str = ""
 
 
-def one_look(event: Event) -> SingleQuery:
-    """Return what a node answered."""
+def to_single_query(event: Event) -> SingleQuery:
+    """Return the answer for a node's event."""
     if isinstance(event, QueryAnswered):
         return SingleQuery(list(event.rows), event.after, event.incarnation, event.total, event.busy_ms, event.error)
     return SingleQuery(failed=event.why if isinstance(event, LinkFailed) else "no answer")
 
 
-def event_of(look: SingleQuery, what: str, node: str, request: int) -> Event:
-    """Return what a gather is told.
+def event_of(answer: SingleQuery, what: str, node: str, request: int) -> Event:
+    """Return the event for an answer.
 
-    An answer whose rows are none of the kind is that of a failed node.
+    Rows of the wrong type count as a failed node.
     """
-    if look.failed:
-        return LinkFailed(node, look.failed)
+    if answer.failed:
+        return LinkFailed(node, answer.failed)
     try:
-        rows = [msgspec.convert(row, LOOK_KINDS[what].row) for row in look.rows]
+        rows = [msgspec.convert(row, LOOK_KINDS[what].row) for row in answer.rows]
     except msgspec.ValidationError as error:
-        return LinkFailed(node, f"its rows cannot be read: {error}")
-    return QueryAnswered(request, look.incarnation, rows, look.after, look.busy_ms, look.error, look.total)
+        return LinkFailed(node, f"invalid rows: {error}")
+    return QueryAnswered(request, answer.incarnation, rows, answer.after, answer.busy_ms, answer.error, answer.total)

@@ -1,6 +1,6 @@
-"""Moments as programs get them, from the command line and from the HTTP service: one name, and one text.
+"""Timestamps for programs, the same in the command line and the HTTP service.
 
-Nodes tell times as numbers, in milliseconds or microseconds, and the end of a column's name says so. A program gets
+Nodes send times as numbers of milliseconds or microseconds; the suffix of the column's name is the unit. Programs get
 ISO 8601 in UTC, under the name without the unit.
 """
 
@@ -16,24 +16,24 @@ TIME_US = "at_us"
 
 
 def is_time(name: str) -> bool:
-    """Return whether a column holds a moment."""
+    """Return whether a column holds a timestamp."""
     return name.endswith(TIME_ENDS) or name == TIME_US
 
 
 def plain_name(name: str) -> str:
-    """Return a column's name for programs: a time's says no unit."""
+    """Return a column's name for programs: timestamps lose the unit."""
     return name.rpartition("_")[0] if is_time(name) else name
 
 
 def scale_of(name: str) -> float:
-    """Return how many of a column's unit are a second; 0 of what is no moment."""
+    """Return how many of a column's units are a second; 0 if it is not a timestamp."""
     return (1e6 if name == TIME_US else 1e3) if is_time(name) else 0.0
 
 
 def iso(seconds: float) -> str:
-    """Return a time as text, to the millisecond; what no calendar has as the number."""
+    """Return a time as text, to the millisecond; a number outside the calendar stays a number."""
     try:
-        whole, thousandths = divmod(math.floor(seconds * 1e3 + 1e-4), 1000)  # 0.1 us: what a float of now is short of
+        whole, thousandths = divmod(math.floor(seconds * 1e3 + 1e-4), 1000)  # 0.1 us: rounding error of a float
         return f"{_second(whole)}.{thousandths:03d}Z"
     except (ValueError, OverflowError, OSError):
         return f"{seconds:g}"
@@ -43,13 +43,13 @@ def ms_of(text: str) -> int:
     """Return the milliseconds since 1970 of a text of ``iso``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a timestamp.
     """
     return round(datetime.datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def iso_us(at_us: int) -> str:
-    """Return a time as text, to the microsecond; what no calendar has as the number."""
+    """Return a time as text, to the microsecond; a number outside the calendar stays a number."""
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_us // 1_000_000)) + f".{at_us % 1_000_000:06d}Z"
     except (ValueError, OverflowError, OSError):
@@ -58,5 +58,5 @@ def iso_us(at_us: int) -> str:
 
 @lru_cache(4096)
 def _second(whole: int) -> str:
-    """Return a whole second as text: a long list has many times of one."""
+    """Return a whole second as text; cached, because rows of a list share seconds."""
     return datetime.datetime.fromtimestamp(whole, datetime.UTC).isoformat(timespec="seconds")[:19]

@@ -1,4 +1,4 @@
-"""Reads the traces that run, and hands their messages as spans to a sender: nodes know nothing of OpenTelemetry."""
+"""Reads the running traces and passes their messages as spans to a sender; nodes do not use OpenTelemetry."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -15,18 +15,18 @@ __all__ = ["TraceExport"]
 
 PERIOD_S = 1.0
 TRACES_MAX = 64
-CLOCKS_S = 30.0  # how old the clocks' differences may be
+CLOCKS_S = 30.0  # maximum age of the clock offsets
 
 
 class TraceExport:
-    """All traces of a cluster, read once each.
+    """Exports all traces of a cluster, each event once.
 
     Args:
-        cluster: Returns the cluster, to be asked as an operator; raises UserError where no router answers.
-        sender: Takes the spans.
+        cluster: Returns the cluster to query; raises UserError if no router answers.
+        sender: Sends the spans.
 
     Attributes:
-        unread: Looks at the traces that found no router, or no node that has them.
+        unread: Reads that found no router, or no node with the trace.
     """
 
     def __init__(self, cluster: Callable[[], Awaitable[Cluster]], sender: SpanSender) -> None:
@@ -34,22 +34,22 @@ class TraceExport:
         self._sender = sender
         self.unread = 0
         self._builders: dict[str, SpanBuilder] = {}
-        self._places: dict[str, dict[str, str]] = {}  # of each trace: where each node's events were read to
-        self._counts: dict[str, int] = {}  # events of each trace when it was read last
+        self._places: dict[str, dict[str, str]] = {}  # by trace and node: last position that was read
+        self._counts: dict[str, int] = {}  # events of each trace at the last read
         self._clocks: dict[str, traces.ClockOffset] = {}
         self._clocks_at = -CLOCKS_S
 
     async def run(self) -> None:
-        """Read, for ever; a cluster that does not answer is asked again."""
+        """Read and export once a second. Does not return."""
         while True:
             try:
-                await self.once()
-            except UserError:  # the service's alarms and pages tell why nobody answers
+                await self.export_once()
+            except UserError:  # the service's alerts and pages show the reason
                 self.unread += 1
             await trio.sleep(PERIOD_S)
 
-    async def once(self) -> None:
-        """Read what is new of every trace, and hand on the messages that are quiet."""
+    async def export_once(self) -> None:
+        """Read the new events of every trace, and send the messages that are quiet."""
         cluster = await self._cluster()
         listed = await queries.walk(cluster, "traces", queries.ListQuery(limit=1_000))
         counts: dict[str, int] = {}

@@ -1,7 +1,8 @@
-"""Events of a trace as they come: each node is asked to wait until it has some.
+"""Follows a trace: each node holds the query until it has events.
 
-A node is asked at most once in ``every_s``, and has ``WAIT_S`` for news; what comes within ``TOGETHER_S`` is shown
-together, so that it can be ordered. A node that does not answer is named and asked again while others run the trace.
+A node is queried at most once in ``every_s``, and may hold the query for ``WAIT_S``. Events that arrive within
+``TOGETHER_S`` are shown together, so that they can be sorted. A node that does not answer is named, and queried again
+while others run the trace.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,13 +17,13 @@ from wire.messages.hello import TIER_EDGE, TIER_STORAGE
 
 __all__ = ["follow"]
 
-WAIT_S = 5.0  # for news of one node; it looks for them every 0.1 s, and answers at once when the trace ends there
+WAIT_S = 5.0  # for one node; it checks every 0.1 s, and answers at once when the trace ends there
 TOGETHER_S = 0.3
-WAITING_MAX = 1_000  # answers that were not shown yet
+WAITING_MAX = 1_000  # answers not yet shown
 
 
 async def follow(cluster: Cluster, name: str, every_s: float, show: Callable[[TraceRead], Awaitable[None]]) -> None:
-    """Show what nodes have of a trace and what comes, until none of those that answer runs it any more.
+    """Show the recorded and new events of a trace until no answering node runs it.
 
     Raises:
         UserError: No node has a trace of this name.
@@ -51,7 +52,7 @@ class _Tail:
     """Reads one trace at each node.
 
     Attributes:
-        running: Nodes that ran it when they answered last.
+        running: Nodes that ran the trace at their last answer.
     """
 
     def __init__(self, cluster: Cluster, name: str, every_s: float) -> None:
@@ -59,12 +60,12 @@ class _Tail:
         self.running: set[str] = set()
 
     async def read(self, entry: NodeEntry, after: str, send: trio.MemorySendChannel[TraceRead]) -> None:
-        """Read at one node, until the trace is over there."""
+        """Read at one node until the trace ends there."""
         node, began, last = entry.node, trio.current_time(), False
-        wait_s = WAIT_S  # 0: it is asked for the rest of what came, which it says the end of
+        wait_s = WAIT_S  # 0: do not hold the query, read the remaining events
         async with send:
             while True:
-                answer = await self._look(node, after, wait_s)
+                answer = await self._query(node, after, wait_s)
                 if isinstance(answer, MissingRows):
                     self.running.discard(node)
                     await send.send(TraceRead((), {}, (answer,)))
@@ -81,17 +82,17 @@ class _Tail:
                     self.running.discard(node)
                     return
                 if not isinstance(answer, MissingRows) and not await self._runs(node):
-                    wait_s, last = 0.0, True  # once more: what came before it ended
+                    wait_s, last = 0.0, True  # read again: events recorded before the end
                     continue
                 wait_s = WAIT_S
                 await trio.sleep_until(began + self._every_s)
                 began = trio.current_time()
 
-    async def _look(self, node: str, after: str, wait_s: float) -> QueryAnswered | MissingRows:
+    async def _query(self, node: str, after: str, wait_s: float) -> QueryAnswered | MissingRows:
         cluster = self._cluster
         where = {"trace": self._name}
         question = QueryTemplate("trace", where, (), cluster.actor, cluster.role, int(1_000 * wait_s))
-        answer = await cluster.links.look(node, question, after, PLACE_ROWS, wait_s + NODE_S)
+        answer = await cluster.links.query_node(node, question, after, PLACE_ROWS, wait_s + NODE_S)
         if not isinstance(answer, QueryAnswered):
             return MissingRows(node, getattr(answer, "why", "no answer"))
         if answer.busy_ms:

@@ -1,9 +1,8 @@
-"""Traces of a running cluster: the events that its nodes kept of one, put together and ordered by cause.
+"""Traces of a running cluster: the nodes' events of one trace, merged in causal order.
 
-Events of one message are told by its origin, those of a push by the session and entry that it names. Within a message
-the order is that of its way (received before forwarded before committed), whatever clocks say; messages follow each
-other by the time of their first event. A trace of clients gets, at nodes that cannot know them, the events of every
-marked message: those of other messages are left out here.
+Events of one message share its origin; events of a push are matched by session and entry. Within a message, stages
+define the order (received before forwarded before committed), not clocks. Messages are ordered by their first event.
+Nodes that cannot filter by client record every marked message; events of other messages are removed here.
 """
 
 import time
@@ -33,21 +32,21 @@ __all__ = [
     "way_of",
 ]
 
-ORIGINS_MAX = 16_384  # kept between two calls
-NO_TRACE = " has no trace "  # an answer: it was not begun there, or has made room for others
-LATEST_US = 2**53  # the year 2255: also nanoseconds of it fit a span's field
+ORIGINS_MAX = 16_384  # stored between two calls
+NO_TRACE = " has no trace "  # reply of a node without this trace: it was not started there, or was evicted
+LATEST_US = 2**53  # the year 2255: its nanoseconds still fit a span's field
 Row = tuple[str, TraceEventRow]
 
 
 class ClockOffset(NamedTuple):
-    """How far a node's clock is ahead of ours, and by how much that may be wrong."""
+    """How far a node's clock is ahead of this one, and the maximum error."""
 
     ahead_us: int
     error_us: int
 
 
 class NodeTraceEvent(NamedTuple):
-    """An event with the node that told it, its time by our clock, and how wrong that may be."""
+    """An event with its node, its time by this clock, and the maximum error."""
 
     node: str
     event: TraceEventRow
@@ -56,7 +55,7 @@ class NodeTraceEvent(NamedTuple):
 
 
 class TraceRead(NamedTuple):
-    """Events of a trace behind some places, and where each node's end."""
+    """Events of a trace after the given positions, and each node's new position."""
 
     rows: tuple[Row, ...]
     after: dict[str, str]
@@ -64,7 +63,7 @@ class TraceRead(NamedTuple):
 
 
 async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> TraceRead:
-    """Return the events that nodes have behind the given places.
+    """Return the nodes' events after the given positions.
 
     Raises:
         UserError: No node has a trace of this name.
@@ -79,7 +78,7 @@ async def read(cluster: Cluster, name: str, after: Mapping[str, str]) -> TraceRe
         rows += [(entry.node, row) for row in found]
         if found and found[-1].number is not None:
             places[entry.node] = str(found[-1].number)
-        if any(NO_TRACE in one.why for one in silent):
+        if any(NO_TRACE in item.why for item in silent):
             without += 1
         else:
             missing += silent
@@ -105,7 +104,7 @@ async def _of_node(
 
 
 async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, ClockOffset]:
-    """Return the clocks of nodes that answer, by the time that an answer took."""
+    """Return the clock offsets of the answering nodes, from request and response times."""
     found: dict[str, ClockOffset] = {}
     for node in sorted(set(nodes)):
         entry = cluster.map.nodes.get(node)
@@ -117,9 +116,9 @@ async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, ClockOf
         ended_us = time.time_ns() // 1_000
         if page.rows and page.rows[0][1].at_ms:
             middle_us = (began_us + ended_us) // 2
-            ahead_us = page.rows[0][1].at_ms * 1_000 + 500 - middle_us  # it tells whole milliseconds
+            ahead_us = page.rows[0][1].at_ms * 1_000 + 500 - middle_us  # a node reports whole milliseconds
             error_us = (ended_us - began_us) // 2 + 500
-            # Less than the error is nothing that is known.
+            # An offset below the error is not significant.
             found[node] = ClockOffset(ahead_us if abs(ahead_us) > error_us else 0, error_us)
     return found
 
@@ -127,42 +126,42 @@ async def clocks_of(cluster: Cluster, nodes: Sequence[str]) -> dict[str, ClockOf
 def in_order(
     rows: Sequence[Row], clocks: Mapping[str, ClockOffset], own: dict[str, None] | None = None
 ) -> list[NodeTraceEvent]:
-    """Return events ordered by cause, without those of messages that the trace is not about.
+    """Return events in causal order, without those of messages outside the trace.
 
-    ``own``: origins of messages that it is about, kept from one call to the next where events come in parts.
+    ``own``: origins of the trace's messages, kept between calls if events arrive in parts.
     """
     named = _of_one_message(_with_origins(rows))
     own = {} if own is None else own
     own.update((event.origin, None) for _, event in named if event.origin and not event.carried)
     while len(own) > ORIGINS_MAX and len(own) > len(rows):
         del own[next(iter(own))]
-    told = []
+    events = []
     for node, event in named:
         if event.carried and event.origin not in own:
             continue
         clock = clocks.get(node, ClockOffset(0, 0))
-        at_us = min(max((event.at_us or 0) - clock.ahead_us, 0), LATEST_US)  # a node may tell any number
-        told.append(NodeTraceEvent(node, event, at_us, clock.error_us))
+        at_us = min(max((event.at_us or 0) - clock.ahead_us, 0), LATEST_US)  # a node may send any number
+        events.append(NodeTraceEvent(node, event, at_us, clock.error_us))
     first: dict[str, int] = {}
-    for one in told:
-        if one.event.origin:
-            first[one.event.origin] = min(first.get(one.event.origin, one.at_us), one.at_us)
-    return sorted(told, key=lambda one: _key(one, first))
+    for item in events:
+        if item.event.origin:
+            first[item.event.origin] = min(first.get(item.event.origin, item.at_us), item.at_us)
+    return sorted(events, key=lambda item: _key(item, first))
 
 
-def _key(one: NodeTraceEvent, first: Mapping[str, int]) -> tuple[int, str, int, int, int]:
-    event = one.event
-    begins = first.get(event.origin or "", one.at_us)
-    return begins, event.origin or "", rank(event.stage), one.at_us, event.number or 0
+def _key(item: NodeTraceEvent, first: Mapping[str, int]) -> tuple[int, str, int, int, int]:
+    event = item.event
+    begins = first.get(event.origin or "", item.at_us)
+    return begins, event.origin or "", rank(event.stage), item.at_us, event.number or 0
 
 
 def rank(stage: str | None) -> int:
-    """Return the place of a stage on a message's way."""
+    """Return the position of a stage in a message's path."""
     return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
 
 def _of_one_message(rows: list[Row]) -> list[Row]:
-    """Give the copies of shared groups the origin of their message."""
+    """Replace the origin of shared-subscription copies by that of their message."""
     messages = {
         event.origin: event.detail.removeprefix(COPY_OF).partition(" ")[0]
         for _, event in rows
@@ -174,7 +173,7 @@ def _of_one_message(rows: list[Row]) -> list[Row]:
 
 
 def _with_origins(rows: Sequence[Row]) -> list[Row]:
-    """Give events of pushes the origin of the entry that they name."""
+    """Set the origin of push events from the queue entry that they name."""
     of_entry = {(event.session, event.seq): event.origin for _, event in rows if event.origin and event.seq is not None}
     for _, event in rows:
         if not event.origin and event.seq is not None:
@@ -182,48 +181,50 @@ def _with_origins(rows: Sequence[Row]) -> list[Row]:
     return list(rows)
 
 
-def sent_here(told: Sequence[NodeTraceEvent]) -> list[NodeTraceEvent]:
-    """Return the events of the newest message that an edge published itself, as an operator's is."""
-    origins = [one.event.origin for one in told if one.event.stage == "received" and one.event.detail == BY_NODE]
-    return [one for one in told if origins and one.event.origin == origins[-1]]
+def sent_here(events: Sequence[NodeTraceEvent]) -> list[NodeTraceEvent]:
+    """Return the events of the newest message that an edge published itself for an operator."""
+    origins = [item.event.origin for item in events if item.event.stage == "received" and item.event.detail == BY_NODE]
+    return [item for item in events if origins and item.event.origin == origins[-1]]
 
 
-def way_of(told: Sequence[NodeTraceEvent]) -> list[tuple[int, NodeTraceEvent]]:
-    """Return the events of one message as a tree, each with its depth, in the order in which they are printed.
+def way_of(events: Sequence[NodeTraceEvent]) -> list[tuple[int, NodeTraceEvent]]:
+    """Return the events of one message as a tree in print order, each with its depth.
 
-    Under the edge that received it stand its own clients, the other edges with theirs, and partitions with the entries
-    of their sessions; what became of a copy stands under it.
+    Below the receiving edge come its own clients, the other edges with their clients, and partitions with the entries
+    of their sessions. Events of a copy follow it one level deeper.
     """
     lines: list[tuple[int, NodeTraceEvent]] = []
     last: list[tuple[int, NodeTraceEvent]] = []
     places: dict[tuple[int, str], list[NodeTraceEvent]] = {}  # an edge, or a partition
-    chains: dict[tuple[int, str], dict[str, list[NodeTraceEvent]]] = {}  # under it, by client
-    home = next((one.node for one in told if one.event.stage == "received"), "")
-    partitions = {one.event.session: one.event.partition for one in told if one.event.partition is not None}
-    for one in told:
-        stage, session = one.event.stage, one.event.session
+    chains: dict[tuple[int, str], dict[str, list[NodeTraceEvent]]] = {}  # below it, by client
+    home = next((item.node for item in events if item.event.stage == "received"), "")
+    partitions = {item.event.session: item.event.partition for item in events if item.event.partition is not None}
+    for item in events:
+        stage, session = item.event.stage, item.event.session
         if stage in ("received", "refused", "forwarded"):
-            lines.append((0 if stage == "received" else 1, one))
+            lines.append((0 if stage == "received" else 1, item))
         elif stage == "acknowledged":
-            last.append((1, one))
+            last.append((1, item))
         else:
-            partition = one.event.partition if one.event.partition is not None else partitions.get(session)
-            place = (0, "") if one.node == home and session is None else (1, one.node)
-            if session is not None or one.event.partition is not None:
+            partition = item.event.partition if item.event.partition is not None else partitions.get(session)
+            place = (0, "") if item.node == home and session is None else (1, item.node)
+            if session is not None or item.event.partition is not None:
                 place = (2, str(partition))
-            whose = "" if stage in ("accepted", "committed") else f"{one.event.client_id} {session} {one.event.seq}"
-            if whose:
-                chains.setdefault(place, {}).setdefault(whose, []).append(one)
+            copy_key = (
+                "" if stage in ("accepted", "committed") else f"{item.event.client_id} {session} {item.event.seq}"
+            )
+            if copy_key:
+                chains.setdefault(place, {}).setdefault(copy_key, []).append(item)
             else:
-                places.setdefault(place, []).append(one)
+                places.setdefault(place, []).append(item)
     for place in sorted({*places, *chains}):
-        lines += [(1, one) for one in places.get(place, ())]
+        lines += [(1, item) for item in places.get(place, ())]
         depth = 1 if place == (0, "") else 2
         for chain in chains.get(place, {}).values():
-            lines += [(depth + _steps(chain, at), one) for at, one in enumerate(chain)]
+            lines += [(depth + _steps(chain, at), item) for at, item in enumerate(chain)]
     return lines + last
 
 
 def _steps(chain: Sequence[NodeTraceEvent], at: int) -> int:
-    """Return how many different stages a copy went through before an event: two nodes may tell of one."""
-    return len({one.event.stage for one in chain[: at + 1]}) - 1
+    """Return the number of different stages of a copy before an event: two nodes may report one stage."""
+    return len({item.event.stage for item in chain[: at + 1]}) - 1

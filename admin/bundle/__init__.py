@@ -1,11 +1,11 @@
-"""Support bundles: what somebody who helps from outside needs to see, and nothing that they must not.
+"""Support bundles: diagnostic data for a supporter outside, without secrets.
 
-Owns: What is hidden in a bundle (``hiding``), and the archive with its bounds and manifest (``archive``).
+Owns: The masking of a bundle (``masking``), and the archive with its bounds and manifest (``archive``).
 
-Doors: ``hiding.Hider``, ``archive.write_archive``.
+Entry points: ``masking.Hider``, ``archive.write_archive``.
 
-Always holds: Nothing is written that did not pass the hider. No queue, retained message or trace is asked for: there
-are no payloads. Of what does not fit, the oldest lines of logs go first, and the manifest says how many.
+Invariant: All content is masked before it is written. Queues, retained messages and traces are not collected, so there
+are no payloads. If the bundle is too large, the oldest log lines are removed first; the manifest counts them.
 
 May import: conf and the standard library.
 """

@@ -1,4 +1,4 @@
-"""The archive of a support bundle: files as JSON lines, a manifest with a SHA-256 of each, and a bound of all."""
+"""The archive of a support bundle: JSON lines files, a manifest with a SHA-256 of each, and a total bound."""
 
 import gzip
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 __all__ = ["BYTES_MAX", "ArchiveFile", "write_archive"]
 
 BYTES_MAX = 64 * 1024 * 1024  # of the archive
-ROOM = 1024 * 1024  # for the manifest, headers and what compression may add
+RESERVED_BYTES = 1024 * 1024  # for the manifest, headers and compression overhead
 HEADER = 1024  # of one file in the archive
 
 
@@ -24,25 +24,26 @@ class ArchiveFile(NamedTuple):
 
     name: str
     lines: Sequence[Any]
-    may_lose: bool = False  # its oldest lines, where all does not fit; the oldest stand first
+    may_lose: bool = False  # its oldest lines (the first ones), if the bundle is too large
     is_document: bool = False
 
 
 def write_archive(
     path: Path, parts: Sequence[ArchiveFile], about: Mapping[str, Any], bytes_max: int = BYTES_MAX
 ) -> int:
-    """Write an archive for its owner alone, whole or not at all; return its size.
+    """Write an archive that only its owner can read, atomically; return its size.
 
     Args:
-        path: Must not be there.
-        parts: In their order; all of them passed the hider.
-        about: Goes into the manifest.
+        path: Must not exist.
+        parts: In their order; all masked.
+        about: Additional fields of the manifest.
         bytes_max: Of the archive.
+
     Raises:
-        OSError: It is there, or cannot be written.
+        OSError: The path exists, or cannot be written.
     """
     texts = {part.name: _encoded(part) for part in parts}
-    left_out = _fit(parts, texts, bytes_max - min(ROOM, bytes_max // 2))
+    left_out = _fit(parts, texts, bytes_max - min(RESERVED_BYTES, bytes_max // 2))
     files = {name: b"".join(lines) for name, lines in texts.items()}
     manifest = {
         **about,
@@ -53,12 +54,12 @@ def write_archive(
         ],
     }
     files["manifest.json"] = json.dumps(manifest, indent=2, default=str).encode() + b"\n"
-    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # of a bundle that was killed one may be left
+    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # a killed process may leave one
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             _write(file, files)
-        os.link(new, path)  # as rename, but it takes nothing away that is there
+        os.link(new, path)  # like rename, but never replaces an existing file
     finally:
         new.unlink()
     return path.stat().st_size
@@ -83,16 +84,16 @@ def _encoded(part: ArchiveFile) -> deque[bytes]:
     return deque(json.dumps(line, default=str).encode() + b"\n" for line in part.lines)
 
 
-def _fit(parts: Sequence[ArchiveFile], texts: dict[str, deque[bytes]], room: int) -> dict[str, int]:
-    """Take the oldest lines of what may lose some, of the largest file first, until all fits; return how many."""
+def _fit(parts: Sequence[ArchiveFile], texts: dict[str, deque[bytes]], bytes_max: int) -> dict[str, int]:
+    """Remove the oldest lines of the largest removable file until all fits; return the counts by file."""
     sizes = {name: sum(map(len, lines)) for name, lines in texts.items()}
-    over = sum(sizes.values()) + HEADER * len(texts) - room
+    over = sum(sizes.values()) + HEADER * len(texts) - bytes_max
     losing = [part.name for part in parts if part.may_lose]
     fixed = [part.name for part in parts if not part.may_lose and not part.is_document]
     left_out: dict[str, int] = {}
     for names in (losing, fixed):
         while over > 0 and any(sizes[name] for name in names):
-            name = max(names, key=lambda one: sizes[one])
+            name = max(names, key=lambda name: sizes[name])
             line = texts[name].popleft()
             sizes[name] -= len(line)
             over -= len(line)

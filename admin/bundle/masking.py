@@ -1,9 +1,9 @@
-"""Hides in a bundle: secrets in any form, and names of clients where pseudonyms are wanted.
+"""Masks a bundle: secrets in any form, and client names if pseudonyms are requested.
 
-Secrets are found by what is around them (a setting's name, a URL, PEM), by their form (tokens, long keys in hex or
-base64), and by what this host's key files hold. Pseudonyms are keyed hashes whose key is made for one bundle and kept
-nowhere: equal names are equal in one bundle, and cannot be compared with those of another. Free text keeps names of
-nodes, plain numbers, and words of StrataMQ's own source that are no name in any field; all else in it is hashed.
+Secrets are found by context (a setting's name, a URL, PEM), by form (tokens, long keys in hex or base64), and by the
+content of this host's key files. Pseudonyms are keyed hashes; the key exists for one bundle only. Equal names are equal
+within a bundle and cannot be compared with another. Free text keeps node names, plain numbers, and words of StrataMQ's
+source that are not a name in any field; the rest is hashed.
 """
 
 import base64
@@ -23,7 +23,7 @@ from conf.urls import MASK, mask_urls
 __all__ = ["Hider", "own_words", "secrets_of"]
 
 HIDDEN = MASK
-SENTENCE = (  # words that follow the name of a secret in a sentence
+SENTENCE = (  # words that may follow the name of a secret in a sentence
     *("a", "an", "and", "are", "as", "at", "by", "differs?", "does", "for", "from", "has", "have", "in", "is", "it"),
     *("may", "must", "needs", "not", "of", "on", "or", "so", "than", "that", "the", "then", "to", "was", "which"),
     *("with", "without", "change[ds]?", "checks?", "file", "files", "hash", "hashes", "policy", "records?", "steps?"),
@@ -46,13 +46,13 @@ VALUE = r"('[^']*'|\"[^\"]*\"|[^\s,;]+)"
 IN_TEXT = re.compile(
     rf"(?i)(?<![a-z_-])((?:--)?[a-z_-]{{0,64}}(?:{SOUND})[a-z_-]{{0,64}}['\"]?)(\s*[=:]\s*|\s+(?==)){VALUE}"
 )
-# A word behind the name of a secret is its value, unless a sentence goes on with it.
-BESIDE = re.compile(
+# A word after the name of a secret is its value, unless it continues a sentence.
+AFTER_NAME = re.compile(
     rf"(?i)(?<![a-z0-9_/.-])(--[a-z-]{{0,64}}(?:{SOUND})|passw(?:or)?d|passwd|passphrase|secret|psk|api[-_]?key)(\s+)"
     rf"(?!(?:{'|'.join(SENTENCE)})\b(?!\d)){VALUE}"
 )
 QUERY = re.compile(r"(?<=[?&])([^\s=&#?\"']{1,256})=[^\s&#\"']*")  # of a URL without its beginning
-NAMES = frozenset(  # fields that hold a name of somebody, or an address
+NAMES = frozenset(  # fields that hold a personal name or an address
     (
         *("client_id", "last_client_id", "user", "username", "actor", "certificate", "publisher"),
         *("topic", "last_topic", "response_topic", "will_topic", "filter"),
@@ -64,12 +64,12 @@ ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-
 PART = re.compile(r"[^\W_]+")
 ESCAPED = re.compile(r"%[0-9A-F]{2}")
 MEASURE = re.compile(r"[-+]?\d+(?:\.\d+)?(?:%|s|ms|us|h|min|B|KiB|MiB|GiB)?")
-KNOWN_MIN = 6  # bytes: a shorter secret would be found in everything
+KNOWN_MIN = 6  # bytes: a shorter secret would match everywhere
 PSEUDONYM_HEX = 12
 
 
 def secrets_of(paths: Iterable[Path], bytes_max: int = 1024 * 1024) -> set[bytes]:
-    """Return what files of keys and passwords hold: their lines, and what those are in base64."""
+    """Return the content of key and password files: their lines, and the lines decoded from base64."""
     found: set[bytes] = set()
     for path in paths:
         try:
@@ -96,33 +96,33 @@ def _decoded(text: bytes) -> bytes:
         return b""
 
 
-def own_words(root: Path, rooms: Iterable[str]) -> frozenset[str]:
-    """Return every word of the Python sources of rooms."""
+def own_words(root: Path, packages: Iterable[str]) -> frozenset[str]:
+    """Return every word in the Python sources of packages."""
     words: set[str] = set()
-    for room in rooms:
-        for path in (root / room).rglob("*.py"):
+    for package in packages:
+        for path in (root / package).rglob("*.py"):
             words.update(PART.findall(path.read_text(errors="replace").replace("_", " ").lower()))
     return frozenset(word for word in words if word.isalpha())
 
 
 class Hider:
-    """Takes out of values what must not leave.
+    """Masks secrets and names in values.
 
     Args:
         known: Secrets of this host.
-        words: Of free text, which stay as they are; None: names are shown.
-        nodes: Names that stay.
+        words: Words of free text to keep; None: names are shown.
+        nodes: Names to keep.
     """
 
     def __init__(self, known: Iterable[bytes], words: frozenset[str] | None = None, nodes: Iterable[str] = ()) -> None:
         self._known = _forms(known)
         self._words = words
         self._nodes = frozenset(nodes)
-        self._names: set[str] = set()  # of somebody, wherever they stand
+        self._names: set[str] = set()  # names to hash wherever they occur
         self._key = secrets.token_bytes(32)
 
     def learn(self, value: Any, name: str = "") -> None:
-        """Take note of names in fields that hold such, to hash them in free text too."""
+        """Record names in name fields, to hash them in free text too."""
         if isinstance(value, Mapping):
             for key, one in value.items():
                 self.learn(one, str(key))
@@ -133,7 +133,7 @@ class Hider:
             self._names |= {value, *value.split("/")} - self._nodes
 
     def hide(self, value: Any, name: str = "") -> Any:
-        """Return a value as it may be shown; of a mapping and a list every part."""
+        """Return the masked value, recursively for mappings and lists."""
         if isinstance(value, Mapping):
             return {self._key_of(key): self.hide(one, str(key)) for key, one in self._named(value).items()}
         if isinstance(value, list | tuple):
@@ -147,10 +147,10 @@ class Hider:
         return self._text(value, name)
 
     def _named(self, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Let a row of a setting be judged by the setting's name."""
+        """Mask the value of a setting's row by the setting's name."""
         if isinstance(value.get("name"), str) and isinstance(value.get("value"), str):
-            judged = self.hide(value["value"], value["name"])
-            return {**value, "value": judged}
+            masked = self.hide(value["value"], value["name"])
+            return {**value, "value": masked}
         return value
 
     def _key_of(self, key: object) -> str:
@@ -160,7 +160,7 @@ class Hider:
         for find in self._known:
             text = find(text)
         text = QUERY.sub(rf"\1={HIDDEN}", mask_urls(SECRET_FORMS.sub(HIDDEN, text)))
-        for pattern in (IN_TEXT, BESIDE):
+        for pattern in (IN_TEXT, AFTER_NAME):
             text = pattern.sub(lambda match: match[0] if _is_about(match[1]) else match[1] + match[2] + HIDDEN, text)
         if self._words is None:
             return text
@@ -169,7 +169,7 @@ class Hider:
         return WORD.sub(lambda match: self._word(match[0]), text)
 
     def _word(self, word: str) -> str:
-        """Return a word of free text, or its hash where it may be somebody's name or address."""
+        """Return a word of free text, or its hash if it may be a name or an address."""
         assert self._words is not None
         core = word.rstrip(".:?!")
         if not core or core in self._nodes or core == HIDDEN:
@@ -185,13 +185,13 @@ class Hider:
 
 
 def _in_urls(secret: bytes) -> set[str]:
-    """Return a secret as it may stand in an address, in letters of both cases."""
+    """Return a secret in URL encodings, in upper and lower case."""
     found = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     return found | {ESCAPED.sub(lambda match: match[0].lower(), one) for one in found}
 
 
 def _forms(known: Iterable[bytes]) -> list[Callable[[str], str]]:
-    """Return what takes secrets out of a text: plain, escaped, in URLs, hex, base64 at each place that it may begin."""
+    """Return replacers of secrets: plain, escaped, in URLs, hex, and base64 at each alignment."""
     forms: set[str] = set()
     for secret in known:
         plain = secret.decode("utf-8", "replace")

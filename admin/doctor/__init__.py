@@ -1,11 +1,11 @@
-"""Finds what is wrong with a cluster and with this host, and what to do about each.
+"""Finds problems of a cluster and of this host, with a remedy for each.
 
 Owns: The checks of `stratamq doctor`: their names, bounds and advice.
 
-Doors: ``examine`` asks the nodes, ``cluster.judge`` judges what they said, ``host.judge`` this host.
+Entry points: ``examine`` queries the nodes, ``cluster.judge`` checks the results, ``host.judge`` checks this host.
 
-Always holds: Nothing is changed, and only ``examine`` asks anybody. A check that could not look says why
-(``skipped``); each finding says what to do where it is not ``ok``.
+Invariant: The checks are read-only, and only ``examine`` sends queries. A check that could not run gives the reason
+(``skipped``). A finding other than ``ok`` has a remedy.
 
 May import: the rows in ``wire.messages``, ``admin.queries`` and ``admin.alerts``, and conf.
 """

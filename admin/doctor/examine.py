@@ -1,4 +1,4 @@
-"""Asks the nodes what the checks of a cluster need: figures twice, copies, drops and settings."""
+"""Queries the nodes for the checks of a cluster: statistics twice, copies, drops and settings."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from wire.messages.query_kinds import LOOK_KINDS
 __all__ = ["CollectedRows", "asked", "examine"]
 
 ROWS_MAX = 50_000  # of one kind
-SURE_S = 20.0  # over which a disk that seems to fill is looked at: a second's burst is no growth
+SURE_S = 20.0  # measuring time if a disk seems to fill: rules out a burst of a second
 KINDS = ("raft", "replicas", "drops", "config")
 
 
 class CollectedRows(NamedTuple):
-    """Answers of the nodes: for the checks, and as rows by kind for whoever keeps them."""
+    """Results of the nodes: for the checks, and as rows by kind for a bundle."""
 
     examined: ExaminedCluster
     rows: Mapping[str, tuple[tuple[str, Any], ...]]
@@ -29,12 +29,12 @@ class CollectedRows(NamedTuple):
 
 
 async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -> CollectedRows:
-    """Ask every node.
+    """Query every node.
 
     Args:
-        cluster: Whom to ask.
-        status: What a router answered to `cluster status`.
-        apart_s: Between the two looks at figures, longer where a disk seems to fill; 0: one look.
+        cluster: Cluster to query.
+        status: Reply of a router to `cluster status`.
+        apart_s: Time between two samples, longer if a disk seems to fill; 0: one sample.
     """
     sent_ms = time.time() * 1000
     first = await walk(cluster, "stats", ListQuery(limit=ROWS_MAX))
@@ -46,7 +46,7 @@ async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -
         found[kind] = await asked(cluster, kind, nodes, ROWS_MAX)
     later: dict[str, StatsRow] = {}
     if apart_s:
-        for over_s in dict.fromkeys((apart_s, max(apart_s, SURE_S))):  # once more where a disk seems to fill
+        for over_s in dict.fromkeys((apart_s, max(apart_s, SURE_S))):  # a second time if a disk seems to fill
             await trio.sleep_until(began + over_s)
             found["stats_later"] = await asked(cluster, "stats", nodes, ROWS_MAX)
             later, later_s = dict(found["stats_later"].rows), trio.current_time() - began
@@ -66,10 +66,10 @@ async def examine(cluster: Cluster, status: Mapping[str, Any], apart_s: float) -
 
 
 async def asked(cluster: Cluster, kind: str, nodes: Sequence[str], limit: int) -> ListResult:
-    """Ask those of some nodes that have such rows: a silent one is not waited for once more."""
+    """Query those of the nodes that have such rows; silent nodes are left out."""
     tiers = LOOK_KINDS[kind].tiers
-    those = [node for node in nodes if node in cluster.map.nodes and cluster.map.nodes[node].tier in tiers]
-    return await walk(cluster, kind, ListQuery(nodes=those, limit=limit)) if those else ListResult(())
+    holders = [node for node in nodes if node in cluster.map.nodes and cluster.map.nodes[node].tier in tiers]
+    return await walk(cluster, kind, ListQuery(nodes=holders, limit=limit)) if holders else ListResult(())
 
 
 def _sight(

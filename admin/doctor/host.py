@@ -1,4 +1,4 @@
-"""Checks of this host and of the files in one folder; what cannot be looked at from here is skipped with why."""
+"""Checks of this host and of the files in one folder; a check that cannot run here is skipped with the reason."""
 
 import datetime
 import importlib.machinery
@@ -19,26 +19,26 @@ __all__ = ["CHECKS", "ROOMS", "HostReader", "judge"]
 ROOMS = ("access", "admin", "conf", "edge", "gateways", "jobs", "membership", "mqtt", "router", "storage", "wire")
 DAY_S = 86_400.0
 KEY_DAYS_WARN = 90
-FILES_MAX = 20_000  # of a data folder: a look at more would take longer than it tells
+FILES_MAX = 20_000  # of a data folder: checking more takes too long
 PEM_BYTES_MAX = 1024 * 1024
 OPEN_FILES_WARN = 4_096
 MEMORY_WARN = 0.9
 
 
 class HostReader(NamedTuple):
-    """This host: what is read there, and how."""
+    """This host: the folder to check, and its inputs."""
 
     data: Path  # folder of `up`, of `init` or of one node
     path: Sequence[str] = tuple(sys.path)
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
-    now: float = 0.0  # 0: the wall clock's
-    check_config: Callable[[], object] | None = None  # raises UserError; None: no file was named
+    now: float = 0.0  # 0: use the wall clock
+    check_config: Callable[[], object] | None = None  # raises UserError; None: no file was given
     settings: Mapping[str, Mapping[str, str]] = {}  # of running nodes: node -> name -> value
 
 
 def judge(host: HostReader) -> list[DoctorFinding]:
-    """Return what every check finds."""
+    """Return the findings of every check."""
     if not host.now:
         host = host._replace(now=time.time())
     return [finding for check in CHECKS for finding in judged(check, host)]
@@ -46,7 +46,7 @@ def judge(host: HostReader) -> list[DoctorFinding]:
 
 def _configuration(host: HostReader) -> Said:
     if host.check_config is None:
-        yield SKIPPED, "", "name --tier and --config to have a file read; nodes that run have judged theirs"
+        yield SKIPPED, "", "use --tier and --config to check a file; running nodes have validated theirs"
         return
     try:
         host.check_config()
@@ -57,12 +57,12 @@ def _configuration(host: HostReader) -> Said:
 
 def _files(host: HostReader) -> Said:
     if not host.data.is_dir():
-        yield SKIPPED, str(host.data), "is no folder here"
+        yield SKIPPED, str(host.data), "is not a folder here"
         return
     number = 0
     for number, (path, status) in enumerate(_walk(host.data), 1):
         if number > FILES_MAX:
-            yield SKIPPED, str(host.data), f"has more than {FILES_MAX} files: the rest was not looked at"
+            yield SKIPPED, str(host.data), f"has more than {FILES_MAX} files: the rest was not checked"
             return
         is_key = path.suffix == ".key" or path.name.endswith(("keys", "passwd"))
         if status.st_uid != os.geteuid():
@@ -70,9 +70,9 @@ def _files(host: HostReader) -> Said:
         elif status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) and not stat.S_ISLNK(status.st_mode):
             mode = stat.S_IMODE(status.st_mode)
             if is_key:
-                yield FAIL, str(path), f"is a key that others may read or change (mode {mode:04o})"
+                yield FAIL, str(path), f"is a key that others can read or change (mode {mode:04o})"
             elif status.st_mode & stat.S_IWOTH:
-                yield WARN, str(path), f"can be changed by everybody (mode {mode:04o})"
+                yield WARN, str(path), f"is writable by everyone (mode {mode:04o})"
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -83,7 +83,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
             try:
                 yield path, path.lstat()
             except OSError:
-                continue  # a store deletes files while it works
+                continue  # a running store deletes files
 
 
 def _certificates(host: HostReader) -> Said:
@@ -94,15 +94,15 @@ def _certificates(host: HostReader) -> Said:
     for path in paths:
         end = _end_of(path)
         if end is None:
-            yield WARN, str(path), "holds no certificate that can be read"
+            yield WARN, str(path), "holds no readable certificate"
             continue
         days = (end - host.now) / DAY_S
         if days < 30:
-            yield FAIL if days < 7 else WARN, str(path), f"has {days:.1f} days left" if days > 0 else "has ended"
+            yield FAIL if days < 7 else WARN, str(path), f"has {days:.1f} days left" if days > 0 else "has expired"
 
 
 def _end_of(path: Path) -> float | None:
-    """Return when the first of a file's certificates to end does so; None where it cannot be read."""
+    """Return the earliest expiry of a file's certificates; None if it cannot be read."""
     from cryptography import x509
 
     try:
@@ -120,7 +120,7 @@ def _gossip_keys(host: HostReader) -> Said:
     paths = [path for path in map(Path, sorted(named)) if path.is_file()]
     paths = paths or [path for folder in (host.data, host.data / "tls") for path in sorted(folder.glob("gossip.key*"))]
     if not paths:
-        yield SKIPPED, "", f"no node that answers names a file of gossip keys on this host, and {host.data} has none"
+        yield SKIPPED, "", f"no answering node names a file of gossip keys on this host, and {host.data} has none"
     for path in paths:
         days = (host.now - path.stat().st_mtime) / DAY_S
         if days > KEY_DAYS_WARN:
@@ -128,16 +128,16 @@ def _gossip_keys(host: HostReader) -> Said:
 
 
 def _packages(host: HostReader) -> Said:
-    """Find modules of others under our rooms' names: whichever stands first on the path is imported."""
+    """Find other packages with our names: Python imports the first one on the path."""
     ours = Path(__file__).resolve().parent.parent.parent
-    for room in ROOMS:
+    for package in ROOMS:
         for entry in dict.fromkeys(entry or "." for entry in host.path):
-            spec = importlib.machinery.PathFinder.find_spec(room, [entry])
+            spec = importlib.machinery.PathFinder.find_spec(package, [entry])
             if spec is None or spec.origin is None:
                 continue
             found = Path(spec.origin).resolve().parent
-            if found != ours / room:
-                yield WARN, room, f"another package of this name is on the path: {found}"
+            if found != ours / package:
+                yield WARN, package, f"another package of this name is on the path: {found}"
 
 
 def _read(path: Path) -> str | None:
@@ -150,7 +150,7 @@ def _read(path: Path) -> str | None:
 def _kernel(host: HostReader) -> Said:
     pages = _read(host.sys / "kernel/mm/transparent_hugepage/enabled")
     if pages is not None and "[always]" in pages:
-        yield WARN, "transparent huge pages", "always: memory of nodes grows, and their turns wait for it"
+        yield WARN, "transparent huge pages", "always: the memory of nodes grows, and event loops are delayed"
     swaps = (_read(host.proc / "swaps") or "").splitlines()[1:]
     if swaps:
         yield WARN, "swap", f"{len(swaps)} in use: a node that is swapped out loses its lease"
@@ -166,20 +166,21 @@ def _limit(_: HostReader) -> Said:
 
 
 CHECKS = (
-    Check("configuration", "it can be started", "mend the line; docs/settings.md has every setting", _configuration),
-    Check(
-        "files", "nobody else may read keys or change files", "chmod -R go= FOLDER, as the user of the nodes", _files
-    ),
-    Check("certificates", "30 days left or more", "make new ones; `stratamq init` shows how", _certificates),
+    Check("configuration", "it is valid", "correct the line; docs/settings.md lists all settings", _configuration),
+    Check("files", "others cannot read keys or change files", "chmod -R go= FOLDER, as the user of the nodes", _files),
+    Check("certificates", "30 days left or more", "issue new ones; `stratamq init` shows how", _certificates),
     Check(
         "gossip keys",
         f"{KEY_DAYS_WARN} days old at most",
         "`stratamq membership keys install` and `use` rotate them",
         _gossip_keys,
     ),
+    Check("packages", "no other package has the name of one of ours", "run StrataMQ in its own environment", _packages),
     Check(
-        "packages", "no other package has the name of a room", "run StrataMQ in an environment of its own", _packages
+        "kernel",
+        "huge pages, swap and memory are set as recommended",
+        "madvise for huge pages; no swap; more memory",
+        _kernel,
     ),
-    Check("kernel", "huge pages, swap and memory do no harm", "madvise for huge pages; no swap; more memory", _kernel),
     Check("file limit", f"{OPEN_FILES_WARN} files or more", "ulimit -n 65536 before the start", _limit),
 )

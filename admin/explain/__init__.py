@@ -1,11 +1,11 @@
-"""Explanations: rows of several nodes in, one story out.
+"""Explanations: combines rows of several nodes into one explanation.
 
-Owns: Why nothing reaches a client, who gets a topic, and what became of a message.
+Owns: Why a client receives no messages, which clients receive a topic, and the deliveries of a message.
 
-Doors: one function for each, ``client_story``, ``topic_story``, ``message_story``; all return a ``Story``.
+Entry points: ``explain_client``, ``explain_topic``, ``explain_message``; each returns an ``Explanation``.
 
-Always holds: Pure functions: nothing is asked here, and only ``ledgers`` reads files. A story ends with the sources
-that it had and those that it lacked, and it says nothing that no source says.
+Invariant: Pure functions: no queries here, and only ``ledgers`` reads files. An explanation lists its sources and the
+missing ones, and states nothing without a source.
 
-May import: the rows in ``wire.messages``, and ``admin.queries`` for the shapes that hold them.
+May import: the rows in ``wire.messages``, and ``admin.queries`` for the types that hold them.
 """

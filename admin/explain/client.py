@@ -1,6 +1,6 @@
-"""Why nothing reaches a client: the conditions in the order in which they decide, each a sentence with its numbers.
+"""Explains why a client receives no messages: checks conditions in the order in which they decide.
 
-The first one that holds is the cause; the others that hold stand behind it. Names of settings are those of
+The first condition that holds is the cause; the other ones that hold follow it. Setting names are those of
 docs/settings.md.
 """
 
@@ -15,21 +15,21 @@ from wire.messages.client_rows import ClientDetail, SessionDetail, SubscriptionL
 from wire.messages.node_rows import JournalRow
 from wire.messages.topic_rows import MatchRow
 
-__all__ = ["client_story"]
+__all__ = ["explain_client"]
 
-WORDS_OF_MISS = {
+MISS_TEXTS = {
     "no_local": "it published the message itself, and its subscription has No Local",
-    "access": "its rules do not let it receive this topic",
+    "access": "its access rules deny receiving this topic",
     "size": "the message is larger than its Maximum Packet Size",
     "level": "the filter misses the topic by one level",
-    "qos0_away": "it is not connected, and the message arrives at QoS 0, which is not queued",
-    "slow": "QoS 0 for a client whose output is full is dropped",
-    "window": "its window is full",
-    "queue_full": "its queue is full (storage.queue_messages_max): the oldest entry goes",
+    "qos0_away": "it is not connected, and the message is QoS 0, which is not queued",
+    "slow": "QoS 0 is dropped for a client whose output buffer is full",
+    "window": "its send window is full",
+    "queue_full": "its queue is full (storage.queue_messages_max): the oldest entry is dropped",
     "closed": "its connection has ended",
     "ending": "its session is ending",
 }
-SETTING_OF = {  # of a reason whose sentence does not name it
+SETTING_OF = {  # settings of reasons whose texts do not name them
     "closed": "edge.keep_alive_max_s",
     "no_commit": "router.min_in_sync",
     "no_lease": "router.lease_s",
@@ -41,7 +41,7 @@ SETTING_OF = {  # of a reason whose sentence does not name it
 }
 
 
-def client_story(
+def explain_client(
     view: ClientView,
     now_ms: int,
     subscriptions: Sequence[SubscriptionListRow],
@@ -52,24 +52,24 @@ def client_story(
     partial: Sequence[MissingRows] = (),
     copies: Sequence[str] = (),
 ) -> Explanation:
-    """Tell why nothing reaches a client.
+    """Explain why a client receives no messages.
 
     Args:
-        view: What two nodes know of it.
+        view: Its session and connection.
         now_ms: UTC.
         subscriptions: Of the client.
-        topic: It expects messages of this topic; "": of any.
-        matches: Subscriptions of this client that the topic meets or nearly meets.
-        journal: Entries about this client, of all nodes that answered.
-        partial: Nodes that did not answer, beside those of ``view``.
-        copies: Nodes with a copy in sync of its partition.
+        topic: Expected topic; "": any.
+        matches: Its subscriptions that match or nearly match the topic.
+        journal: Journal entries about this client, of all nodes that answered.
+        partial: Nodes that did not answer, besides those of ``view``.
+        copies: Nodes with an in-sync copy of its partition.
     """
-    steps = [*_placed(view, now_ms, journal, copies), *_kept(view, now_ms)]
+    steps = [*_check_session(view, now_ms, journal, copies), *_check_blocked(view, now_ms)]
     lacked = tuple(dict.fromkeys((*view.partial, *partial)))
     if view.session is not None or view.connection is not None:
-        steps += _unmatched(view, subscriptions, topic, matches)
-        steps += _dropped(view, journal, now_ms)
-        steps += _taken_over(view, journal, now_ms)
+        steps += _check_subscriptions(view, subscriptions, topic, matches)
+        steps += _check_drops(view, journal, now_ms)
+        steps += _check_takeover(view, journal, now_ms)
     had = [f"the map, {' now, '.join(view.asked)} now"] if view.asked else ["the map"]
     if journal:
         had.append(f"journals with {count(len(journal), 'entry', 'entries')} about it")
@@ -78,50 +78,50 @@ def client_story(
         if topic
         else f"why does nothing reach {view.client_id!r}?"
     )
-    nothing = "nothing that was asked keeps messages from it"
-    return Explanation(question, steps, steps[0] if steps else None, had, lacked, nothing)
+    summary = "no source shows a reason"
+    return Explanation(question, steps, steps[0] if steps else None, had, lacked, summary)
 
 
-def _placed(
+def _check_session(
     view: ClientView, now_ms: int, journal: Sequence[JournalRow], copies: Sequence[str]
 ) -> Iterator[ExplanationStep]:
-    """Unknown, absent, or of a partition that nobody serves."""
+    """Yield whether the client is unknown, disconnected, or in a partition without a primary."""
     if not view.primary:
         there = count(len(copies), "copy", "copies")
         where = f"; {there} in sync at {', '.join(copies)}: start one of them" if copies else "; no copy is in sync"
-        why = f"partition {view.partition} has no primary: no node holds its session and its queue now{where}"
+        why = f"partition {view.partition} has no primary: its session and queue are unavailable{where}"
         yield ExplanationStep("", "no_primary", f"{why} (router.replicas, router.lease_s)")
         return
     session, silent = view.session, {missing.node for missing in view.partial}
     if session is None:
         if view.primary not in silent and view.connection is None:
             yield _unknown(view)
-            yield from _ended(journal, now_ms)
+            yield from _find_ends(journal, now_ms)
         return
     if not session.online and session.durable:
-        yield _absent(view.primary, session, now_ms)
+        yield _disconnected(view.primary, session, now_ms)
     if session.acknowledges is False:
         in_sync = count(session.in_sync or 0, "copy", "copies")
         yield ExplanationStep(
             view.primary,
             "copies",
-            f"partition {view.partition} acknowledges nothing: {in_sync} in sync (router.min_in_sync)",
+            f"partition {view.partition} commits no operation: {in_sync} in sync (router.min_in_sync)",
         )
 
 
 def _unknown(view: ClientView) -> ExplanationStep:
-    why = f"the primary of partition {view.partition} knows no session and no connection of this client ID"
-    kept = "a session is kept for its Session Expiry Interval (at most edge.session_expiry_max_s)"
+    why = f"the primary of partition {view.partition} has no session and no connection of this client ID"
+    kept = "a session expires after its Session Expiry Interval (at most edge.session_expiry_max_s)"
     return ExplanationStep(view.primary, "unknown", f"{why}; {kept}")
 
 
-def _ended(journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
-    """Yield how the session of a client that nobody knows ended, and how its last CONNECT was refused."""
+def _find_ends(journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
+    """Yield how the session of an unknown client ended, and how its last CONNECT was refused."""
     for event, text in (
         ("session_end", "its session ended"),
         ("refused", "it was refused"),
         ("kicked", "it was kicked"),
-        ("ended", "its edge ended its connection"),
+        ("ended", "its edge closed its connection"),
     ):
         entry = _newest([one for one in journal if event != "ended" or (one.reason or "").startswith("0x")], event)
         if entry is not None:
@@ -140,17 +140,17 @@ def _at(entry: JournalRow, now_ms: int) -> str:
     return f" at {clock(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
 
 
-def _absent(primary: str, session: SessionDetail, now_ms: int) -> ExplanationStep:
+def _disconnected(primary: str, session: SessionDetail, now_ms: int) -> ExplanationStep:
     queued, away_s, most = session.queued or 0, session.away_since_s, session.queue_max
     away = since(now_ms - int(away_s * 1000), now_ms) if away_s is not None else ""
     waits = "waits" if queued == 1 else "wait"
     oldest = f", the oldest for {span(session.oldest_s)}" if session.oldest_s is not None else ""
-    room = f" of at most {number(most)} (storage.queue_messages_max)" if most else " (storage.queue_messages_max)"
+    limit = f" of at most {number(most)} (storage.queue_messages_max)" if most else " (storage.queue_messages_max)"
     return ExplanationStep(
         primary,
         "absent",
-        f"it is not connected{away}; {count(queued, 'message')}{room} {waits} in its queue{oldest}"
-        f"{_expires(session.expires_in_s)}",
+        f"it is not connected{away}; {count(queued, 'message')}{limit} {waits} in its "
+        f"queue{oldest}{_expires(session.expires_in_s)}",
         facts={"queued": queued, "bytes": session.bytes, "oldest_s": session.oldest_s},
     )
 
@@ -163,42 +163,42 @@ def _expires(seconds: int | None) -> str:
     return f"; its session expires in {span(seconds)}, at most edge.session_expiry_max_s"
 
 
-def _kept(view: ClientView, now_ms: int) -> Iterator[ExplanationStep]:
-    """Yield what keeps messages from a client that is connected."""
+def _check_blocked(view: ClientView, now_ms: int) -> Iterator[ExplanationStep]:
+    """Yield the conditions that block deliveries to a connected client."""
     connection, session = view.connection, view.session
     if connection is not None:
-        yield from _edge_keeps(view.edge, connection, now_ms)
-    yield from _window(view, connection, session, now_ms)
-    yield from _reads(view, connection, session)
+        yield from _check_edge(view.edge, connection, now_ms)
+    yield from _check_window(view, connection, session, now_ms)
+    yield from _check_retained_reads(view, connection, session)
     if session is not None and session.behind_commit:
         why = "its queue waits for the commit of an operation at the copies of its partition (router.min_in_sync)"
         yield ExplanationStep(view.primary, "commit", why)
     if session is not None and session.opening:
-        yield ExplanationStep(view.primary, "opening", "a CONNECT of it waits for the end of the connection before it")
+        yield ExplanationStep(view.primary, "opening", "its CONNECT waits for the end of its previous connection")
 
 
-def _edge_keeps(edge: str, connection: ClientDetail, now_ms: int) -> Iterator[ExplanationStep]:
+def _check_edge(edge: str, connection: ClientDetail, now_ms: int) -> Iterator[ExplanationStep]:
     if connection.fenced:
         ago = f" for {span(connection.fenced_s)}" if connection.fenced_s is not None else ""
-        why = f"{edge} has had no lease{ago} (router.lease_s): it delivers nothing until a router renews it"
+        why = f"{edge} has had no lease{ago} (router.lease_s): it delivers no messages until a router renews it"
         yield ExplanationStep(edge, "fenced", why)
     unsent, bound = connection.unsent_bytes or 0, connection.unsent_bytes_max or 0
     if connection.unsent_since_ms or connection.lagging or (bound and unsent > bound):
-        drops = ", and QoS 0 towards it is dropped (edge.lagging_after_ms)" if connection.lagging else ""
+        drops = ", and QoS 0 messages to it are dropped (edge.lagging_after_ms)" if connection.lagging else ""
         yield ExplanationStep(
             edge,
             "socket",
-            f"its socket does not take bytes{since(connection.unsent_since_ms, now_ms)}: {number(unsent)} bytes are "
-            f"unsent, and it counts as slow from {number(bound)} on (edge.output_buffer_bytes_max){drops}",
+            f"its socket accepts no bytes{since(connection.unsent_since_ms, now_ms)}: {number(unsent)} bytes "
+            f"are unsent; from {number(bound)} on it counts as slow (edge.output_buffer_bytes_max){drops}",
             connection.unsent_since_ms,
             {"unsent_bytes": unsent, "unsent_bytes_max": bound},
         )
 
 
-def _window(
+def _check_window(
     view: ClientView, connection: ClientDetail | None, session: SessionDetail | None, now_ms: int
 ) -> Iterator[ExplanationStep]:
-    """A full window, and whose bound it is: of a durable session its partition keeps it, of another one its edge."""
+    """Yield a full send window with its bound. The partition keeps it for a durable session, else the edge."""
     if connection is None:
         return
     durable = session is not None and bool(session.durable)
@@ -215,7 +215,8 @@ def _window(
     if not window or out < window or not (waits > 0 or full_since):
         return
     packet = connection.oldest_packet if connection.oldest_packet is not None else session and session.head_packet
-    topic = (session.head_topic if session is not None else "") or ""  # an edge keeps no topic of what it has written
+    # an edge does not store the topic of written messages
+    topic = (session.head_topic if session is not None else "") or ""
     oldest = f"; the oldest is packet {packet}" + (f" of topic {topic!r}" if topic else "") if packet else ""
     setting = "receive_maximum" if connection.receive_maximum == 1 else "window"
     age = f", the first for {span(waiting_s)}" if waiting_s else ""
@@ -223,26 +224,26 @@ def _window(
         view.edge,
         setting,
         f"its window is full{since(full_since, now_ms)}: {number(out)} of {number(window)} messages of QoS 1 and 2 are "
-        f"not acknowledged ({_bound(connection, window, durable=durable)}){oldest}; "
+        f"not acknowledged ({_window_bound(connection, window, durable=durable)}){oldest}; "
         f"{count(waits, 'message')} {'waits' if waits == 1 else 'wait'} behind them{age}",
         full_since,
         {"inflight": out, "window": window, "oldest_packet": packet, "waiting": waits},
     )
 
 
-def _bound(connection: ClientDetail, window: int, *, durable: bool) -> str:
-    """Return what bounds a window: the client's Receive Maximum, or the setting where that is smaller."""
+def _window_bound(connection: ClientDetail, window: int, *, durable: bool) -> str:
+    """Return the bound of a window: the client's Receive Maximum, or the setting if it is smaller."""
     setting = "storage.outbound_window_max" if durable else "edge.outbound_window_max"
-    told = connection.receive_maximum
-    if told is None or told <= window:
+    maximum = connection.receive_maximum
+    if maximum is None or maximum <= window:
         return f"its Receive Maximum; {setting} is no smaller"
-    return f"{setting}; its Receive Maximum is {number(told)}"
+    return f"{setting}; its Receive Maximum is {number(maximum)}"
 
 
-def _reads(
+def _check_retained_reads(
     view: ClientView, connection: ClientDetail | None, session: SessionDetail | None
 ) -> Iterator[ExplanationStep]:
-    """Retained messages that are read for a new subscription: live ones wait for them."""
+    """Yield reads of retained messages for a new subscription: live messages wait for them."""
     of_edge = connection.retained_reads or 0 if connection is not None else 0
     of_session = session.retained_reads or 0 if session is not None else 0
     if not (of_edge or of_session or (session is not None and session.holds)):
@@ -252,16 +253,16 @@ def _reads(
     else:
         held = (session.queued or 0) - (session.out or 0) if session is not None else 0
         left_s, setting = (session.retained_left_s if session is not None else None), "the hold of stored sessions"
-    left = f", for {span(left_s)} more at most ({setting})" if left_s is not None else f" ({setting} is over)"
+    left = f", for {span(left_s)} more at most ({setting})" if left_s is not None else f" ({setting} expired)"
     yield ExplanationStep(
         view.edge if of_edge else view.primary,
         "retained",
-        f"{count(of_edge + of_session, 'read')} of retained messages under way: {count(held, 'live message')} "
-        f"{'waits' if held == 1 else 'wait'} for them{left}",
+        f"{count(of_edge + of_session, 'read')} of retained messages in progress: "
+        f"{count(held, 'live message')} {'waits' if held == 1 else 'wait'} for them{left}",
     )
 
 
-def _unmatched(
+def _check_subscriptions(
     view: ClientView, subscriptions: Sequence[SubscriptionListRow], topic: str, matches: Sequence[MatchRow]
 ) -> Iterator[ExplanationStep]:
     node = view.edge or view.primary
@@ -271,43 +272,39 @@ def _unmatched(
         return
     takes = [match for match in matches if not match.why]
     if takes and all(match.no_local for match in takes):
-        why = f"its filter {takes[0].filter!r} has No Local: what it publishes itself does not come to it"
+        why = f"its filter {takes[0].filter!r} has No Local: it does not receive its own messages"
         yield ExplanationStep(node, "no_local", why)
     if takes:
         return
     misses = [match for match in matches if match.why and match.why != "level"]
     for match in misses:
-        why = WORDS_OF_MISS.get(match.why or "", match.why or "")
-        yield ExplanationStep(node, match.why or "miss", f"its filter {match.filter!r} meets {topic!r}, but {why}")
+        why = MISS_TEXTS.get(match.why or "", match.why or "")
+        yield ExplanationStep(node, match.why or "miss", f"its filter {match.filter!r} matches {topic!r}, but {why}")
     if not misses:
         near = [one.filter for one in subscriptions if _is_near(one.filter or "", topic)]
         hint = f"; {near[0]!r} misses it by one level" if near else ""
-        all_of_them = len(subscriptions)
-        which = (
-            "its one subscription does not meet"
-            if all_of_them == 1
-            else f"none of its {all_of_them} subscriptions meets"
-        )
+        total = len(subscriptions)
+        which = "its one subscription does not match" if total == 1 else f"none of its {total} subscriptions matches"
         yield ExplanationStep(node, "no_subscription", f"{which} {topic!r}{hint}")
 
 
 def _is_near(topic_filter: str, topic: str) -> bool:
-    """Return whether a filter misses a topic by one level: another word, one more, or one less."""
+    """Return whether a filter misses a topic by one level: a different, an additional or a missing one."""
     parts, levels = topic_filter.split("/"), topic.split("/")
     shared = min(len(parts), len(levels))
     wrong = sum(part not in ("+", level) for part, level in zip(parts[:shared], levels[:shared], strict=True))
     return wrong + abs(len(parts) - len(levels)) == 1
 
 
-def _dropped(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
-    """Yield how many messages were dropped and why, then the drops that journals name."""
+def _check_drops(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
+    """Yield counts and reasons of dropped messages, then the drops in journals."""
     drops = [entry for entry in journal if entry.event == "drop"]
     for node, dropped, where in (
         (view.primary, view.session.dropped if view.session is not None else 0, "its queue"),
         (view.edge, view.connection.dropped if view.connection is not None else 0, "its connection"),
     ):
         if dropped:
-            because = _because([entry for entry in drops if entry.node == node], now_ms)
+            because = _drop_reasons([entry for entry in drops if entry.node == node], now_ms)
             why = f"{where} dropped {count(dropped, 'message')}{because}"
             yield ExplanationStep(node, "dropped", why, facts={"dropped": dropped})
     for entry in drops:
@@ -321,25 +318,28 @@ def _dropped(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> It
         )
 
 
-def _because(drops: Sequence[JournalRow], now_ms: int) -> str:
-    """Return the reasons that a node's journal has, the newest first, and when the last one was."""
+def _drop_reasons(drops: Sequence[JournalRow], now_ms: int) -> str:
+    """Return the drop reasons in a node's journal, newest first, and the time of the last one."""
     if not drops:
-        return "; its node's journal does not reach back to them"
+        return "; the node's journal has no entries of them"
     newest = sorted(drops, key=lambda entry: entry.at_ms or 0, reverse=True)
     reasons = list(dict.fromkeys(entry.reason or "" for entry in newest))
-    told = "; ".join(f"{reason}, {_meaning(reason)}" for reason in reasons)
-    return f" because of {told}; the last one{_at(newest[0], now_ms)}"
+    text = "; ".join(f"{reason}, {_meaning(reason)}" for reason in reasons)
+    return f" because of {text}; the last one{_at(newest[0], now_ms)}"
 
 
 def _meaning(reason: str) -> str:
     setting = SETTING_OF.get(reason, "")
-    return REASONS.get(reason, "a reason that this release does not know") + (f" ({setting})" if setting else "")
+    return REASONS.get(reason, "a reason unknown to this release") + (f" ({setting})" if setting else "")
 
 
-def _taken_over(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
-    """Yield the newest takeover: what an earlier connection acknowledged never comes again."""
+def _check_takeover(view: ClientView, journal: Sequence[JournalRow], now_ms: int) -> Iterator[ExplanationStep]:
+    """Yield the newest takeover: messages that an earlier connection acknowledged are not sent again."""
     found = _newest(journal, "takeover")
     if view.connection is None or found is None:
         return
-    why = f"a newer connection took over{_at(found, now_ms)}: what the earlier one acknowledged does not come again"
+    why = (
+        f"a newer connection took over{_at(found, now_ms)}: messages that the earlier one acknowledged are "
+        "not sent again"
+    )
     yield ExplanationStep(found.node or "", "takeover", why, found.at_ms)

@@ -1,4 +1,4 @@
-"""The shape of every explanation: steps in order, the one that decides, and the sources."""
+"""Structure of every explanation: steps in order, the deciding one, and the sources."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,24 +9,24 @@ __all__ = ["Explanation", "ExplanationStep"]
 
 
 class ExplanationStep(NamedTuple):
-    """One thing that a node holds or did."""
+    """One condition or event of a node."""
 
     node: str  # "": none, the map or all
-    what: str  # a word: "session", "window", "receiver", "near miss", ...
+    what: str  # kind: "session", "window", "receiver", "near miss", ...
     why: str  # one sentence, with numbers and the setting's name
     at_ms: int | None = None
     facts: Mapping[str, object] = {}
 
 
 class Explanation(NamedTuple):
-    """An answer: ``cause`` is the step that decides, None where nothing is wrong."""
+    """An explanation: ``cause`` is the deciding step, None if no problem was found."""
 
     question: str
     steps: Sequence[ExplanationStep]
     cause: ExplanationStep | None
     had: Sequence[str]
     lacked: Sequence[MissingRows]
-    summary: str = ""  # where nothing is wrong
+    summary: str = ""  # if no problem was found
 
     @property
     def verdict(self) -> str:

@@ -1,8 +1,8 @@
-"""Records of one message in acknowledgement ledgers: who acknowledged it, whose queues took it, and how it left them.
+"""Records of one message in acknowledgement ledgers: its acknowledgement, the queues it entered, and how it left them.
 
-Reads files of ``edge.ledger`` and ``storage.ledger`` line by line, twice: for the message, then for the entries that it
-became. A line is decoded only if the numbers that are looked for stand in it. What a later primary found not to be
-committed is left out. Format: docs/jobs.md.
+Reads the files of ``edge.ledger`` and ``storage.ledger`` twice, line by line: for the message, then for its queue
+entries. Only lines that contain the searched numbers are decoded. Operations that a later primary found uncommitted are
+skipped. Format: docs/jobs.md.
 """
 
 import contextlib
@@ -23,23 +23,24 @@ from wire.sstable.ledger import LEDGER_SUFFIXES, origin_text
 __all__ = ["LedgerRecord", "NoLedger", "read_ledgers"]
 
 Entry = tuple[int, int]  # session, session_seq
-NOT_READ = (KeyError, IndexError, TypeError, ValueError, AttributeError, zlib.error)  # of JSON that is no record
+# errors of JSON that is not a record
+NOT_READ = (KeyError, IndexError, TypeError, ValueError, AttributeError, zlib.error)
 
 
 class NoLedger(Exception):
-    """A file has lines that are no records, or the origin is none: one line that names it."""
+    """A file has invalid lines, or the origin is invalid: one line that names it."""
 
 
 class LedgerRecord(NamedTuple):
-    """Steps with their place in the way of a message, and which files there were."""
+    """Steps with their stage, and the files that were read."""
 
     steps: list[tuple[str, ExplanationStep]]  # stage
     had: str
     lacked: tuple[MissingRows, ...] = ()
 
 
-class _Taken(NamedTuple):
-    """An operation of a partition that took the message."""
+class _QueueOperation(NamedTuple):
+    """An operation of a partition that queued the message."""
 
     node: str
     partition: int
@@ -49,54 +50,56 @@ class _Taken(NamedTuple):
 
 
 class _Found:
-    """Findings of the first pass."""
+    """Results of the first pass."""
 
     def __init__(self) -> None:
         self.acked: list[tuple[str, list[Any]]] = []
-        self.taken: dict[tuple[int, int, int], _Taken] = {}
-        self.never: list[tuple[str, dict[str, Any]]] = []  # not queued for a session
-        self.began: dict[int, list[tuple[int, int]]] = {}  # partition -> (epoch, op_index it goes on from)
+        self.operations: dict[tuple[int, int, int], _QueueOperation] = {}
+        self.not_queued: list[tuple[str, dict[str, Any]]] = []  # not queued for a session
+        self.began: dict[int, list[tuple[int, int]]] = {}  # partition -> (epoch, op_index at which it starts)
 
-    def holds(self, partition: int, epoch: int, operation: int) -> bool:
-        """Return whether an operation was committed, as far as later epochs say."""
+    def is_committed(self, partition: int, epoch: int, operation: int) -> bool:
+        """Return whether an operation was committed, according to later epochs."""
         return all(operation <= end for later, end in self.began.get(partition, ()) if later > epoch)
 
 
 def read_ledgers(folder: Path, origin: str) -> LedgerRecord:
-    """Return what the ledgers below a folder have of a message.
+    """Return the records of a message in the ledgers below a folder.
 
     Raises:
         OSError: A file cannot be read.
-        NoLedger: One is no ledger, or ``origin`` is none.
+        NoLedger: A file is not a ledger, or ``origin`` is invalid.
     """
     files = sorted(path for path in folder.rglob("*") if path.name.endswith(LEDGER_SUFFIXES))
     if not files:
-        return LedgerRecord([], "", (MissingRows("ledgers", f"no ledger is in {folder}"),))
+        return LedgerRecord([], "", (MissingRows("ledgers", f"no ledger in {folder}"),))
     try:
         numbers = parse_origin(origin)
     except ValueError:
-        raise NoLedger(f"{folder}: {origin[:64]!r} is no origin, such as edge-0/17/42") from None
+        raise NoLedger(f"{folder}: {origin[:64]!r} is not an origin, such as edge-0/17/42") from None
     found = _Found()
     for path in files:
-        with _named(path):
-            _look(path, numbers, found)
-    taken = [one for one in found.taken.values() if found.holds(one.partition, one.epoch, one.operation)]
-    steps = [*_acknowledged(found), *_queued(taken), *_never(found)]
-    entries = {entry for one in taken for entry in one.entries}
+        with _naming_file(path):
+            _scan(path, numbers, found)
+    operations = [
+        item for item in found.operations.values() if found.is_committed(item.partition, item.epoch, item.operation)
+    ]
+    steps = [*_acknowledged(found), *_queued(operations), *_find_not_queued(found)]
+    entries = {entry for item in operations for entry in item.entries}
     for path in files if entries else ():
-        with _named(path):
-            steps += _left(path, entries, found)
+        with _naming_file(path):
+            steps += _find_removals(path, entries, found)
     unique = list(dict.fromkeys((stage, step.node, step.why) for stage, step in steps))
     first = {(stage, step.node, step.why): (stage, step) for stage, step in reversed(steps)}
     return LedgerRecord([first[key] for key in unique], f"{count(len(files), 'ledger file')} in {folder}")
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _naming_file(path: Path) -> Iterator[None]:
     try:
         yield
     except NOT_READ as error:
-        raise NoLedger(f"{path}: a line is no record of a ledger ({type(error).__name__}: {error})") from None
+        raise NoLedger(f"{path}: a line is not a ledger record ({type(error).__name__}: {error})") from None
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -104,18 +107,18 @@ def _lines(path: Path) -> Iterator[bytes]:
         try:
             yield from file
         except EOFError:
-            return  # a compression that was killed: its lines so far
+            return  # an interrupted compression: use its lines so far
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return {}  # the torn end of a file that is being written
+        return {}  # incomplete last line of a file that is being written
     return found if isinstance(found, dict) else {}
 
 
-def _look(path: Path, origin: tuple[int, int, int], found: _Found) -> None:
+def _scan(path: Path, origin: tuple[int, int, int], found: _Found) -> None:
     numbers, text = b"[%d,%d,%d," % origin, b'"%s' % origin_text(*origin).encode()
     node = path.parent.name
     for line in _lines(path):
@@ -123,22 +126,22 @@ def _look(path: Path, origin: tuple[int, int, int], found: _Found) -> None:
             row = _decoded(line)
             found.began.setdefault(row.get("p", -1), []).append((row.get("pe", 0), row.get("op", 0)))
         elif numbers in line or text in line:
-            _take(_decoded(line), node, origin, found)
+            _add_record(_decoded(line), node, origin, found)
 
 
-def _take(row: dict[str, Any], node: str, origin: tuple[int, int, int], found: _Found) -> None:
+def _add_record(row: dict[str, Any], node: str, origin: tuple[int, int, int], found: _Found) -> None:
     event = row.get("e")
     if event == "acks":
-        found.acked += [(str(row.get("o", node)), one) for one in row.get("k", ()) if tuple(one[:3]) == origin]
+        found.acked += [(str(row.get("o", node)), item) for item in row.get("k", ()) if tuple(item[:3]) == origin]
     elif event == "operations":
         for operation in row.get("b", ()):
-            for one in operation.get("m", ()):
-                if tuple(one[:3]) == origin:
+            for item in operation.get("m", ()):
+                if tuple(item[:3]) == origin:
                     place = operation["p"], operation["op"], operation["pe"]
-                    entries = tuple(zip(one[5::2], one[6::2], strict=False))
-                    found.taken.setdefault(place, _Taken(node, *place, entries))
+                    entries = tuple(zip(item[5::2], item[6::2], strict=False))
+                    found.operations.setdefault(place, _QueueOperation(node, *place, entries))
     elif event == "dropped" and _is_of(str(row.get("o", "")), origin):
-        found.never.append((node, row))
+        found.not_queued.append((node, row))
 
 
 def _is_of(text: str, origin: tuple[int, int, int]) -> bool:
@@ -157,22 +160,22 @@ def _acknowledged(found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
         )
 
 
-def _queued(taken: list[_Taken]) -> Iterator[tuple[str, ExplanationStep]]:
-    for node, partition, operation, _, entries in taken:
+def _queued(operations: list[_QueueOperation]) -> Iterator[tuple[str, ExplanationStep]]:
+    for node, partition, operation, _, entries in operations:
         into = ", ".join(f"{session_text(session)} as entry {seq}" for session, seq in entries) or "no session"
         why = f"its ledger: committed in partition {partition} as operation {operation}, queued for {into}"
         facts = {"partition": partition, "operation": operation}
         yield "committed", ExplanationStep(node, "committed", why, facts=facts)
 
 
-def _never(found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
-    for node, row in found.never:
-        if found.holds(row.get("p", -1), row.get("pe", 0), row.get("op", 0)):
+def _find_not_queued(found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
+    for node, row in found.not_queued:
+        if found.is_committed(row.get("p", -1), row.get("pe", 0), row.get("op", 0)):
             why = f"its ledger: not queued for {session_text(row.get('s', 0))}: {row.get('r', '')}"
             yield "dropped", ExplanationStep(node, "dropped", why, row.get("t"))
 
 
-def _left(path: Path, entries: set[Entry], found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
+def _find_removals(path: Path, entries: set[Entry], found: _Found) -> Iterator[tuple[str, ExplanationStep]]:
     """Yield how entries left their queues."""
     node = path.parent.name
     sessions = {session for session, _ in entries}
@@ -183,10 +186,10 @@ def _left(path: Path, entries: set[Entry], found: _Found) -> Iterator[tuple[str,
         row = _decoded(line)
         if row.get("e") == "operations":
             for operation in row.get("b", ()):
-                if found.holds(operation["p"], operation["pe"], operation["op"]):
+                if found.is_committed(operation["p"], operation["pe"], operation["op"]):
                     yield from _delivered(node, operation, entries, row.get("t"))
-        elif found.holds(row.get("p", -1), row.get("pe", 0), row.get("op", 0)):
-            yield from _gone(node, row, entries, sessions)
+        elif found.is_committed(row.get("p", -1), row.get("pe", 0), row.get("op", 0)):
+            yield from _removal(node, row, entries, sessions)
 
 
 def _delivered(
@@ -199,7 +202,7 @@ def _delivered(
                 yield "acked", ExplanationStep(node, "acked", f"{why} (operation {operation['op']})", at_ms)
 
 
-def _gone(
+def _removal(
     node: str, row: dict[str, Any], entries: set[Entry], sessions: set[int]
 ) -> Iterator[tuple[str, ExplanationStep]]:
     event, session, seq = row.get("e"), row.get("s", 0), row.get("n", 0)

@@ -1,6 +1,7 @@
-"""Numbers, spans of time and moments in sentences: exact, and as people read them.
+"""Numbers, durations and times in sentences: exact and readable.
 
-Times of day are UTC and say so. A span from two minutes on is told in its greatest units, with the seconds behind it.
+Times of day are marked as UTC. A duration of two minutes or more is written in its largest units, followed by the
+seconds.
 """
 
 import datetime
@@ -8,23 +9,23 @@ import datetime
 __all__ = ["clock", "count", "number", "since", "span"]
 
 UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-SHOWN = 3  # units of one span
+UNITS_MAX = 3  # units of one duration
 LONG_S = 120
 DAY_MS = 86_400_000
 
 
 def number(value: float) -> str:
-    """Return a number with a space between its thousands."""
+    """Return a number with spaces between thousands."""
     return f"{int(value):,}".replace(",", " ") if value == int(value) else f"{value:g}"
 
 
 def count(value: float, word: str, plural: str = "") -> str:
-    """Return a number with its word, in the plural where it is not one."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number(value)} {word if value == 1 else plural or word + 's'}"
 
 
 def span(seconds: float) -> str:
-    """Return a span as "4.2 s", "90 s" or "6 d 23 h 59 min (604 784 s)"."""
+    """Return a duration as "4.2 s", "90 s" or "6 d 23 h 59 min (604 784 s)"."""
     if seconds < 10 and seconds != int(seconds):
         return f"{max(0.0, seconds):.1f} s"
     whole = max(0, int(seconds))
@@ -36,23 +37,23 @@ def span(seconds: float) -> str:
         amount, left = divmod(left, of)
         if amount or parts:
             parts.append((amount, unit))
-    told = " ".join(f"{amount} {unit}" for amount, unit in parts[:SHOWN] if amount)
-    return f"{told} ({number(whole)} s)"
+    text = " ".join(f"{amount} {unit}" for amount, unit in parts[:UNITS_MAX] if amount)
+    return f"{text} ({number(whole)} s)"
 
 
 def clock(at_ms: int, now_ms: int | None = None) -> str:
-    """Return a moment's time of day, with its date where that is not within a day of now.
+    """Return a time of day, with its date if it is a day or more from now.
 
-    What no calendar has, a node may still tell: it is shown as it is.
+    A value outside the calendar, which a node may send, is printed as a number.
     """
     try:
         at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
     except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms of no calendar"
+        return f"{at_ms} ms (outside the calendar)"
     is_far = now_ms is not None and abs(now_ms - at_ms) >= DAY_MS
     return f"{at:%Y-%m-%d %H:%M:%S} UTC" if is_far else f"{at:%H:%M:%S} UTC"
 
 
 def since(at_ms: int | None, now_ms: int) -> str:
-    """Return " since 14:02:48 UTC, for 30 s" of a moment, "" of none."""
+    """Return " since 14:02:48 UTC, for 30 s" for a time, "" for None."""
     return "" if at_ms is None else f" since {clock(at_ms, now_ms)}, for {span(max(0, now_ms - at_ms) / 1000)}"

@@ -1,8 +1,8 @@
-"""Receivers of a topic: owner of its shard, receivers, shared groups, and near misses with their reasons."""
+"""Explains the receivers of a topic: owner of its shard, receivers, shared groups, and near misses with reasons."""
 
 from collections.abc import Iterator
 
-from admin.explain.client import WORDS_OF_MISS
+from admin.explain.client import MISS_TEXTS
 from admin.explain.explanation import Explanation, ExplanationStep
 from admin.explain.texts import count
 from admin.queries import TopicView
@@ -10,15 +10,15 @@ from admin.scatter_gather import MissingRows
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.topic_rows import MatchRow, ResolvedRouteRow
 
-__all__ = ["is_full", "topic_story"]
+__all__ = ["explain_topic", "is_full"]
 
 
-def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = "", qos: int = 1) -> Explanation:
-    """Tell who gets a topic.
+def explain_topic(view: TopicView, cluster_map: ClusterMap, *, publisher: str = "", qos: int = 1) -> Explanation:
+    """Explain which clients receive a topic.
 
     Args:
-        view: What its owner and the nodes that may have subscribers answered.
-        cluster_map: For partitions without primary.
+        view: Results of its owner and of the nodes that may have subscribers.
+        cluster_map: For partitions without a primary.
         publisher: Client ID; "": some other client.
         qos: Of the message.
     """
@@ -26,13 +26,15 @@ def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = ""
     receivers = [*_receivers(view, qos)]
     groups = [*_groups(view)]
     members = [*_members(view, qos)]
-    misses = [*_misses(view), *_unserved(view, cluster_map)]
+    misses = [*_misses(view), *_without_primary(view, cluster_map)]
     steps += [*receivers, *groups, *members, *misses]
     cause = None
     if not receivers and not groups:
-        nobody = ExplanationStep(view.owner, "nobody", f"nobody gets {view.topic!r}: no subscription meets it")
-        cause = next((step for step in misses if step.what != "level"), nobody)
-        steps += [nobody] if cause is nobody else []
+        no_receiver = ExplanationStep(
+            view.owner, "nobody", f"no client receives {view.topic!r}: no subscription meets it"
+        )
+        cause = next((step for step in misses if step.what != "level"), no_receiver)
+        steps += [no_receiver] if cause is no_receiver else []
     if not view.owner:
         cause = steps[0]
     had = [f"the map, shard {view.shard} at {view.owner} now"] if view.resolved is not None else ["the map"]
@@ -42,7 +44,12 @@ def topic_story(view: TopicView, cluster_map: ClusterMap, *, publisher: str = ""
     by = f" of {publisher!r}" if publisher else ""
     takers = count(len(receivers), "subscription") + (f" and {count(len(groups), 'shared group')}" if groups else "")
     return Explanation(
-        f"who gets {view.topic!r} at QoS {qos}{by}?", steps, cause, had, _lacked(view), f"{takers} take it"
+        f"who gets {view.topic!r} at QoS {qos}{by}?",
+        steps,
+        cause,
+        had,
+        _lacked(view),
+        f"{takers} receive it",
     )
 
 
@@ -54,7 +61,7 @@ def _shard(view: TopicView) -> Iterator[ExplanationStep]:
     found = view.resolved
     if not view.owner:
         yield ExplanationStep(
-            "", "shard", f"shard {view.shard} has no owner: new topics of it wait until a router takes it"
+            "", "shard", f"shard {view.shard} has no owner: its new topics wait until a router takes it over"
         )
         return
     if found is None:
@@ -70,9 +77,9 @@ def _shard(view: TopicView) -> Iterator[ExplanationStep]:
 
 def _cached(found: ResolvedRouteRow) -> str:
     cached = found.cached_at or []
-    text = f"edges that hold its answer: {', '.join(cached) or 'none'}"
+    text = f"edges that cache its route: {', '.join(cached) or 'none'}"
     if found.invalidating:
-        text += f"; {', '.join(found.invalidating)} have not dropped an older one yet"
+        text += f"; {', '.join(found.invalidating)} have not removed an older one yet"
     return text
 
 
@@ -80,17 +87,17 @@ def _receivers(view: TopicView, qos: int) -> Iterator[ExplanationStep]:
     for node, match in view.matches:
         if match.why or match.share or match.client_id is None:
             continue
-        yield ExplanationStep(node, "receiver", _takes(node, match, qos), facts=_facts(match, qos))
+        yield ExplanationStep(node, "receiver", _delivery(node, match, qos), facts=_facts(match, qos))
 
 
-def _takes(node: str, match: MatchRow, qos: int) -> str:
-    """Return how a receiver gets a message: by which filter, at which QoS, where, and behind what."""
+def _delivery(node: str, match: MatchRow, qos: int) -> str:
+    """Return how a receiver gets a message: filter, QoS, place, and entries before it."""
     granted, effective = match.qos or 0, _effective(match, qos)
     lowered = f", lowered from {qos}" if effective < qos else f" of {granted} granted" if granted != effective else ""
     where = f"partition {match.partition}" if match.durable else f"its connection at {node}"
     waits = f", behind {count(match.queued, 'entry', 'entries')}" if match.queued else ""
     away = "" if match.online else ", not connected: queued"
-    full = f", when it acknowledges one of {match.window}: its window is full" if is_full(match) else ""
+    full = f", after it acknowledges one of {match.window}: its window is full" if is_full(match) else ""
     how = f"{match.client_id!r} by {match.filter!r} at QoS {effective}{lowered}"
     return f"{how}, in {where}{waits}{away}{full}{_options(match)}"
 
@@ -100,7 +107,7 @@ def _effective(match: MatchRow, qos: int) -> int:
 
 
 def _facts(match: MatchRow, qos: int) -> dict[str, object]:
-    """Return what a program reads of a receiver."""
+    """Return a receiver's fields for programs."""
     return {
         "client_id": match.client_id,
         "filter": match.filter,
@@ -115,7 +122,7 @@ def _facts(match: MatchRow, qos: int) -> dict[str, object]:
 
 
 def is_full(match: MatchRow) -> bool:
-    """Return whether a receiver gets nothing more of QoS 1 and 2 before it acknowledges something."""
+    """Return whether a receiver must acknowledge a message before it gets another one of QoS 1 or 2."""
     return bool(match.window) and match.inflight is not None and match.inflight >= (match.window or 0)
 
 
@@ -132,18 +139,20 @@ def _options(match: MatchRow) -> str:
 def _groups(view: TopicView) -> Iterator[ExplanationStep]:
     for (share, topic_filter), members in _shared(view).items():
         takes = [(node, member) for node, member in members if not member.why]
-        turns = [f"{member.client_id!r} {_place_of(node, member)}" for node, member in takes if member.turn]
-        whose = "the next one is chosen when it comes"
-        if len(turns) == 1:
-            whose = f"the next one is {turns[0]}"
-        elif turns:
-            whose = (
-                f"the edge that takes the message goes round the places, in each it is the turn of {', '.join(turns)}"
+        next_members = [f"{member.client_id!r} {_place_of(node, member)}" for node, member in takes if member.turn]
+        choice = "the next one is chosen on arrival"
+        if len(next_members) == 1:
+            choice = f"the next one is {next_members[0]}"
+        elif next_members:
+            choice = (
+                "the edge of the message alternates between the places; the next members there are "
+                f"{', '.join(next_members)}"
             )
         yield ExplanationStep(
             "",
             "group",
-            f"one member of group {share!r} on {topic_filter!r}: {len(takes)} of {len(members)} take it, {whose}",
+            f"one member of group {share!r} on {topic_filter!r}: {len(takes)} of {len(members)} can receive "
+            f"it, {choice}",
             facts={"share": share, "filter": topic_filter, "members": [member.client_id for _, member in members]},
         )
 
@@ -162,12 +171,12 @@ def _place_of(node: str, match: MatchRow) -> str:
 
 
 def _members(view: TopicView, qos: int) -> Iterator[ExplanationStep]:
-    """Yield how each member of a shared group that may take it would get it."""
+    """Yield how each eligible member of a shared group would receive it."""
     for (share, _), members in _shared(view).items():
         for node, match in members:
             if not match.why:
-                turn = ", whose turn it is there" if match.turn else ""
-                why = f"a member of group {share!r}{turn}: {_takes(node, match, qos)}"
+                turn = ", the next one there" if match.turn else ""
+                why = f"a member of group {share!r}{turn}: {_delivery(node, match, qos)}"
                 yield ExplanationStep(
                     node, "member", why, facts={"share": share, "turn": match.turn, **_facts(match, qos)}
                 )
@@ -177,27 +186,28 @@ def _misses(view: TopicView) -> Iterator[ExplanationStep]:
     for node, match in view.matches:
         if not match.why:
             continue
-        why = WORDS_OF_MISS.get(match.why, match.why)
+        why = MISS_TEXTS.get(match.why, match.why)
         if match.client_id is None:
             yield ExplanationStep(
-                node, match.why, f"{match.filter!r} does not meet it: {why}", facts={"filter": match.filter}
+                node, match.why, f"{match.filter!r} does not match it: {why}", facts={"filter": match.filter}
             )
             continue
         detail = f" ({match.detail})" if match.detail else ""
         yield ExplanationStep(
             node,
             match.why,
-            f"{match.client_id!r} does not get it by {match.filter!r}: {why}{detail}",
+            f"{match.client_id!r} does not receive it by {match.filter!r}: {why}{detail}",
             facts={"client_id": match.client_id, "filter": match.filter},
         )
 
 
-def _unserved(view: TopicView, cluster_map: ClusterMap) -> Iterator[ExplanationStep]:
-    """Partitions that the route names and nobody serves."""
+def _without_primary(view: TopicView, cluster_map: ClusterMap) -> Iterator[ExplanationStep]:
+    """Yield partitions of the route that have no primary."""
     for number in view.resolved.partitions or () if view.resolved is not None else ():
         if not cluster_map.partitions[number].primary:
             yield ExplanationStep(
                 "",
                 "no_primary",
-                f"partition {number} has subscribers and no primary: its edge keeps QoS 1 and 2 until it has one",
+                f"partition {number} has subscribers and no primary: its edge keeps QoS 1 and 2 messages until it "
+                "has one",
             )

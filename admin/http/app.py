@@ -1,8 +1,8 @@
-"""The HTTP application: paths under ``/api/v1``, the dashboard's files, and who may ask for what.
+"""The HTTP application: paths under ``/api/v1``, the dashboard's files, and authorization.
 
-Each handler names the least role in its options; one that names none is refused to everybody, so a forgotten line
-closes a door and opens none. A verb that a role does not allow stands in the audit, as one over a link does. Paths that
-are a verb come from ``verb_paths``, lists of rows from ``row_paths``.
+Each handler names its minimum role in its options; a handler without one refuses every caller, so a forgotten option is
+safe. The audit log records a forbidden verb, as for one over a link. Paths of verbs come from ``command_paths``, lists
+of rows from ``row_paths``.
 """
 
 import logging
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 BASE = "/api/v1"
 NO_BODY = "a body in JSON is missing"
-PUBLIC = "public"  # of a handler that asks nobody's name
+PUBLIC = "public"  # role of a handler without authentication
 Connection = ASGIConnection[Any, Any, Any, Any]
 Guard = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
 Find = Callable[[Connection], Awaitable[Caller]]
@@ -52,7 +52,7 @@ class LoginForm(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Me(msgspec.Struct):
-    """The caller of a request; ``csrf`` is what a browser's changes repeat in the header X-CSRF."""
+    """The caller of a request; a browser's changes repeat ``csrf`` in the header X-CSRF."""
 
     name: str
     role: str
@@ -62,7 +62,7 @@ class Me(msgspec.Struct):
 
 
 class Application(Litestar):
-    """Litestar for msgspec's models alone: its plugins for others import 3 MiB that nobody uses."""
+    """Litestar with msgspec's plugin only: its other plugins import 3 MiB of unused modules."""
 
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
@@ -79,17 +79,17 @@ def make_application(
     refusal: Callable[[bytes], str] = lambda _: "",
     note: Callable[[AuditRecord], None] = lambda _: None,
 ) -> Litestar:
-    """Return the application; everything else of the service is in ``handlers``, with their roles.
+    """Return the application; ``handlers`` holds all other paths, with their roles.
 
     Args:
         cluster: Its name.
         version: Of this program.
-        callers: Say who asks.
+        callers: Authenticates requests.
         handlers: Of all other paths.
-        session_s: Time until a browser's cookie ends.
-        is_https: Whether cookies are sent over TLS alone.
-        refusal: Says of an operator's certificate in DER why it is taken no more.
-        note: Told of refused changes.
+        session_s: Lifetime of a browser's cookie.
+        is_https: Whether cookies are sent over TLS only.
+        refusal: Returns why an operator's certificate in DER is refused.
+        note: Receives refused changes.
     """
 
     async def find(connection: Connection) -> Caller:
@@ -102,7 +102,7 @@ def make_application(
         operation_id="version",
         media_type=MediaType.TEXT,
     )
-    async def tell_version() -> str:
+    async def get_version() -> str:
         return version
 
     @get(f"{BASE}/openapi.json", opt={"role": PUBLIC}, include_in_schema=False, sync_to_thread=False)
@@ -111,7 +111,7 @@ def make_application(
 
     logins = _login_handlers(cluster, callers, find, session_s, is_https)
     return Application(
-        route_handlers=[*logins, tell_version, describe, *handlers],
+        route_handlers=[*logins, get_version, describe, *handlers],
         guards=[_guard(find, note)],
         request_max_body_size=BODY_BYTES_MAX,
         exception_handlers={Problem: _problem, HTTPException: _http_problem, Exception: _unexpected},
@@ -124,11 +124,11 @@ def make_application(
 def _guard(
     find: Find, note: Callable[[AuditRecord], None]
 ) -> Callable[[Connection, BaseRouteHandler], Awaitable[None]]:
-    """Return what judges every request: who asks, with which role, and by parameters that there are."""
+    """Return the check of every request: caller, role and parameter names."""
 
     async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
-        wanted = handler.opt.get("role")
-        if wanted == PUBLIC:
+        required = handler.opt.get("role")
+        if required == PUBLIC:
             _refuse_foreign(connection)
             await _validate_body(connection)
             return
@@ -137,9 +137,9 @@ def _guard(
             caller = await find(connection)
             connection.scope["state"][ADMIT](caller.key)
             _refuse_foreign(connection)
-            if not isinstance(wanted, OperatorRole) or caller.role < wanted:
-                name = wanted.name.lower() if isinstance(wanted, OperatorRole) else "of nobody"
-                text = f"this wants the role {name}; {caller.name} has {caller.role.name.lower()}"
+            if not isinstance(required, OperatorRole) or caller.role < required:
+                name = required.name.lower() if isinstance(required, OperatorRole) else "of nobody"
+                text = f"this needs the role {name}; {caller.name} has {caller.role.name.lower()}"
                 raise Problem(403, "forbidden", text, "ask with another token")
         except Problem as problem:
             verb = handler.opt.get("verb", "")
@@ -149,16 +149,16 @@ def _guard(
         await _validate_body(connection)
         for name, value in connection.path_params.items():
             if isinstance(value, str):
-                connection.path_params[name] = value.replace(SLASH, "/")  # as it was before the gate
+                connection.path_params[name] = value.replace(SLASH, "/")  # restored to the value before the gate
         refuse_unknown(handler, connection.path_params, connection.query_params)
         connection.state.caller = caller
-        connection.state.judge = lambda: find(connection)  # of a stream, which outlives its first judgement
+        connection.state.judge = lambda: find(connection)  # for a stream, which outlives its first check
 
     return authorize
 
 
 def _refuse_foreign(connection: Connection) -> None:
-    """Refuse a change that a page of another site makes, whoever the caller is: a login and a logout are changes too.
+    """Refuse a change from a page of another site; a login and a logout are changes too.
 
     Raises:
         Problem: 403.
@@ -183,7 +183,7 @@ def _refused(caller: Caller | None, verb: str, address: str, reason: str) -> Aud
 def _login_handlers(
     cluster: str, callers: Callers, find: Find, session_s: float, is_https: bool
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers of a browser's login, and of what a caller is."""
+    """Return the handlers of a browser's login and logout, and of the caller's identity."""
 
     def as_me(caller: Caller) -> Me:
         return Me(caller.name, caller.role.name.lower(), caller.way, caller.forgery, cluster)
@@ -200,11 +200,11 @@ def _login_handlers(
     @get(
         f"{BASE}/login",
         opt={"role": PUBLIC},
-        summary="Who is logged in; empty: nobody",
+        summary="The logged-in caller; empty: none",
         operation_id="logged_in",
     )
     async def logged_in(request: Request[Any, Any, Any]) -> Me | None:
-        # A page begins with this: a browser writes each answer of 401 on its console.
+        # A page calls this first: browsers log each 401 response on their console.
         try:
             return as_me(await find(request))
         except Problem as problem:
@@ -221,7 +221,7 @@ def _login_handlers(
         response.delete_cookie(callers.cookie)
         return response
 
-    @get(f"{BASE}/me", opt={"role": OperatorRole.VIEWER}, summary="Who asks", operation_id="me")
+    @get(f"{BASE}/me", opt={"role": OperatorRole.VIEWER}, summary="The caller", operation_id="me")
     async def me(request: Request[Any, Any, Any]) -> Me:
         return as_me(request.state.caller)
 
@@ -295,20 +295,22 @@ def _unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[A
 
 
 def _first_problem(error: BaseException) -> Problem | None:
-    """Return the problem in a group of exceptions: a request that asked several nodes at once."""
+    """Return the problem in an exception group: from a request that queried several nodes at once."""
     if isinstance(error, Problem):
         return error
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return next((found for one in inner if (found := _first_problem(one)) is not None), None)
+    return next((found for item in inner if (found := _first_problem(item)) is not None), None)
 
 
 def _line(error: HTTPException) -> str:
-    """Return what is wrong in one line; Litestar names the parameters in ``extra``."""
+    """Return the error in one line; Litestar names the parameters in ``extra``."""
     extra = error.extra if isinstance(error.extra, list) else []
     parts = [
-        NO_BODY if one.get("message") == repr(one.get("key")) else f"{one.get('key', 'body')}: {one.get('message', '')}"
-        for one in extra
-        if isinstance(one, dict)
+        NO_BODY
+        if item.get("message") == repr(item.get("key"))
+        else f"{item.get('key', 'body')}: {item.get('message', '')}"
+        for item in extra
+        if isinstance(item, dict)
     ]
     text = "; ".join(parts) or error.detail
     return "".join(letter if letter.isprintable() else "?" for letter in text[:512])

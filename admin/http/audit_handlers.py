@@ -1,4 +1,4 @@
-"""The path of audit reports: what ``stratamq jobs audit`` left in the folder that the settings name."""
+"""The path of audit reports of ``stratamq jobs audit``, in the folder of the setting."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def audit_handlers(folder: Path | None) -> list[HTTPRouteHandler]:
     @get(
         "/audits",
         opt={"role": OperatorRole.VIEWER},
-        summary="Reports of audits: was anything lost?",
+        summary="Reports of audits",
         operation_id="audits",
         sync_to_thread=True,
     )
@@ -32,6 +32,6 @@ def audit_handlers(folder: Path | None) -> list[HTTPRouteHandler]:
             return AuditPage(str(folder), [])
         except OSError as error:
             text = f"admin.audits_dir = {folder} cannot be read: {error.strerror or error}"
-            raise Problem(500, "no_folder", text, "let the service read it, or name another folder") from None
+            raise Problem(500, "no_folder", text, "make it readable for the service, or set another folder") from None
 
     return [audits]

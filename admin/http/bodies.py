@@ -1,6 +1,6 @@
-"""Bodies of requests: JSON within bounds of size and nesting, announced as ``application/json``.
+"""Bodies of requests: JSON of bounded size and nesting, with the media type ``application/json``.
 
-A page of another site may send a form in three media types without asking the browser first. None of them is
+A page of another site can send a form in three media types without a preflight request. None of them is
 ``application/json``, so a form is refused before its content is read.
 """
 
@@ -24,7 +24,7 @@ async def validate_body(request: Request[Any, Any, Any]) -> None:
     """Validate the body of a request, if it has one; handlers read the same bytes again.
 
     Raises:
-        Problem: 415: another media type; 400: no JSON, or one that is nested too deep.
+        Problem: 415: another media type; 400: not JSON, or nested too deeply.
         HTTPException: 413: it is too large.
     """
     if not has_body(request.headers):
@@ -42,12 +42,12 @@ async def validate_body(request: Request[Any, Any, Any]) -> None:
 
 
 def has_body(headers: Mapping[str, str]) -> bool:
-    """Return whether a request announces a body, or the type of one: a form without fields has no byte."""
+    """Return whether a request announces a body or its type: a form without fields has no bytes."""
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0" or "content-type" in headers
 
 
 def media_type_fault(content_type: str) -> str:
-    """Return why a Content-Type is not that of JSON in UTF-8; "" if it is."""
+    """Return why a Content-Type is not JSON in UTF-8; "" if it is."""
     media_type, *parameters = (part.strip().lower() for part in content_type.split(";"))
     if media_type != MEDIA_TYPE:
         return f"the Content-Type of a body is {MEDIA_TYPE}, not {media_type[:64] or 'absent'}"

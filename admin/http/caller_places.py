@@ -1,7 +1,7 @@
-"""Places for requests of callers that authenticated: a caller may hold as many as are free.
+"""Slots for requests of authenticated callers, with a dynamic limit per caller.
 
-A caller alone gets half of the places, and whatever callers hold, another one still finds some (dynamic thresholds,
-Choudhury and Hahne, 1998). Requests whose caller is not known yet are in the pool ``admin_requests``.
+A single caller gets half of the slots, and slots always remain for others (dynamic thresholds, Choudhury and Hahne,
+1998). Unauthenticated requests use the pool ``admin_requests``.
 """
 
 from collections import Counter
@@ -10,10 +10,10 @@ __all__ = ["CallerPlaces"]
 
 
 class CallerPlaces:
-    """Places of one kind of requests.
+    """Slots of one kind of request.
 
     Args:
-        places_max: Requests at once, of all callers.
+        places_max: Concurrent requests of all callers.
     """
 
     def __init__(self, places_max: int) -> None:
@@ -21,7 +21,7 @@ class CallerPlaces:
         self._held: Counter[str] = Counter()
 
     def enter(self, caller: str) -> bool:
-        """Take a place, or return False. Each True is followed by one ``leave``."""
+        """Take a slot, or return False. Each True must be followed by one ``leave``."""
         if self._free <= self._held[caller]:
             return False
         self._free -= 1
@@ -29,7 +29,7 @@ class CallerPlaces:
         return True
 
     def leave(self, caller: str) -> None:
-        """Free a place."""
+        """Free a slot."""
         self._free += 1
         self._held[caller] -= 1
         if not self._held[caller]:

@@ -1,10 +1,10 @@
-"""Callers: a bearer token, a browser's cookie, or an operator's certificate, and with which role.
+"""Authenticates callers by bearer token, browser cookie or operator certificate, and returns their role.
 
-Each request is judged anew. A token is asked for at the routers' leader, so one that was revoked opens nothing from
-that step on, and neither does a cookie that it opened; where no router answers, nobody gets in by either. No answer
-tells whether a token ended, was revoked or never was. A browser sends a cookie and a certificate with the requests of
-any page: the application accepts a change, logins included, only from a page of this service or from a program, which
-is no browser. A change by cookie also needs a header that the page of another site cannot know.
+Each request is authenticated separately. The routers' leader validates a token, so a revoked one, and any cookie that
+it opened, has no effect from that step on. If no router answers, both are refused. A response does not reveal whether a
+token expired, was revoked or never existed. A browser sends cookies and certificates with requests of any page.
+Therefore a change, logins included, is accepted only from a page of this service or from a program, which is not a
+browser. A change by cookie also needs a header that other sites' pages cannot know.
 """
 
 from collections.abc import Callable
@@ -22,26 +22,26 @@ __all__ = ["PROGRAM", "SAFE_METHODS", "Caller", "Callers", "Request", "cookie_na
 COOKIE = "stratamq"
 TOKEN_CHARACTERS_MAX = 128
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site: "none" is no page at all
+OWN_SITES = ("same-origin", "none")  # of Sec-Fetch-Site; "none": not started by a page
 PROGRAM = "make it on this service's page, or with a program"
 
 
 class Caller(NamedTuple):
-    """The one that asks."""
+    """The caller of a request."""
 
     name: str
     role: OperatorRole
     way: str  # "token", "browser" or "certificate"
-    forgery: str = ""  # of a browser: what X-CSRF has to be
+    forgery: str = ""  # for a browser: required value of X-CSRF
 
     @property
     def key(self) -> str:
-        """The caller that its requests count for: a token and the browsers that it opened are one."""
+        """The key that limits count by: a token and its browsers share one."""
         return f"{'certificate' if self.way == 'certificate' else 'token'}/{self.name}"
 
 
 class Request(NamedTuple):
-    """Parts of a request that say who asks."""
+    """Parts of a request that identify the caller."""
 
     method: str
     address: str
@@ -52,20 +52,20 @@ class Request(NamedTuple):
 
 
 class CheckToken(Protocol):
-    """Asks the routers' leader for a token: its record, None for none; raises Problem where nobody can be asked."""
+    """Validates a token at the routers' leader: returns its record, or None; raises Problem if no router answers."""
 
     async def __call__(self, digest: str) -> dict[str, Any] | None: ...
 
 
 class Callers:
-    """The doors of the service.
+    """Authentication of callers.
 
     Args:
         logins: Browsers.
-        check_token: Asks which token a SHA-256 is of.
+        check_token: Returns the token of a SHA-256.
         now: Seconds, monotonic.
         utc: Seconds since the epoch.
-        is_https: Whether cookies are sent over TLS alone.
+        is_https: Whether cookies are sent over TLS only.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Callers:
         self.cookie = cookie_name(is_https)
 
     async def find(self, request: Request) -> Caller:
-        """Return who asks.
+        """Return the caller.
 
         Raises:
-            Problem: 401: nobody that is known; 403: a change by cookie without its header; 429: too many
-                failed logins; 503: no router can be asked.
+            Problem: 401: unknown caller; 403: a change by cookie without its header; 429: too many failed logins; 503:
+                no router answers.
         """
         if request.authorization:
             scheme, _, token = request.authorization.partition(" ")
@@ -101,14 +101,14 @@ class Callers:
         raise _unknown()
 
     async def by_token(self, address: str, token: str) -> Caller:
-        """Return whom a token stands for."""
+        """Return the caller of a token."""
         record = await self._record(digest_of(token)) if 0 < len(token) <= TOKEN_CHARACTERS_MAX else None
         if record is None:
             raise self._failure(address)
         return Caller(str(record["token"]), ROLES[str(record["role"])], "token")
 
     async def log_in(self, address: str, token: str, code: str) -> tuple[str, Login]:
-        """Return the cookie of a browser that shows a token or a one-time code, and its login."""
+        """Open a login for a token or a one-time code; return the cookie and the login."""
         now = self._now()
         if token:
             caller = await self.by_token(address, token)
@@ -129,7 +129,7 @@ class Callers:
             self._logins.close_token(login.digest)
             raise _unknown()
         if request.method not in SAFE_METHODS and not is_genuine(login, request.forgery):
-            raise Problem(403, "forged", "a change from a browser wants the header X-CSRF of /api/v1/me")
+            raise Problem(403, "forged", "a change from a browser needs the header X-CSRF of /api/v1/me")
         return Caller(login.name, login.role, "browser", login.forgery)
 
     async def _record(self, digest: str) -> dict[str, Any] | None:
@@ -139,10 +139,10 @@ class Callers:
         return record
 
     def _failure(self, address: str) -> Problem:
-        """Count a login that failed, and return its answer.
+        """Count a failed login, and return its response.
 
-        A token and a code are 256 random bits, which nobody guesses: they are judged whatever failed before, and only
-        failures are told to wait. So wrong tokens of an address keep no right one of it out.
+        Tokens and codes are 256 random bits and cannot be guessed. They are always checked, and only failures are
+        delayed: wrong tokens of an address do not block its valid ones.
         """
         wait_s = self._logins.wait_s(self._now(), address)
         self._logins.failed(self._now(), address)
@@ -152,7 +152,7 @@ class Callers:
 
 
 def is_foreign(origin: str, site: str, host: str) -> bool:
-    """Return whether a browser says that a page of another site made a request; no browser says nothing.
+    """Return whether a request comes from a page of another site, by browser headers; programs send none.
 
     Args:
         origin: The header Origin.
@@ -165,15 +165,15 @@ def is_foreign(origin: str, site: str, host: str) -> bool:
 
 
 def cookie_name(is_https: bool) -> str:
-    """Return the cookie's name; with the prefix a browser takes it from this host over TLS alone."""
+    """Return the cookie's name; the prefix restricts it to this host over TLS."""
     return f"__Host-{COOKIE}" if is_https else COOKIE
 
 
 def token_answer(ok: bool, result: Any, error: str, exit_code: int) -> dict[str, Any] | None:
-    """Return the record in a reply to ``token check``, None where there is no such token.
+    """Return the record in a reply to ``token check``, None if the token does not exist.
 
     Raises:
-        Problem: No router can say.
+        Problem: No router answers.
     """
     if ok and isinstance(result, dict):
         return result
@@ -183,7 +183,9 @@ def token_answer(ok: bool, result: Any, error: str, exit_code: int) -> dict[str,
 
 
 def _unknown() -> Problem:
-    return Problem(401, "unknown", "this wants a token, a login or a certificate", "`stratamq token create` makes one")
+    return Problem(
+        401, "unknown", "this needs a token, a login or a certificate", "create a token with `stratamq token create`"
+    )
 
 
 def _cookie(cookies: str, name: str) -> str:

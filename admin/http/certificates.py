@@ -1,4 +1,4 @@
-"""An operator's certificate at the HTTP service: name and role, from the URI that the cluster's authority signed."""
+"""An operator's certificate at the HTTP service: name and role, from its signed URI."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,10 +16,10 @@ SCHEME = "stratamq://"
 def caller_of(
     cluster: str, certificates: Iterable[str | bytes], refusal: Callable[[bytes], str] = lambda _: ""
 ) -> Caller | None:
-    """Return whom a verified chain names, its own certificate first; None if that is no operator of this cluster.
+    """Return the caller of a verified chain, leaf first; None if it is not an operator of this cluster.
 
-    A certificate with two names of that form names nobody: which of them was meant is not ours to choose. Neither does
-    one that is revoked: ``refusal`` says of a certificate in DER why it is taken no more.
+    A certificate with two operator names is refused as ambiguous, a revoked one by ``refusal``, which returns the
+    reason for a certificate in DER.
     """
     chain = list(certificates)
     if not chain:

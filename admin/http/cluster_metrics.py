@@ -1,7 +1,6 @@
-"""Figures of the whole cluster from the figures of its nodes, and their last hour in bounded memory.
+"""Metrics of the whole cluster from those of its nodes, with one hour of history in bounded memory.
 
-Rates come of two looks at counters of one incarnation of a node: a node that began anew adds nothing until its second
-look.
+Rates are computed from two samples of one incarnation's counters; a restarted node adds none until its second sample.
 Sans-IO.
 """
 
@@ -14,10 +13,10 @@ import msgspec
 
 from wire.messages.node_rows import StatsRow
 
-__all__ = ["CERTIFICATES", "POINTS_MAX", "ClusterMetrics", "MetricHistory", "figures_of", "finite"]
+__all__ = ["CERTIFICATES", "POINTS_MAX", "ClusterMetrics", "MetricHistory", "cluster_metrics_of", "finite"]
 
-POINTS_MAX = 720  # an hour, one each 5 s
-PREFIX = "stratamq_"  # of each family on a node's page
+POINTS_MAX = 720  # an hour, one per 5 s
+PREFIX = "stratamq_"  # of each family on a node's metrics page
 IN_NAMES = ("messages_received_total",)
 OUT_NAMES = ("messages_delivered_total",)
 PRESENT = ("clients", "sessions")
@@ -26,7 +25,7 @@ DROPS = PREFIX + "messages_dropped_total{"
 
 
 class ClusterMetrics(msgspec.Struct):
-    """The cluster at one moment. None: no node says."""
+    """Metrics of the cluster at one time. None: not reported."""
 
     at_ms: int = 0
     nodes: int = 0
@@ -41,8 +40,8 @@ class ClusterMetrics(msgspec.Struct):
     tls_not_after_ms: int | None = None
 
 
-def figures_of(now_ms: int, rows: Iterable[StatsRow], nodes: int, copies_met: bool) -> ClusterMetrics:
-    """Return the figures of the nodes together, without rates."""
+def cluster_metrics_of(now_ms: int, rows: Iterable[StatsRow], nodes: int, copies_met: bool) -> ClusterMetrics:
+    """Return the combined metrics of the nodes, without rates."""
     known = list(rows)
     gauges = [sums(row.gauges or {}, PRESENT) for row in known]
     oldest = [row.queue_oldest_s for row in known if row.queue_oldest_s is not None]
@@ -62,7 +61,7 @@ def figures_of(now_ms: int, rows: Iterable[StatsRow], nodes: int, copies_met: bo
 
 
 def finite(row: StatsRow) -> StatsRow:
-    """Return figures without those that are no number: one node's must not end the sums of all."""
+    """Replace values that are not finite: one node's must not spoil the sums."""
     for name in ("counters", "gauges"):
         series = getattr(row, name) or {}
         if not all(map(math.isfinite, series.values())):
@@ -71,17 +70,17 @@ def finite(row: StatsRow) -> StatsRow:
 
 
 def _ends_ms(row: StatsRow) -> int:
-    """Return when the first certificate of a node ends, 0 if it has none."""
+    """Return the earliest certificate expiry of a node, 0 if it has none."""
     ends = [value for key, value in (row.gauges or {}).items() if key.startswith(CERTIFICATES)]
     return int(min(ends, default=0.0) * 1000)
 
 
 def sums(series: Mapping[str, float], names: tuple[str, ...] = ("",)) -> dict[str, float]:
-    """Return the sum of each family over its labels; of families that begin with one of ``names``."""
+    """Return the sum of each family over its labels, for families with a prefix in ``names``."""
     found: dict[str, float] = {}
     begins = tuple(PREFIX + name for name in names)
     for key, value in series.items():
-        if not key.startswith(begins):  # a node has hundreds, and most are of no interest here
+        if not key.startswith(begins):  # a node has hundreds of families, most of them not needed here
             continue
         name = key.partition("{")[0]
         found[name] = found.get(name, 0.0) + value
@@ -89,12 +88,12 @@ def sums(series: Mapping[str, float], names: tuple[str, ...] = ("",)) -> dict[st
 
 
 def total(families: Mapping[str, float], names: Iterable[str]) -> float:
-    """Return the sum of some families, of ``sums``."""
+    """Return the sum of some families of ``sums``."""
     return sum(families.get(PREFIX + name, 0.0) for name in names)
 
 
 def drops_of(rows: Iterable[StatsRow]) -> dict[str, int]:
-    """Return dropped messages by reason, of all nodes since each began."""
+    """Return dropped messages by reason, of all nodes since their start."""
     found: dict[str, int] = {}
     for row in rows:
         for key, value in (row.counters or {}).items():
@@ -108,7 +107,7 @@ class MetricHistory:
     """The last hour of the cluster.
 
     Attributes:
-        rates: Messages in and out a second, by node, of the last look.
+        rates: Messages in and out per second, by node, of the last sample.
     """
 
     def __init__(self) -> None:
@@ -116,31 +115,31 @@ class MetricHistory:
         self.rates: dict[str, tuple[float, float]] = {}
         self._before: dict[tuple[str, int], tuple[int, float, float]] = {}  # node, incarnation -> at, in, out
 
-    def take(self, figures: ClusterMetrics, rows: Iterable[StatsRow]) -> ClusterMetrics:
-        """Take one look, and return its figures with rates."""
+    def take(self, metrics: ClusterMetrics, rows: Iterable[StatsRow]) -> ClusterMetrics:
+        """Add a sample; return its metrics with rates."""
         seen: dict[tuple[str, int], tuple[int, float, float]] = {}
         self.rates = {}
         for row in rows:
             counters = sums(row.counters or {}, IN_NAMES + OUT_NAMES)
             key = (row.node or "", row.incarnation or 0)
-            seen[key] = row.at_ms or figures.at_ms, total(counters, IN_NAMES), total(counters, OUT_NAMES)
+            seen[key] = row.at_ms or metrics.at_ms, total(counters, IN_NAMES), total(counters, OUT_NAMES)
             before = self._before.get(key)
             if before is None or seen[key][0] <= before[0]:
                 continue
             seconds = (seen[key][0] - before[0]) / 1000
             rate_in, rate_out = (max(0.0, seen[key][at] - before[at]) / seconds for at in (1, 2))
             self.rates[key[0]] = rate_in, rate_out
-            figures.in_per_s += rate_in
-            figures.out_per_s += rate_out
+            metrics.in_per_s += rate_in
+            metrics.out_per_s += rate_out
         self._before = seen
-        return figures
+        return metrics
 
-    def keep(self, figures: ClusterMetrics) -> None:
-        """Keep a point of the hour."""
-        self._points.append(figures)
+    def keep(self, metrics: ClusterMetrics) -> None:
+        """Append a point to the history."""
+        self._points.append(metrics)
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the hour as lists, for charts; ``at`` is in seconds."""
+        """Return the history as lists, for charts; ``at`` is in seconds."""
         points = list(self._points)
         return {
             "at": [point.at_ms / 1000 for point in points],

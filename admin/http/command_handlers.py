@@ -1,4 +1,4 @@
-"""Handlers of the paths that are a verb, made from the verb's arguments: the description of the API is theirs too."""
+"""Handlers of the paths of verbs, generated from the verbs' arguments, with their OpenAPI description."""
 
 import inspect
 import re
@@ -19,54 +19,54 @@ from wire.messages.ranges import NodeName
 __all__ = ["Carry", "verb_handlers"]
 
 METHODS = {"GET": get, "POST": post, "PUT": put, "PATCH": patch, "DELETE": delete}
-OWN = ("token create",)  # has a handler of its own
+OWN = ("token create",)  # has its own handler
 NONE = inspect.Parameter.empty
 CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
 Carry = Callable[[CommandRequest], Awaitable[Response[Any]]]
 
 
-def verb_handlers(carry: Carry) -> list[HTTPRouteHandler]:
-    """Return one handler for each row of the table, but for those that have their own."""
-    return [_handler(row, carry) for row in PATHS if row.verb not in OWN]
+def verb_handlers(run: Carry) -> list[HTTPRouteHandler]:
+    """Return one handler for each row of the table without its own handler."""
+    return [_handler(row, run) for row in PATHS if row.verb not in OWN]
 
 
-def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
+def _handler(row: VerbPath, run: Carry) -> HTTPRouteHandler:
     verb = VERBS[row.verb]
     in_path = re.findall(r"\{(\w+)\}", row.path)
     fields = own_fields(row)
     body = _body_type(row) if row.method in BODIES and fields else None
 
-    async def handle(request: Request[Any, Any, Any], **given: Any) -> Response[Any]:
-        data = given.pop("data", None)
-        dry_run, if_match = bool(given.pop("dry_run", False)), given.pop("if_match", None) or ""
-        values = {name: value for name, value in given.items() if value is not None}
+    async def handle(request: Request[Any, Any, Any], **values: Any) -> Response[Any]:
+        data = values.pop("data", None)
+        dry_run, if_match = bool(values.pop("dry_run", False)), values.pop("if_match", None) or ""
+        values = {name: value for name, value in values.items() if value is not None}
         if data is not None:
             values |= msgspec.structs.asdict(data)
         node = str(values.pop("node")) if at_node(row) else ""
         arguments = _checked(row, values)
-        return await carry(CommandRequest.of(request, row.verb, arguments, dry_run, if_match, node=node))
+        return await run(CommandRequest.of(request, row.verb, arguments, dry_run, if_match, node=node))
 
     parameters: dict[str, tuple[Any, Any]] = {"request": (Request[Any, Any, Any], NONE)}
     types = {field.name: field.type for field in msgspec.structs.fields(verb.arguments)}
     parameters |= {name: (_parameter(types.get(name, NodeName)), NONE) for name in in_path}
     if body is not None and any(field.required for field in fields):
         parameters["data"] = (Annotated[body, Body()], NONE)
-    elif body is not None:  # every argument has a default: a call without a body means these
+    elif body is not None:  # every argument has a default: an empty body means the defaults
         parameters["data"] = (Annotated[body | None, Body()], None)
     else:
         parameters |= {field.name: _query(field) for field in fields}
     if verb.changes:
-        text = "Only say what would change."
+        text = "Dry run: only report the changes."
         parameters["dry_run"] = (Annotated[bool, Parameter(query="dry_run", description=text)], False)
-        text = "The map_epoch that the change was decided by; refused with 412 if the map is another one."
+        text = "The map_epoch on which the change is based; refused with 412 if the map has another one."
         parameters["if_match"] = (Annotated[str | None, Parameter(header="If-Match", description=text)], None)
     _sign(handle, parameters)
     make: Any = METHODS[row.method]
     path = re.sub(r"\{(\w+)\}", r"{\1:str}", row.path)
     operation = re.sub(r"\W+", "_", f"{row.verb}_{row.method.lower()}")
     role = verb.role.name.lower()
-    text = f"The verb `{row.verb}` of the command line; wants the role {role}."
+    text = f"The command `{row.verb}` of the CLI; needs the role {role}."
     options: dict[str, Any] = {"summary": row.summary, "description": text, "operation_id": operation, "opt": {}}
     options["opt"] |= {"role": verb.role, "verb": row.verb}
     if row.method != "GET":
@@ -76,7 +76,7 @@ def _handler(row: VerbPath, carry: Carry) -> HTTPRouteHandler:
 
 
 def _sign(handle: Any, parameters: dict[str, tuple[Any, Any]]) -> None:
-    """Give a handler the parameters from which Litestar reads requests and writes the description."""
+    """Set a handler's signature, from which Litestar parses requests and writes the description."""
     kind = inspect.Parameter.KEYWORD_ONLY
     listed = [
         inspect.Parameter(name, kind, default=default, annotation=of) for name, (of, default) in parameters.items()
@@ -94,7 +94,7 @@ def _query(field: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
 
 
 def _parameter(of: Any) -> Any:
-    """Return a type with its bounds as Litestar writes them into the description."""
+    """Return a type with its bounds in Litestar's form."""
     if get_origin(of) is not Annotated:
         return of
     plain, *metas = get_args(of)
@@ -122,9 +122,9 @@ def _body_type(row: VerbPath) -> type[msgspec.Struct]:
 
 
 def _checked(row: VerbPath, values: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments as the verb wants them; ranges are judged here, before a node is asked."""
+    """Return the validated arguments of the verb; ranges are checked before a node is contacted."""
     try:
-        judged = msgspec.convert(values, VERBS[row.verb].arguments, strict=False)
+        arguments = msgspec.convert(values, VERBS[row.verb].arguments, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(400, "bad_request", str(error)) from None
-    return {name: getattr(judged, name) for name in judged.__struct_fields__ if name != "dry_run"}
+    return {name: getattr(arguments, name) for name in arguments.__struct_fields__ if name != "dry_run"}

@@ -1,8 +1,8 @@
-"""The description of the API, completed: moments have their format, and every path may answer with a problem."""
+"""Completes the OpenAPI description: formats of timestamps, and problem responses of every path."""
 
 from typing import Any
 
-from admin.api_rows import MOMENT_TEXT
+from admin.api_rows import TIMESTAMP_TEXT
 from admin.http.problems import MEDIA_TYPE
 
 __all__ = ["complete"]
@@ -13,32 +13,36 @@ MEMBERS = {
     "type": {"type": "string", "description": "urn:stratamq: and the code."},
     "title": {"type": "string"},
     "status": {"type": "integer"},
-    "code": {"type": "string", "description": "A word that programs compare."},
+    "code": {"type": "string", "description": "Stable code for programs."},
     "detail": {"type": "string", "description": "What is wrong, one line."},
     "do": {"type": "string", "description": "What to do about it, one line."},
-    "request_id": {"type": "string", "description": "It stands in the audit too."},
+    "request_id": {"type": "string", "description": "Also in the audit log."},
 }
 STATUSES = {
-    "400": "The request is wrong; `detail` says where.",
-    "401": "Nobody is known by this token, cookie or certificate.",
-    "403": "The caller's role is too low, or a browser's change is not its own.",
+    "400": "The request is wrong; `detail` has the reason.",
+    "401": "The token, cookie or certificate is unknown.",
+    "403": "The caller's role is too low, or a browser's change comes from another site.",
     "default": "Any other problem.",
 }
-LATER = {"202": {"description": "Done as far as was waited: nodes follow, or work goes on that `Location` names."}}
-BY_SERVER = {"431": {"description": "The header is larger than 16 KiB: the server's own answer, without a body."}}
+LATER = {
+    "202": {
+        "description": ("Partly done after the waiting time: nodes follow, or the operation in `Location` continues.")
+    }
+}
+BY_SERVER = {"431": {"description": "The header is larger than 16 KiB: the server's own response, without a body."}}
 
 
 def complete(schema: dict[str, Any]) -> dict[str, Any]:
-    """Add to each operation what it answers when it cannot do what was asked; return the description."""
+    """Add the problem responses of each operation; return the description."""
     schema.setdefault("components", {}).setdefault("schemas", {})[NAME] = {
         "type": "object",
-        "description": "RFC 9457, with members of our own.",
+        "description": "RFC 9457, with additional members.",
         "properties": MEMBERS,
         "required": list(MEMBERS),
     }
     for of in schema["components"]["schemas"].values():
         for name, property_ in of.get("properties", {}).items():
-            if property_.get("description") == MOMENT_TEXT:  # Litestar takes no format from the type
+            if property_.get("description") == TIMESTAMP_TEXT:  # Litestar ignores the format of the type
                 of["properties"][name] = {**property_, "format": "date-time"}
     content = {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{NAME}"}}}
     for operations in schema.get("paths", {}).values():
@@ -54,7 +58,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _free_body(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Say that a body may be absent whose every member may be."""
+    """Mark a body as optional if all its members are."""
     body = operation.get("requestBody")
     if body is None:
         return

@@ -1,4 +1,4 @@
-"""Paths about one thing: a client, its session and queue, and the explanations of a client, a topic and a message."""
+"""Paths about one client, its session and queue, and the explanations of a client, a topic and a message."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from litestar.params import Parameter
 
 from access.operators.commands import OperatorRole
 from admin import explanations, queries
-from admin.api_rows import Moment, moment_of_ms, told, told_rows, told_type
+from admin.api_rows import Timestamp, format_timestamp_ms, told, told_rows, told_type
 from admin.explain.explanation import Explanation, ExplanationStep
 from admin.explain.message import check_origin
 from admin.http.partial import PartialResult
@@ -26,25 +26,25 @@ from wire.messages.client_rows import (
     SubscriptionListRow,
 )
 
-__all__ = ["story_handlers"]
+__all__ = ["explanation_handlers"]
 
 TOTAL_S = 5.0
 Topic = Annotated[str, Parameter(min_length=1, max_length=65_535, description="A topic name, without wildcards.")]
 Name = Annotated[str, Parameter(max_length=65_535)]
 Limit = Annotated[int, Parameter(ge=1, le=1_000)]
 Payload = Annotated[
-    Literal["none", "head"], Parameter(description="head: the first 256 bytes; wants the role operator.")
+    Literal["none", "head"], Parameter(description="head: the first 256 bytes; needs the role operator.")
 ]
 
 
 class ClientNow(msgspec.Struct):
-    """One client: its session at its partition's primary, and its connection at the edge that this names."""
+    """One client: its session at its partition's primary, and its connection at the edge that the session names."""
 
     client_id: str
     partition: int
     primary: str
     edge: str
-    session: told_type(SessionDetail) | None  # type: ignore[valid-type]  # made of the row
+    session: told_type(SessionDetail) | None  # type: ignore[valid-type]  # derived from the row
     connection: told_type(ClientDetail) | None  # type: ignore[valid-type]
     complete: bool
     partial: list[PartialResult]
@@ -53,7 +53,7 @@ class ClientNow(msgspec.Struct):
 class ApiExplanationStep(msgspec.Struct):
     """A step of an explanation."""
 
-    at: Moment | None
+    at: Timestamp | None
     node: str
     what: str
     why: str
@@ -61,9 +61,9 @@ class ApiExplanationStep(msgspec.Struct):
 
 
 class ApiExplanation(msgspec.Struct):
-    """An explanation: its steps in order, the one that decides, its sources, and who was asked in vain.
+    """An explanation: steps in order, the deciding one, sources, and nodes that did not answer.
 
-    ``verdict`` is the deciding sentence, also where nothing is wrong and so no step decides.
+    ``verdict`` is the deciding sentence; it is set even if no problem was found.
     """
 
     question: str
@@ -92,39 +92,39 @@ class QueuedMessages(msgspec.Struct):
 
 
 class InFlightMessages(msgspec.Struct):
-    """Messages under way to a client, or from it."""
+    """In-flight messages to and from a client."""
 
     rows: list[told_type(InFlightRow)]  # type: ignore[valid-type]
     complete: bool
     partial: list[PartialResult]
 
 
-def _lacks(missing: Any) -> tuple[bool, list[PartialResult]]:
-    """Return whether nobody lacks, and who does."""
+def _completeness(missing: Any) -> tuple[bool, list[PartialResult]]:
+    """Return whether the result is complete, and the missing nodes."""
     partial = [PartialResult(*one) for one in dict.fromkeys(missing)]
     return not partial, partial
 
 
-def _told(story: Explanation) -> ApiExplanation:
+def _to_api(story: Explanation) -> ApiExplanation:
     cause = _step(story.cause) if story.cause is not None else None
     steps = [_step(step) for step in story.steps]
-    return ApiExplanation(story.question, story.verdict, cause, steps, list(story.had), *_lacks(story.lacked))
+    return ApiExplanation(story.question, story.verdict, cause, steps, list(story.had), *_completeness(story.lacked))
 
 
 def _step(step: ExplanationStep) -> ApiExplanationStep:
-    return ApiExplanationStep(moment_of_ms(step.at_ms), step.node, step.what, step.why, dict(step.facts))
+    return ApiExplanationStep(format_timestamp_ms(step.at_ms), step.node, step.what, step.why, dict(step.facts))
 
 
-def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
+def explanation_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     """Return the handlers."""
     viewer = {"role": OperatorRole.VIEWER}
 
-    async def asked(request: Request[Any, Any, Any]) -> queries.Cluster:
+    async def open_cluster(request: Request[Any, Any, Any]) -> queries.Cluster:
         cluster: queries.Cluster = await cluster_of(request.state.caller, TOTAL_S)
         return cluster
 
     async def found(request: Request[Any, Any, Any], client_id: str) -> tuple[queries.Cluster, queries.ClientView]:
-        cluster = await asked(request)
+        cluster = await open_cluster(request)
         return cluster, await queries.client(cluster, client_id)
 
     @get("/clients/{client_id:str}", opt=viewer, summary="One client, now", operation_id="show_client")
@@ -133,23 +133,28 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
         if view.session is None and view.connection is None and not view.partial:
             raise Problem(404, "not_found", "no connection and no session has this client identifier")
         places = view.partition, view.primary, view.edge
-        return ClientNow(client_id, *places, told(view.session), told(view.connection), *_lacks(view.partial))
+        return ClientNow(client_id, *places, told(view.session), told(view.connection), *_completeness(view.partial))
 
     @get(
-        "/clients/{client_id:str}/explain", opt=viewer, summary="Why nothing reaches it", operation_id="explain_client"
+        "/clients/{client_id:str}/explain",
+        opt=viewer,
+        summary="Why it receives no messages",
+        operation_id="explain_client",
     )
     async def explain(request: Request[Any, Any, Any], client_id: Name, topic: Name = "") -> ApiExplanation:
         now_ms = int(time.time() * 1000)
-        return _told(await _heard(explanations.client_explained(await asked(request), client_id, now_ms, topic)))
+        return _to_api(
+            await _result_of(explanations.client_explained(await open_cluster(request), client_id, now_ms, topic))
+        )
 
     @get("/clients/{client_id:str}/subscriptions", opt=viewer, summary="Its subscriptions", operation_id="subscribed")
     async def subscribed(request: Request[Any, Any, Any], client_id: Name) -> SubscriptionList:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.subscriptions(cluster, view)
-        return SubscriptionList(told_rows(rows), *_lacks((*view.partial, *missing)))
+        return SubscriptionList(told_rows(rows), *_completeness((*view.partial, *missing)))
 
-    @get("/clients/{client_id:str}/inflight", opt=viewer, summary="Messages under way", operation_id="under_way")
-    async def under_way(request: Request[Any, Any, Any], client_id: Name) -> InFlightMessages:
+    @get("/clients/{client_id:str}/inflight", opt=viewer, summary="In-flight messages", operation_id="under_way")
+    async def in_flight(request: Request[Any, Any, Any], client_id: Name) -> InFlightMessages:
         cluster, view = await found(request, client_id)
         rows: list[InFlightRow] = []
         missing = [*view.partial]
@@ -157,7 +162,7 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
             more, silent = await queries.place(cluster, node, "inflight", {"client_id": client_id}, queries.PLACE_ROWS)
             rows += more
             missing += silent
-        return InFlightMessages(told_rows(rows), *_lacks(missing))
+        return InFlightMessages(told_rows(rows), *_completeness(missing))
 
     @get("/sessions/{client_id:str}/queue", opt=viewer, summary="First entries of its queue", operation_id="queue")
     async def queue(
@@ -165,26 +170,28 @@ def story_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     ) -> QueuedMessages:
         cluster, view = await found(request, client_id)
         rows, missing = await queries.queue(cluster, view, limit, "" if payload == "none" else payload)
-        return QueuedMessages(told_rows(rows), *_lacks((*view.partial, *missing)))
+        return QueuedMessages(told_rows(rows), *_completeness((*view.partial, *missing)))
 
-    return [show, explain, subscribed, under_way, queue, *_explaining(asked)]
+    return [show, explain, subscribed, in_flight, queue, *_explaining(open_cluster)]
 
 
-def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Cluster]]) -> list[HTTPRouteHandler]:
+def _explaining(open_cluster: Callable[[Request[Any, Any, Any]], Awaitable[queries.Cluster]]) -> list[HTTPRouteHandler]:
     """Return the handlers about a topic and a message."""
     viewer = {"role": OperatorRole.VIEWER}
 
-    @get("/topics/explain", opt=viewer, summary="Who gets a topic, and why", operation_id="explain_topic")
+    @get("/topics/explain", opt=viewer, summary="The receivers of a topic, with reasons", operation_id="explain_topic")
     async def explain_topic(
         request: Request[Any, Any, Any],
         topic: Topic,
         publisher: Annotated[str, Parameter(query="from", max_length=65_535)] = "",
         qos: Annotated[int, Parameter(ge=0, le=2)] = 1,
     ) -> ApiExplanation:
-        _, story = await _heard(explanations.topic_explained(await asked(request), topic, publisher=publisher, qos=qos))
-        return _told(story)
+        _, story = await _result_of(
+            explanations.topic_explained(await open_cluster(request), topic, publisher=publisher, qos=qos)
+        )
+        return _to_api(story)
 
-    @get("/messages/explain", opt=viewer, summary="What became of a message", operation_id="explain_message")
+    @get("/messages/explain", opt=viewer, summary="The deliveries of a message", operation_id="explain_message")
     async def explain_message(
         request: Request[Any, Any, Any],
         origin: Name = "",
@@ -198,25 +205,25 @@ def _explaining(asked: Callable[[Request[Any, Any, Any]], Awaitable[queries.Clus
             checked = check_origin(origin) if origin else ""
         except UserError as error:
             raise refused(error) from None
-        cluster = await asked(request)
+        cluster = await open_cluster(request)
         if checked:
-            return _told(await _heard(explanations.by_origin(cluster, checked, topic)))
+            return _to_api(await _result_of(explanations.by_origin(cluster, checked, topic)))
         if client and packet:
-            return _told(await _heard(explanations.by_packet(cluster, client, packet)))
+            return _to_api(await _result_of(explanations.by_packet(cluster, client, packet)))
         if session and seq:
-            return _told(await _heard(explanations.by_sequence(cluster, session, seq)))
+            return _to_api(await _result_of(explanations.by_sequence(cluster, session, seq)))
         raise Problem(400, "bad_request", "name an origin, a client and a packet, or a session and an entry")
 
     return [explain_topic, explain_message]
 
 
-async def _heard(asked: Any) -> Any:
-    """Return an answer of the query layer.
+async def _result_of(open_cluster: Any) -> Any:
+    """Return the result of a query.
 
     Raises:
-        Problem: It refused the question.
+        Problem: The query was refused.
     """
     try:
-        return await asked
+        return await open_cluster
     except UserError as error:
         raise refused(error) from None

@@ -1,4 +1,4 @@
-"""The dashboard's files: read once at the start, served with their hash, never from a path that a request names."""
+"""The dashboard's files: read once at the start and served with their hash; requests never name paths on disk."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ TYPES = {
 
 
 class File(NamedTuple):
-    """One file as it is served."""
+    """One file with its media type and hash."""
 
     data: bytes
     media_type: str
@@ -49,7 +49,7 @@ def _collect(folder: Traversable, prefix: str, found: dict[str, File]) -> None:
 
 
 def file_handlers(known: Mapping[str, File]) -> list[HTTPRouteHandler]:
-    """Return the handlers of the dashboard's files; every page of it is the same document."""
+    """Return the handlers of the dashboard's files; every page is the same document."""
 
     @get(["/", "/static/{name:path}"], opt={"role": PUBLIC}, include_in_schema=False)
     async def serve(request: Request[Any, Any, Any], name: str = "index.html") -> Response[bytes]:

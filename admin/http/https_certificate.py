@@ -1,7 +1,7 @@
-"""Certificate, key and names of the HTTP service, and the authority of its clients: a part of a reload.
+"""Certificate, key and names of the HTTP service, and the authority of its clients: reloadable.
 
-The next handshake uses the new ones; connections that stand stay. Whether there is HTTPS at all is read at the start:
-cookies and their names depend on it.
+New handshakes use the reloaded files; open connections stay. Switching HTTPS on or off needs a restart, because cookies
+and their names depend on it.
 """
 
 import ssl
@@ -20,12 +20,13 @@ Loaded: TypeAlias = tuple[ssl.SSLContext | None, dict[str, str], ServedHosts]
 
 
 class HttpsCertificate:
-    """The context of TLS in force.
+    """The TLS context in use.
 
     Args:
         config: At the start.
+
     Raises:
-        UserError: A file cannot be used.
+        UserError: A file is invalid.
     """
 
     settings: Sequence[str] = ("admin.certificate", "admin.key", "admin.client_ca", "admin.hosts")
@@ -40,34 +41,34 @@ class HttpsCertificate:
 
     @property
     def hosts(self) -> ServedHosts:
-        """Names of the service: of its settings, its address and its certificate."""
+        """Names of the service: from its settings, its address and its certificate."""
         return self._held[2]
 
     def load(self, config: NodeConfig) -> Loaded:
         """Read the files again.
 
         Raises:
-            UserError: One is wrong, an authority was taken away, or TLS itself came or went.
+            UserError: A file is invalid, an authority was removed, or TLS was switched on or off.
         """
         assert isinstance(config, AdminConfig)
         loaded = _read(config)
         before, after = self.context, loaded[0]
         if (before is None) != (after is None):
-            raise UserError("admin.certificate came or went: restart the service, for cookies depend on it")
+            raise UserError("admin.certificate was added or removed: restart the service, because cookies depend on it")
         if before is not None and after is not None and loses_authority(before, after):
-            raise UserError("an authority was taken away from admin.client_ca: restart the service")
+            raise UserError("an authority was removed from admin.client_ca: restart the service")
         return loaded
 
     def current(self) -> Loaded:
-        """Return what is in force."""
+        """Return the files in use."""
         return self._held
 
     def difference(self, loaded: Loaded) -> list[str]:
-        """Return the files whose content is another."""
+        """Return the files whose content changed."""
         return changed_files(self._held[1], loaded[1])
 
     def put(self, loaded: Loaded) -> None:
-        """Use these for every handshake from now on."""
+        """Use these for later handshakes."""
         self._held = loaded
 
 
@@ -86,6 +87,6 @@ def _read(config: AdminConfig) -> Loaded:
             context.load_verify_locations(settings.client_ca)
             context.verify_mode = ssl.CERT_OPTIONAL
     except (OSError, ssl.SSLError) as error:
-        raise UserError(f"admin.certificate, admin.key or admin.client_ca cannot be used: {error}") from None
+        raise UserError(f"admin.certificate, admin.key or admin.client_ca is invalid: {error}") from None
     hosts.set_certified(certificate_hosts(settings.certificate))
     return context, marks, hosts

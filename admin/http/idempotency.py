@@ -1,7 +1,7 @@
-"""Answers to repeated changes: a POST with an ``Idempotency-Key`` that came before gets the first answer again.
+"""Responses to repeated changes: a POST with a known ``Idempotency-Key`` gets the first response again.
 
-A key is kept for its whole time, because a repeat of a forgotten one would be carried out twice: a caller with too many
-keys gets no new one. A key belongs to its caller, and to one request: with another path or body it is refused. Sans-IO.
+A key is stored for its whole lifetime, because a repeat after its removal would run twice; a caller with too many keys
+gets no new one. A key belongs to one caller and one request: with another path or body it is refused. Sans-IO.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ KEY_CHARACTERS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """An answer that was given."""
+    """The response to the first request."""
 
     status: int
     body: bytes
@@ -31,11 +31,11 @@ class StoredResponse:
 class _Known:
     digest: str
     until: float
-    answer: StoredResponse | None = None  # None: the first one is under way
+    answer: StoredResponse | None = None  # None: the first request is in progress
 
 
 class Replays:
-    """Answers by caller and key."""
+    """Responses by caller and key."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Known] = {}  # by time, ascending
@@ -45,10 +45,11 @@ class Replays:
         return len(self._known)
 
     def begin(self, now: float, caller: str, key: str, digest: str) -> StoredResponse | None:
-        """Return the answer of before; None: carry the request out, then call ``end``.
+        """Return the stored response; None: run the request, then call ``end``.
 
         Raises:
-            Problem: The key is too long, of another request, one too many, or its first request is under way.
+            Problem: The key is too long, belongs to another request, is one too many, or its first request is in
+                progress.
         """
         if not 0 < len(key) <= KEY_CHARACTERS_MAX:
             raise Problem(400, "bad_key", f"an Idempotency-Key has 1 to {KEY_CHARACTERS_MAX} characters")
@@ -57,20 +58,18 @@ class Replays:
         if known is None:
             if self._counts[caller] >= KEYS_CALLER_MAX or len(self._known) >= KEYS_MAX:
                 wait_s = next(iter(self._known.values())).until - now
-                raise Problem(
-                    429, "too_many_keys", f"no room for another Idempotency-Key within {KEPT_S:g} s", "", wait_s
-                )
+                raise Problem(429, "too_many_keys", f"too many Idempotency-Keys within {KEPT_S:g} s", "", wait_s)
             self._known[caller, key] = _Known(digest, now + KEPT_S)
             self._counts[caller] += 1
             return None
         if known.digest != digest:
-            raise Problem(422, "key_used", "this Idempotency-Key came with another request", "choose a new key")
+            raise Problem(422, "key_used", "this Idempotency-Key belongs to another request", "choose a new key")
         if known.answer is None:
-            raise Problem(409, "under_way", "the first request with this Idempotency-Key is under way", "", 1.0)
+            raise Problem(409, "under_way", "the first request with this Idempotency-Key is in progress", "", 1.0)
         return known.answer
 
     def end(self, caller: str, key: str, answer: StoredResponse | None) -> None:
-        """Keep an answer; None: nothing was done, so the key is free again."""
+        """Store a response; None: the request had no effect, so the key is free again."""
         known = self._known.get((caller, key))
         if known is None:
             return

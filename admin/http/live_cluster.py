@@ -1,6 +1,6 @@
-"""The cluster as the HTTP service asks it: links that come back, the map of now, and verbs that find the leader.
+"""The cluster connection of the HTTP service: links that reconnect, a current map, and verbs sent to the leader.
 
-A link that failed is tried again at the next question. Looks and pages are ``admin/queries.py``'s.
+A failed link is retried at the next query. ``admin/queries.py`` runs queries.
 """
 
 import secrets
@@ -20,10 +20,10 @@ from wire.messages.operators import AdminReply
 __all__ = ["LiveCluster"]
 
 READ_S = 5.0
-CHANGE_S = 25.0  # a verb that takes rights away waits up to 20 s for nodes
+CHANGE_S = 25.0  # a verb that revokes rights waits up to 20 s for nodes
 ELECTION_S = 3.0
 ASK_AGAIN_S = 0.2
-MAP_S = 1.0  # how old the map may be
+MAP_S = 1.0  # maximum age of the map
 
 
 class LiveCluster:
@@ -31,7 +31,7 @@ class LiveCluster:
 
     Args:
         links: To its nodes.
-        routers: host:port of routers, to begin with.
+        routers: host:port of the initial routers.
     """
 
     def __init__(self, links: NodeLinks, routers: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class LiveCluster:
         self._reading = trio.Lock()
 
     async def follow(self) -> None:
-        """Have a map that is at most a second old.
+        """Update the map if it is older than a second.
 
         Raises:
             Problem: No router sends one.
@@ -61,7 +61,7 @@ class LiveCluster:
             self._map_at = trio.current_time()
 
     async def for_queries(self, role: str, total_s: float, actor: str = "") -> queries.Cluster:
-        """Return the cluster as ``admin/queries.py`` takes it, for a caller of that role.
+        """Return the cluster for ``admin/queries.py``, with the caller's role.
 
         Raises:
             Problem: No router sends its map.
@@ -71,9 +71,9 @@ class LiveCluster:
         return queries.Cluster(self.links, total_s, actor, role)
 
     async def ask(self, verb: str, arguments: Mapping[str, Any], actor: str = "", role: str = "") -> AdminReply:
-        """Ask the leader for a verb; while one is elected, ask again for some seconds.
+        """Send a verb to the leader; retry for some seconds during an election.
 
-        Each repeat has the identifier of the first question, so that it is carried out once.
+        Each retry has the identifier of the first request, so the verb runs once.
         """
         await self.follow()
         self.links.forget_failed()
@@ -98,7 +98,7 @@ class LiveCluster:
                     if reply.exit_code != ExitCode.NOT_READY:
                         self._leader = router
                         return reply
-                    repeated = repeated or not isinstance(reply.result, dict)  # it may have taken the order
+                    repeated = repeated or not isinstance(reply.result, dict)  # it may have received the request
                 if trio.current_time() >= until:
                     return reply
                 await trio.sleep(ASK_AGAIN_S)
@@ -107,22 +107,22 @@ class LiveCluster:
     async def order(
         self, node: str, verb: str, arguments: Mapping[str, Any], actor: str = "", role: str = ""
     ) -> AdminReply:
-        """Ask one node for a verb of its own.
+        """Send a verb to one node.
 
         Raises:
-            Problem: There is no such node, or it is none of the verb's tier.
+            Problem: The node does not exist, or has not the verb's tier.
         """
         await self.follow()
         self.links.forget_failed()
         entry = self.links.map.nodes.get(node)
         if entry is None or entry.tier != VERBS[verb].tier:
             text = f"no {VERBS[verb].tier} node {node[:64]!r} in this cluster"
-            raise Problem(404, "not_found", text, "GET /api/v1/nodes names them")
+            raise Problem(404, "not_found", text, "GET /api/v1/nodes lists them")
         return await self.links.order(
             node, verb, arguments, CHANGE_S if VERBS[verb].changes else READ_S, actor=actor, role=role
         )
 
     def _in_order(self) -> list[str]:
-        """Return the routers, the one that led last first."""
+        """Return the routers, the last leader first."""
         names = sorted(entry.node for entry in self.links.map.live(TIER_ROUTER))
         return sorted(names, key=lambda name: name != self._leader)

@@ -1,7 +1,7 @@
-"""Two paths that answer as Mosquitto 2.1's do, for tools that were made for it: ``/systree`` and ``/listeners``.
+"""Two paths in the format of Mosquitto 2.1, for its tools: ``/systree`` and ``/listeners``.
 
-Source: Mosquitto's ``src/http_api.c`` and ``src/sys_tree.c``. Figures are the cluster's; docs/dashboard.md says which
-name is what here.
+Source: Mosquitto's ``src/http_api.c`` and ``src/sys_tree.c``. Values are the cluster's; docs/dashboard.md maps the
+names.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from conf.errors import UserError
 from wire.messages.client_rows import ListenerRow
 from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 
-__all__ = ["ListenerPage", "door_of", "mosquitto_handlers", "tree_of"]
+__all__ = ["ListenerPage", "mosquitto_handlers", "to_mosquitto_listener", "tree_of"]
 
 PREFIX = "$SYS/broker/"
 PROTOCOLS = {"ws": "websockets"}
@@ -30,7 +30,7 @@ LOOK_S = 5.0
 
 
 class ListenerPage(msgspec.Struct, omit_defaults=True):
-    """A listener; one at a path of this host has no port."""
+    """A listener; a Unix socket has no port."""
 
     protocol: str
     tls: bool
@@ -41,33 +41,33 @@ class ListenerPage(msgspec.Struct, omit_defaults=True):
 
 
 class ListenerPages(msgspec.Struct):
-    """Listeners of all edges, one after the other."""
+    """Listeners of all edges."""
 
     listeners: list[ListenerPage]
 
 
-def door_of(row: ListenerRow) -> ListenerPage:
-    """Return a listener in Mosquitto's words."""
+def to_mosquitto_listener(row: ListenerRow) -> ListenerPage:
+    """Return a listener in Mosquitto's format."""
     kind, bind = row.kind or "", row.bind or ""
-    door = ListenerPage(PROTOCOLS.get(kind, kind), bool(row.tls), bool(row.client_certificates), bool(row.anonymous))
+    page = ListenerPage(PROTOCOLS.get(kind, kind), bool(row.tls), bool(row.client_certificates), bool(row.anonymous))
     port = bind.rpartition(":")[2]
     if port.isdecimal():
-        door.port = int(port)
+        page.port = int(port)
     else:
-        door.path = bind
-    return door
+        page.path = bind
+    return page
 
 
 def tree_of(
     rows: Iterable[StatsRow], now_ms: int, clients_max: int, unsent: Sequence[SlowSubscriberRow]
 ) -> dict[str, int]:
-    """Return Mosquitto's topics with the figures of all nodes together.
+    """Return Mosquitto's topics with the sums of all nodes.
 
     Args:
-        rows: What each node counts, since its own start.
+        rows: Statistics of each node since its start.
         now_ms: UTC.
-        clients_max: The most clients that were seen connected at once.
-        unsent: Clients with output that their sockets have not taken; a packet at least waits for each.
+        clients_max: Maximum number of connected clients that was measured.
+        unsent: Clients with unsent output; at least one packet each.
     """
     known = list(rows)
     connected = _sum(known, "clients")
@@ -101,7 +101,7 @@ def tree_of(
 
 
 def _sum(rows: Iterable[StatsRow], name: str, *labels: str) -> int:
-    """Return the sum of a family over nodes, of those rows alone that have one of the labels."""
+    """Return the sum of a family over nodes; with labels, of those rows only."""
     found = 0.0
     for row in rows:
         for figures in (row.counters or {}, row.gauges or {}):
@@ -113,15 +113,15 @@ def _sum(rows: Iterable[StatsRow], name: str, *labels: str) -> int:
 def mosquitto_handlers(cluster_of: ClusterOf, watching: OverviewPoller) -> list[HTTPRouteHandler]:
     """Return the handlers."""
 
-    async def _listed(request: Request[Any, Any, Any], what: str, wanted: queries.ListQuery) -> queries.ListResult:
+    async def _listed(request: Request[Any, Any, Any], what: str, selection: queries.ListQuery) -> queries.ListResult:
         cluster = await cluster_of(request.state.caller, LOOK_S)
         try:
-            return await queries.walk(cluster, what, wanted)
+            return await queries.walk(cluster, what, selection)
         except UserError as error:
             raise refused(error) from None
 
-    @get("/systree", opt={"role": OperatorRole.VIEWER}, summary="Figures by Mosquitto's topics", operation_id="systree")
-    async def tell_tree(request: Request[Any, Any, Any]) -> Response[dict[str, int]]:
+    @get("/systree", opt={"role": OperatorRole.VIEWER}, summary="Metrics by Mosquitto's topics", operation_id="systree")
+    async def get_tree(request: Request[Any, Any, Any]) -> Response[dict[str, int]]:
         overview = await watching.fresh()
         unsent = await _listed(request, "slow", queries.ListQuery({"by": "unsent"}, limit=ROWS_MAX, best="value"))
         waiting = [row for _, row in unsent.rows if row.value]
@@ -132,18 +132,18 @@ def mosquitto_handlers(cluster_of: ClusterOf, watching: OverviewPoller) -> list[
     @get(
         "/listeners",
         opt={"role": OperatorRole.VIEWER},
-        summary="Listeners in Mosquitto's words",
+        summary="Listeners in Mosquitto's format",
         operation_id="listeners",
     )
-    async def tell_listeners(request: Request[Any, Any, Any]) -> Response[ListenerPages]:
+    async def get_listeners(request: Request[Any, Any, Any]) -> Response[ListenerPages]:
         listed = await _listed(request, "listeners", queries.ListQuery(limit=ROWS_MAX))
-        doors = [door_of(row) for _, row in listed.rows]
-        return Response(ListenerPages(doors), headers=_partial([PartialResult(*missing) for missing in listed.partial]))
+        pages = [to_mosquitto_listener(row) for _, row in listed.rows]
+        return Response(ListenerPages(pages), headers=_partial([PartialResult(*missing) for missing in listed.partial]))
 
-    return [tell_tree, tell_listeners]
+    return [get_tree, get_listeners]
 
 
 def _partial(partial: Iterable[PartialResult]) -> dict[str, str]:
-    """Return the header that names nodes without an answer; a form of Mosquitto's has no place for them."""
+    """Return the header that names missing nodes; Mosquitto's format has no field for them."""
     named = ", ".join(missing.node for missing in partial)
     return {"PartialResult": named} if named else {}

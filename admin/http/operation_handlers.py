@@ -1,6 +1,6 @@
-"""Paths of long work: rebalances, drains and exports of the whole cluster, as ``operation list`` has them.
+"""Paths of long-running operations: rebalances, drains and exports, like ``operation list``.
 
-Ending one is the verb that its row names, with that verb's role, audit and dry run.
+Cancelling one runs the verb in its row, with that verb's role, audit and dry run.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,10 +24,10 @@ from conf.errors import UserError
 __all__ = ["operation_handlers"]
 
 LOOK_S = 5.0
-AskVerb = Callable[[Caller, str], Awaitable[Any]]  # the result of a verb that only reads, for a caller
+AskVerb = Callable[[Caller, str], Awaitable[Any]]  # returns the result of a reading verb for a caller
 
 
-def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> list[HTTPRouteHandler]:
+def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, run: Carry) -> list[HTTPRouteHandler]:
     """Return the handlers."""
 
     async def found(caller: Caller) -> tuple[list[RunningCommand], list[PartialResult]]:
@@ -41,44 +41,44 @@ def operation_handlers(cluster_of: ClusterOf, ask: AskVerb, carry: Carry) -> lis
         summary="Rebalances, drains, exports",
         operation_id="operations",
     )
-    async def tell(request: Request[Any, Any, Any]) -> OperationPage:
+    async def list_operations(request: Request[Any, Any, Any]) -> OperationPage:
         rows, partial = await found(request.state.caller)
         return OperationPage([OperationRow(**row._asdict()) for row in rows], not partial, partial)
 
-    async def one_of(caller: Caller, name: str) -> RunningCommand:
+    async def find_operation(caller: Caller, name: str) -> RunningCommand:
         rows, partial = await found(caller)
         try:
             return find(rows, name)
         except UserError as error:
             silent = f"; {', '.join(one.node for one in partial)} did not answer" if partial else ""
-            raise Problem(404, "not_found", error.message + silent, "GET /api/v1/operations names them") from None
+            raise Problem(404, "not_found", error.message + silent, "GET /api/v1/operations lists them") from None
 
-    @get("/operations/{name:str}", opt={"role": OperatorRole.VIEWER}, summary="One of them", operation_id="operation")
-    async def tell_one(request: Request[Any, Any, Any], name: str) -> OperationRow:
-        return OperationRow(**(await one_of(request.state.caller, name))._asdict())
+    @get("/operations/{name:str}", opt={"role": OperatorRole.VIEWER}, summary="One operation", operation_id="operation")
+    async def get_operation(request: Request[Any, Any, Any], name: str) -> OperationRow:
+        return OperationRow(**(await find_operation(request.state.caller, name))._asdict())
 
     @delete(
         "/operations/{name:str}",
         opt={"role": OperatorRole.OPERATOR, "verb": "operation cancel"},
         status_code=200,
-        summary="End a rebalance, a drain or an export",
-        description="Carries out the verb that the row names in `cancel`; wants the role operator.",
+        summary="Cancel a rebalance, a drain or an export",
+        description="Runs the command in `cancel` of the row; needs the role operator.",
         operation_id="operation_cancel",
     )
     async def cancel(
         request: Request[Any, Any, Any],
         name: str,
-        dry_run: Annotated[bool, Parameter(query="dry_run", description="Only say which verb would end it.")] = False,
-        if_match: Annotated[str | None, Parameter(header="If-Match", description="As of that verb.")] = None,
+        dry_run: Annotated[bool, Parameter(query="dry_run", description="Dry run: only return the command.")] = False,
+        if_match: Annotated[str | None, Parameter(header="If-Match", description="As for that command.")] = None,
     ) -> Response[dict[str, Any]]:
-        operation = await one_of(request.state.caller, name)
+        operation = await find_operation(request.state.caller, name)
         if not operation.cancel:
-            raise Problem(409, "refused", f"{operation.id} is {operation.state}: nothing is left to cancel")
+            raise Problem(409, "refused", f"{operation.id} is {operation.state}: it cannot be cancelled")
         if dry_run:
             return Response({"id": operation.id, "would": operation.cancel, "node": operation.node})
         at_node = operation.cancel == EXPORT_CANCEL
         arguments = {"node": operation.node} if operation.node and not at_node else {}
         node = operation.node if at_node else ""
-        return await carry(CommandRequest.of(request, operation.cancel, arguments, False, if_match or "", node=node))
+        return await run(CommandRequest.of(request, operation.cancel, arguments, False, if_match or "", node=node))
 
-    return [tell, tell_one, cancel]
+    return [list_operations, get_operation, cancel]

@@ -1,4 +1,4 @@
-"""The answer of ``/operations``, for the service that writes it and the command line that reads it."""
+"""The response of ``/operations``, shared by the service and the command line."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ __all__ = ["OperationPage", "OperationRow"]
 
 
 class OperationRow(msgspec.Struct):
-    """One piece of work; ``cancel`` is the verb that ends it, "" where nothing does."""
+    """One operation; ``cancel`` is the verb that ends it, "" if none does."""
 
     id: str
     kind: str
@@ -24,12 +24,12 @@ class OperationRow(msgspec.Struct):
     detail: str
 
     def operation(self) -> RunningCommand:
-        """Return it as the query layer has it."""
+        """Return it as a query result."""
         return RunningCommand(**msgspec.structs.asdict(self))
 
 
 class OperationPage(msgspec.Struct):
-    """All of it, and the storage nodes that did not say whether they export."""
+    """All operations, and the storage nodes whose exports are unknown."""
 
     rows: list[OperationRow]
     complete: bool = True

@@ -1,8 +1,8 @@
-"""Revocation lists of operators who come with a certificate: who is in one is nobody at the HTTP service.
+"""Revocation lists for operators' certificates: a listed certificate is refused by the HTTP service.
 
-Read and checked as those of links are, at the start, at a reload and when a file changed. Where operators come with
-certificates of the nodes' own authority, its lists hold here without being named again. A stale list refuses everybody
-whom it might name, as at a handshake of links.
+Read and validated like the lists of links, at the start, at a reload and on file changes. If operators use the nodes'
+authority, the lists of that authority apply without being set again. An expired list refuses all certificates that it
+may cover, as in link handshakes.
 """
 
 import time
@@ -21,7 +21,7 @@ __all__ = ["OperatorFiles", "OperatorLists", "operator_files"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorSource:
-    """The files of one moment's settings."""
+    """The files of the current settings."""
 
     crl_files: tuple[Path, ...]
     client_ca: Path | None
@@ -31,7 +31,7 @@ OperatorFiles: TypeAlias = RevocationFiles[OperatorSource, IssuedPeers]
 
 
 class OperatorLists:
-    """The lists in force.
+    """The lists in use.
 
     Args:
         utc: Returns seconds since the epoch.
@@ -42,25 +42,25 @@ class OperatorLists:
         self._lists: IssuedPeers | None = None
 
     def put(self, lists: IssuedPeers | None) -> None:
-        """Judge by other lists from now on."""
+        """Use other lists."""
         self._lists = lists
 
     def refusal(self, certificate: bytes) -> str:
-        """Return why a certificate in DER is taken no more, "" if it is."""
+        """Return why a certificate in DER is refused, "" if it is not."""
         return "" if self._lists is None else self._lists.refusal(certificate, self._utc())
 
 
 def operator_files(config: AdminConfig, lists: OperatorLists) -> OperatorFiles:
-    """Return the files of a service, by which ``lists`` judges from now on.
+    """Return the revocation files of a service; they update ``lists``.
 
     Raises:
-        UserError: A file is unusable at the start.
+        UserError: A file is invalid at the start.
     """
     return RevocationFiles("operators", ("admin.client_crl_files",), _source_of(config), _source_of, _read, lists.put)
 
 
 def _source_of(config: NodeConfig) -> OperatorSource:
-    """Return the files that settings name; those of links where operators and nodes have one authority."""
+    """Return the files of the settings; those of links if operators and nodes share an authority."""
     assert isinstance(config, AdminConfig)
     node, settings = config.node, config.admin
     files = settings.client_crl_files

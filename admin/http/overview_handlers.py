@@ -1,4 +1,4 @@
-"""Paths about the cluster as a whole: the first page, alarms, the live stream, and Prometheus' discovery."""
+"""Paths about the whole cluster: overview, alerts, the live stream, and Prometheus' service discovery."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -19,24 +19,24 @@ from admin.http.problems import Problem
 
 __all__ = ["AlertList", "overview_handlers"]
 
-Judge = Callable[[], Awaitable[Any]]  # raises Problem where the caller is not known any more
+Authenticate = Callable[[], Awaitable[Any]]  # raises Problem if the caller is no longer valid
 
-QUIET_S = 15.0  # a stream says something at least so often, so that both ends notice a dead one
+QUIET_S = 15.0  # maximum silence of a stream, so that both ends detect a dead one
 STREAM_S = 3_600.0  # a stream ends then, and the browser opens another
-JUDGED_S = 5.0  # a stream of somebody whose token was revoked ends within so long
+RECHECK_S = 5.0  # a stream of a revoked token ends within this time
 OVERVIEW_PARTS = ("drops", "history", "complete", "partial", "beat")
-UNKNOWN = (401, 403)  # statuses that end one
+UNKNOWN = (401, 403)  # statuses that end a stream
 
 
 class AlertList(msgspec.Struct):
-    """Alarms that stand, and those that stood since the service began."""
+    """Active alerts, and those that cleared since the service started."""
 
-    active: list[told_type(ActiveAlert)]  # type: ignore[valid-type]  # made of the row
+    active: list[told_type(ActiveAlert)]  # type: ignore[valid-type]  # derived from the row
     past: list[told_type(ClearedAlert)]  # type: ignore[valid-type]
 
 
 class ApiOverview(msgspec.Struct):
-    """The first page, its moments as text; ``at`` of the history is in seconds, for charts."""
+    """The overview, with timestamps as text; ``at`` of the history is in seconds, for charts."""
 
     figures: told_type(ClusterMetrics)  # type: ignore[valid-type]
     alarms: list[told_type(ActiveAlert)]  # type: ignore[valid-type]
@@ -60,7 +60,7 @@ def overview_handlers(watching: OverviewPoller) -> list[HTTPRouteHandler]:
     @get(
         "/overview",
         opt={"role": OperatorRole.VIEWER},
-        summary="Figures, alarms and the last hour",
+        summary="Metrics, alerts and the last hour",
         operation_id="overview",
     )
     async def overview() -> ApiOverview:
@@ -68,7 +68,7 @@ def overview_handlers(watching: OverviewPoller) -> list[HTTPRouteHandler]:
         parts = {name: getattr(found, name) for name in OVERVIEW_PARTS}
         return ApiOverview(told(found.figures), told_rows(found.alarms), **parts)
 
-    @get("/alarms", opt={"role": OperatorRole.VIEWER}, summary="Alarms of now, and past ones", operation_id="alarms")
+    @get("/alarms", opt={"role": OperatorRole.VIEWER}, summary="Active and past alerts", operation_id="alarms")
     async def alarms() -> AlertList:
         await watching.fresh()
         return AlertList(told_rows(watching.alarms.active), told_rows(watching.alarms.past))
@@ -84,32 +84,32 @@ def overview_handlers(watching: OverviewPoller) -> list[HTTPRouteHandler]:
     @get("/live", opt={"role": OperatorRole.VIEWER}, include_in_schema=False)
     async def live(request: Request[Any, Any, Any]) -> Response[Any]:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return Stream(_beats(watching, request.state.judge), media_type="text/event-stream", headers=headers)
+        return Stream(_events(watching, request.state.authenticate), media_type="text/event-stream", headers=headers)
 
     return [overview, alarms, discover, live]
 
 
-async def _beats(watching: OverviewPoller, judge: Judge) -> AsyncIterator[bytes]:
-    """Yield an event for each look at the cluster, a comment where none comes; end with the caller's name or role."""
+async def _events(watching: OverviewPoller, authenticate: Authenticate) -> AsyncIterator[bytes]:
+    """Yield an event per poll of the cluster, a comment if none comes; end when the caller is no longer valid."""
     began = judged = trio.current_time()
-    async with watching.looking():
+    async with watching.viewing():
         yield b"retry: 1000\n\n"
         while trio.current_time() - began < STREAM_S:
             came = False
             with trio.move_on_after(QUIET_S):
                 await watching.next_beat()
                 came = True
-            if trio.current_time() - judged >= JUDGED_S:
+            if trio.current_time() - judged >= RECHECK_S:
                 judged = trio.current_time()
-                if not await _is_known(judge):
+                if not await _is_known(authenticate):
                     return
             yield _event(watching) if came else b": quiet\n\n"
 
 
-async def _is_known(judge: Judge) -> bool:
-    """Return whether a caller still is who it was; where no router can say, it stays."""
+async def _is_known(authenticate: Authenticate) -> bool:
+    """Return whether a caller is still valid; if no router answers, it is."""
     try:
-        await judge()
+        await authenticate()
     except Problem as problem:
         return problem.status not in UNKNOWN
     return True
@@ -118,7 +118,7 @@ async def _is_known(judge: Judge) -> bool:
 def _event(watching: OverviewPoller) -> bytes:
     overview = watching.overview
     figures = overview.figures
-    said = {
+    event = {
         "beat": overview.beat,
         "at_ms": figures.at_ms,
         "connections": figures.connections,
@@ -127,4 +127,4 @@ def _event(watching: OverviewPoller) -> bytes:
         "alarms": len(overview.alarms),
         "rates": {node: [round(one, 1) for one in rates] for node, rates in watching.history.rates.items()},
     }
-    return b"event: figures\ndata: " + msgspec.json.encode(said) + b"\n\n"
+    return b"event: figures\ndata: " + msgspec.json.encode(event) + b"\n\n"

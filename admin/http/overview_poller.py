@@ -1,7 +1,6 @@
-"""The service's own eyes: figures, alarms and history of the cluster, asked for while somebody looks, or each 5 s.
+"""Polls metrics and alerts of the cluster and keeps its history: every second while a page is open, else every 5 s.
 
-One task asks; pages and streams read what it found last. Nobody is asked more often than each second, however many
-pages are open.
+One task polls; pages and streams read the latest result. The poll rate does not depend on the number of pages.
 """
 
 import time
@@ -15,7 +14,7 @@ import trio
 from admin import queries
 from admin.alerts import GROWING, ActiveAlert, Alerts, ClearedAlert, ClusterView
 from admin.growth import Growth
-from admin.http.cluster_metrics import ClusterMetrics, MetricHistory, drops_of, figures_of, finite
+from admin.http.cluster_metrics import ClusterMetrics, MetricHistory, cluster_metrics_of, drops_of, finite
 from admin.http.live_cluster import LiveCluster
 from admin.http.partial import PartialResult
 from admin.http.problems import Problem
@@ -27,13 +26,13 @@ __all__ = ["MetricsPage", "Overview", "OverviewPoller", "pages_of"]
 
 LOOKED_S = 1.0
 HISTORY_S = 5.0
-LOOK_S = 2.0  # for one look at all nodes
-LEADS = "stratamq_raft_leader"  # a router's gauge
-LAST_LOOK_S = 3.0  # a page that asked so lately is being looked at
+POLL_S = 2.0  # for one poll of all nodes
+LEADER_GAUGE = "stratamq_raft_leader"  # a router's gauge
+VIEWED_S = 3.0  # a page that requested data this recently counts as open
 
 
 class Overview(msgspec.Struct):
-    """The first page."""
+    """The overview."""
 
     figures: ClusterMetrics
     alarms: list[ActiveAlert]
@@ -45,7 +44,7 @@ class Overview(msgspec.Struct):
 
 
 class MetricsPage(NamedTuple):
-    """Where a node shows its figures."""
+    """Address of a node's metrics page."""
 
     node: str
     tier: str
@@ -56,9 +55,9 @@ class MetricsPage(NamedTuple):
 def pages_of(
     before: Iterable[MetricsPage], cluster_map: ClusterMap, stats: Mapping[str, StatsRow]
 ) -> list[MetricsPage]:
-    """Return the pages of all nodes of the map; of a node that does not answer, where it was last.
+    """Return the metrics pages of all nodes of the map; for a node that does not answer, its last known one.
 
-    A page that went with its node would leave nothing that Prometheus finds down.
+    If the page disappeared with its node, Prometheus would not report it as down.
     """
     pages = {page.node: page for page in before if page.node in cluster_map.nodes}
     for node, row in stats.items():
@@ -68,12 +67,12 @@ def pages_of(
 
 
 class OverviewPoller:
-    """The latest figures, alarms and history of the cluster.
+    """The latest metrics, alerts and history of the cluster.
 
     Args:
-        cluster: Asked.
-        keeps_history: Whether to ask while nobody looks.
-        tell: Told which alarms began and ended.
+        cluster: Cluster to poll.
+        keeps_history: Whether to poll while no page is open.
+        tell: Receives the alerts that became active or cleared.
     """
 
     def __init__(
@@ -89,18 +88,18 @@ class OverviewPoller:
         self._drops: dict[str, int] = {}
         self._partial: list[PartialResult] = []
         self.stats: list[StatsRow] = []
-        self.clients_max = 0  # the most clients that were seen at once
+        self.clients_max = 0  # maximum number of connected clients that was measured
         self.beat = 0
         self.pages: list[MetricsPage] = []
-        self._lookers = 0
-        self._looked_at = -LAST_LOOK_S
+        self._viewers = 0
+        self._viewed_at = -VIEWED_S
         self._kept_at = 0.0
         self._wanted = trio.Event()
         self._came = trio.Event()
 
     @property
     def overview(self) -> Overview:
-        """Return what was found last."""
+        """Return the latest result."""
         return Overview(
             self._figures,
             self.alarms.active,
@@ -112,54 +111,54 @@ class OverviewPoller:
         )
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[None]:
-        """Have the nodes asked each second for as long as the block runs."""
-        self._lookers += 1
+    async def viewing(self) -> AsyncIterator[None]:
+        """Poll every second within the block."""
+        self._viewers += 1
         self._wanted.set()
         try:
             yield
         finally:
-            self._lookers -= 1
+            self._viewers -= 1
 
     async def fresh(self) -> Overview:
-        """Return figures of at most a second ago, where the nodes answer in time."""
-        self._looked_at = trio.current_time()
+        """Return a result of the last second, if the nodes answer in time."""
+        self._viewed_at = trio.current_time()
         self._wanted.set()
         if not self.beat or self._figures.at_ms < (time.time() - 1.5) * 1000:
             came = self._came
-            with trio.move_on_after(LOOK_S + 0.5):
+            with trio.move_on_after(POLL_S + 0.5):
                 await came.wait()
         return self.overview
 
     async def next_beat(self) -> int:
-        """Wait for the next look, and return its number."""
+        """Wait for the next poll, and return its number."""
         await self._came.wait()
         return self.beat
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Poll. Does not return."""
         while True:
             began = trio.current_time()
             try:
-                await self._look()
+                await self._poll()
             except (Problem, UserError) as problem:
-                self._failed(str(problem))
-            period = LOOKED_S if self._is_looked_at() else HISTORY_S
+                self._report_failure(str(problem))
+            period = LOOKED_S if self._has_viewers() else HISTORY_S
             self._wanted = trio.Event()
-            if not self._is_looked_at() and not self._keeps_history:
+            if not self._has_viewers() and not self._keeps_history:
                 await self._wanted.wait()
                 continue
             with trio.move_on_after(max(0.05, began + period - trio.current_time())):
-                while not self._is_looked_at():
+                while not self._has_viewers():
                     await self._wanted.wait()
                     self._wanted = trio.Event()
                 await trio.sleep_until(began + LOOKED_S)
 
-    def _is_looked_at(self) -> bool:
-        return bool(self._lookers) or trio.current_time() - self._looked_at < LAST_LOOK_S
+    def _has_viewers(self) -> bool:
+        return bool(self._viewers) or trio.current_time() - self._viewed_at < VIEWED_S
 
-    async def _look(self) -> None:
-        cluster = await self._cluster.for_queries("viewer", LOOK_S)
+    async def _poll(self) -> None:
+        cluster = await self._cluster.for_queries("viewer", POLL_S)
         before = time.time()
         listed = await queries.walk(cluster, "stats", queries.ListQuery(limit=1_000))
         now_ms = int(time.time() * 1000)
@@ -173,11 +172,11 @@ class OverviewPoller:
         offsets = {node: offset for node, offset in offsets.items() if abs(offset) > error_ms}
         placed = all(placement.primary for placement in cluster_map.partitions)
         copies_met = placed and not cluster_map.under_replicated()
-        leader = next((node for node, row in stats.items() if (row.gauges or {}).get(LEADS)), "")
-        if not leader:  # it may lead and not have answered: others name it
+        leader = next((node for node, row in stats.items() if (row.gauges or {}).get(LEADER_GAUGE)), "")
+        if not leader:  # the leader may not have answered: other routers name it
             routers = await queries.walk(cluster, "raft", queries.ListQuery(limit=16))
             leader = next((row.leader for _, row in routers.rows if row.leader), "")
-        figures = figures_of(now_ms, rows, len(live), copies_met)
+        figures = cluster_metrics_of(now_ms, rows, len(live), copies_met)
         self._figures = self.history.take(figures, rows)
         self._drops = drops_of(rows)
         self.stats, self.clients_max = rows, max(self.clients_max, figures.connections)
@@ -185,11 +184,11 @@ class OverviewPoller:
         self.pages = pages_of(self.pages, cluster_map, stats)
         silent = [node for node in live if node not in stats]
         grown = self._growth.take(now_ms, stats)
-        sight = ClusterView(now_ms, cluster_map, stats, silent, leader, offsets, grown)
-        self._found(sight)
+        view = ClusterView(now_ms, cluster_map, stats, silent, leader, offsets, grown)
+        self._apply(view)
 
-    def _found(self, sight: ClusterView) -> None:
-        began, ended = self.alarms.look(sight)
+    def _apply(self, view: ClusterView) -> None:
+        began, ended = self.alarms.evaluate(view)
         if began or ended:
             self._tell(began, ended)
         now = trio.current_time()
@@ -198,7 +197,7 @@ class OverviewPoller:
             self.history.keep(self._figures)
         self._beat()
 
-    def _failed(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         self._partial = [PartialResult("routers", why)]
         self._beat()
 

@@ -1,6 +1,6 @@
-"""Parameters behind the ``?`` of an address: which ones a path takes; another one is refused before anything is done.
+"""Query parameters: an unknown one is refused before any action.
 
-``dryrun=true`` in the place of ``dry_run=true`` would be a change that was meant as a trial.
+Otherwise ``dryrun=true`` instead of ``dry_run=true`` would turn a dry run into a change.
 """
 
 import weakref
@@ -13,29 +13,31 @@ from admin.http.problems import Problem
 
 __all__ = ["refuse_unknown"]
 
-NAME_MAX = 64  # characters of a name that are told
-GIVEN = ("request", "data", "state", "scope", "headers", "cookies", "query", "body", "socket")  # Litestar's own words
+NAME_MAX = 64  # characters of a name in a message
+# Litestar's reserved names
+GIVEN = ("request", "data", "state", "scope", "headers", "cookies", "query", "body", "socket")
 
 _known: weakref.WeakKeyDictionary[BaseRouteHandler, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
-def refuse_unknown(handler: BaseRouteHandler, path_names: Iterable[str], asked: Iterable[str]) -> None:
-    """Judge the names of a request's parameters.
+def refuse_unknown(handler: BaseRouteHandler, path_names: Iterable[str], given: Iterable[str]) -> None:
+    """Validate the names of a request's parameters.
 
     Args:
         handler: Of the path.
-        path_names: Parameters that the path itself has.
-        asked: Names behind the ``?``.
+        path_names: Parameters in the path.
+        given: Names in the query string.
+
     Raises:
-        Problem: The path takes no such parameter.
+        Problem: The path has no such parameter.
     """
     known = _known.get(handler)
     if known is None:
         known = _known[handler] = tuple(_names(handler, {*path_names}))
-    unknown = next((name for name in asked if name not in known), None)
+    unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
-        told = f"there are {', '.join(known)}" if known else "this path takes none"
-        raise Problem(400, "bad_request", f"no filter key or parameter {unknown[:NAME_MAX]!r}; {told}")
+        hint = f"there are {', '.join(known)}" if known else "this path takes none"
+        raise Problem(400, "bad_request", f"no filter key or parameter {unknown[:NAME_MAX]!r}; {hint}")
 
 
 def _names(handler: BaseRouteHandler, in_path: set[str]) -> Iterable[str]:

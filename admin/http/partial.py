@@ -1,4 +1,4 @@
-"""A node that lacks in an answer, as each answer of the API names it."""
+"""A missing node in a response, in the form that all API responses use."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ __all__ = ["PartialResult"]
 
 
 class PartialResult(msgspec.Struct):
-    """A node whose rows are not all there."""
+    """A node whose rows are incomplete."""
 
     node: str
     why: str

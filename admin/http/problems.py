@@ -1,7 +1,7 @@
-"""Problems that the HTTP service answers with: one line of what is wrong, one of what to do, and a stable code.
+"""Problem responses of the HTTP service: one line of what is wrong, one of what to do, and a stable code.
 
-The form is RFC 9457's, ``application/problem+json``, with ``code``, ``do`` and ``request_id`` as members of our own.
-Nothing of a secret and no traceback stands in one.
+The format is RFC 9457, ``application/problem+json``, with the additional members ``code``, ``do`` and ``request_id``.
+They contain no secrets and no traceback.
 """
 
 from http import HTTPStatus
@@ -13,34 +13,34 @@ from conf.urls import mask_urls
 __all__ = ["MEDIA_TYPE", "Problem", "of_reply"]
 
 MEDIA_TYPE = "application/problem+json"
-DESCRIBED = "GET /api/v1/openapi.json describes what each path takes"
-DO = {  # code -> what to do where whoever refused says nothing more exact
+DESCRIBED = "GET /api/v1/openapi.json describes the parameters of each path"
+DO = {  # code -> remedy, if the refusal has no more specific one
     "bad_request": DESCRIBED,
     "bad_method": DESCRIBED,
     "bad_type": "send the header Content-Type: application/json",
     "bad_key": "choose a shorter key",
-    "not_found": "ask the list for what there is; " + DESCRIBED,
-    "stale_cursor": "ask again without the cursor",
-    "refused": "look at what is there now, then decide",
-    "not_ready": "ask again in a moment",
-    "under_way": "wait for its answer, then ask again",
+    "not_found": "list the existing ones; " + DESCRIBED + DESCRIBED,
+    "stale_cursor": "repeat the query without the cursor",
+    "refused": "check the current state, then decide",
+    "not_ready": "retry later",
+    "under_way": "wait for its response, then retry",
     "too_many_keys": "wait, or send changes without a key",
     "forged": "read csrf of GET /api/v1/me, and send it as X-CSRF",
-    "too_large": "send less: a body has 64 KiB at most",
+    "too_large": "send less: a body has at most 64 KiB",
     "failed": "see the log of the service",
 }
 
 
 class Problem(Exception):
-    """An answer that is no success.
+    """An unsuccessful response.
 
     Attributes:
-        status: Of HTTP.
-        code: A word that programs compare.
+        status: HTTP status.
+        code: Stable code for programs.
         detail: What is wrong, one line.
-        do: What to do about it, one line; "": what ``DO`` says for the code.
-        retry_s: When to ask again, 0 where that is not known.
-        result: What nodes said of a change that failed, None where none was asked.
+        do: Remedy, one line; "": the one in ``DO`` for the code.
+        retry_s: Time until a retry, 0 if unknown.
+        result: Replies of the nodes to a failed change, None if none was sent.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Problem(Exception):
         self.do = do or DO[code]
 
     def body(self, request_id: str) -> dict[str, Any]:
-        """Return the members of the answer."""
+        """Return the members of the response."""
         told = {} if self.result is None else {"result": self.result}
         return {
             "type": f"urn:stratamq:{self.code}",
@@ -66,7 +66,7 @@ class Problem(Exception):
 
 
 def of_reply(error: str, exit_code: int, *, changes: bool, result: object = None) -> Problem:
-    """Return the problem for what a node refused, by the exit code that the command line would end with."""
+    """Return the problem for a node's refusal, from the exit code of the command line."""
     detail, _, do = error.partition("; ") if "; " in error else (error, "", "")
     if exit_code == ExitCode.USAGE:
         return Problem(400, "bad_request", detail, do)

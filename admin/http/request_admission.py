@@ -1,13 +1,12 @@
-"""The gate before every request: its host, an identifier, its path, the headers of every answer, and how many at once.
+"""Admission of every HTTP request: host, identifier, path, response headers, and concurrency limits.
 
-An answer is never kept by a cache, never framed, and brings nothing from elsewhere. A request has a place in the pool
-``admin_requests`` until its body is complete and its caller is known, and then a place among those of callers
-(`CallerPlaces`): requests without credentials cannot use up the places of callers. Streams of pages and requests that
-wait for news have places of their own, because they last: each kind keeps out its own alone.
+Responses are never cacheable or framed, and load nothing from other hosts. A request has a slot in the pool
+``admin_requests`` until its body is complete and its caller is known, then one of the callers' slots (`CallerPlaces`):
+unauthenticated requests cannot use up the callers' slots. Streams and waiting requests last long and have separate
+slots, so each kind blocks only itself.
 
-The server ends a connection, without a word, whose request is answered before its body is there: a browser would lose
-its next request. So what is left of a body is taken before the answer, if it is short and comes soon; else the answer
-says that the connection ends.
+The server silently closes a connection if it answers before the body is complete, and a browser would lose its next
+request. Therefore a short remaining body is read before the response; otherwise the response announces the close.
 """
 
 import enum
@@ -62,28 +61,28 @@ SECURITY_HEADERS = (
 )
 BUSY = b'{"type":"urn:stratamq:busy","title":"Service Unavailable","status":503,"code":"busy",'
 BUSY += b'"detail":"as many requests as there may be are under way","do":"ask again in a second","request_id":""}'
-ADMIT = "admit"  # in the state of a request: called with its caller when that is known; raises Problem (503)
+ADMIT = "admit"  # in the state of a request: called with the authenticated caller; raises Problem (503)
 LATE = BUSY.replace(b"Service Unavailable", b"Request Timeout").replace(b"503", b"408").replace(b'"busy"', b'"late"')
 LATE = LATE.replace(b"as many requests as there may be are under way", b"the request, or its body, took too long")
 MISDIRECTED = b'{"type":"urn:stratamq:misdirected","title":"Misdirected Request","status":421,"code":"misdirected",'
 MISDIRECTED += b'"detail":"this service has no such name as the request says in Host",'
 MISDIRECTED += b'"do":"ask by its address or a name of its certificate, or list the name in admin.hosts",'
 MISDIRECTED += b'"request_id":""}'
-SLASH = "\x00"  # stands in no name of MQTT
+SLASH = "\x00"  # occurs in no MQTT name
 STREAMS_MAX = 64
-WAITS_MAX = 128  # requests that wait for news at once: a trace that is followed is one of each edge and storage node
-REST_BYTES_MAX = 64 * 1024  # of a body that nobody read, as much as one may have
-REST_S = 1.0  # for that
+WAITS_MAX = 128  # concurrent waiting requests: a followed trace needs one per edge and storage node
+REST_BYTES_MAX = 64 * 1024  # of an unread body: the maximum size of a body
+REST_S = 1.0  # for reading it
 BODY_S = 5.0  # for a whole body
-REQUEST_S = 60.0  # a change waits for half a minute at most
+REQUEST_S = 60.0  # a change waits for at most half a minute
 
 
 def path_of(raw: bytes | None, decoded: str) -> str:
-    """Return a path whose parts are decoded, a slash inside of one as SLASH: client identifiers have such.
+    """Return a path with decoded parts; SLASH replaces a slash inside a part, as in client identifiers.
 
     Args:
-        raw: As it came; None: the server does not say.
-        decoded: As the server decodes it, where a slash of a part is one between parts.
+        raw: As received; None: not provided by the server.
+        decoded: As decoded by the server, which does not distinguish these slashes.
     """
     if raw is None or not any(written in raw.lower() for written in (b"%2f", b"%00")):
         return decoded
@@ -92,10 +91,10 @@ def path_of(raw: bytes | None, decoded: str) -> str:
 
 
 class RequestSlot(enum.Enum):
-    """How long a request stays."""
+    """Duration of a request."""
 
     SHORT = "until it is answered"
-    WAIT = "until there is news, for some seconds at most"
+    WAIT = "until there are events, for some seconds at most"
     STREAM = "until its page is closed"
 
 
@@ -103,17 +102,17 @@ class RequestAdmission:
     """An ASGI application around another one.
 
     Args:
-        application: Behind the gate.
-        requests_max: Short requests of known callers at once.
-        stay_of: Says of a path and its query how long such a request stays.
-        known: Addresses from which somebody authenticated; it is told of more.
-        authenticated: Called with the address and port of a connection that made a request of a known caller.
+        application: Behind the admission.
+        requests_max: Concurrent short requests of known callers.
+        stay_of: Returns the duration class of a path and its query.
+        known: Addresses with an authenticated caller; new ones are added.
+        authenticated: Called with the address and port of a connection with an authenticated request.
         hosts: Returns the names of the service; requests for others are refused. None: any.
 
     Attributes:
-        pending: Requests whose caller is not known.
-        refused: Requests that found no place.
-        misdirected: Requests for a host that is no name of the service.
+        pending: Requests without a known caller.
+        refused: Requests without a free slot.
+        misdirected: Requests for an unknown host.
     """
 
     def __init__(
@@ -173,10 +172,10 @@ class RequestAdmission:
             await answer.refuse(408, LATE)
 
     def _admit(self, scope: Scope, place: AdmissionSlot[trio.CancelScope], held: ExitStack, caller: str) -> None:
-        """Exchange the place of a request without a caller for one of its caller's.
+        """Exchange a request's unauthenticated slot for one of its caller.
 
         Raises:
-            Problem: The caller has as many as are free.
+            Problem: The caller has no free slot.
         """
         peer = scope.get("client") or ("", 0)
         self._known.add(caller, peer[0], trio.current_time())
@@ -184,8 +183,8 @@ class RequestAdmission:
         places = self._places[self._stay_of(scope["path"], scope.get("query_string", b""))]
         if not places.enter(caller):
             self.refused += 1
-            text = "this caller has as many requests under way as it may"
-            raise Problem(503, "busy", text, "ask again in a second", 1.0)
+            text = "this caller has too many concurrent requests"
+            raise Problem(503, "busy", text, "retry in a second", 1.0)
         held.callback(places.leave, caller)
         place.leave()
 
@@ -199,7 +198,7 @@ class _Answer:
         self._begun = False
 
     async def send(self, message: Any, rest_s: float = REST_S) -> None:
-        """Send a message of ASGI, with the headers that each answer has."""
+        """Send an ASGI message, with the headers of every response."""
         self._begun = True
         if message["type"] == "http.response.start":
             if not self.body.over:
@@ -216,7 +215,7 @@ class _Answer:
         await self._send(message)
 
     async def refuse(self, status: int, body: bytes) -> None:
-        """Send a refusal, unless an answer has begun."""
+        """Send a refusal, unless a response has started."""
         if self._begun:
             return
         headers = [(b"content-type", b"application/problem+json")]
@@ -231,13 +230,13 @@ class _Body:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
-        self._ahead: deque[Any] = deque()  # messages that were read before the application asked
+        self._ahead: deque[Any] = deque()  # messages read before the application requested them
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         self._is_long = any(not value.isdigit() or int(value[:10]) > REST_BYTES_MAX for value in lengths)
         self.over = not lengths and not any(name == b"transfer-encoding" for name, _ in scope["headers"])
 
     async def read_ahead(self) -> None:
-        """Read the body, as much as one may have; the application refuses a longer one."""
+        """Read the body up to the maximum size; the application refuses a longer one."""
         octets = 0
         while not self.over and not self._is_long and octets <= REST_BYTES_MAX:
             message = await self._next()
@@ -245,7 +244,7 @@ class _Body:
             self._ahead.append(message)
 
     async def receive(self) -> Any:
-        """Return the next message of the server, as ASGI has it."""
+        """Return the next ASGI message of the server."""
         return self._ahead.popleft() if self._ahead else await self._next()
 
     async def _next(self) -> Any:
@@ -254,7 +253,7 @@ class _Body:
         return message
 
     async def take_rest(self, seconds: float) -> None:
-        """Take what nobody read, as much as a body may have and as far as it comes in time."""
+        """Read the unread rest of the body, up to the maximum size and the time limit."""
         left = REST_BYTES_MAX
         with trio.move_on_after(seconds):
             while not self.over and left > 0:

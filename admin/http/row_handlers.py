@@ -1,8 +1,8 @@
-"""Handlers of the paths that are rows of looks: lists with cursors; the paths stand in ``row_paths.py``.
+"""Handlers of the paths that list rows with cursors; ``row_paths.py`` defines the paths.
 
-Columns of a row are its conditions in the query, with ``*`` and ``?``, but for moments, which nodes have as numbers; a
-column's name that a list of nodes also has is the nodes to ask. Names are those by which rows are told. Which nodes
-hold a kind is ``admin/queries.py``'s business.
+Columns of a row are filters in the query string, with ``*`` and ``?``, except timestamps, which nodes store as numbers.
+A column named `node`, which is also a parameter, selects the nodes. Names are those of the API rows.
+``admin/queries.py`` selects the nodes of a kind.
 """
 
 import inspect
@@ -29,17 +29,17 @@ __all__ = ["ClusterOf", "refused", "row_handlers", "rows_of_page"]
 
 LIMIT_MAX = 1_000
 PATTERN_MAX = 65_535
-BEST = "The rows with the greatest of this column, of all nodes, and no cursor; empty: in the order of the nodes."
-TAKES = {  # conditions that are no column
-    "payload": "`head` or `full`: rows with what a message carries; wants the role operator.",
-    "matches": "Rows whose topic meets this topic filter.",
-    "by": "What clients are measured by: age, window, unsent, queued or bytes.",
+BEST = "Sort by this column, greatest first, over all nodes, without a cursor; empty: in the order of the nodes."
+TAKES = {  # filters that are not columns
+    "payload": "`head` or `full`: rows with the payload of a message; needs the role operator.",
+    "matches": "Rows whose topic matches this topic filter.",
+    "by": "Measure of the clients: age, window, unsent, queued or bytes.",
 }
 NONE = inspect.Parameter.empty
 
 
 def page_type(what: str) -> type[msgspec.Struct]:
-    """Return the type of a page: its rows are the structs of that kind as they are told, without a second model."""
+    """Return the type of a page of API rows of a kind."""
     row: Any = told_type(LOOK_KINDS[what].row)
     fields: list[Any] = [
         ("rows", list[row]),
@@ -53,7 +53,7 @@ def page_type(what: str) -> type[msgspec.Struct]:
 
 
 def rows_of_page(page: type[msgspec.Struct], listed: queries.ListResult, columns: Sequence[str] = ()) -> msgspec.Struct:
-    """Return a page as it is answered; a row that does not name its node gets it, if that is a column to be shown."""
+    """Return the API page of a result; rows without a node get it, if that column is selected."""
     rows = []
     for node, row in listed.rows:
         if (not columns or "node" in columns) and "node" in row.__struct_fields__ and row.node is None:
@@ -64,14 +64,14 @@ def rows_of_page(page: type[msgspec.Struct], listed: queries.ListResult, columns
 
 
 def refused(error: UserError) -> Problem:
-    """Return the problem for what the query layer refuses."""
+    """Return the problem for a refused query."""
     text = error.message.split("\n")[0]
     if error.exit_code != ExitCode.USAGE:
         return Problem(503, "not_ready", text, retry_s=1.0)
     return Problem(400, "stale_cursor" if "cursor" in text else "bad_request", text)
 
 
-ClusterOf = Callable[[Caller, float], Any]  # awaitable: a query's Cluster for a caller and a time in all
+ClusterOf = Callable[[Caller, float], Any]  # awaitable: a query's Cluster for a caller and a total time
 
 
 def row_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
@@ -82,7 +82,7 @@ def row_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
 def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
     kind = LOOK_KINDS[listing.what]
     page = page_type(listing.what)
-    fields = {plain_name(name): name for name in columns_of(listing.what)}  # by the names that rows are told by
+    fields = {plain_name(name): name for name in columns_of(listing.what)}  # by API name
     names = [*(name for name in columns_of(listing.what) if not is_time(name)), *kind.takes]
     first = plain_name(listing.best)
 
@@ -90,7 +90,7 @@ def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
         caller: Caller = request.state.caller
         cluster = await cluster_of(caller, given["timeout"])
         where = {name: given[f"is_{name}"] for name in names if given.get(f"is_{name}")}
-        wanted = queries.ListQuery(
+        selection = queries.ListQuery(
             where=where,
             nodes=_split(given["node"]),
             limit=given["limit"],
@@ -99,8 +99,8 @@ def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
             best=fields.get(given["best"], given["best"]) or listing.best,
         )
         try:
-            _check_columns(fields, (*wanted.columns, wanted.best))
-            return rows_of_page(page, await queries.walk(cluster, listing.what, wanted), wanted.columns)
+            _check_columns(fields, (*selection.columns, selection.best))
+            return rows_of_page(page, await queries.walk(cluster, listing.what, selection), selection.columns)
         except UserError as error:
             raise refused(error) from None
 
@@ -110,15 +110,18 @@ def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
         if name == "node":
             continue
         text = TAKES.get(name) if name in kind.takes else None
-        text = text or f"Rows whose {name} is this; `*` and `?` stand for any letters and any letter."
+        text = text or f"Rows whose {name} is this; `*` and `?` match any letters and any letter."
         bounds = Parameter(query=name, max_length=PATTERN_MAX, description=text)
-        parameters[f"is_{name}"] = (Annotated[str, bounds], "")  # some names of columns are Litestar's own
+        parameters[f"is_{name}"] = (Annotated[str, bounds], "")  # some column names are reserved by Litestar
     parameters |= {
-        "node": (Annotated[str, Parameter(description="Nodes to ask, with commas; all that have such rows.")], ""),
+        "node": (
+            Annotated[str, Parameter(description="Nodes to query, separated by commas; empty: all with such rows.")],
+            "",
+        ),
         "limit": (Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="Rows of a page.")], 100),
-        "cursor": (Annotated[str, Parameter(max_length=PATTERN_MAX, description="Of the page before.")], ""),
+        "cursor": (Annotated[str, Parameter(max_length=PATTERN_MAX, description="Cursor of the previous page.")], ""),
         "best": (Annotated[str, Parameter(max_length=PATTERN_MAX, description=BEST)], first),
-        "columns": (Annotated[str, Parameter(description="Columns, with commas; every one.")], ""),
+        "columns": (Annotated[str, Parameter(description="Columns, separated by commas; empty: all.")], ""),
         "timeout": (Annotated[float, Parameter(gt=0, le=30, description="s for the page.")], 5.0),
     }
     listed = [
@@ -127,9 +130,7 @@ def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
     target: Any = handle
     target.__signature__ = inspect.Signature(listed, return_annotation=page)
     target.__annotations__ = {name: of for name, (of, _) in parameters.items()} | {"return": page}
-    text = (
-        f"Rows of the look `{listing.what}`; wants the role {kind.role}. Nodes that did not answer stand in `partial`."
-    )
+    text = f"Rows of the query `{listing.what}`; needs the role {kind.role}. `partial` names nodes that did not answer."
     options: dict[str, Any] = {"summary": listing.summary, "description": text, "operation_id": f"list_{listing.what}"}
     make: Any = get(listing.path, opt={"role": ROLES[kind.role]}, **options)
     handler: HTTPRouteHandler = make(handle)
@@ -137,10 +138,10 @@ def _handler(listing: ListPath, cluster_of: ClusterOf) -> HTTPRouteHandler:
 
 
 def _check_columns(fields: Mapping[str, str], names: Iterable[str]) -> None:
-    """Refuse a column that a list has not, and name those that it has as rows are told.
+    """Validate columns, and name the existing ones as in the API.
 
     Raises:
-        UserError: There is no such column.
+        UserError: The column does not exist.
     """
     unknown = next((name for name in names if name and name not in fields.values()), None)
     if unknown is not None:

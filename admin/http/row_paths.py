@@ -1,6 +1,6 @@
-"""Paths of the API that are lists of rows, one row each. How they are asked is ``row_handlers.py``'s business.
+"""Paths of the API that list rows, one row each; ``row_handlers.py`` implements them.
 
-Imports no HTTP: the command line takes its calls from here.
+Imports no HTTP: the command line uses these paths too.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ __all__ = ["LISTS", "ListPath", "path_of"]
 
 
 class ListPath(NamedTuple):
-    """``GET path``: rows of a kind; ``best`` is the column whose greatest values are wanted, "" for a walk."""
+    """``GET path``: rows of a kind; ``best`` is the default sort column, "" for a walk."""
 
     path: str
     what: str
@@ -25,15 +25,15 @@ LISTS = (
     ListPath("/retained", "retained", "Retained messages"),
     ListPath("/routes", "routes", "Cached topics at edges, filters at routers"),
     ListPath("/partitions", "replicas", "Copies of partitions"),
-    ListPath("/raft", "raft", "Consensus as each router knows it"),
-    ListPath("/slow", "slow", "Clients that do not follow", best="value"),
+    ListPath("/raft", "raft", "Raft state of each router"),
+    ListPath("/slow", "slow", "Slow clients", best="value"),
     ListPath("/drops", "drops", "Dropped messages by reason", best="count"),
     ListPath("/journal", "journal", "Refusals, drops, takeovers, ends of sessions", best="at_ms"),
-    ListPath("/logs", "log", "Lines of the nodes' logs", best="at_ms"),
+    ListPath("/logs", "log", "Log lines of the nodes", best="at_ms"),
     ListPath("/config", "config", "Settings of nodes"),
     ListPath("/edge-listeners", "listeners", "Listeners of edges"),
-    ListPath("/stats", "stats", "Figures of nodes"),
-    ListPath("/traces", "traces", "Traces that run or ended"),
+    ListPath("/stats", "stats", "Statistics of nodes"),
+    ListPath("/traces", "traces", "Running and ended traces"),
 )
 
 

@@ -1,6 +1,6 @@
 """The process of the HTTP service: its socket, its certificate, its links, and the tasks behind the pages.
 
-It owns nothing of the cluster: killed at any moment, browsers log in again, and nothing else is lost.
+It owns no cluster state: if it is killed, browsers must log in again, and nothing else is lost.
 """
 
 import json
@@ -22,7 +22,7 @@ from admin.http.audit_handlers import audit_handlers
 from admin.http.callers import Caller, Callers, token_answer
 from admin.http.changes import CommandRequests
 from admin.http.command_handlers import verb_handlers
-from admin.http.explanation_handlers import story_handlers
+from admin.http.explanation_handlers import explanation_handlers
 from admin.http.files import file_handlers, read_files
 from admin.http.https_certificate import HttpsCertificate
 from admin.http.live_cluster import LiveCluster
@@ -33,7 +33,7 @@ from admin.http.operator_lists import OperatorLists, operator_files
 from admin.http.overview_handlers import overview_handlers
 from admin.http.overview_poller import OverviewPoller
 from admin.http.problems import Problem, of_reply
-from admin.http.query_handlers import look_handlers, waits
+from admin.http.query_handlers import query_handlers, waits
 from admin.http.request_admission import RequestAdmission, RequestSlot
 from admin.http.row_handlers import row_handlers
 from admin.http.token_handlers import token_handlers
@@ -57,10 +57,10 @@ logger = logging.getLogger(__name__)
 
 SERVER = plain_server()
 TIER = "admin"
-REACH_S = 0.25  # between two tries to read the map, before this service is ready
-TRACES_S = 5.0  # for one look at all traces
+MAP_RETRY_S = 0.25  # between two attempts to read the map before this service is ready
+TRACES_S = 5.0  # for one read of all traces
 HEADERS_BYTES_MAX = 16 * 1024
-KEEP_S = 15.0  # for the head of a request; Gate bounds the rest
+KEEP_S = 15.0  # for the head of a request; RequestAdmission bounds the rest
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -94,7 +94,7 @@ class AdminService:
         """Serve until stopped.
 
         Raises:
-            UserError: The address or the certificate cannot be used, or nobody could log in.
+            UserError: The address or the certificate is invalid, or no login is possible.
         """
         node, settings = self._config.node, self._settings
         listener = _bind(settings.bind, settings.port)
@@ -105,8 +105,8 @@ class AdminService:
         ):
             cluster = LiveCluster(links, node.seeds)
             if not settings.is_loopback and settings.client_ca is None:
-                await self._somebody_can_log_in(cluster)
-            watching = OverviewPoller(cluster, settings.history, _tell)
+                await self._require_login(cluster)
+            watching = OverviewPoller(cluster, settings.history, _log_alerts)
             known = KnownAddresses()
             connections = HttpConnections(AdmissionPool(POOLS["admin_connections"], known.knows))
             application = self._application(cluster, watching)
@@ -127,9 +127,9 @@ class AdminService:
             nursery.start_soon(self._audit.run)
             nursery.start_soon(watching.run)
             nursery.start_soon(self._serve, gate, listener, connections)
-            await self._reach(cluster)
+            await self._wait_for_map(cluster)
             if not self._process.stopping.is_set():
-                self._say_ready(host, port)
+                self._report_ready(host, port)
                 await self._process.stopping.wait()
             nursery.cancel_scope.cancel()
 
@@ -150,15 +150,15 @@ class AdminService:
         callers = Callers(self._logins, check_token, boot_time, time.time, self._is_https)
         changes = CommandRequests(cluster, self._audit, boot_time)
         handlers = [
-            *verb_handlers(changes.carry),
+            *verb_handlers(changes.run),
             *row_handlers(cluster_of),
-            *story_handlers(cluster_of),
-            *look_handlers(cluster_of),
+            *explanation_handlers(cluster_of),
+            *query_handlers(cluster_of),
             *trace_handlers(cluster_of),
             *overview_handlers(watching),
             *mosquitto_handlers(cluster_of, watching),
-            *operation_handlers(cluster_of, ask_verb, changes.carry),
-            *token_handlers(changes.carry),
+            *operation_handlers(cluster_of, ask_verb, changes.run),
+            *token_handlers(changes.run),
             *audit_handlers(self._settings.audits_dir),
         ]
         routes: list[Any] = [Router(BASE, route_handlers=handlers), *file_handlers(read_files())]
@@ -175,7 +175,7 @@ class AdminService:
         )
 
     def _export_traces(self, cluster: LiveCluster, nursery: trio.Nursery) -> None:
-        """Send the messages of traces as spans, where the settings name a collector.
+        """Export the messages of traces as spans, if a collector is set.
 
         Raises:
             UserError: The libraries are not installed.
@@ -195,16 +195,16 @@ class AdminService:
         register_sender(self._process.metrics, sender)
         self._process.reload.add(CollectorUrl(endpoint, sender))
         self._process.metrics.counter(
-            "otlp_unread_total", "Looks at the traces that found nobody to ask.", lambda: float(export.unread)
+            "otlp_unread_total", "Reads of traces that found no node to query.", lambda: float(export.unread)
         )
         nursery.start_soon(sender.run)
         nursery.start_soon(export.run)
 
-    async def _reach(self, cluster: LiveCluster) -> None:
-        """Wait until a router has sent the map of the cluster that this service belongs to, or until it is stopped.
+    async def _wait_for_map(self, cluster: LiveCluster) -> None:
+        """Wait until a router has sent the map of this service's cluster, or until it is stopped.
 
         Raises:
-            UserError: The routers are of another cluster than the data folder.
+            UserError: The routers belong to another cluster than the data folder.
         """
         waiting, reason = WaitingLog(logger), ""
         self._process.metrics.explain(lambda: reason)
@@ -218,22 +218,22 @@ class AdminService:
             waiting.look(boot_time(), reason)
             if not reason:
                 return
-            with trio.move_on_after(REACH_S):
+            with trio.move_on_after(MAP_RETRY_S):
                 await self._process.stopping.wait()
 
-    async def _somebody_can_log_in(self, cluster: LiveCluster) -> None:
-        """Refuse to serve an address that others reach where no token and no client authority is there."""
+    async def _require_login(self, cluster: LiveCluster) -> None:
+        """Refuse to serve a public address without a token or a client authority."""
         reply = await cluster.ask("token list", {"count": 1})
         if reply.ok and isinstance(reply.result, dict) and reply.result["tokens"]:
             return
         why = reply.error or "the cluster has no token"
         raise UserError(
-            f"admin.bind = {self._settings.bind}: nobody could log in ({why}); "
-            "`stratamq token create NAME` makes a token, or set admin.client_ca"
+            f"admin.bind = {self._settings.bind}: nobody could log in ({why}); create a token with `stratamq "
+            "token create NAME`, or set admin.client_ca"
         )
 
     async def _serve(self, gate: RequestAdmission, listener: socket.socket, connections: HttpConnections) -> None:
-        # Behind ``plain_server``, which decides what of anycorn is imported.
+        # Behind ``plain_server``, which selects the imported parts of anycorn.
         from anycorn.app_wrappers import ASGIWrapper
         from anycorn.tcp_server import TCPServer
         from anycorn.typing import LifespanState
@@ -247,7 +247,7 @@ class AdminService:
 
         await connections.serve(listener, serve, lambda: self._https.context)
 
-    def _say_ready(self, host: str, port: int) -> None:
+    def _report_ready(self, host: str, port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if self._is_https else 'http'}://{shown}:{port}/"
         addresses: dict[str, object] = {"admin": address}
@@ -259,14 +259,14 @@ class AdminService:
         metrics = self._process.metrics
         metrics.pool("admin_connections", lambda: connections.pool.counts)
         metrics.pool("admin_requests", lambda: gate.pending.counts)
-        metrics.counter("admin_refused_total", "Requests that found no place.", lambda: float(gate.refused))
+        metrics.counter("admin_refused_total", "Requests that found no free slot.", lambda: float(gate.refused))
         metrics.counter(
             "admin_misdirected_total",
-            "Requests for a host that is no name of the service (421).",
+            "Requests for a host that is not a name of the service (421).",
             lambda: float(gate.misdirected),
         )
         metrics.gauge("admin_browsers", "Browsers that are logged in.", lambda: float(len(self._logins)))
-        metrics.gauge("admin_alarms", "Alarms that stand.", lambda: float(len(watching.alarms.active)))
+        metrics.gauge("admin_alarms", "Active alerts.", lambda: float(len(watching.alarms.active)))
         metrics.check("looked", lambda: watching.beat > 0)
         metrics.check("operator_lists", lambda: not self._lists.problem())
 
@@ -303,8 +303,8 @@ def _bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _tell(began: list[ActiveAlert], ended: list[ClearedAlert]) -> None:
-    """Write alarms into the log."""
+def _log_alerts(began: list[ActiveAlert], ended: list[ClearedAlert]) -> None:
+    """Log alerts."""
     for alarm in began:
         say(logger, "alarm.began", alarm=alarm.name, sentence=alarm.sentence, do=alarm.do)
     for one in ended:

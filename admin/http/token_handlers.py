@@ -1,7 +1,7 @@
-"""The path that makes a token: the only answer of this service that holds a secret.
+"""The path that creates a token: the only response of this service with a secret.
 
-Who sends the SHA-256 of a token of its own, as the command line does, gets no token back. Otherwise 256 random bits are
-made here and told once: a repeat with the same Idempotency-Key gets the first answer without them.
+A caller that sends the SHA-256 of its own token, as the command line does, gets no token. Otherwise 256 random bits are
+generated and returned once: a repeat with the same Idempotency-Key gets the first response without them.
 """
 
 from typing import Annotated, Any
@@ -21,35 +21,35 @@ __all__ = ["token_handlers"]
 
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True):
-    """A token that is wanted."""
+    """A requested token."""
 
     name: TokenName
     role: TokenRole = "viewer"
-    digest: Digest | None = None  # None: a token is made here
+    digest: Digest | None = None  # None: the service generates the token
     for_s: Seconds = 0.0
 
 
-def token_handlers(carry: Carry) -> list[HTTPRouteHandler]:
+def token_handlers(run: Carry) -> list[HTTPRouteHandler]:
     """Return the handler."""
 
     @post(
         "/tokens",
         opt={"role": OperatorRole.ADMIN, "verb": "token create"},
         status_code=200,
-        summary="Make a token, which is told this once",
-        description="The verb `token create` of the command line; wants the role admin.",
+        summary="Create a token; it is returned only once",
+        description="The command `token create` of the CLI; needs the role admin.",
         operation_id="token_create_post",
     )
     async def create(
         request: Request[Any, Any, Any],
         data: Annotated[NewToken, Body()],
-        dry_run: Annotated[bool, Parameter(query="dry_run", description="Only say what would change.")] = False,
+        dry_run: Annotated[bool, Parameter(query="dry_run", description="Dry run: only report the changes.")] = False,
     ) -> Response[dict[str, Any]]:
         given = {name: value for name, value in msgspec.structs.asdict(data).items() if value is not None}
-        wish = CommandRequest.of(request, "token create", given, dry_run, "")
+        command = CommandRequest.of(request, "token create", given, dry_run, "")
         if data.digest is None:
             token = new_token()
-            wish = wish._replace(made={"digest": digest_of(token)}, told={"token": token})
-        return await carry(wish)
+            command = command._replace(generated={"digest": digest_of(token)}, secrets={"token": token})
+        return await run(command)
 
     return [create]

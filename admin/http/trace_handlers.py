@@ -1,4 +1,4 @@
-"""The events of one trace over HTTP, put together and ordered by cause; beginning and ending one are verbs."""
+"""The events of one trace over HTTP in causal order; verbs start and stop traces."""
 
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ from litestar.params import Parameter
 
 from access.operators.commands import OperatorRole
 from admin import traces
-from admin.api_rows import Moment, told_type
+from admin.api_rows import Timestamp, told_type
 from admin.http.partial import PartialResult
 from admin.http.row_handlers import ClusterOf, refused
 from admin.timestamps import iso_us
@@ -19,19 +19,19 @@ from wire.messages.node_rows import TraceEventRow
 __all__ = ["trace_handlers"]
 
 TOTAL_S = 5.0
-Name = Annotated[str, Parameter(min_length=1, max_length=64, description="Of the trace.")]
-Limit = Annotated[int, Parameter(ge=1, le=10_000, description="Rows: the last ones.")]
+Name = Annotated[str, Parameter(min_length=1, max_length=64, description="Name of the trace.")]
+Limit = Annotated[int, Parameter(ge=1, le=10_000, description="Number of rows: the last ones.")]
 
 
 class ApiTraceEvent(msgspec.Struct, kw_only=True):
-    """An event, its time by this service's clock, and by how much that may be wrong."""
+    """An event, its time by this service's clock, and the maximum error."""
 
-    at: Moment
+    at: Timestamp
     error_us: int
     node: str
 
 
-OWN = ("at_us", "node", "carried")  # columns that are told otherwise, or not at all
+OWN = ("at_us", "node", "carried")  # columns that the API converts or omits
 ToldEvent: Any = told_type(TraceEventRow, OWN, (ApiTraceEvent,))
 
 
@@ -49,7 +49,7 @@ def trace_handlers(cluster_of: ClusterOf) -> list[HTTPRouteHandler]:
     @get(
         "/traces/{trace:str}",
         opt={"role": OperatorRole.OPERATOR},
-        summary="Events of a trace, ordered by cause",
+        summary="Events of a trace, in causal order",
         operation_id="list_trace",
     )
     async def events(request: Request[Any, Any, Any], trace: Name, limit: Limit = 1_000) -> Events:

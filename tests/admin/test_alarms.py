@@ -18,14 +18,14 @@ def sight(now_s: float, **about: Any) -> ClusterView:
 
 def test_an_alarm_waits_for_its_time_and_is_told_once() -> None:
     alarms = Alerts()
-    assert alarms.look(sight(0, silent=["edge-1"])) == ([], [])
-    began, ended = alarms.look(sight(5, silent=["edge-1"]))
+    assert alarms.evaluate(sight(0, silent=["edge-1"])) == ([], [])
+    began, ended = alarms.evaluate(sight(5, silent=["edge-1"]))
     assert [(one.name, one.about, one.since_ms) for one in began] == [("node_down", "edge-1", 0)] and not ended
-    assert alarms.look(sight(6, silent=["edge-1"])) == ([], [])
-    began, ended = alarms.look(sight(7))
+    assert alarms.evaluate(sight(6, silent=["edge-1"])) == ([], [])
+    began, ended = alarms.evaluate(sight(7))
     assert not began and [(one.name, one.ended_at_ms) for one in ended] == [("node_down", 7000)]
     assert not alarms.active and alarms.past == ended
-    assert alarms.look(sight(8, silent=["edge-1"])) == ([], [])  # its time begins anew
+    assert alarms.evaluate(sight(8, silent=["edge-1"])) == ([], [])  # its time begins anew
 
 
 def test_conditions() -> None:
@@ -39,7 +39,7 @@ def test_conditions() -> None:
         "s2": StatsRow(node="s2", version="2", queue_oldest_s=700.0, ready=False, why_not_ready=["no lease"]),
     }
     for now in (0, 400, 90_000):
-        alarms.look(sight(now, map=cluster_map, stats=stats, offsets_ms={"s1": 300.0}))
+        alarms.evaluate(sight(now, map=cluster_map, stats=stats, offsets_ms={"s1": 300.0}))
     names = {(one.name, one.severity) for one in alarms.active}
     assert names == {
         ("partition_without_primary", "critical"),
@@ -74,7 +74,7 @@ def test_what_grew_is_judged_and_is_over_when_it_grows_no_more() -> None:
     alarms, growth = Alerts(), Growth(GROWING)
 
     def names(now_s: float, stats: dict[str, StatsRow]) -> set[str]:
-        alarms.look(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
+        alarms.evaluate(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
         return {one.name for one in alarms.active}
 
     assert names(0, counted(syncs=100.0, slow=50.0)) == set()
@@ -101,7 +101,7 @@ def test_displaced_and_refused_connections_of_one_pool_are_an_alarm() -> None:
     calm = counted(displaced=0.0, no_place=0.0, silent=0.0)
     crowded = counted(displaced=15.0, no_place=15.0, silent=900.0)
     for now_s, stats in ((0, calm), (10, crowded), (80, crowded)):
-        alarms.look(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
+        alarms.evaluate(sight(now_s, stats=stats, grown=growth.take(int(now_s * 1000), stats)))
     assert [(one.name, one.about) for one in alarms.active] == [("unauthenticated_crowd", "e1 edge_clients")]
 
 
@@ -114,7 +114,7 @@ def test_conditions_of_gauges() -> None:
         members = [{'stratamq_gossip_members{state="alive"}': seen} for seen in (9.0, 8.0, 0.0)]
         rows = zip("abc", members, strict=True)
         stats = {node: StatsRow(node=node, gauges=shown | seen) for node, seen in rows}
-        alarms.look(sight(now_s, stats=stats))
+        alarms.evaluate(sight(now_s, stats=stats))
         return {one.name for one in alarms.active}
 
     assert names(0, 5, store_full=1, turn_longest_seconds=2) == {"store_full", "loop_stalls"}

@@ -12,7 +12,7 @@ from admin.api import Api, ApiCall, read_answer, read_token
 from admin.http.command_paths import BODIES, PATHS, call_of
 from admin.operations import EXPORT_CANCEL
 from admin.scatter_gather import LinkFailed, QueryAnswered
-from admin.single_query import SingleQuery, event_of, one_look
+from admin.single_query import SingleQuery, event_of, to_single_query
 from conf.errors import ExitCode, UserError
 from tests.patience import PATIENCE_S
 from wire.messages.client_rows import QueuedMessageRow
@@ -115,10 +115,12 @@ def test_a_look_is_the_same_behind_the_service() -> None:
     """Rows with bytes, a busy node and one that does not answer; rows that are none are a failed node's."""
     row = QueuedMessageRow(seq=1, payload=b"\x00\xff")
     answer = QueryAnswered(0, 7, [row], "next", 0, "", 9)
-    sent = msgspec.json.decode(msgspec.json.encode(one_look(answer)), type=SingleQuery)
+    sent = msgspec.json.decode(msgspec.json.encode(to_single_query(answer)), type=SingleQuery)
     assert event_of(sent, "queue", "s", 4) == answer._replace(request=4)
-    assert event_of(one_look(QueryAnswered(0, 7, busy_ms=20)), "queue", "s", 4) == QueryAnswered(4, 7, [], busy_ms=20)
-    assert event_of(one_look(LinkFailed("s", "gone")), "queue", "s", 4) == LinkFailed("s", "gone")
+    assert event_of(to_single_query(QueryAnswered(0, 7, busy_ms=20)), "queue", "s", 4) == QueryAnswered(
+        4, 7, [], busy_ms=20
+    )
+    assert event_of(to_single_query(LinkFailed("s", "gone")), "queue", "s", 4) == LinkFailed("s", "gone")
     assert isinstance(event_of(SingleQuery([{"seq": "x"}]), "queue", "s", 4), LinkFailed)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from admin.explain.client import client_story
-from admin.explain.message import DeliveryEnd, Evidence, check_origin, message_story, unknown_story
+from admin.explain.client import explain_client
+from admin.explain.message import DeliveryEnd, Evidence, check_origin, explain_message, explain_unknown_message
 from admin.explain.texts import since
-from admin.explain.topic import topic_story
+from admin.explain.topic import explain_topic
 from admin.queries import ClientView, TopicView
 from admin.scatter_gather import MissingRows
 from conf.edge_settings import EdgeSettings
@@ -112,7 +112,7 @@ CASES: list[tuple[str, ClientView, list[str]]] = [
 @pytest.mark.parametrize(("what", "of", "parts"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)])
 def test_why_nothing_reaches_a_client(what: str, of: ClientView, parts: list[str]) -> None:
     """The first condition that holds decides; each sentence has numbers, times and the setting."""
-    story = client_story(of, NOW, [FILTER])
+    story = explain_client(of, NOW, [FILTER])
     assert story.cause is not None and story.cause.what == what, story.steps
     assert all(part in story.verdict for part in parts), story.verdict
 
@@ -124,17 +124,17 @@ def test_a_time_of_no_calendar_is_shown_as_it_is() -> None:
 
 def test_a_client_that_nothing_keeps_from_messages_has_no_cause() -> None:
     """Nothing is made up; a window without messages behind it keeps nobody waiting."""
-    assert client_story(view({}, OPEN), NOW, [FILTER]).cause is None
+    assert explain_client(view({}, OPEN), NOW, [FILTER]).cause is None
     full = view({"queued": 64, "out": 64, "window": 64}, OPEN | {"inflight": 64})
-    assert client_story(full, NOW, [FILTER]).cause is None
+    assert explain_client(full, NOW, [FILTER]).cause is None
     more = view({"queued": 100, "out": 100, "window": 256}, OPEN | {"inflight": 100})
-    assert client_story(more, NOW, [FILTER]).cause is None, "its partition bounds it, not its edge"
+    assert explain_client(more, NOW, [FILTER]).cause is None, "its partition bounds it, not its edge"
 
 
 def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
     """What was not answered is said to lack."""
     missing = MissingRows("storage-1", "no answer in 1 s")
-    story = client_story(view(None, partial=(missing,)), NOW, [])
+    story = explain_client(view(None, partial=(missing,)), NOW, [])
     assert story.cause is None and story.lacked == (missing,)
 
 
@@ -152,20 +152,20 @@ def test_a_silent_node_is_no_proof_that_a_client_is_unknown() -> None:
 )
 def test_why_a_topic_does_not_reach_a_client(topic: str, matches: list[MatchRow], what: str | None, part: str) -> None:
     """Its subscriptions, and the reason of each that meets the topic."""
-    story = client_story(view({}, OPEN), NOW, [FILTER], topic=topic, matches=matches)
+    story = explain_client(view({}, OPEN), NOW, [FILTER], topic=topic, matches=matches)
     assert (story.cause.what if story.cause is not None else None) == what and part in story.verdict
 
 
 def test_no_subscription_at_all() -> None:
     """Without a topic."""
-    story = client_story(view({}, OPEN), NOW, [])
+    story = explain_client(view({}, OPEN), NOW, [])
     assert story.verdict == "it has no subscription"
 
 
 def test_drops_of_the_journal_stand_behind_the_cause() -> None:
     """With reason, topic and time."""
     drop = JournalRow(event="drop", reason="queue_full", client_id="c", topic="a/b", at_ms=NOW, node="storage-1")
-    story = client_story(view({"queued": 9, "dropped": 3}), NOW, [FILTER], journal=[drop])
+    story = explain_client(view({"queued": 9, "dropped": 3}), NOW, [FILTER], journal=[drop])
     assert [step.what for step in story.steps] == ["absent", "dropped", "drop"]
     because = "dropped 3 messages because of queue_full, a bound of the session's queue; the oldest entry went"
     bounds = "(storage.queue_messages_max, storage.queue_bytes_max); the last one at 22:14:20 UTC"
@@ -179,7 +179,7 @@ def test_how_somebody_unknown_left() -> None:
         JournalRow(event="session_end", reason="expired", node="storage-1", at_ms=NOW - 60_000, detail="5 messages"),
         JournalRow(event="refused", reason="0x86", node="edge-1", at_ms=NOW - 1_000, detail="CONNECT"),
     ]
-    story = client_story(view(None), NOW, [], journal=entries)
+    story = explain_client(view(None), NOW, [], journal=entries)
     assert [step.what for step in story.steps] == ["unknown", "session_end", "refused"]
     assert story.steps[1].why == "its session ended at 22:13:20 UTC: expired (5 messages)"
     assert story.steps[2].why == "it was refused at 22:14:19 UTC: 0x86 (CONNECT)"
@@ -217,7 +217,7 @@ def test_who_gets_a_topic() -> None:
         MatchRow(client_id="f", filter="a/b", qos=1, why="size", detail="90 of 64 bytes"),
         MatchRow(filter="a/b/c", why="level"),
     )
-    story = topic_story(found, MAP, qos=2)
+    story = explain_topic(found, MAP, qos=2)
     text = "\n".join(step.why for step in story.steps)
     assert story.cause is None and story.verdict == "2 subscriptions and 1 shared group take it"
     assert (
@@ -238,7 +238,7 @@ def test_members_of_a_group_at_several_places() -> None:
         MatchRow(client_id="m2", partition=7, turn=True, **durable),
         MatchRow(client_id="m3", partition=7, turn=False, **durable),
     )
-    steps = topic_story(found, MAP).steps
+    steps = explain_topic(found, MAP).steps
     (group,) = [step for step in steps if step.what == "group"]
     assert "3 of 3 take it, the edge that takes the message goes round the places, in each it is the turn" in group.why
     assert group.why.endswith("'m1' at edge-1, 'm2' in partition 7")
@@ -252,13 +252,13 @@ def test_members_of_a_group_at_several_places() -> None:
 
 def test_nobody_gets_a_topic() -> None:
     """The nearest reason decides; a filter one level off is only a hint."""
-    assert topic_story(topic(), MAP).verdict == "nobody gets 'a/b': no subscription meets it"
-    near = topic_story(topic(MatchRow(filter="a/c", why="level")), MAP)
+    assert explain_topic(topic(), MAP).verdict == "nobody gets 'a/b': no subscription meets it"
+    near = explain_topic(topic(MatchRow(filter="a/c", why="level")), MAP)
     assert near.verdict.startswith("nobody gets") and near.steps[-2].what == "level"
-    own = topic_story(topic(MatchRow(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
+    own = explain_topic(topic(MatchRow(client_id="p", filter="a/b", why="no_local")), MAP, publisher="p")
     assert "No Local" in own.verdict
-    assert "partition 1 has subscribers and no primary" in topic_story(topic(partitions=(1,)), MAP).verdict
-    assert "shard 5 has no owner" in topic_story(topic(owner=""), MAP).verdict
+    assert "partition 1 has subscribers and no primary" in explain_topic(topic(partitions=(1,)), MAP).verdict
+    assert "shard 5 has no owner" in explain_topic(topic(owner=""), MAP).verdict
 
 
 # -- messages
@@ -274,7 +274,7 @@ def test_the_way_of_a_message_in_order() -> None:
         ("edge-1", TraceEventRow(stage="resolved", at_us=10)),
     ]
     queued = [("storage-1", "d", QueuedMessageRow(seq=12, state="queued", origin=ORIGIN), 64)]
-    story = message_story(ORIGIN, Evidence(events=events, queued=queued, had=["x"]))
+    story = explain_message(ORIGIN, Evidence(events=events, queued=queued, had=["x"]))
     assert [step.what for step in story.steps] == ["received", "resolved", "committed", "queued"]
     assert story.verdict == "entry 12 in the queue of 'd': waits, behind 64 entries that are not acknowledged"
 
@@ -300,7 +300,7 @@ def test_the_way_of_a_message_in_order() -> None:
 )
 def test_what_became_of_a_message(found: Evidence, part: str) -> None:
     """The step at which it is, or was lost; nothing that no source says."""
-    assert part in message_story(ORIGIN, found).verdict
+    assert part in explain_message(ORIGIN, found).verdict
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_what_became_of_a_message(found: Evidence, part: str) -> None:
 )
 def test_of_a_message_that_nobody_knows_its_topic_tells_more(found: TopicView, what: str, part: str) -> None:
     """Whatever keeps messages of the topic from somebody now; that nobody knows the message itself is said first."""
-    story = unknown_story(message_story(ORIGIN, Evidence()), found, topic_story(found, MAP))
+    story = explain_unknown_message(explain_message(ORIGIN, Evidence()), found, explain_topic(found, MAP))
     assert story.steps[0].what == "no_trace" and story.cause is not None
     assert story.cause.what == what and part in story.verdict
 
@@ -328,13 +328,13 @@ def test_an_entry_that_its_client_has_is_where_nothing_waits() -> None:
         ("s", TraceEventRow(stage="acked", at_us=6, **entry)),
         ("e", TraceEventRow(stage="acknowledged", at_us=6, client_id="p")),
     ]
-    assert message_story(ORIGIN, Evidence(events=events)).verdict == "acknowledged for 'p'"
-    assert message_story(ORIGIN, Evidence(events=events[:1])).verdict == "queued for 'd' as entry 12"
+    assert explain_message(ORIGIN, Evidence(events=events)).verdict == "acknowledged for 'p'"
+    assert explain_message(ORIGIN, Evidence(events=events[:1])).verdict == "queued for 'd' as entry 12"
 
 
 def test_a_drop_decides_over_a_queue() -> None:
     """One receiver has it, another one lost it: the loss is said first."""
-    story = message_story(
+    story = explain_message(
         ORIGIN,
         Evidence(
             journal=[("s", JournalRow(event="drop", reason="queue_full", client_id="d"))],
@@ -366,20 +366,21 @@ def test_who_had_an_entry_that_is_finished(found: DeliveryEnd, what: str, part: 
     """Another connection than the one that is there now is said; nothing is said that no source tells."""
     acked = TraceEventRow(stage="acked", at_us=NOW * 1000, client_id="d", seq=12)
     events = [("e", acked)] if found.acknowledged_at_ms is not None else []
-    story = message_story("entry 12 of 'd'", Evidence(events=events, finished=[found]))
+    story = explain_message("entry 12 of 'd'", Evidence(events=events, finished=[found]))
     assert story.cause is not None and story.cause.what == what and part in story.verdict
 
 
 def test_a_takeover_is_said_where_nothing_else_is() -> None:
     """The newest one, to a client that is connected; a reason that keeps messages away decides before it."""
     journal = [JournalRow(event="takeover", node="edge-2", at_ms=NOW - age) for age in (9_000, 4_000)]
-    story = client_story(view({}, OPEN), NOW, [FILTER], journal=journal)
+    story = explain_client(view({}, OPEN), NOW, [FILTER], journal=journal)
     assert story.cause is not None and (story.cause.what, story.cause.node) == ("takeover", "edge-2")
     assert "took over at 22:14:16 UTC: what the earlier one acknowledged does not come again" in story.verdict
-    full = client_story(view({"queued": 70, "out": 64, "window": 64}, FULL), NOW, [FILTER], journal=journal)
+    full = explain_client(view({"queued": 70, "out": 64, "window": 64}, FULL), NOW, [FILTER], journal=journal)
     assert full.cause is not None and full.cause.what == "window"
     assert (
-        client_story(view({"queued": 1, "expires_in_s": -1}), NOW, [FILTER], journal=journal).steps[-1].what == "absent"
+        explain_client(view({"queued": 1, "expires_in_s": -1}), NOW, [FILTER], journal=journal).steps[-1].what
+        == "absent"
     )
 
 

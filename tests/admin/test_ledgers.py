@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from admin.explain.ledgers import NoLedger, read_ledgers
-from admin.explain.message import Evidence, message_story
+from admin.explain.message import Evidence, explain_message
 from wire.queries.origins import parse_origin
 from wire.sstable.ledger import FileLedger, LedgerOperation, LedgerRecord
 
@@ -42,7 +42,7 @@ def test_who_acknowledged_a_message_and_what_became_of_its_entries(folder: Path)
     """In the order of its way; what a later epoch found not to be committed is left out."""
     assert any(path.suffix == ".gz" for path in folder.rglob("*"))
     found = read_ledgers(folder, ORIGIN)
-    story = message_story(ORIGIN, Evidence(recorded=found.steps, had=[found.had], lacked=found.lacked))
+    story = explain_message(ORIGIN, Evidence(recorded=found.steps, had=[found.had], lacked=found.lacked))
     assert [(step.node, step.what) for step in story.steps] == [
         ("storage-0", "committed"),
         ("storage-0", "acked"),

@@ -47,15 +47,15 @@ class Desks:
         del node
         self._said.append(seen)
 
-    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
+    async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         self.looks[question.what] += 1
         request = self.looks.total()
         with trio.move_on_after(timeout_s):
             if node in self.silent:
                 await trio.sleep_forever()
             desk, where = self._desks[node], dict(question.where)
-            look = Query(request, question.what, where, after, limit, [], "", "operator", question.wait_ms)
-            desk.ask(trio.current_time(), "op", "operator", look)
+            query_node = Query(request, question.what, where, after, limit, [], "", "operator", question.wait_ms)
+            desk.ask(trio.current_time(), "op", "operator", query_node)
             while True:
                 desk.turn(trio.current_time())
                 for seen in [one for one in self._said if one.request == request]:
@@ -68,7 +68,7 @@ class Desks:
         async with trio.open_nursery() as nursery:
 
             async def tell(ask: NodeQuery, channel: trio.MemorySendChannel[Event]) -> None:
-                event = await self.look(ask.node, question, ask.after, ask.limit, 10.0)
+                event = await self.query_node(ask.node, question, ask.after, ask.limit, 10.0)
                 if isinstance(event, QueryAnswered):
                     event = event._replace(request=ask.request)
                 channel.send_nowait(event)

@@ -7,8 +7,8 @@ from admin.http.cluster_metrics import (
     POINTS_MAX,
     ClusterMetrics,
     MetricHistory,
+    cluster_metrics_of,
     drops_of,
-    figures_of,
     finite,
 )
 from wire.messages.node_rows import StatsRow
@@ -29,7 +29,7 @@ def edge(at_ms: int, received: float, incarnation: int = 1) -> StatsRow:
 
 def test_sums_and_first_ends() -> None:
     storage = StatsRow(node="s", ready=False, gauges={'stratamq_sessions{state="absent"}': 7.0})
-    figures = figures_of(1_000, [edge(1_000, 0.0), storage], 3, copies_met=False)
+    figures = cluster_metrics_of(1_000, [edge(1_000, 0.0), storage], 3, copies_met=False)
     assert (figures.nodes, figures.nodes_ready, figures.connections, figures.sessions) == (3, 1, 4, 7)
     assert figures.tls_not_after_ms == 50_000 and not figures.copies_met
     assert drops_of([edge(0, 0.0), edge(0, 0.0)]) == {"slow": 6}
@@ -40,7 +40,7 @@ def test_a_figure_that_is_no_number_is_left_out() -> None:
     row = edge(1_000, math.inf)
     assert row.gauges is not None
     row.gauges |= {"stratamq_clients": math.nan, CERTIFICATES + '{listener="tls"}': math.inf}
-    figures = figures_of(1_000, [finite(row), edge(1_000, 0.0)], 2, copies_met=True)
+    figures = cluster_metrics_of(1_000, [finite(row), edge(1_000, 0.0)], 2, copies_met=True)
     assert (figures.connections, figures.tls_not_after_ms) == (4, 50_000)
     assert drops_of([finite(row)]) == {"slow": 3}
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from admin.http.mosquitto_handlers import door_of, tree_of
+from admin.http.mosquitto_handlers import to_mosquitto_listener, tree_of
 from wire.messages.client_rows import ListenerRow
 from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 
@@ -71,12 +71,12 @@ def test_the_topics_of_mosquitto_and_no_other() -> None:
 def test_listeners_by_port_or_path() -> None:
     """A listener at a path of the host has `path` in the place of `port`, as Mosquitto's has."""
     ws = ListenerRow(kind="ws", bind="[::1]:8083", tls=True, client_certificates=True, anonymous=False)
-    assert msgspec.to_builtins(door_of(ws)) == {
+    assert msgspec.to_builtins(to_mosquitto_listener(ws)) == {
         "port": 8083,
         "protocol": "websockets",
         "tls": True,
         "mtls": True,
         "allow_anonymous": False,
     }
-    local = door_of(ListenerRow(kind="mqtt", bind="/run/stratamq/mqtt.sock", anonymous=True))
+    local = to_mosquitto_listener(ListenerRow(kind="mqtt", bind="/run/stratamq/mqtt.sock", anonymous=True))
     assert msgspec.to_builtins(local)["path"] == "/run/stratamq/mqtt.sock" and local.port is None
