@@ -24,7 +24,7 @@ from wire.queries.tracer import Tracer
 
 __all__ = ["OPERATORS"]
 
-MADE, NOTE = ScatterGather._made, Journal.note
+MADE, NOTE = ScatterGather._build_page, Journal.note
 
 
 def _name_nobody(self: ScatterGather, *arguments: Any, **options: Any) -> ResultPage:
@@ -54,7 +54,7 @@ OPERATORS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a trace asks for no role",
-        "wire/queries/tracer.py TraceDesk.asked",
+        "wire/queries/tracer.py Tracer.asked",
         lambda patch: patch.setattr(tracer, "lower_role", lambda *_: "operator"),
         _W.test_operators_may_and_viewers_may_not,
         "test_operators_may_and_viewers_may_not",
@@ -68,7 +68,7 @@ OPERATORS: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "the certificate's role counts, whatever the question's is",
-        "wire/queries/query_server.py LookDesk.ask",
+        "wire/queries/query_server.py QueryServer.ask",
         lambda patch: patch.setattr(query_server, "lower_role", lambda role, _: role),
         _L.test_the_role_of_both_certificate_and_question_suffices,
         "test_the_role_of_both_certificate_and_question_suffices",
@@ -93,7 +93,7 @@ OPERATORS: tuple[SeededBug, ...] = (
     SeededBug(
         "a node that did not answer is not named",
         "admin/scatter_gather.py Gather._made",
-        lambda patch: patch.setattr(ScatterGather, "_made", _name_nobody),
+        lambda patch: patch.setattr(ScatterGather, "_build_page", _name_nobody),
         _G.test_a_silent_node_is_named_after_a_second_and_the_others_are_shown,
         "test_a_silent_node_is_named_after_a_second_and_the_others_are_shown",
     ),

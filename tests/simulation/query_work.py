@@ -65,7 +65,7 @@ class SimLinks:
             ready = gather.handle(scheduler.now, events.popleft() if events else QueryTick())
         return ready.page
 
-    async def look(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
+    async def query_node(self, node: str, question: QueryTemplate, after: str, limit: int, timeout_s: float) -> Event:
         """Ask one node once."""
         events: deque[Event] = deque()
         change = Change(self._cluster.scheduler)
