@@ -7,7 +7,7 @@ acknowledgement. ``wire/sstable/ledger.py`` makes lines and files; format: docs/
 
 import cython
 
-from edge.loop.state import HotState, PendingAck, Route
+from edge.loop.state import LoopState, PendingAck, Route
 
 if not cython.compiled:
     from edge.loop.buffers import append_bytes, append_decimal, take_bytes
@@ -18,7 +18,7 @@ NS_PER_MS = 1_000_000
 WHOLE = 1 << 30
 
 
-def record_ack(hot: HotState, message: PendingAck) -> None:
+def record_ack(hot: LoopState, message: PendingAck) -> None:
     """Add the row of an acknowledged message."""
     rows = hot.ledger_rows
     route: Route | None = message.route
@@ -49,7 +49,7 @@ def record_ack(hot: HotState, message: PendingAck) -> None:
     hot.ledger_count += 1
 
 
-def flush_rows(hot: HotState) -> None:
+def flush_rows(hot: LoopState) -> None:
     """Pass the buffered rows to the ledger."""
     count = hot.ledger_count
     hot.ledger_count = 0

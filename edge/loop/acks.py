@@ -10,7 +10,7 @@ from collections import deque
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, LoopPeer, OutboundWindow, PendingAck
+from edge.loop.state import LoopConnection, LoopPeer, LoopState, OutboundWindow, PendingAck
 
 if not cython.compiled:
     from edge.loop.ack_rows import record_ack
@@ -35,9 +35,9 @@ if not cython.compiled:
         UNSPECIFIED_ERROR,
     )
     from edge.loop.outbound_identifiers import free_identifier, is_of_flow, set_state, state_of
-    from edge.loop.output import answer_unknown, mark_dirty, note_room, unpark, write_short
+    from edge.loop.output import answer_unknown, mark_dirty, unpark, update_capacity, write_short
     from edge.loop.pushes import push_acknowledged
-    from edge.loop.reported_origins import forget_origin, note_origin, write_told
+    from edge.loop.reported_origins import forget_origin, note_origin, write_ack_with_origin
     from edge.loop.round_trips import end_trip
     from edge.loop.state import ANSWER_PENDING, PARK_QUOTA, RELEASE_PENDING
     from edge.loop.traces import trace_acked, trace_answered
@@ -51,7 +51,7 @@ __all__: list[str] = []
 
 
 def new_message(
-    hot: HotState, qos: cython.int, conn: LoopConnection | None, packet_identifier: cython.int
+    hot: LoopState, qos: cython.int, conn: LoopConnection | None, packet_identifier: cython.int
 ) -> PendingAck:
     """Return a numbered in-flight message."""
     hot.tags += 1
@@ -68,16 +68,16 @@ def reserve_ack(conn: LoopConnection, message: PendingAck) -> None:
 
 
 def answer(
-    hot: HotState, conn: LoopConnection, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: LoopState, conn: LoopConnection, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> None:
     """Write PUBACK or PUBREC."""
     if qos == 1:
         if conn.origins is None:
             write_short(hot, conn, 0x40, packet_identifier, reason_code)
         else:
-            write_told(hot, conn, 0x40, packet_identifier, reason_code)
+            write_ack_with_origin(hot, conn, 0x40, packet_identifier, reason_code)
         conn.has_acks = True
-        count_back(hot, conn)
+        return_quota(hot, conn)
         hot.acknowledged += 1
         return
     if reason_code == NO_MATCHING_SUBSCRIBERS:
@@ -85,7 +85,7 @@ def answer(
     if conn.origins is None:
         write_short(hot, conn, 0x50, packet_identifier, reason_code)
     else:
-        write_told(hot, conn, 0x50, packet_identifier, reason_code)
+        write_ack_with_origin(hot, conn, 0x50, packet_identifier, reason_code)
     conn.has_acks = True
     hot.acknowledged += 1
     if conn.received is not None and packet_identifier in conn.received:
@@ -97,19 +97,19 @@ def answer(
             del conn.received[packet_identifier]  # the flow ends here [MQTT-4.3.3-9]
     if conn.version != 5 or reason_code >= FAILURE:
         # A v3 client has no Receive Maximum: its PUBREL may be behind packets that a quota would leave unread.
-        count_back(hot, conn)
+        return_quota(hot, conn)
 
 
-def count_back(hot: HotState, conn: LoopConnection) -> None:
+def return_quota(hot: LoopState, conn: LoopConnection) -> None:
     """Return one PUBLISH to the client's quota."""
     if conn.quota > 0:
         conn.quota -= 1
-    conn.owes_since_ns = 0
+    conn.excess_since_ns = 0
     if conn.parked & PARK_QUOTA:
         unpark(hot, conn, PARK_QUOTA)
 
 
-def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int) -> None:
+def destination_done(hot: LoopState, message: PendingAck, reason_code: cython.int) -> None:
     """Count one finished destination of the message."""
     if reason_code > message.reason_code:
         message.reason_code = reason_code
@@ -119,7 +119,7 @@ def destination_done(hot: HotState, message: PendingAck, reason_code: cython.int
         finish(hot, message)
 
 
-def finish(hot: HotState, message: PendingAck) -> None:
+def finish(hot: LoopState, message: PendingAck) -> None:
     """Acknowledge a message after all destinations did, in the publisher's order."""
     conn: LoopConnection | None = message.conn
     message.done = True
@@ -131,7 +131,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
     if message.on_done is not None:
         on_done = message.on_done
         message.on_done = None
-        if on_done(message.reason_code):  # deferred: ``Publications.acknowledge`` continues from here
+        if on_done(message.reason_code):  # deferred: ``PublishMethods.acknowledge`` continues from here
             message.done = False
             message.waiting = 1
             return
@@ -161,7 +161,7 @@ def finish(hot: HotState, message: PendingAck) -> None:
             record_ack(hot, message)
 
 
-def _withhold(hot: HotState, conn: LoopConnection, message: PendingAck) -> cython.bint:
+def _withhold(hot: LoopState, conn: LoopConnection, message: PendingAck) -> cython.bint:
     """Withhold an acknowledgement, so that the client may retry; True if the edge disconnects the client.
 
     A 3.1.1 client receives no failure. To others a failure would deny deliveries that some destinations have made, so
@@ -174,11 +174,11 @@ def _withhold(hot: HotState, conn: LoopConnection, message: PendingAck) -> cytho
         return True
     if conn.received is not None and message.qos == 2:
         conn.received.pop(message.packet_identifier, None)
-    count_back(hot, conn)
+    return_quota(hot, conn)
     return False
 
 
-def taken(hot: HotState, peer: LoopPeer, number: cython.ulonglong) -> None:
+def taken(hot: LoopState, peer: LoopPeer, number: cython.ulonglong) -> None:
     """Finish the messages in a peer edge's frames up to an acknowledged number."""
     message: PendingAck
     while peer.inflight and peer.inflight[0][0] <= number:
@@ -190,7 +190,7 @@ def taken(hot: HotState, peer: LoopPeer, number: cython.ulonglong) -> None:
 
 
 def acknowledged(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     first: cython.int,
     data: cython.p_uchar,
@@ -217,9 +217,9 @@ def acknowledged(
         reason_code = data[at + 2]
         if not _valid_code(first, reason_code):
             return PROTOCOL_ERROR
-        wrong: cython.int = _ack_properties(data, at + 3, end)
-        if wrong != 0:
-            return wrong
+        error_code: cython.int = _ack_properties(data, at + 3, end)
+        if error_code != 0:
+            return error_code
     if first == 0x62:
         return _released(hot, conn, identifier, reason_code)
     if conn.session != 0:
@@ -230,7 +230,7 @@ def acknowledged(
 
 
 def _ephemeral(
-    hot: HotState, conn: LoopConnection, first: cython.int, identifier: cython.int, reason_code: cython.int
+    hot: LoopState, conn: LoopConnection, first: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Handle the acknowledgement of a sent message (state 1: QoS 1, 2: QoS 2, 3: released)."""
     outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller checked
@@ -249,12 +249,12 @@ def _ephemeral(
     free_identifier(outbound, identifier)
     if outbound.pending:
         drain_pending(hot, conn)
-    if conn.reports_room:
-        note_room(hot, conn)
+    if conn.reports_capacity:
+        update_capacity(hot, conn)
     return 0
 
 
-def _released(hot: HotState, conn: LoopConnection, identifier: cython.int, reason_code: cython.int) -> cython.int:
+def _released(hot: LoopState, conn: LoopConnection, identifier: cython.int, reason_code: cython.int) -> cython.int:
     """Handle PUBREL: delete the identifier and answer PUBCOMP [MQTT-4.3.3-11].
 
     PUBREL waits until the message has its PUBREC. The answer to an unknown identifier is 0x92. A resumed durable
@@ -278,7 +278,7 @@ def _released(hot: HotState, conn: LoopConnection, identifier: cython.int, reaso
         forget_origin(conn, identifier)
     write_short(hot, conn, 0x70, identifier, 0)
     if conn.version == 5:
-        count_back(hot, conn)
+        return_quota(hot, conn)
     return 0
 
 
@@ -303,7 +303,7 @@ def _valid_code(first: cython.int, code: cython.int) -> cython.bint:
 def _ack_properties(data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
     """Validate the properties of an acknowledgement: one Reason String, any number of User Properties."""
     at: cython.Py_ssize_t
-    what: cython.int
+    property_id: cython.int
     count: cython.Py_ssize_t
     reason: cython.bint = False
     if begin == end:
@@ -314,15 +314,15 @@ def _ack_properties(data: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.
     if at + read_varint(data, begin, at) != end:
         return MALFORMED_PACKET
     while at < end:
-        what = data[at]
-        if what == 0x1F:
+        property_id = data[at]
+        if property_id == 0x1F:
             if reason:
                 return PROTOCOL_ERROR
             reason = True
-        elif what != 0x26:
-            return PROTOCOL_ERROR if 0 < what <= 0x2A else MALFORMED_PACKET
+        elif property_id != 0x26:
+            return PROTOCOL_ERROR if 0 < property_id <= 0x2A else MALFORMED_PACKET
         at += 1
-        count = 2 if what == 0x26 else 1
+        count = 2 if property_id == 0x26 else 1
         while count > 0:
             if at + 2 > end or at + 2 + get16(data, at) > end:
                 return MALFORMED_PACKET

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, LoopPeer, PendingAck
+from edge.loop.state import LoopPeer, LoopState, PendingAck
 from wire.links.link import RESEND_BYTES_MAX, LinkFull
 
 if not cython.compiled:
@@ -49,7 +49,7 @@ Messages: TypeAlias = "list[PendingAck] | None"
 
 
 def append_run(
-    hot: HotState,
+    hot: LoopState,
     peer: LoopPeer,
     version: cython.int,
     topic: bytes,
@@ -69,11 +69,11 @@ def append_run(
     copy_bytes(batch, at + RUN_HEAD, topic)
     copy_span(batch, at + RUN_HEAD + topic_bytes, data, start, count)
     batch.end = at + RUN_HEAD + topic_bytes + count
-    hot.turn_bytes += count
+    hot.iteration_bytes += count
     _appended(hot, peer, RUN_HEAD + topic_bytes + count)
 
 
-def append_record(hot: HotState, peer: LoopPeer, record: bytes, partitions: Partitions, share: bytes) -> None:
+def append_record(hot: LoopState, peer: LoopPeer, record: bytes, partitions: Partitions, share: bytes) -> None:
     """Append a MSG record with its partitions, their epochs, and the share of a shared pick."""
     batch: Buffer = _batch_of(hot, peer)
     count: cython.Py_ssize_t = len(partitions)
@@ -98,25 +98,25 @@ def append_record(hot: HotState, peer: LoopPeer, record: bytes, partitions: Part
         at += 2 + len(share)
     copy_span(batch, at, record, MESSAGE_HEAD, len(record) - MESSAGE_HEAD)
     hot.forwarded_out += 1
-    hot.turn_bytes += size
+    hot.iteration_bytes += size
     _appended(hot, peer, size)
 
 
-def list_peer(hot: HotState, peer: LoopPeer) -> None:
+def list_peer(hot: LoopState, peer: LoopPeer) -> None:
     """Schedule the peer's batches for the flush of this iteration."""
     if not peer.listed:
         peer.listed = True
         hot.busy_peers.append(peer)
 
 
-def _batch_of(hot: HotState, peer: LoopPeer) -> Buffer:
+def _batch_of(hot: LoopState, peer: LoopPeer) -> Buffer:
     if peer.batch is None:
         peer.batch = take_buffer(hot.pool)
     list_peer(hot, peer)
     return peer.batch
 
 
-def publish_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
+def publish_acks_of(hot: LoopState, peer: LoopPeer) -> Buffer:
     """Return the peer's PUBLISH_ACK payload of this iteration, for appending."""
     if peer.publish_acks is None:
         peer.publish_acks = take_buffer(hot.pool)
@@ -124,7 +124,7 @@ def publish_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
     return peer.publish_acks
 
 
-def push_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
+def push_acks_of(hot: LoopState, peer: LoopPeer) -> Buffer:
     """Return the peer's PUSH_ACK payload of this iteration, for appending."""
     if peer.push_acks is None:
         peer.push_acks = take_buffer(hot.pool)
@@ -132,7 +132,7 @@ def push_acks_of(hot: HotState, peer: LoopPeer) -> Buffer:
     return peer.push_acks
 
 
-def _appended(hot: HotState, peer: LoopPeer, count: cython.Py_ssize_t) -> None:
+def _appended(hot: LoopState, peer: LoopPeer, count: cython.Py_ssize_t) -> None:
     peer.room -= count
     if peer.room < peer.low_bytes and not peer.full:
         peer.full = True
@@ -142,7 +142,7 @@ def _appended(hot: HotState, peer: LoopPeer, count: cython.Py_ssize_t) -> None:
         _cut_batch(hot, peer, batch, count)
 
 
-def _cut_batch(hot: HotState, peer: LoopPeer, batch: Buffer, count: cython.Py_ssize_t) -> None:
+def _cut_batch(hot: LoopState, peer: LoopPeer, batch: Buffer, count: cython.Py_ssize_t) -> None:
     """Make frames of a large batch; a last record of ``count`` bytes that does not fit begins the next one.
 
     Without a lease frames of the core's own messages are held: at most one message per client.
@@ -156,7 +156,7 @@ def _cut_batch(hot: HotState, peer: LoopPeer, batch: Buffer, count: cython.Py_ss
         _flush_publish(hot, peer)
 
 
-def flush_batches(hot: HotState) -> None:
+def flush_batches(hot: LoopState) -> None:
     """Make frames of this iteration's batches; without a lease they are held, a fenced node sends nothing."""
     if not hot.leased:
         return
@@ -169,7 +169,7 @@ def flush_batches(hot: HotState) -> None:
             flush_peer(hot, peer)
 
 
-def flush_peer(hot: HotState, peer: LoopPeer) -> None:
+def flush_peer(hot: LoopState, peer: LoopPeer) -> None:
     """Make frames of one peer's batches."""
     _flush_publish(hot, peer)
     if peer.publish_acks is not None:
@@ -178,11 +178,11 @@ def flush_peer(hot: HotState, peer: LoopPeer) -> None:
     if peer.push_acks is not None:
         _send_acks(hot, peer, PUSH_ACK, PUSH_ACK_BYTES, _payload(hot, peer.push_acks))
         peer.push_acks = None
-    note_room(hot, peer)
+    update_capacity(hot, peer)
 
 
 def _send_acks(
-    hot: HotState, peer: LoopPeer, kind: cython.int, record_bytes: cython.Py_ssize_t, payload: bytes
+    hot: LoopState, peer: LoopPeer, kind: cython.int, record_bytes: cython.Py_ssize_t, payload: bytes
 ) -> None:
     """Send acknowledgements in frames of whole records; more than one frame accumulates only without a lease."""
     most: cython.Py_ssize_t = BATCH_BYTES // record_bytes * record_bytes
@@ -194,13 +194,13 @@ def _send_acks(
     send_frame(hot, peer, kind, payload[at:] if at > 0 else payload, None)
 
 
-def _payload(hot: HotState, batch: Buffer) -> bytes:
+def _payload(hot: LoopState, batch: Buffer) -> bytes:
     payload: bytes = take_bytes(batch, batch.end - batch.start)
     give_buffer(hot.pool, batch)
     return payload
 
 
-def _flush_publish(hot: HotState, peer: LoopPeer) -> None:
+def _flush_publish(hot: LoopState, peer: LoopPeer) -> None:
     if peer.batch is not None:
         messages = peer.batch_messages
         peer.batch_messages = []
@@ -208,7 +208,7 @@ def _flush_publish(hot: HotState, peer: LoopPeer) -> None:
         peer.batch = None
 
 
-def send_frame(hot: HotState, peer: LoopPeer, kind: cython.int, payload: bytes, messages: Messages) -> None:
+def send_frame(hot: LoopState, peer: LoopPeer, kind: cython.int, payload: bytes, messages: Messages) -> None:
     """Send a frame on the link; queue it in order if the link is full or there is no lease."""
     if peer.blocked or not hot.leased:
         peer.blocked.append((kind, payload, messages))
@@ -224,7 +224,7 @@ def send_frame(hot: HotState, peer: LoopPeer, kind: cython.int, payload: bytes, 
         mark_dirty(hot, peer.conn)
 
 
-def note_room(hot: HotState, peer: LoopPeer) -> None:
+def update_capacity(hot: LoopState, peer: LoopPeer) -> None:
     """Read the link's free capacity: send blocked frames, release the publishers when it is large enough."""
     if peer.blocked and not hot.leased:
         list_peer(hot, peer)  # checked again with the first batches under a lease
@@ -249,7 +249,7 @@ def note_room(hot: HotState, peer: LoopPeer) -> None:
             release_peer(hot, peer)
 
 
-def release_peer(hot: HotState, peer: LoopPeer) -> None:
+def release_peer(hot: LoopState, peer: LoopPeer) -> None:
     """Resume the publishers of a peer with free capacity, or of a dead peer."""
     if peer.full:
         peer.full = False

@@ -1,12 +1,12 @@
-# C form of engine.py.
+# C form of broker_loop.py.
 from edge.loop.ack_rows cimport flush_rows
 from edge.loop.batches cimport flush_batches
-from edge.loop.excess cimport owes_too_long
+from edge.loop.excess cimport is_excess_overdue
 from edge.loop.layout cimport BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEEDED, UNSPECIFIED_ERROR
 from edge.loop.outboxes cimport pump_outboxes
 from edge.loop.output cimport end_lag, mark_dirty, unpark
 from edge.loop.peering cimport Peering
-from edge.loop.state cimport LoopConnection, HotState, PARK_HANDLER, PARK_RATE
+from edge.loop.state cimport LoopConnection, LoopState, PARK_HANDLER, PARK_RATE
 
 
 cdef class BrokerLoop(Peering):

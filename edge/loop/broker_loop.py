@@ -13,12 +13,12 @@ import cython
 
 from edge.loop.options import HotLimits
 from edge.loop.peering import Peering
-from edge.loop.state import HotState, LoopConnection
+from edge.loop.state import LoopConnection, LoopState
 
 if not cython.compiled:
     from edge.loop.ack_rows import flush_rows
     from edge.loop.batches import flush_batches
-    from edge.loop.excess import owes_too_long
+    from edge.loop.excess import is_excess_overdue
     from edge.loop.layout import BY_PEER, KEEP_ALIVE_TIMEOUT, RECEIVE_MAXIMUM_EXCEEDED, UNSPECIFIED_ERROR
     from edge.loop.outboxes import pump_outboxes
     from edge.loop.output import end_lag, mark_dirty, unpark
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerLoop"]
 
-PACED_EVERY_NS = 10_000_000
+PACED_INTERVAL_NS = 10_000_000
 PACED_BURST_NS = 500_000_000  # resumed when half a second's worth is available again, not for every message
 PACKET_GRACE_NS = 10_000_000_000  # a network may lose and retransmit packets for so long
 CLOSINGS_MAX = 50  # closed connections reported to the core per iteration: a few milliseconds
@@ -46,7 +46,7 @@ class BrokerLoop(Peering):
     """
 
     def __init__(self, handler: "Handler", incarnation: int, limits: HotLimits) -> None:
-        HotState.__init__(self, handler, incarnation, limits)
+        LoopState.__init__(self, handler, incarnation, limits)
         self.sweep_left = 0  # connections that the running sweep has not checked
 
     def begin_turn(self, now_ns: cython.longlong) -> None:
@@ -54,37 +54,37 @@ class BrokerLoop(Peering):
         conn: LoopConnection
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
-        self.turn_bytes = 0
+        self.iteration_bytes = 0
         self.turns += 1
         if 0 < self.fence_ns <= now_ns:
             self.end_fence(now_ns)
         if self.high:
             end_lag(self)
-        if self.roomy:
-            roomy = self.roomy
-            self.roomy = []
-            for conn in roomy:
+        if self.conns_with_capacity:
+            conns_with_capacity = self.conns_with_capacity
+            self.conns_with_capacity = []
+            for conn in conns_with_capacity:
                 if not conn.closed:
                     self.handler.has_room(conn)
-        if self.paced and now_ns - self.paced_at_ns >= PACED_EVERY_NS:
+        if self.paced and now_ns - self.paced_at_ns >= PACED_INTERVAL_NS:
             self.read_paced()
         if self.ready:
             ready = self.ready
             self.ready = []
             for conn in ready:
-                if self.turn_bytes > self.turn_bytes_max:
+                if self.iteration_bytes > self.iteration_bytes_max:
                     self.ready.append(conn)
                     continue
                 conn.ready = False
                 if not conn.closed and conn.parked == 0:
-                    self.parse_kept(conn)
+                    self.parse_buffered(conn)
                     at_end = not (conn.hearing or conn.closed or conn.ready)
                     if at_end and (conn.parked == 0 or not conn.partial) and not conn.pipelining:
                         self.forget(conn, BY_PEER)
                 mark_dirty(self, conn)
             # Half of the byte budget is for new input. Otherwise each connection handles one event, and others wait
             # seconds behind clients whose messages have thousands of copies.
-            self.turn_bytes = min(self.turn_bytes, self.turn_bytes_max // 2)
+            self.iteration_bytes = min(self.iteration_bytes, self.iteration_bytes_max // 2)
 
     def read_paced(self) -> None:
         """Resume clients whose publish rate has recovered."""
@@ -93,9 +93,9 @@ class BrokerLoop(Peering):
         still: list[LoopConnection] = []
         self.paced_at_ns = self.now_ns
         for conn in self.paced:
-            used_ns = max(conn.paid_ns, conn.bytes_paid_ns, conn.asked_paid_ns)
+            used_ns = max(conn.next_message_ns, conn.next_byte_ns, conn.next_filter_ns)
             if conn.purse is not None:
-                used_ns = max(used_ns, conn.purse.paid_ns, conn.purse.bytes_paid_ns, conn.purse.asked_paid_ns)
+                used_ns = max(used_ns, conn.purse.next_message_ns, conn.purse.next_byte_ns, conn.purse.next_filter_ns)
             if conn.closed or used_ns <= self.now_ns + PACED_BURST_NS:
                 unpark(self, conn, PARK_RATE)
             else:
@@ -106,14 +106,14 @@ class BrokerLoop(Peering):
         """Make frames of batches and call ``Handler.turn_end``; then call ``take_output`` for ``dirty_conns``."""
         self.now_ns = now_ns
         self.leased = now_ns < self.lease_until_ns
-        self.closings = CLOSINGS_MAX
-        if self.gone:
+        self.close_reports_left = CLOSINGS_MAX
+        if self.closed_conns:
             self.call_closed()
         if self.held_bytes > self.held_bytes_max:
             self.handler.memory_exceeded()
         if now_ns >= self.turn_end_ns:
             self.handler.turn_end(now_ns)
-        if self.gone:
+        if self.closed_conns:
             self.call_closed()
         if self.pumping and self.leased:
             pump_outboxes(self)
@@ -124,7 +124,7 @@ class BrokerLoop(Peering):
 
     def wants_turn(self) -> bool:
         """Return whether ``begin_turn`` has work without new bytes."""
-        return bool(self.ready or self.gone or self.roomy)
+        return bool(self.ready or self.closed_conns or self.conns_with_capacity)
 
     def sweep(self, now_ns: int) -> None:
         """Check every connection now, regardless of the cost; see ``sweep_some``."""
@@ -150,7 +150,7 @@ class BrokerLoop(Peering):
             count -= 1
             self.sweep_left -= 1
             conn = conns[self.sweep_left]
-            if conn.excess and not conn.closed and owes_too_long(self, conn, now_ns):
+            if conn.excess and not conn.closed and is_excess_overdue(self, conn, now_ns):
                 conn.excess = False  # reported once
                 conn.parked |= PARK_HANDLER
                 self.handler.error(conn, RECEIVE_MAXIMUM_EXCEEDED)
@@ -205,11 +205,11 @@ class BrokerLoop(Peering):
 
     def counters(self) -> dict[str, int]:
         """Return all counters and gauges by name; ``dropped_*`` carry their reason."""
-        figures = self.counted()
-        figures["connections"] = len(self.conns)
-        figures["routes"] = len(self.routes)
-        figures["outbox_bytes"] = self.outbox_bytes
-        figures["held_bytes"] = self.held_bytes
-        figures["read_ahead_bytes"] = self.read_ahead_bytes
-        figures["output_high"] = len(self.high)
-        return figures
+        counters = self.counted()
+        counters["connections"] = len(self.conns)
+        counters["routes"] = len(self.routes)
+        counters["outbox_bytes"] = self.outbox_bytes
+        counters["held_bytes"] = self.held_bytes
+        counters["read_ahead_bytes"] = self.read_ahead_bytes
+        counters["output_high"] = len(self.high)
+        return counters

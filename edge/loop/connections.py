@@ -23,7 +23,7 @@ deaf: ``hearing`` is false:
     The socket is at end of file while ``partial`` is parked, and is parsed first; or while ``pipelining``.
     -> closed.
 closed: ``closed`` is set:
-    No packet counts; it holds no acknowledgement, route or alias. It is in ``gone`` until
+    No packet counts; it holds no acknowledgement, route or alias. It is in ``closed_conns`` until
     ``Handler.closed`` was called at the end of an iteration. Written output is flushed under a lease.
     -> half closed: all was flushed; gone: at once where ``close_at_ns`` is 0, with the last byte where it is -1.
 half closed: ``half_closed``:
@@ -40,7 +40,7 @@ import cython
 
 from edge.loop.options import ConnOptions, SessionOptions
 from edge.loop.shared_rate_limits import SharedRateLimit
-from edge.loop.state import HotState, LoopConnection
+from edge.loop.state import LoopConnection, LoopState
 from wire.links.link import LinkError
 
 if not cython.compiled:
@@ -48,7 +48,7 @@ if not cython.compiled:
     from edge.loop.deliver import drain_pending
     from edge.loop.forwarded import receive_link
     from edge.loop.layout import BY_PEER, BY_US, FAILED
-    from edge.loop.memory import count_held, forget_waiting, share_of
+    from edge.loop.memory import count_held, release_pending, share_of
     from edge.loop.output import (
         drained,
         mark_dirty,
@@ -61,7 +61,7 @@ if not cython.compiled:
     )
     from edge.loop.parked_input import answer_pings, count_parsed, drop_pieces, keep_piece, may_read_ahead, next_piece
     from edge.loop.parse import count_bytes, parse, pause
-    from edge.loop.shared_rate_limits import charge_asked
+    from edge.loop.shared_rate_limits import consume_filters
     from edge.loop.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE
 
 __all__ = ["Connections"]
@@ -70,7 +70,7 @@ LINGER_NS = 2_000_000_000  # a closed socket waits so long for its client to clo
 NO_LIMIT = 1 << 40
 
 
-class Connections(HotState):
+class Connections(LoopState):
     """Bytes, limits and ends of connections."""
 
     def attach(self, fd: int, kind: int, options: ConnOptions, now_ns: int) -> LoopConnection:
@@ -117,8 +117,8 @@ class Connections(HotState):
         conn.resumed = options.resumed
         conn.packet_bytes_max = options.announced_maximum_packet_size
         conn.alias_max = options.announced_topic_alias_maximum if options.version == 5 else 0
-        conn.aliases_told_max = options.topic_alias_maximum
-        conn.aliases_told = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
+        conn.outbound_aliases_max = options.topic_alias_maximum
+        conn.outbound_aliases = {} if options.version == 5 and options.topic_alias_maximum > 0 else None
         conn.retain_available = options.retain_available
         conn.qos_max = options.maximum_qos
         conn.origins = {} if options.tells_origins and options.version == 5 else None
@@ -175,7 +175,7 @@ class Connections(HotState):
                 return
             conn.partial = b""
         consumed = parse(self, conn, data, 0, len(data))
-        self.keep_rest(conn, data, consumed, kept == 0)
+        self.keep_unparsed(conn, data, consumed, kept == 0)
 
     def feed_link(self, conn: LoopConnection, data: bytes) -> None:
         """Process bytes of another node; invalid ones close the connection."""
@@ -186,7 +186,7 @@ class Connections(HotState):
                 self.handler.broke(conn.peer, str(error))
             self.fail(conn, FAILED)
 
-    def parse_kept(self, conn: LoopConnection) -> None:
+    def parse_buffered(self, conn: LoopConnection) -> None:
         """Continue parsing a parked connection."""
         data: bytes = conn.partial
         conn.partial = b""
@@ -195,9 +195,11 @@ class Connections(HotState):
                 self.feed_link(conn, data)
             return
         consumed: cython.Py_ssize_t = parse(self, conn, data, 0, len(data))
-        self.keep_rest(conn, data, consumed, False)
+        self.keep_unparsed(conn, data, consumed, False)
 
-    def keep_rest(self, conn: LoopConnection, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint) -> None:
+    def keep_unparsed(
+        self, conn: LoopConnection, data: bytes, consumed: cython.Py_ssize_t, begins: cython.bint
+    ) -> None:
         """Buffer the unparsed bytes; ``begins``: none of them were buffered before."""
         if consumed < len(data) and not conn.closed:
             conn.partial = data[consumed:] if consumed > 0 else data
@@ -227,10 +229,10 @@ class Connections(HotState):
     def charge(self, conn: LoopConnection, filters: int, gap_ns: int) -> None:
         """Charge filters to the rates of a client and its address: with more than a second's worth it is not read."""
         if gap_ns > 0:
-            conn.asked_paid_ns = max(conn.asked_paid_ns, self.now_ns) + filters * gap_ns
-            pause(self, conn, conn.asked_paid_ns)
+            conn.next_filter_ns = max(conn.next_filter_ns, self.now_ns) + filters * gap_ns
+            pause(self, conn, conn.next_filter_ns)
         if conn.purse is not None:
-            pause(self, conn, charge_asked(conn.purse, self.now_ns, filters))
+            pause(self, conn, consume_filters(conn.purse, self.now_ns, filters))
 
     def take_output(self, conn: LoopConnection, bytes_max: int = 1 << 30) -> bytes:
         """Return and remove output; b"" while acknowledgements in it are held without a lease.
@@ -353,7 +355,7 @@ class Connections(HotState):
         self.forget(conn, BY_US)
         conn.out = None
         conn.unsent = None
-        forget_waiting(self, conn)
+        release_pending(self, conn)
         if last and whole:
             append_bytes(output_of(self, conn), last)
             conn.close_at_ns = self.now_ns + LINGER_NS
@@ -382,7 +384,7 @@ class Connections(HotState):
         conn.last_topic = b""
         conn.last_version = -1
         conn.aliases = None
-        conn.aliases_told = None
+        conn.outbound_aliases = None
         conn.permissions = None
         conn.lagging = False
         if conn.has_acks and not self.leased:
@@ -391,19 +393,19 @@ class Connections(HotState):
         if conn.session and self.sessions.get(conn.session) is conn:
             del self.sessions[conn.session]
         if conn.is_link:
-            self.gone.insert(0, conn)  # not behind the clients of a failed switch
+            self.closed_conns.insert(0, conn)  # not behind the clients of a failed switch
         else:
-            self.gone.append(conn)
+            self.closed_conns.append(conn)
 
     def call_closed(self) -> None:
         """Report closed connections to the core, outside of any other call; bounded per iteration."""
         conn: LoopConnection
-        while self.gone and self.closings > 0:
-            gone = self.gone[: self.closings]
-            self.gone = self.gone[self.closings :]
-            self.closings -= len(gone)
-            for conn in gone:
-                self.let_go(conn)
+        while self.closed_conns and self.close_reports_left > 0:
+            closed_conns = self.closed_conns[: self.close_reports_left]
+            self.closed_conns = self.closed_conns[self.close_reports_left :]
+            self.close_reports_left -= len(closed_conns)
+            for conn in closed_conns:
+                self.remove_conn(conn)
                 peer = conn.peer
                 if conn.is_link and peer is not None and peer.conn is conn:
                     peer.conn = None
@@ -411,9 +413,9 @@ class Connections(HotState):
                         peer.link.disconnected()
                         self.handler.link_lost(peer)
                 self.handler.closed(conn, conn.why)
-                forget_waiting(self, conn)
+                release_pending(self, conn)
 
-    def let_go(self, conn: LoopConnection) -> None:
+    def remove_conn(self, conn: LoopConnection) -> None:
         """Remove a connection; the last one takes its slot."""
         last: LoopConnection = self.conns.pop()
         if last is not conn:
@@ -430,7 +432,7 @@ class Connections(HotState):
 
     def lingers(self) -> bool:
         """Return whether output waits for sockets, or closed sockets for their clients."""
-        return self.dirty_first is not None or bool(self.gone) or any(conn.fd >= 0 for conn in self.lingering)
+        return self.dirty_first is not None or bool(self.closed_conns) or any(conn.fd >= 0 for conn in self.lingering)
 
     def bound_held_bytes(self, bytes_max: int) -> None:
         """Call ``Handler.memory_exceeded`` in iterations that end with more bytes held for clients."""
@@ -452,7 +454,7 @@ class Connections(HotState):
         It is valid until ``void_verdicts``. Two classes in use never have the same number in one epoch.
         """
         if not -1 <= number < 64:
-            raise ValueError(f"a Route has no bit {number}")
+            raise ValueError(f"class number {number} is outside -1..63")
         bit: cython.ulonglong = 1
         conn.rights_bit = bit << number if number >= 0 else 0
 
@@ -461,7 +463,7 @@ class Connections(HotState):
         conn.rights_bit = 0
         conn.permissions = None
         self.numbers += 1
-        conn.asks_as = self.numbers
+        conn.authz_key = self.numbers
         conn.last_version = -1
 
     def judge_pushes_to(self, conn: LoopConnection) -> None:
@@ -471,6 +473,6 @@ class Connections(HotState):
     def void_verdicts(self, rights_epoch: int) -> None:
         """Invalidate all earlier decisions of ``authorize``; epochs increase."""
         if rights_epoch <= self.rights_epoch:
-            raise ValueError(f"epoch {rights_epoch} does not follow {self.rights_epoch}")
+            raise ValueError(f"rights epoch {rights_epoch} is not above the current {self.rights_epoch}")
         self.rights_epoch = rights_epoch
         self.routes_version += 1  # connections cache the Route, or the refusal, of their last topic

@@ -3,13 +3,13 @@ from edge.loop.buffers cimport Buffer, append_bytes, append_span, put16, put32, 
 from edge.loop.encode cimport load_plain, publish_bytes, write_publish
 from edge.loop.held_copies cimport hold_copies, records_of_run
 from edge.loop.layout cimport NO_EXPIRY
-from edge.loop.memory cimport begin_to_keep, end_to_keep
+from edge.loop.memory cimport add_holder, remove_holder
 from edge.loop.notes cimport note_drop, note_drops
 from edge.loop.output cimport note_high, pending_output, output_of, send_now, wait_for
 from edge.loop.outbound_identifiers cimport take_identifier
 from edge.loop.picks cimport keep_pick
 from edge.loop.records cimport record_of
-from edge.loop.state cimport LoopConnection, HotState, BackloggedMessage, OutboundWindow, PublishView, Route, Sub
+from edge.loop.state cimport LoopConnection, LoopState, BackloggedMessage, OutboundWindow, PublishView, Route, Sub
 from edge.loop.traces cimport trace_drained, trace_waiting, trace_written
 
 
@@ -20,39 +20,39 @@ cdef enum:
 
 
 cdef object deliver_run(
-    HotState hot, LoopConnection publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    LoopState hot, LoopConnection publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count
 )
 cdef bint is_excepted(Sub sub, LoopConnection publisher) noexcept
-cdef object deliver_copies(HotState hot, LoopConnection publisher, Sub sub, PublishView packet)
+cdef object deliver_copies(LoopState hot, LoopConnection publisher, Sub sub, PublishView packet)
 cdef Py_ssize_t convert_run(
-    HotState hot, bint five, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t end, bint to_five,
+    LoopState hot, bint five, bytes topic, unsigned char* data, Py_ssize_t start, Py_ssize_t end, bint to_five,
     bytes identifiers, Py_ssize_t size_max
 ) except -1
 cdef object write_copy(
-    HotState hot, LoopConnection conn, PublishView packet, int qos, bint retain, bint dup, int packet_identifier, bytes identifiers
+    LoopState hot, LoopConnection conn, PublishView packet, int qos, bint retain, bint dup, int packet_identifier, bytes identifiers
 )
-cdef object deliver_local(HotState hot, LoopConnection publisher, Route route, PublishView packet)
-cdef bint deliver_to(HotState hot, LoopConnection conn, PublishView packet, int qos, bint retain, bytes identifiers) except -1
+cdef object deliver_local(LoopState hot, LoopConnection publisher, Route route, PublishView packet)
+cdef bint deliver_to(LoopState hot, LoopConnection conn, PublishView packet, int qos, bint retain, bytes identifiers) except -1
 cdef Py_ssize_t _payload_at(bytes encoded, Py_ssize_t at, bint five) except -1
-cdef object drain_pending(HotState hot, LoopConnection conn)
-cdef bint park_if_slow(HotState hot, LoopConnection publisher, Route route) except -1
+cdef object drain_pending(LoopState hot, LoopConnection conn)
+cdef bint park_if_slow(LoopState hot, LoopConnection publisher, Route route) except -1
 
 
 # private
-cdef bint _hold_each(HotState hot, LoopConnection publisher, Sub sub, bytes topic, object records) except -1
+cdef bint _hold_each(LoopState hot, LoopConnection publisher, Sub sub, bytes topic, object records) except -1
 cdef object _deliver_copies_of_run(
-    HotState hot, LoopConnection publisher, Sub sub, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end
+    LoopState hot, LoopConnection publisher, Sub sub, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end
 )
 cdef object _deliver_aliased(
-    HotState hot, LoopConnection conn, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    LoopState hot, LoopConnection conn, bytes topic, bint five, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     bytes identifiers
 )
-cdef object _append_run(HotState hot, LoopConnection conn, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
+cdef object _append_run(LoopState hot, LoopConnection conn, unsigned char* data, Py_ssize_t start, Py_ssize_t count)
 cdef bint _pend(
-    HotState hot, OutboundWindow outbound, PublishView packet, bint five, int qos, bint retain, bytes identifiers, Py_ssize_t size
+    LoopState hot, OutboundWindow outbound, PublishView packet, bint five, int qos, bint retain, bytes identifiers, Py_ssize_t size
 )
-cdef object _pending_entry(HotState hot, PublishView packet, bint five, Py_ssize_t size)
+cdef object _pending_entry(LoopState hot, PublishView packet, bint five, Py_ssize_t size)
 cdef object _send_pending(
-    HotState hot, LoopConnection conn, OutboundWindow outbound, bytes encoded, Py_ssize_t identifier_at, Py_ssize_t expiry_at, long long waited_s
+    LoopState hot, LoopConnection conn, OutboundWindow outbound, bytes encoded, Py_ssize_t identifier_at, Py_ssize_t expiry_at, long long waited_s
 )

@@ -13,13 +13,13 @@ import cython
 from edge.loop.buffers import Buffer
 from edge.loop.state import (
     BackloggedMessage,
-    HotState,
     LoopConnection,
+    LoopState,
     OutboundWindow,
+    PendingMessage,
     PublishView,
     Route,
     Sub,
-    Waiting,
 )
 
 if not cython.compiled:
@@ -27,7 +27,7 @@ if not cython.compiled:
     from edge.loop.encode import load_plain, publish_bytes, write_publish
     from edge.loop.held_copies import hold_copies, records_of_run
     from edge.loop.layout import NO_EXPIRY
-    from edge.loop.memory import begin_to_keep, end_to_keep
+    from edge.loop.memory import add_holder, remove_holder
     from edge.loop.notes import note_drop, note_drops
     from edge.loop.outbound_identifiers import take_identifier
     from edge.loop.output import note_high, output_of, pending_output, send_now, wait_for
@@ -43,7 +43,7 @@ if not cython.compiled:  # compiled, C constants: deliver.pxd
     ALIAS_BYTES = 6  # the property, and the growth of length fields
 
 
-def park_if_slow(hot: HotState, publisher: LoopConnection, route: Route) -> cython.bint:
+def park_if_slow(hot: LoopState, publisher: LoopConnection, route: Route) -> cython.bint:
     """Park the publisher if a subscriber of the route is above the output limit, before it is read or parsed.
 
     Returns:
@@ -61,7 +61,7 @@ def park_if_slow(hot: HotState, publisher: LoopConnection, route: Route) -> cyth
 
 
 def deliver_run(
-    hot: HotState,
+    hot: LoopState,
     publisher: LoopConnection | None,
     route: Route,
     version: cython.int,
@@ -109,7 +109,7 @@ def deliver_run(
             hot.dropped_slow += count
             note_drops(hot, conn, "slow", route.topic, count)
             continue
-        if conn.aliases_told is not None or conn.traced:
+        if conn.outbound_aliases is not None or conn.traced:
             _deliver_aliased(hot, conn, route.topic, five, data, start, end, sub.identifiers)
         elif (conn.version == 5) == five and not sub.identifiers and conn.client_packet_max >= packet_max:
             hot.publish_out_qos0 += count
@@ -150,7 +150,7 @@ def is_excepted(sub: Sub, publisher: LoopConnection | None) -> cython.bint:
 
 
 def _hold_each(
-    hot: HotState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
+    hot: LoopState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
 ) -> cython.bint:
     """Pass the several copies of each message to the core, like ``hold_copies``; False: the hold has ended."""
     copy: Sub
@@ -162,7 +162,7 @@ def _hold_each(
 
 
 def _deliver_copies_of_run(
-    hot: HotState,
+    hot: LoopState,
     publisher: LoopConnection | None,
     sub: Sub,
     topic: bytes,
@@ -182,7 +182,7 @@ def _deliver_copies_of_run(
         deliver_copies(hot, publisher, sub, packet)
 
 
-def deliver_copies(hot: HotState, publisher: LoopConnection | None, sub: Sub, packet: PublishView) -> None:
+def deliver_copies(hot: LoopState, publisher: LoopConnection | None, sub: Sub, packet: PublishView) -> None:
     """Deliver one message by each of a session's overlapping subscriptions that does not share a copy."""
     copy: Sub
     conn: LoopConnection = sub.conn
@@ -200,7 +200,7 @@ def deliver_copies(hot: HotState, publisher: LoopConnection | None, sub: Sub, pa
 
 
 def _deliver_aliased(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     topic: bytes,
     five: cython.bint,
@@ -218,7 +218,7 @@ def _deliver_aliased(
 
 
 def write_copy(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     packet: PublishView,
     qos: cython.int,
@@ -231,18 +231,18 @@ def write_copy(
     topic: bytes = packet.topic
     five: cython.bint = conn.version == 5
     alias: cython.int
-    if conn.aliases_told is not None and len(topic) >= ALIASED_BYTES_MIN:
-        known = conn.aliases_told.get(topic)
+    if conn.outbound_aliases is not None and len(topic) >= ALIASED_BYTES_MIN:
+        known = conn.outbound_aliases.get(topic)
         if known is not None:
             alias = known
             packet.topic = b""
             identifiers += bytes((0x23, alias >> 8, alias & 0xFF))
         elif (
-            len(conn.aliases_told) < conn.aliases_told_max
+            len(conn.outbound_aliases) < conn.outbound_aliases_max
             and publish_bytes(packet, True, qos, identifiers) + ALIAS_BYTES <= conn.client_packet_max
         ):
-            alias = len(conn.aliases_told) + 1
-            conn.aliases_told[topic] = alias
+            alias = len(conn.outbound_aliases) + 1
+            conn.outbound_aliases[topic] = alias
             identifiers += bytes((0x23, alias >> 8, alias & 0xFF))
     write_publish(output_of(hot, conn), packet, five, qos, retain, dup, packet_identifier, identifiers)
     hot.publish_bytes_out += packet.payload_bytes
@@ -250,10 +250,10 @@ def write_copy(
 
 
 def _append_run(
-    hot: HotState, conn: LoopConnection, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    hot: LoopState, conn: LoopConnection, data: cython.p_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> None:
     sent: cython.Py_ssize_t
-    hot.turn_bytes += count
+    hot.iteration_bytes += count
     if count >= 16_384 and conn.out is None and hot.direct and conn.tls is None and conn.filter is None:
         # From the receive buffer straight to the socket: saves a copy where it is large enough to matter.
         sent = send_now(conn, data, start, count)
@@ -265,7 +265,7 @@ def _append_run(
 
 
 def convert_run(
-    hot: HotState,
+    hot: LoopState,
     five: cython.bint,
     topic: bytes,
     data: cython.p_uchar,
@@ -290,7 +290,7 @@ def convert_run(
     return count
 
 
-def deliver_local(hot: HotState, publisher: LoopConnection | None, route: Route, packet: PublishView) -> None:
+def deliver_local(hot: LoopState, publisher: LoopConnection | None, route: Route, packet: PublishView) -> None:
     """Deliver one message to every local subscriber of the route."""
     sub: Sub
     conn: LoopConnection
@@ -325,7 +325,7 @@ def deliver_local(hot: HotState, publisher: LoopConnection | None, route: Route,
 
 
 def deliver_to(
-    hot: HotState, conn: LoopConnection, packet: PublishView, qos: cython.int, retain: cython.bint, identifiers: bytes
+    hot: LoopState, conn: LoopConnection, packet: PublishView, qos: cython.int, retain: cython.bint, identifiers: bytes
 ) -> cython.bint:
     """Deliver one message to one session; False if it was dropped and counted."""
     five: cython.bint = conn.version == 5
@@ -342,7 +342,7 @@ def deliver_to(
             return False
         write_copy(hot, conn, packet, 0, retain, False, 0, identifiers)
         hot.publish_out_qos0 += 1
-        hot.turn_bytes += size
+        hot.iteration_bytes += size
         if packet.traced or conn.traced:
             trace_written(hot, conn, packet, 0, 0, 0)
         return True
@@ -359,7 +359,7 @@ def deliver_to(
         return False
     identifier: cython.int = take_identifier(outbound, qos, hot.now_ns)
     write_copy(hot, conn, packet, qos, retain, False, identifier, identifiers)
-    hot.turn_bytes += size
+    hot.iteration_bytes += size
     if qos == 1:
         hot.publish_out_qos1 += 1
     else:
@@ -370,7 +370,7 @@ def deliver_to(
 
 
 def _pend(
-    hot: HotState,
+    hot: LoopState,
     outbound: OutboundWindow,
     packet: PublishView,
     five: cython.bint,
@@ -396,11 +396,11 @@ def _pend(
         entry = packet.pending  # type: ignore[assignment]  # pending_key is set with it
     outbound.pending.append(entry)
     outbound.pending_bytes += size
-    begin_to_keep(hot, entry[6])
+    add_holder(hot, entry[6])
     return True
 
 
-def _pending_entry(hot: HotState, packet: PublishView, five: cython.bint, size: cython.Py_ssize_t) -> Waiting:
+def _pending_entry(hot: LoopState, packet: PublishView, five: cython.bint, size: cython.Py_ssize_t) -> PendingMessage:
     """Return the encoded message as an entry of ``OutboundWindow.pending``."""
     encoded: bytes
     if cython.compiled:  # pragma: no cover
@@ -414,16 +414,16 @@ def _pending_entry(hot: HotState, packet: PublishView, five: cython.bint, size: 
     return (encoded, at, expiry_at, hot.now_ns, b"", b"", BackloggedMessage(size))
 
 
-def drain_pending(hot: HotState, conn: LoopConnection) -> None:
+def drain_pending(hot: LoopState, conn: LoopConnection) -> None:
     """Send messages queued for the window, in order; expired messages are dropped [MQTT-3.3.2-5]."""
     outbound: OutboundWindow | None = conn.outbound
     assert outbound is not None  # the callers checked that a message is pending
     while outbound.pending and outbound.inflight < outbound.window and pending_output(conn) <= hot.output_high:
-        entry: Waiting = outbound.pending.popleft()
+        entry: PendingMessage = outbound.pending.popleft()
         outbound.pending_bytes -= len(entry[0])
         assert outbound.pending_bytes >= 0
         kept: BackloggedMessage = entry[6]
-        end_to_keep(hot, kept)
+        remove_holder(hot, kept)
         if entry[5] and conn.judge_pushes and _is_refused(hot, conn, entry):
             outbound.picks_bytes -= len(entry[5])
             hot.handler.given_up(entry[4], entry[5], entry[3])
@@ -440,7 +440,7 @@ def drain_pending(hot: HotState, conn: LoopConnection) -> None:
                 keep_pick(outbound, (entry[0][0] >> 1) & 3, entry[4], entry[5], entry[3])
 
 
-def _is_refused(hot: HotState, conn: LoopConnection, entry: Waiting) -> bool:
+def _is_refused(hot: LoopState, conn: LoopConnection, entry: PendingMessage) -> bool:
     """Return whether a client may not receive a pending message."""
     encoded: bytes = entry[0]
     topic: bytes = encoded[varint_end(encoded, 1, len(encoded)) + 2 : entry[1]]
@@ -448,7 +448,7 @@ def _is_refused(hot: HotState, conn: LoopConnection, entry: Waiting) -> bool:
 
 
 def _send_pending(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     outbound: OutboundWindow,
     encoded: bytes,
@@ -478,7 +478,7 @@ def _send_pending(
     put16(out, at + identifier_at, take_identifier(outbound, qos, hot.now_ns))
     if expiry_at > 0:
         put32(out, at + expiry_at, left)  # the remaining time [MQTT-3.3.2-6]
-    hot.turn_bytes += len(encoded)
+    hot.iteration_bytes += len(encoded)
     hot.publish_bytes_out += len(encoded) - _payload_at(encoded, identifier_at + 2, conn.version == 5)
     if qos == 1:
         hot.publish_out_qos1 += 1

@@ -7,7 +7,7 @@ from libc.errno cimport EAGAIN, ECONNABORTED, ECONNREFUSED, ECONNRESET, EINTR, E
 
 
 cdef enum:
-    NONE_WAITS = -2
+    NO_CONNECTION = -2
 
 
 cpdef long long boot_ns() noexcept

@@ -36,7 +36,7 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
 __all__ = ["boot_ns", "connections_allowed"]
 
 if not cython.compiled:  # compiled, this is a C constant: descriptors.pxd
-    NONE_WAITS = -2  # of accept_one
+    NO_CONNECTION = -2  # of accept_one
 
 RESERVED_FILES = 320  # links, pending ones (conf/admission.py), logs, listeners, trio
 
@@ -76,7 +76,7 @@ def accept_one(fd: cython.int, listener: socket.socket) -> tuple[int, str, int]:
 
     Returns:
         A non-blocking descriptor, and address and port of its peer, "" if that is no IP address. The descriptor is
-    ``NONE_WAITS`` without a pending connection, -1 if accept failed.
+    ``NO_CONNECTION`` without a pending connection, -1 if accept failed.
     """
     if cython.compiled:  # pragma: no cover
         text: cython.char[64]  # INET6_ADDRSTRLEN is 46
@@ -85,13 +85,13 @@ def accept_one(fd: cython.int, listener: socket.socket) -> tuple[int, str, int]:
         if taken >= 0:
             return taken, cython.cast(bytes, text).decode("ascii"), port
         if errno in (EAGAIN, EINTR, ECONNABORTED, ECONNREFUSED, ECONNRESET, EPIPE):
-            return NONE_WAITS, "", 0
+            return NO_CONNECTION, "", 0
         return -1, "", 0
     else:
         try:
             accepted, peer = listener.accept()
         except (BlockingIOError, ConnectionError, InterruptedError):
-            return NONE_WAITS, "", 0
+            return NO_CONNECTION, "", 0
         except OSError:
             return -1, "", 0
         accepted.setblocking(False)

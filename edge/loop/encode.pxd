@@ -22,7 +22,7 @@ cdef Py_ssize_t load_plain(PublishView packet, unsigned char* data, Py_ssize_t a
 # private
 cdef Py_ssize_t _property_bytes(PublishView packet, bytes identifiers)
 cdef Py_ssize_t _body_bytes(PublishView packet, bint five, int qos, bytes identifiers)
-cdef int _wrong_property(int what)
-cdef Py_ssize_t _field_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end, int what)
+cdef int _property_error(int property_id)
+cdef Py_ssize_t _field_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end, int property_id)
 cdef Py_ssize_t _text_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end)
 cdef Py_ssize_t _pair_bytes(unsigned char* data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t most)

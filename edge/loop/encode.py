@@ -165,7 +165,7 @@ def walk_properties(
     at: cython.Py_ssize_t
     count: cython.Py_ssize_t
     seen: cython.ulonglong = 0
-    what: cython.int
+    property_id: cython.int
     packet.alias_at, packet.alias, packet.has_reserved = -1, 0, False
     packet.expiry_at = -1
     packet.expiry_s = NO_EXPIRY
@@ -182,71 +182,87 @@ def walk_properties(
     packet.payload_bytes = end - at - length
     end = at + length
     while at < end:
-        what = data[at]
-        if what != 0x26:
-            if what > 63:
+        property_id = data[at]
+        if property_id != 0x26:
+            if property_id > 63:
                 return MALFORMED_PACKET
-            if (seen >> what) & 1:  # only User Property may be repeated; a client sends no Subscription Identifier
+            if (
+                seen >> property_id
+            ) & 1:  # only User Property may be repeated; a client sends no Subscription Identifier
                 return PROTOCOL_ERROR
-            seen |= cython.cast(cython.ulonglong, 1) << what
+            seen |= cython.cast(cython.ulonglong, 1) << property_id
         at += 1
-        if what == 0x01:  # Payload Format Indicator
+        if property_id == 0x01:  # Payload Format Indicator
             if at >= end:
                 return MALFORMED_PACKET
             if data[at] > 1:
                 return PROTOCOL_ERROR
             at += 1
-        elif what == 0x02:  # Message Expiry Interval
+        elif property_id == 0x02:  # Message Expiry Interval
             if at + 4 > end:
                 return MALFORMED_PACKET
             packet.expiry_at = at - 1
             packet.expiry_s = get32(data, at)
             packet.plain_bytes -= 5
             at += 4
-        elif what == 0x23:  # Topic Alias
+        elif property_id == 0x23:  # Topic Alias
             if at + 2 > end:
                 return MALFORMED_PACKET
             packet.alias_at = at - 1
             packet.alias = get16(data, at)
             packet.plain_bytes -= 3
             at += 2
-        elif what == 0x0B:  # Subscription Identifier: only a server sends it [MQTT-3.3.4-6]
+        elif property_id == 0x0B:  # Subscription Identifier: only a server sends it [MQTT-3.3.4-6]
             return PROTOCOL_ERROR
-        elif what == 0x03 or what == 0x08 or what == 0x09:
-            count = _field_bytes(data, at, end, what)
+        elif property_id == 0x03 or property_id == 0x08 or property_id == 0x09:
+            count = _field_bytes(data, at, end, property_id)
             if count < 0:
                 return MALFORMED_PACKET if count == -1 else PROTOCOL_ERROR
             at += count
-        elif what == 0x26:
+        elif property_id == 0x26:
             count = _pair_bytes(data, at, end, user_max if users_max > 0 else 0)
             if count < 0:
                 return MALFORMED_PACKET if count == -1 else QUOTA_EXCEEDED
             packet.has_reserved |= data[at + 1] == 18 and count > RESERVED_BYTES and same_bytes(data, at, RESERVED)
             at, user_max, users_max = at + count, user_max - count, users_max - 1
         else:
-            return _wrong_property(what)
+            return _property_error(property_id)
     return 0 if at == end else MALFORMED_PACKET
 
 
-def _wrong_property(what: cython.int) -> cython.int:
+def _property_error(property_id: cython.int) -> cython.int:
     """Protocol error for a property of other packets, malformed for an unknown one [MQTT 5.0 2.2.2.2]."""
-    if what == 0x11 or what == 0x12 or what == 0x13 or what == 0x15 or what == 0x16 or what == 0x17 or what == 0x18:
+    if (
+        property_id == 0x11
+        or property_id == 0x12
+        or property_id == 0x13
+        or property_id == 0x15
+        or property_id == 0x16
+        or property_id == 0x17
+        or property_id == 0x18
+    ):
         return PROTOCOL_ERROR
-    if what == 0x19 or what == 0x1A or what == 0x1C or what == 0x1F or 0x21 <= what <= 0x2A:
+    if (
+        property_id == 0x19
+        or property_id == 0x1A
+        or property_id == 0x1C
+        or property_id == 0x1F
+        or 0x21 <= property_id <= 0x2A
+    ):
         return PROTOCOL_ERROR
     return MALFORMED_PACKET
 
 
 def _field_bytes(
-    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, what: cython.int
+    data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, property_id: cython.int
 ) -> cython.Py_ssize_t:
     """Return the length of Content Type, Response Topic or Correlation Data; -1: malformed, -2: no topic name."""
     count: cython.Py_ssize_t = _text_bytes(data, at, end)
-    if count < 0 or what == 0x09:
+    if count < 0 or property_id == 0x09:
         return count
-    if what == 0x08 and not valid_topic(data, at + 2, count - 2):  # without wildcards [MQTT-3.3.2-14]
+    if property_id == 0x08 and not valid_topic(data, at + 2, count - 2):  # without wildcards [MQTT-3.3.2-14]
         return -2 if valid_text(data, at + 2, count - 2) else -1
-    return count if what == 0x08 or valid_text(data, at + 2, count - 2) else -1
+    return count if property_id == 0x08 or valid_text(data, at + 2, count - 2) else -1
 
 
 def _pair_bytes(

@@ -1,7 +1,7 @@
 # C form of excess.py.
 from edge.loop.layout cimport RECEIVE_MAXIMUM_EXCEEDED
 from edge.loop.output cimport unpark
-from edge.loop.state cimport LoopConnection, HotState, PendingAck, PARK_QUOTA
+from edge.loop.state cimport LoopConnection, LoopState, PendingAck, PARK_QUOTA
 
 
 cdef enum:
@@ -10,7 +10,7 @@ cdef enum:
     EXCEEDED = RECEIVE_MAXIMUM_EXCEEDED
 
 
-cdef int judge_excess(HotState hot, LoopConnection conn) except -1
+cdef int check_excess(LoopState hot, LoopConnection conn) except -1
 cdef object hold_excess(LoopConnection conn, PendingAck message, Py_ssize_t count)
-cdef object end_excess(HotState hot, LoopConnection conn, PendingAck message)
-cdef bint owes_too_long(HotState hot, LoopConnection conn, long long now_ns) except -1
+cdef object end_excess(LoopState hot, LoopConnection conn, PendingAck message)
+cdef bint is_excess_overdue(LoopState hot, LoopConnection conn, long long now_ns) except -1

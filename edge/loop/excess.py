@@ -8,19 +8,19 @@ Source: MQTT 5.0 sections 3.1.2.4, 3.3.4, 4.9; docs/adr/0021-above-receive-maxim
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, PendingAck
+from edge.loop.state import LoopConnection, LoopState, PendingAck
 
 if not cython.compiled:
     from edge.loop.layout import RECEIVE_MAXIMUM_EXCEEDED
     from edge.loop.output import unpark
     from edge.loop.state import PARK_QUOTA
 
-    TAKEN, WAITS, EXCEEDED = 0, 1, RECEIVE_MAXIMUM_EXCEEDED  # of judge_excess
+    TAKEN, WAITS, EXCEEDED = 0, 1, RECEIVE_MAXIMUM_EXCEEDED  # of check_excess
 
 __all__: list[str] = []
 
 
-def judge_excess(hot: HotState, conn: LoopConnection) -> cython.int:
+def check_excess(hot: LoopState, conn: LoopConnection) -> cython.int:
     """Decide on a PUBLISH that reaches Receive Maximum; not called below it."""
     if conn.version != 5:
         return WAITS  # it has no Receive Maximum
@@ -30,7 +30,7 @@ def judge_excess(hot: HotState, conn: LoopConnection) -> cython.int:
         return WAITS
     if not conn.excess:
         conn.excess = True
-        conn.owes_since_ns = 0
+        conn.excess_since_ns = 0
         hot.excess_begun += 1
     return TAKEN
 
@@ -41,7 +41,7 @@ def hold_excess(conn: LoopConnection, message: PendingAck, count: cython.Py_ssiz
     conn.excess_bytes += count
 
 
-def end_excess(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
+def end_excess(hot: LoopState, conn: LoopConnection, message: PendingAck) -> None:
     """Subtract the message's bytes before its acknowledgement."""
     conn.excess_bytes -= message.excess_bytes
     assert conn.excess_bytes >= 0
@@ -50,7 +50,7 @@ def end_excess(hot: HotState, conn: LoopConnection, message: PendingAck) -> None
         unpark(hot, conn, PARK_QUOTA)
 
 
-def owes_too_long(hot: HotState, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
+def is_excess_overdue(hot: LoopState, conn: LoopConnection, now_ns: cython.longlong) -> cython.bint:
     """Return whether only the client's own missing PUBRELs have kept its excess open for too long.
 
     While a message waits for the broker, or reading or output is paused, the client is not at fault.
@@ -59,7 +59,7 @@ def owes_too_long(hot: HotState, conn: LoopConnection, now_ns: cython.longlong) 
         conn.excess = False
         return False
     if conn.ack_queue or conn.parked & ~PARK_QUOTA or not hot.leased:
-        conn.owes_since_ns = 0
-    elif conn.owes_since_ns == 0:
-        conn.owes_since_ns = now_ns
-    return conn.owes_since_ns > 0 and now_ns - conn.owes_since_ns >= hot.excess_wait_ns
+        conn.excess_since_ns = 0
+    elif conn.excess_since_ns == 0:
+        conn.excess_since_ns = now_ns
+    return conn.excess_since_ns > 0 and now_ns - conn.excess_since_ns >= hot.excess_wait_ns

@@ -9,7 +9,7 @@ from edge.loop.batches cimport append_record, append_run
 from edge.loop.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions
 from edge.loop.records cimport load_record, owned, record_of, renumbered, topic_of
 from edge.loop.picks cimport keep_pick
-from edge.loop.state cimport LoopConnection, ShareGroup, HotState, InboundPublish, PendingAck, OutboundWindow, PublishView, LoopPeer, Remote, Route, Sub
+from edge.loop.state cimport LoopConnection, ShareGroup, LoopState, InboundPublish, PendingAck, OutboundWindow, PublishView, LoopPeer, Remote, Route, Sub
 from edge.loop.traces cimport trace_copy, trace_sent
 
 
@@ -17,18 +17,18 @@ cdef enum:
     PICK_BYTES = 4096
 
 
-cdef object fan_out(HotState hot, LoopConnection publisher, Route route, PublishView packet, PendingAck message, int retained_partition)
+cdef object fan_out(LoopState hot, LoopConnection publisher, Route route, PublishView packet, PendingAck message, int retained_partition)
 cdef object fan_out_run(
-    HotState hot, LoopConnection publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
+    LoopState hot, LoopConnection publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count
 )
-cdef object refused(HotState hot, PendingAck copy, int reason_code)
-cdef object deliver_pick(HotState hot, Sub sub, PublishView packet, bytes share)
-cdef object redispatch(HotState hot, PendingAck copy, object chosen)
+cdef object refused(LoopState hot, PendingAck copy, int reason_code)
+cdef object deliver_pick(LoopState hot, Sub sub, PublishView packet, bytes share)
+cdef object redispatch(LoopState hot, PendingAck copy, object chosen)
 
 
 # private
-cdef object _send_owned(HotState hot, Route route, bytes record, PendingAck message, int retained_partition)
+cdef object _send_owned(LoopState hot, Route route, bytes record, PendingAck message, int retained_partition)
 cdef object _of_session(PublishView packet, LoopConnection publisher)
-cdef object _pick(HotState hot, LoopConnection publisher, Route route, PublishView packet, PendingAck message, ShareGroup group)
-cdef object _send_pick(HotState hot, Remote remote, bytes record, PendingAck copy)
+cdef object _pick(LoopState hot, LoopConnection publisher, Route route, PublishView packet, PendingAck message, ShareGroup group)
+cdef object _send_pick(LoopState hot, Remote remote, bytes record, PendingAck copy)

@@ -9,9 +9,9 @@ Source: MQTT 5.0 section 4.8.2; docs/protocol.md rules 4.3, 5.4.
 import cython
 
 from edge.loop.state import (
-    HotState,
     LoopConnection,
     LoopPeer,
+    LoopState,
     OutboundWindow,
     PendingAck,
     PublishView,
@@ -40,7 +40,7 @@ __all__: list[str] = []
 
 
 def fan_out(
-    hot: HotState,
+    hot: LoopState,
     publisher: LoopConnection | None,
     route: Route,
     packet: PublishView,
@@ -95,7 +95,7 @@ def fan_out(
 
 
 def _send_owned(
-    hot: HotState, route: Route, record: bytes, message: PendingAck | None, retained_partition: cython.int
+    hot: LoopState, route: Route, record: bytes, message: PendingAck | None, retained_partition: cython.int
 ) -> None:
     """Send a message with its owner to its retained partition only.
 
@@ -109,7 +109,7 @@ def _send_owned(
 
 
 def fan_out_run(
-    hot: HotState,
+    hot: LoopState,
     publisher: LoopConnection | None,
     route: Route,
     version: cython.int,
@@ -158,7 +158,7 @@ def _of_session(packet: PublishView, publisher: LoopConnection | None) -> None:
 
 
 def _pick(
-    hot: HotState,
+    hot: LoopState,
     publisher: LoopConnection | None,
     route: Route,
     packet: PublishView,
@@ -168,7 +168,7 @@ def _pick(
     if was_picked(hot, group.share, packet.origin_kind, packet.origin_a, packet.origin_b):
         hot.dropped_repeated += 1
         return
-    hot.turn_bytes += PICK_BYTES
+    hot.iteration_bytes += PICK_BYTES
     chosen = hot.handler.pick(group, route, publisher, packet.topic, packet.qos)
     if chosen is None:
         hot.dropped_no_pick += 1
@@ -190,7 +190,7 @@ def _pick(
         _send_pick(hot, chosen, copy.record, copy)
 
 
-def deliver_pick(hot: HotState, sub: Sub, packet: PublishView, share: bytes) -> None:
+def deliver_pick(hot: LoopState, sub: Sub, packet: PublishView, share: bytes) -> None:
     """Deliver a group's copy to its selected local member, and keep it until the member has it."""
     conn: LoopConnection = sub.conn
     outbound: OutboundWindow
@@ -220,7 +220,7 @@ def deliver_pick(hot: HotState, sub: Sub, packet: PublishView, share: bytes) -> 
         outbound.picks_bytes += len(record)
 
 
-def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | None) -> None:
+def _send_pick(hot: LoopState, remote: Remote, record: bytes, copy: PendingAck | None) -> None:
     peer: LoopPeer | None = remote.peer
     if copy is not None:
         copy.pick = remote
@@ -240,7 +240,7 @@ def _send_pick(hot: HotState, remote: Remote, record: bytes, copy: PendingAck | 
         append_record(hot, peer, record, (), remote.share)
 
 
-def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:
+def refused(hot: LoopState, copy: PendingAck, reason_code: cython.int) -> None:
     """Handle the refusal or failure of a pick: the core selects another, until none is left [MQTT-4.8.2-5].
 
     With none left, the message is refused if a member could not receive it, and dropped if there is no member.
@@ -252,7 +252,7 @@ def refused(hot: HotState, copy: PendingAck, reason_code: cython.int) -> None:
         redispatch(hot, copy, chosen)
 
 
-def redispatch(hot: HotState, copy: PendingAck, chosen: object) -> None:
+def redispatch(hot: LoopState, copy: PendingAck, chosen: object) -> None:
     """Send a refused copy to the destination that the core selected instead, None for none."""
     remote: Remote
     if chosen is None:

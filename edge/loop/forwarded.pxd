@@ -16,33 +16,33 @@ from edge.loop.layout cimport (
 from edge.loop.notes cimport note_drop
 from edge.loop.origins cimport take_origin, was_picked
 from edge.loop.output cimport mark_dirty
-from edge.loop.batches cimport note_room, publish_acks_of
+from edge.loop.batches cimport update_capacity, publish_acks_of
 from edge.loop.outboxes cimport leave_outbox
 from edge.loop.pushes cimport receive_pushes
 from edge.loop.refused_topics cimport note_refused
 from edge.loop.routes cimport local_route
-from edge.loop.state cimport LoopConnection, HotState, PendingAck, PartitionOutbox, PublishView, PARK_HANDLER, LoopPeer, Route, Sub
+from edge.loop.state cimport LoopConnection, LoopState, PendingAck, PartitionOutbox, PublishView, PARK_HANDLER, LoopPeer, Route, Sub
 from edge.loop.traces cimport trace_accepted
 
 
 cdef enum:
-    UNTOLD_BYTES_MAX = 65536
+    UNACKED_BYTES_MAX = 65536
 
 
-cdef object receive_link(HotState hot, LoopConnection conn, bytes data)
-cdef object receive_publish(HotState hot, LoopPeer peer, bytes payload)
-cdef object receive_publish_acks(HotState hot, LoopPeer peer, bytes payload)
+cdef object receive_link(LoopState hot, LoopConnection conn, bytes data)
+cdef object receive_publish(LoopState hot, LoopPeer peer, bytes payload)
+cdef object receive_publish_acks(LoopState hot, LoopPeer peer, bytes payload)
 
 
 # private
-cdef object _receive_hello(HotState hot, LoopConnection conn, bytes data)
-cdef Py_ssize_t _receive_run(HotState hot, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
-cdef Py_ssize_t _checked_packet(HotState hot, unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
+cdef object _receive_hello(LoopState hot, LoopConnection conn, bytes data)
+cdef Py_ssize_t _receive_run(LoopState hot, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
+cdef Py_ssize_t _checked_packet(LoopState hot, unsigned char* data, Py_ssize_t at, Py_ssize_t end, bint five)
 cdef Py_ssize_t _receive_message(
-    HotState hot, LoopPeer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
+    LoopState hot, LoopPeer peer, bytes payload, unsigned char* data, Py_ssize_t at, Py_ssize_t end
 )
-cdef object _receive_pick(HotState hot, LoopPeer peer, PublishView packet, bytes share, unsigned long long tag)
-cdef PartitionOutbox _asked_before(HotState hot, LoopPeer peer, PartitionOutbox outbox, unsigned long long tag, int code)
-cdef object _failed(HotState hot, PendingAck message, int code)
-cdef object _no_room(HotState hot, PendingAck message)
-cdef object _superseded(HotState hot, PendingAck message)
+cdef object _receive_pick(LoopState hot, LoopPeer peer, PublishView packet, bytes share, unsigned long long tag)
+cdef PartitionOutbox _asked_before(LoopState hot, LoopPeer peer, PartitionOutbox outbox, unsigned long long tag, int code)
+cdef object _failed(LoopState hot, PendingAck message, int code)
+cdef object _refuse_full(LoopState hot, PendingAck message)
+cdef object _superseded(LoopState hot, PendingAck message)

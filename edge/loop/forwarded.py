@@ -8,12 +8,12 @@ Source: docs/adr/0005-wire-format.md; docs/protocol.md rules 1.6, 4.5, 8.2.
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, LoopConnection, LoopPeer, PartitionOutbox, PendingAck, PublishView, Route, Sub
+from edge.loop.state import LoopConnection, LoopPeer, LoopState, PartitionOutbox, PendingAck, PublishView, Route, Sub
 from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
     from edge.loop.acks import destination_done, taken
-    from edge.loop.batches import note_room, publish_acks_of
+    from edge.loop.batches import publish_acks_of, update_capacity
     from edge.loop.buffers import get16, get32, get64, put16, put64, read_varint, reserve, varint_end
     from edge.loop.deliver import deliver_local, deliver_run
     from edge.loop.encode import walk_properties
@@ -71,12 +71,12 @@ if not cython.compiled:
 __all__: list[str] = []
 
 if not cython.compiled:  # compiled, these are C constants: forwarded.pxd
-    UNTOLD_BYTES_MAX = 64 * 1024  # received from a node that does not wait for TAKEN
+    UNACKED_BYTES_MAX = 64 * 1024  # received from a node that does not wait for TAKEN
 
 HELLO_BYTES_MAX = 64 * 1024
 
 
-def receive_link(hot: HotState, conn: LoopConnection, data: bytes) -> None:
+def receive_link(hot: LoopState, conn: LoopConnection, data: bytes) -> None:
     """Handle bytes of a link: HELLO is passed to the core, then frames are handled in order.
 
     Raises:
@@ -100,16 +100,16 @@ def receive_link(hot: HotState, conn: LoopConnection, data: bytes) -> None:
         else:
             hot.handler.frame(peer, kind, frame.payload)
     taken(hot, peer, peer.link.peer_taken)
-    note_room(hot, peer)
-    peer.untold += len(data)
+    update_capacity(hot, peer)
+    peer.unacked_bytes += len(data)
     # Only an edge waits for TAKEN. To other nodes it is sent with frames or the next heartbeat, unless they buffer much
     # until then. So it wakes no node.
-    if peer.is_edge or peer.untold >= UNTOLD_BYTES_MAX:
-        peer.untold = 0
+    if peer.is_edge or peer.unacked_bytes >= UNACKED_BYTES_MAX:
+        peer.unacked_bytes = 0
         mark_dirty(hot, conn)
 
 
-def _receive_hello(hot: HotState, conn: LoopConnection, data: bytes) -> None:
+def _receive_hello(hot: LoopState, conn: LoopConnection, data: bytes) -> None:
     """Handle the first frame of a link; bytes behind it wait for ``bind_link``."""
     data = conn.partial + data
     conn.partial = data
@@ -117,7 +117,7 @@ def _receive_hello(hot: HotState, conn: LoopConnection, data: bytes) -> None:
         return
     length, kind, _, _, _ = HEADER.unpack_from(data, 0)
     if kind != HELLO or length > HELLO_BYTES_MAX:
-        raise ValueError(f"a link began with frame kind {kind} of {length} bytes")
+        raise ValueError(f"first frame of a link has kind {kind} and {length} bytes, expected HELLO")
     if len(data) < HEADER_BYTES + length:
         return
     conn.partial = data[HEADER_BYTES + length :]
@@ -128,7 +128,7 @@ def _receive_hello(hot: HotState, conn: LoopConnection, data: bytes) -> None:
 # -- messages
 
 
-def receive_publish(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
+def receive_publish(hot: LoopState, peer: LoopPeer, payload: bytes) -> None:
     """Deliver the records of another edge's PUBLISH frame.
 
     Raises:
@@ -151,7 +151,7 @@ def receive_publish(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
 
 
 def _receive_run(
-    hot: HotState, payload: bytes, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    hot: LoopState, payload: bytes, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     if at + RUN_HEAD > end:
         raise ValueError("run ends outside its frame")
@@ -180,7 +180,7 @@ def _receive_run(
 
 
 def _checked_packet(
-    hot: HotState, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
+    hot: LoopState, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, five: cython.bint
 ) -> cython.Py_ssize_t:
     """Return the length of a validated packet, which conversions rely on; also sets its payload length."""
     start: cython.Py_ssize_t = at
@@ -192,14 +192,14 @@ def _checked_packet(
     if data[start] != 0x30 or at + length > end or length < 2 or 2 + get16(data, at) > length:
         raise ValueError("not a QoS 0 packet in a run")
     if five and walk_properties(hot.packet, data, at + 2 + get16(data, at), at + length, at + length, length) != 0:
-        raise ValueError("wrong properties in a run")
+        raise ValueError("invalid properties in a run")
     if not five:
         hot.packet.payload_bytes = length - 2 - get16(data, at)
     return at + length - start
 
 
 def _receive_message(
-    hot: HotState,
+    hot: LoopState,
     peer: LoopPeer,
     payload: bytes,
     data: cython.p_uchar,
@@ -215,7 +215,7 @@ def _receive_message(
     topic_at: cython.Py_ssize_t = at + MESSAGE_HEAD + PLACE_BYTES * get16(data, at + MESSAGE_PARTITIONS_AT)
     # Only a retained message carries its publisher's name.
     if flags & ~(QOS_BITS | RETAIN_FLAG | SHARE_FLAG | TRACED_FLAG):
-        raise ValueError("a message for storage, or of a format that is not known")
+        raise ValueError(f"message flags 0x{flags:02x} are not allowed at an edge")
     if flags & SHARE_FLAG:
         if topic_at + 2 > end:
             raise ValueError("message ends outside its frame")
@@ -254,7 +254,7 @@ def _receive_message(
     return stop
 
 
-def _receive_pick(hot: HotState, peer: LoopPeer, packet: PublishView, share: bytes, tag: cython.ulonglong) -> None:
+def _receive_pick(hot: LoopState, peer: LoopPeer, packet: PublishView, share: bytes, tag: cython.ulonglong) -> None:
     """Deliver a shared group's copy that another edge sent to a member here, or refuse it."""
     sub: Sub | None = None
     code: cython.int = NO_MEMBER
@@ -281,7 +281,7 @@ def _receive_pick(hot: HotState, peer: LoopPeer, packet: PublishView, share: byt
 # -- acknowledgements
 
 
-def receive_publish_acks(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
+def receive_publish_acks(hot: LoopState, peer: LoopPeer, payload: bytes) -> None:
     """Count destinations that finished our messages.
 
     An acknowledgement of a former primary counts, because its successor has the message; its refusal does not. The loop
@@ -327,7 +327,7 @@ def receive_publish_acks(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
 
 
 def _asked_before(
-    hot: HotState, peer: LoopPeer, outbox: PartitionOutbox, tag: cython.ulonglong, code: cython.int
+    hot: LoopState, peer: LoopPeer, outbox: PartitionOutbox, tag: cython.ulonglong, code: cython.int
 ) -> PartitionOutbox | None:
     """Return the outbox if this peer was sent the message as a former primary."""
     if outbox.former is None or tag > outbox.former.get(peer, 0):
@@ -339,7 +339,7 @@ def _asked_before(
     return outbox
 
 
-def _failed(hot: HotState, message: PendingAck, code: cython.int) -> None:
+def _failed(hot: LoopState, message: PendingAck, code: cython.int) -> None:
     """Handle a failure: a destination refused a message, or cannot determine whether it has it."""
     if code == SERVER_UNAVAILABLE:  # it could neither check nor queue: a former primary may have the message
         message.delivered = True
@@ -349,26 +349,26 @@ def _failed(hot: HotState, message: PendingAck, code: cython.int) -> None:
     elif message.pick is not None:
         refused(hot, message, code)
     elif code == SERVER_BUSY:
-        _no_room(hot, message)
+        _refuse_full(hot, message)
     else:
         destination_done(hot, message, code)
 
 
-def _no_room(hot: HotState, message: PendingAck) -> None:
+def _refuse_full(hot: LoopState, message: PendingAck) -> None:
     """Handle a full disk or queue; disconnect a client that cannot receive the failure.
 
     Otherwise newer messages could overtake the repeated one.
     """
     conn: LoopConnection | None = message.conn
     note_refused(hot, message)
-    told: cython.bint = message.waiting == 1 and not message.delivered
-    if conn is not None and not conn.closed and (conn.version != 5 or not told):
+    can_report: cython.bint = message.waiting == 1 and not message.delivered
+    if conn is not None and not conn.closed and (conn.version != 5 or not can_report):
         hot.acks_withheld += 1
         hot.handler.error(conn, QUOTA_EXCEEDED)
     destination_done(hot, message, SERVER_BUSY)
 
 
-def _superseded(hot: HotState, message: PendingAck) -> None:
+def _superseded(hot: LoopState, message: PendingAck) -> None:
     """Close the publisher's connection without an acknowledgement: a partition knows a newer one."""
     first: PendingAck = message if message.parent is None else message.parent
     if first.conn is not None and not first.conn.closed:

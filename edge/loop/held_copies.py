@@ -1,14 +1,14 @@
 """Copies for a subscriber whose retained messages are still being read and are sent first.
 
 A copy becomes the record that other nodes would receive. The core keeps it (``Handler.hold``) and returns it
-(``Publications.deliver_held``). Subscribers of one message share its record. Decision: docs/adr/0033-held-copies.md.
+(``PublishMethods.deliver_held``). Subscribers of one message share its record. Decision: docs/adr/0033-held-copies.md.
 """
 
 from collections.abc import Sequence
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, PublishView, Sub
+from edge.loop.state import LoopConnection, LoopState, PublishView, Sub
 
 if not cython.compiled:
     from edge.loop.encode import load_plain
@@ -20,24 +20,24 @@ __all__: list[str] = []
 
 
 def hold_copies(
-    hot: HotState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
+    hot: LoopState, publisher: LoopConnection | None, sub: Sub, topic: bytes, records: Sequence[bytes]
 ) -> cython.bint:
     """Pass a subscriber's copies to the core; False: no retained read is in progress, so the loop delivers them."""
     full: cython.bint = False
-    said: cython.int
+    result: cython.int
     for record in records:
-        said = hot.handler.hold(sub, topic, record)
-        if said == NOT_HELD:
+        result = hot.handler.hold(sub, topic, record)
+        if result == NOT_HELD:
             return False
-        hot.turn_bytes += len(record)
-        full = said == HELD_FULL
+        hot.iteration_bytes += len(record)
+        full = result == HELD_FULL
     if full and publisher is not None and not sub.conn.lagging:
         wait_for(hot, publisher, sub.conn)
     return True
 
 
 def records_of_run(
-    hot: HotState,
+    hot: LoopState,
     topic: bytes,
     five: cython.bint,
     data: cython.p_uchar,

@@ -60,7 +60,7 @@ async def host(loop: Loop, trio_fd: int) -> None:
         finally:
             trio.lowlevel.remove_instrument(instrument)
     if instrument.failure is not None:
-        raise LoopFailed("the hot loop raised") from instrument.failure
+        raise LoopFailed("the event loop raised an exception") from instrument.failure
 
 
 async def _nested(loop: Loop) -> None:
@@ -70,5 +70,5 @@ async def _nested(loop: Loop) -> None:
         try:
             loop.run(0)
         except Exception as error:
-            raise LoopFailed("the hot loop raised") from error
+            raise LoopFailed("the event loop raised an exception") from error
         await trio.lowlevel.checkpoint()

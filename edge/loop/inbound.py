@@ -9,14 +9,14 @@ Source: MQTT 5.0 sections 3.3, 4.3, 4.9; docs/protocol.md rules 2.7, 4.6.
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, InboundPublish, LoopConnection, PendingAck, PublishView, Route
+from edge.loop.state import InboundPublish, LoopConnection, LoopState, PendingAck, PublishView, Route
 
 if not cython.compiled:
     from edge.loop.acks import answer, destination_done, new_message, reserve_ack
     from edge.loop.buffers import get16, reserve, take_bytes
     from edge.loop.deliver import park_if_slow
     from edge.loop.encode import copy_plain, valid_topic, walk_properties
-    from edge.loop.excess import EXCEEDED, WAITS, hold_excess, judge_excess
+    from edge.loop.excess import EXCEEDED, WAITS, check_excess, hold_excess
     from edge.loop.fanout import fan_out
     from edge.loop.layout import (
         FAILURE,
@@ -34,7 +34,7 @@ if not cython.compiled:
     from edge.loop.notes import note_denied
     from edge.loop.outboxes import park_if_peers_full
     from edge.loop.output import mark_dirty, pending_output
-    from edge.loop.refused_topics import ENDS, TAKES, judge_refused
+    from edge.loop.refused_topics import ENDS, TAKES, check_refused
     from edge.loop.routes import known_route
     from edge.loop.state import ANSWER_PENDING, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
     from edge.loop.traces import note_event, trace_refused
@@ -46,7 +46,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def park_if_full(hot: HotState, conn: LoopConnection, route: Route) -> cython.bint:
+def park_if_full(hot: LoopState, conn: LoopConnection, route: Route) -> cython.bint:
     """Park the publisher on a full destination; return whether there was one."""
     if hot.high and park_if_slow(hot, conn, route):
         return True
@@ -55,7 +55,7 @@ def park_if_full(hot: HotState, conn: LoopConnection, route: Route) -> cython.bi
     return False
 
 
-def fail(hot: HotState, conn: LoopConnection, reason_code: cython.int) -> None:
+def fail(hot: LoopState, conn: LoopConnection, reason_code: cython.int) -> None:
     """Report a protocol error of the client; no later packet of it is parsed."""
     conn.parked |= PARK_HANDLER
     hot.handler.error(conn, reason_code)
@@ -68,13 +68,13 @@ def fail(hot: HotState, conn: LoopConnection, reason_code: cython.int) -> None:
 
 
 def find_route(
-    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
+    hot: LoopState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, count: cython.Py_ssize_t
 ) -> Route | None:
     """Return the Route of the topic in ``data``; None: parked for the answer, or failed."""
     return _route_of(hot, conn, data[at : at + count], 0, False)
 
 
-def _route_of(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int, retain: cython.bint) -> Route | None:
+def _route_of(hot: LoopState, conn: LoopConnection, topic: bytes, qos: cython.int, retain: cython.bint) -> Route | None:
     route: Route | None
     if conn.last_version == hot.routes_version and conn.last_topic == topic and not (retain and hot.authorizing):
         return conn.last_route
@@ -103,23 +103,23 @@ def _route_of(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int
     return route
 
 
-def _is_allowed(hot: HotState, conn: LoopConnection, route: Route, retain: cython.bint) -> cython.bint:
+def _is_allowed(hot: LoopState, conn: LoopConnection, route: Route, retain: cython.bint) -> cython.bint:
     """Return whether the Route allows the connection's class to publish; called for nearly every message."""
     if retain or not route.allowed & conn.rights_bit:
         return False
     return route.rights_epoch == hot.rights_epoch and conn.rights_epoch == hot.rights_epoch
 
 
-def _unless_refused(hot: HotState, conn: LoopConnection, route: Route, qos: cython.int) -> Route | None:
+def _unless_refused(hot: LoopState, conn: LoopConnection, route: Route, qos: cython.int) -> Route | None:
     """Refuse QoS 1 behind a message that a full disk refused; messages for the core are checked when sent."""
     conn.last_version = -1  # the next message is checked as well
     if qos != 1 or route.reason_code != 0:
         return route
-    judged: cython.int = judge_refused(hot, conn, route.topic)
-    if judged == ENDS:
+    decision: cython.int = check_refused(hot, conn, route.topic)
+    if decision == ENDS:
         fail(hot, conn, QUOTA_EXCEEDED)
         return None
-    if judged == TAKES:
+    if decision == TAKES:
         return route
     refusing: Route = Route(route.topic, reason_code=QUOTA_EXCEEDED)
     refusing.traced = route.traced
@@ -129,8 +129,8 @@ def _unless_refused(hot: HotState, conn: LoopConnection, route: Route, qos: cyth
 # -- packets
 
 
-def single(
-    hot: HotState,
+def handle_publish(
+    hot: LoopState,
     conn: LoopConnection,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
@@ -141,9 +141,9 @@ def single(
     packet: PublishView = hot.packet
     topic: bytes | None
     route: Route | None
-    wrong: cython.int = _load(hot, conn, packet, data, at, body, stop)
-    if wrong != 0:
-        fail(hot, conn, wrong)
+    error_code: cython.int = _load(hot, conn, packet, data, at, body, stop)
+    if error_code != 0:
+        fail(hot, conn, error_code)
         return True
     if packet.qos > 0 and pending_output(conn) > hot.output_high:
         conn.parked |= PARK_OUTPUT  # it does not read its acknowledgements
@@ -160,15 +160,15 @@ def single(
     if topic is None:
         return True
     if packet.qos == 2 and conn.received is not None:
-        wrong = _answer_repeat(hot, conn, packet.packet_identifier)
-        if wrong != NEW_IDENTIFIER:
-            return wrong == REPEAT_ANSWERED
+        error_code = _answer_repeat(hot, conn, packet.packet_identifier)
+        if error_code != NEW_IDENTIFIER:
+            return error_code == REPEAT_ANSWERED
     if packet.qos > 0 and conn.quota >= conn.quota_max:
-        wrong = judge_excess(hot, conn)
-        if wrong == EXCEEDED:
+        error_code = check_excess(hot, conn)
+        if error_code == EXCEEDED:
             fail(hot, conn, EXCEEDED)
             return True
-        if wrong == WAITS:
+        if error_code == WAITS:
             conn.parked |= PARK_QUOTA
             hot.parked_quota += 1
             mark_dirty(hot, conn)
@@ -188,7 +188,7 @@ def single(
 
 
 def _load(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     packet: PublishView,
     data: cython.p_uchar,
@@ -225,9 +225,9 @@ def _load(
     packet.session = conn.session
     packet.owner_epoch = conn.owner_epoch
     if conn.version == 5:
-        wrong: cython.int = walk_properties(packet, data, position, stop, hot.user_bytes_max, hot.users_max)
-        if wrong != 0:
-            return wrong
+        error_code: cython.int = walk_properties(packet, data, position, stop, hot.user_bytes_max, hot.users_max)
+        if error_code != 0:
+            return error_code
     else:
         packet.alias_at = -1
         packet.has_reserved = False
@@ -247,7 +247,7 @@ def _load(
     return 0
 
 
-def _answer_repeat(hot: HotState, conn: LoopConnection, packet_identifier: cython.int) -> cython.int:
+def _answer_repeat(hot: LoopState, conn: LoopConnection, packet_identifier: cython.int) -> cython.int:
     """Answer a QoS 2 PUBLISH whose identifier is in use on this connection by PUBREC [MQTT-4.3.3-10].
 
     It waits, unparsed, while the first one has no PUBREC yet, or while PUBREL is being recorded. The partition detects
@@ -268,7 +268,7 @@ def _answer_repeat(hot: HotState, conn: LoopConnection, packet_identifier: cytho
     return REPEAT_ANSWERED
 
 
-def _topic_of(hot: HotState, conn: LoopConnection, packet: PublishView, topic: bytes) -> bytes | None:
+def _topic_of(hot: LoopState, conn: LoopConnection, packet: PublishView, topic: bytes) -> bytes | None:
     """Resolve the topic alias; None after an error [MQTT-3.3.2-7] to [MQTT-3.3.2-12]."""
     known: bytes | None
     if packet.alias_at < 0:
@@ -293,16 +293,16 @@ def _topic_of(hot: HotState, conn: LoopConnection, packet: PublishView, topic: b
     return known
 
 
-def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
+def _accept(hot: LoopState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
     """Accept the packet: send it to all destinations, and acknowledge it after they have."""
     message: PendingAck | None = None
     qos: cython.int = packet.qos
     identifier: cython.int = packet.packet_identifier
-    told: cython.ulonglong = 0  # number in traces of a message without destinations
+    trace_tag: cython.ulonglong = 0  # number in traces of a message without destinations
     hot.publish_bytes_in += packet.payload_bytes
     if packet.traced and (route.reason_code != 0 or (route.empty and not _is_for_core(conn, route, packet))):
         trace_refused(hot, conn, route, packet)
-        told = packet.origin_b
+        trace_tag = packet.origin_b
         packet.traced = False
     if qos == 0:
         hot.publish_in_qos0 += 1
@@ -340,8 +340,8 @@ def _accept(hot: HotState, conn: LoopConnection, route: Route, packet: PublishVi
         reserve_ack(conn, message)
         if code < FAILURE:
             fan_out(hot, conn, route, packet, message, -1)
-        if told:
-            message.origin_b = told
+        if trace_tag:
+            message.origin_b = trace_tag
         destination_done(hot, message, code)
         return
     # The acknowledgement precedes the copies: a subscriber of its own topic reads PUBREC before PUBLISH.
@@ -360,7 +360,7 @@ def _is_for_core(conn: LoopConnection, route: Route, packet: PublishView) -> cyt
     return (route.named or packet.has_reserved) and (packet.qos > 0 or not route.empty)
 
 
-def _give_to_core(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
+def _give_to_core(hot: LoopState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
     """Pass the parsed packet to the core; its acknowledgement keeps its place in the order."""
     inbound = InboundPublish(
         packet.topic,
@@ -382,7 +382,7 @@ def _give_to_core(hot: HotState, conn: LoopConnection, route: Route, packet: Pub
             hold_excess(conn, inbound.reserved_ack, len(packet.topic) + packet.plain_bytes + packet.payload_bytes)
         reserve_ack(conn, inbound.reserved_ack)
     conn.parked |= PARK_HANDLER
-    hot.turn_bytes += INBOUND_BYTES
+    hot.iteration_bytes += INBOUND_BYTES
     hot.handler.inbound(conn, inbound, route)
     mark_dirty(hot, conn)
 

@@ -91,6 +91,6 @@ cdef enum:
     HELD_FULL = 2
 
 
-# An enum of its own: its value makes it unsigned.
+# A separate enum: its value makes it unsigned.
 cdef enum:
     NO_EXPIRY = 0xFFFFFFFF

@@ -1,4 +1,4 @@
-# The C functions of Linux that the loop calls. Uncompiled, os and select stand in for them.
+# The C functions of Linux that the loop calls. Uncompiled, os and select replace them.
 from libc.stdint cimport uint32_t, uint64_t
 
 

@@ -9,7 +9,7 @@ from edge.loop.linux cimport (
 from edge.loop.output cimport mark_dirty
 from edge.loop.parked_input cimport may_read_ahead
 from edge.loop.memory cimport count_held
-from edge.loop.pacing cimport Pacing, after_turn, gap_ns
+from edge.loop.pacing cimport Pacing, after_iteration, gap_ns
 from edge.loop.parse cimport park_unread, parse
 from edge.loop.sockets cimport RECEIVE_BYTES, RECEIVE_BYTES_MAX, Sockets, TLS_RECORD_BYTES
 from edge.loop.state cimport LoopConnection, UNREGISTERED
@@ -35,20 +35,20 @@ cdef class Loop(Sockets):
     cdef list polled
     cdef int event_at
     cdef int event_count
-    cdef long long turn_ns_max
+    cdef long long iteration_ns_max
     cdef public long long longest_ns
     cdef public long long longest_own_ns
     cdef long long swept_ns
     cdef long long woke_ns
-    cdef long long turn_ns
+    cdef long long iteration_end_ns
     cdef long long blocked_ns
     cdef bint idle
     cdef Pacing pacing
     cdef bint one_turn(self, long long until_ns) except -1
     cdef bint wait_for_events(self, long long until_ns) except -1
     cdef object set_timer(self, long long at_ns)
-    cdef bint read_all(self)
-    cdef object timer_rang(self)
+    cdef bint has_read_all(self)
+    cdef object clear_timer(self)
     cdef object sweep(self, long long now_ns)
     cdef object conn_event(self, int fd, unsigned int events)
     cdef object read(self, LoopConnection conn)

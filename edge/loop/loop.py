@@ -23,7 +23,7 @@ if not cython.compiled:
     from edge.loop.durations import count_durations
     from edge.loop.memory import count_held
     from edge.loop.output import mark_dirty
-    from edge.loop.pacing import after_turn, gap_ns
+    from edge.loop.pacing import after_iteration, gap_ns
     from edge.loop.parked_input import may_read_ahead
     from edge.loop.parse import park_unread, parse
     from edge.loop.sockets import (
@@ -87,12 +87,12 @@ class Loop(Sockets):
             self.events: Any = None  # in C an array of epoll_event
         self.event_at = 0
         self.event_count = 0
-        self.turn_ns_max = hot.limits.turn_ns_max
+        self.iteration_ns_max = hot.limits.iteration_ns_max
         self.longest_ns = 0  # longest iteration since the shell's reset: from the end of its wait to its last send
         self.longest_own_ns = 0  # the same for iterations without client packets
         self.swept_ns = boot_ns()
         self.woke_ns = 0  # end of the last wait, 0 if it did not wait
-        self.turn_ns = 0  # end of the latest iteration, before its output was sent
+        self.iteration_end_ns = 0  # end of the latest iteration, before its output was sent
         self.blocked_ns = 0
         self.idle = False  # the last wait blocked
         self.pacing = Pacing(hot.limits.pacing_ns)
@@ -118,7 +118,13 @@ class Loop(Sockets):
     def patience_s(self) -> float:
         """Return how long a nested host may wait for ``epoll_fd`` before the next iteration."""
         hot = self.hot
-        if hot.ready or hot.gone or hot.roomy or hot.dirty_first is not None or (hot.busy_peers and hot.leased):
+        if (
+            hot.ready
+            or hot.closed_conns
+            or hot.conns_with_capacity
+            or hot.dirty_first is not None
+            or (hot.busy_peers and hot.leased)
+        ):
             return 0.0
         if self.undecrypted or self.event_at < self.event_count or hot.sweep_left > 0:
             return 0.0
@@ -159,7 +165,7 @@ class Loop(Sockets):
                 return timeout_s > 0
             if timeout_s <= 0:
                 return False
-            if self.turn_ns >= deadline:
+            if self.iteration_end_ns >= deadline:
                 return True
 
     def one_turn(self, until_ns: cython.longlong) -> cython.bint:
@@ -169,8 +175,8 @@ class Loop(Sockets):
         fd: cython.int
         events: cython.uint
         conn: LoopConnection
-        looked: cython.bint = self.event_at >= self.event_count
-        if looked:
+        polled_now: cython.bint = self.event_at >= self.event_count
+        if polled_now:
             self.wait_for_events(until_ns)
         began: cython.longlong = self.woke_ns if self.woke_ns > 0 else boot_ns()
         start: cython.longlong = began
@@ -194,24 +200,24 @@ class Loop(Sockets):
             if fd == self.trio_fd:
                 trio_ready = True
             elif fd == self.timer_fd:
-                self.timer_rang()
+                self.clear_timer()
             else:
                 self.conn_event(fd, events)
-            if hot.turn_bytes > hot.turn_bytes_max:
+            if hot.iteration_bytes > hot.iteration_bytes_max:
                 break
-            if self.event_at & 15 == 0 and boot_ns() - start > self.turn_ns_max:
+            if self.event_at & 15 == 0 and boot_ns() - start > self.iteration_ns_max:
                 break
         start = boot_ns()
-        self.turn_ns = start
+        self.iteration_end_ns = start
         hot.end_turn(start)
         self.flush()
         if start - self.swept_ns >= SWEEP_NS:
             self.sweep(start)
         # Uses the time of this iteration's poll, after all its input was read. Otherwise unread input in the kernel, of
         # a stopped or starved process, would count as client silence.
-        if hot.sweep_left > 0 and ((looked and self.read_all()) or start - self.swept_ns > OVERDUE_NS):
+        if hot.sweep_left > 0 and ((polled_now and self.has_read_all()) or start - self.swept_ns > OVERDUE_NS):
             hot.sweep_some(began, SWEPT_MAX)
-        after_turn(self.pacing, start, hot.packets_in, self.blocked_ns)
+        after_iteration(self.pacing, start, hot.packets_in, self.blocked_ns)
         start = boot_ns() - began
         self.longest_ns = max(self.longest_ns, start)
         written = hot.publish_out_qos0 + hot.publish_out_qos1 + hot.publish_out_qos2 - written
@@ -227,7 +233,7 @@ class Loop(Sockets):
         before: cython.longlong = 0
         blocks: cython.bint
         gap: cython.longlong = gap_ns(self.pacing)
-        if gap > 0 and until_ns > 0 and not hot.ready and not hot.gone:
+        if gap > 0 and until_ns > 0 and not hot.ready and not hot.closed_conns:
             before = boot_ns()
             if cython.compiled:  # pragma: no cover
                 with cython.nogil:
@@ -237,8 +243,8 @@ class Loop(Sockets):
             self.blocked_ns += boot_ns() - before
         blocks = until_ns > 0 and not (
             hot.ready
-            or hot.gone
-            or hot.roomy
+            or hot.closed_conns
+            or hot.conns_with_capacity
             or hot.dirty_first is not None
             or (hot.busy_peers and hot.leased)
             or self.undecrypted
@@ -295,11 +301,11 @@ class Loop(Sockets):
             timer.it_value.tv_nsec = at_ns % 1_000_000_000
             timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, cython.address(timer), cython.NULL)
 
-    def read_all(self) -> cython.bint:
+    def has_read_all(self) -> cython.bint:
         """Return whether the last poll found all ready sockets, and all of them were read."""
         return self.event_at >= self.event_count and self.event_count < EVENTS_MAX and not self.undecrypted
 
-    def timer_rang(self) -> None:
+    def clear_timer(self) -> None:
         """Consume the timer event; the next wait sets the timer again."""
         self.armed_ns = 0
         if cython.compiled:  # pragma: no cover
@@ -318,7 +324,7 @@ class Loop(Sockets):
             self.handshake(conn)
             return
         if events & EPOLLOUT:
-            self.look_at_fence()
+            self.check_fence()
             self.flush_conn(conn, True)
         if conn.closed:
             self.discard(conn)

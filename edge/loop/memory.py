@@ -7,7 +7,7 @@ message becomes pending or is sent. A message pending for several clients counts
 
 import cython
 
-from edge.loop.state import BackloggedMessage, HotState, LoopConnection
+from edge.loop.state import BackloggedMessage, LoopConnection, LoopState
 
 __all__: list[str] = []
 
@@ -15,7 +15,7 @@ if not cython.compiled:
     KEPT_BYTES = 160  # of a pending message, without its packet
 
 
-def count_held(hot: HotState, conn: LoopConnection) -> cython.int:
+def count_held(hot: LoopState, conn: LoopConnection) -> cython.int:
     """Update a connection's share."""
     held: cython.Py_ssize_t = 0
     if not conn.closed or conn.fd >= 0:
@@ -33,7 +33,7 @@ def count_held(hot: HotState, conn: LoopConnection) -> cython.int:
     return 0
 
 
-def begin_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
+def add_holder(hot: LoopState, kept: BackloggedMessage) -> cython.int:
     """Count one more client for which a message is pending."""
     if kept.holders == 0:
         hot.held_bytes += kept.bytes + KEPT_BYTES
@@ -41,7 +41,7 @@ def begin_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
     return 0
 
 
-def end_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
+def remove_holder(hot: LoopState, kept: BackloggedMessage) -> cython.int:
     """Count one client less."""
     kept.holders -= 1
     assert kept.holders >= 0
@@ -50,12 +50,12 @@ def end_to_keep(hot: HotState, kept: BackloggedMessage) -> cython.int:
     return 0
 
 
-def forget_waiting(hot: HotState, conn: LoopConnection) -> cython.int:
+def release_pending(hot: LoopState, conn: LoopConnection) -> cython.int:
     """Release the pending messages of a closed connection."""
     outbound = conn.outbound
     if outbound is not None and outbound.pending:
         for waiting in outbound.pending:
-            end_to_keep(hot, waiting[6])
+            remove_holder(hot, waiting[6])
         outbound.pending.clear()
         outbound.pending_bytes = 0
     return count_held(hot, conn)

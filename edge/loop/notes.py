@@ -5,7 +5,7 @@ No function here is called for a message that is not dropped.
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, PublishView
+from edge.loop.state import LoopConnection, LoopState, PublishView
 
 __all__: list[str] = []
 
@@ -13,11 +13,13 @@ if not cython.compiled:  # compiled, names in capitals are C constants: notes.px
     from edge.loop.layout import TOPIC_NAME_INVALID
     from edge.loop.traces import trace_dropped
 
-    NOTES_PER_TURN = 16
+    NOTES_PER_ITERATION = 16
     DENIED_GAP_NS = 1_000_000_000
 
 
-def note_drops(hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, count: cython.Py_ssize_t) -> None:
+def note_drops(
+    hot: LoopState, conn: LoopConnection | None, reason: str, topic: bytes, count: cython.Py_ssize_t
+) -> None:
     """Record the drop of several messages of one run as one note."""
     note_drop(hot, conn, reason, topic, None)
     if conn is not None:
@@ -25,7 +27,7 @@ def note_drops(hot: HotState, conn: LoopConnection | None, reason: str, topic: b
 
 
 def note_drop(
-    hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
+    hot: LoopState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
 ) -> None:
     """Record a drop, if there is a journal.
 
@@ -47,7 +49,7 @@ def note_drop(
         hot.noted_ns = hot.now_ns
         hot.notes = 0
     hot.notes += 1
-    if hot.notes > NOTES_PER_TURN:
+    if hot.notes > NOTES_PER_ITERATION:
         hot.notes_left_out += 1
         return
     context = conn.context if conn is not None else None
@@ -57,7 +59,7 @@ def note_drop(
         journal.dropped(context, reason, topic, packet.origin_kind, packet.origin_a, packet.origin_b)
 
 
-def note_denied(hot: HotState, conn: LoopConnection, reason_code: cython.int, topic: bytes) -> None:
+def note_denied(hot: LoopState, conn: LoopConnection, reason_code: cython.int, topic: bytes) -> None:
     """Count and record an unauthorized message; the core receives at most one per second and connection.
 
     It counts regardless of the origin of the decision: a decision cached for the client's class is a refusal too.

@@ -58,8 +58,8 @@ class HotLimits:
     output_high_bytes: int = DEFAULT.output_buffer_bytes_max
     output_low_bytes: int = DEFAULT.output_buffer_bytes_low  # below: waiters are released, lagging ends
     lag_after_ns: int = DEFAULT.lagging_after_ms * 1_000_000  # maximum wait of publishers for one slow subscriber
-    turn_bytes_max: int = 4 * 1024 * 1024  # appended per iteration before it ends and output is flushed
-    turn_ns_max: int = 2_000_000
+    iteration_bytes_max: int = 4 * 1024 * 1024  # appended per iteration before it ends and output is flushed
+    iteration_ns_max: int = 2_000_000
     routes_max: int = DEFAULT.routes_max  # cached topics; the oldest is evicted first
     permissions_max: int = 1_024  # topics of one connection with their own decisions; all deleted when full
     pending_messages_max: int = DEFAULT.pending_messages_max  # per ephemeral session, QoS 1/2 beyond its window
@@ -76,8 +76,8 @@ class HotLimits:
     will_partitions_max: int = 65_536  # with a window of wills
     session_origins_max: int = 100_000  # durable publishers of QoS 2 with a window of messages
     picked_origins_max: int = 16_384  # publishers and groups with a window of messages picked here
-    accepts_per_turn: int = 64
-    handshakes_per_turn: int = 4
+    accepts_per_iteration: int = 64
+    handshakes_per_iteration: int = 4
     publish_rate_max: float = DEFAULT.publish_rate_max
     packet_timeout_ns: int = int(DEFAULT.packet_timeout_s * 1e9)  # from a packet's first byte to its last; 0: none
     user_property_bytes_max: int = DEFAULT.user_property_bytes_max  # of one PUBLISH; more is 0x97
@@ -97,7 +97,7 @@ class ConnOptions(msgspec.Struct):  # one per connection; creating a dataclass t
     server_hostname: str | None = None  # client side of TLS (links that we opened)
     filter: StreamFilter | None = None
     first_bytes: FirstBytes | None = None
-    context: object = None  # the core's own record, Conn.context
+    context: object = None  # the core's own record, LoopConnection.context
 
 
 class SessionOptions(msgspec.Struct):  # created per connection

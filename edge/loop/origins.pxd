@@ -1,5 +1,5 @@
 # C form of origins.py.
-from edge.loop.state cimport HotState
+from edge.loop.state cimport LoopState
 
 
 cdef enum:
@@ -7,11 +7,11 @@ cdef enum:
     WILL = 2
 
 
-cdef bint take_origin(HotState hot, int kind, unsigned long long origin_a, unsigned long long origin_b) except -1
+cdef bint take_origin(LoopState hot, int kind, unsigned long long origin_a, unsigned long long origin_b) except -1
 cdef bint was_picked(
-    HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b
+    LoopState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b
 ) except -1
-cdef object note_pick(HotState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b)
+cdef object note_pick(LoopState hot, bytes share, int kind, unsigned long long origin_a, unsigned long long origin_b)
 cdef bint _remember(
-    HotState hot, object table, object sender, unsigned long long counter, int size, Py_ssize_t most
+    LoopState hot, object table, object sender, unsigned long long counter, int size, Py_ssize_t most
 ) except -1

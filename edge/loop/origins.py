@@ -11,7 +11,7 @@ from typing import Any
 
 import cython
 
-from edge.loop.state import HotState
+from edge.loop.state import LoopState
 from wire.messages.origin_window import OriginWindow
 
 __all__: list[str] = []
@@ -23,7 +23,9 @@ if not cython.compiled:  # compiled, these are C constants: origins.pxd
     WILL = 2
 
 
-def take_origin(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong) -> cython.bint:
+def take_origin(
+    hot: LoopState, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
+) -> cython.bint:
     """Store the origin of an ordinary copy; false, counted, if a copy with this origin was delivered here before."""
     if kind == SESSION:
         return _remember(hot, hot.session_origins, origin_a, origin_b, SESSION_WINDOW, hot.limits.session_origins_max)
@@ -35,7 +37,7 @@ def take_origin(hot: HotState, kind: cython.int, origin_a: cython.ulonglong, ori
 
 
 def _remember(
-    hot: HotState, table: Any, sender: object, counter: cython.ulonglong, size: cython.int, most: cython.Py_ssize_t
+    hot: LoopState, table: Any, sender: object, counter: cython.ulonglong, size: cython.int, most: cython.Py_ssize_t
 ) -> cython.bint:
     """Store a counter of a sender; false, counted, if it was stored before."""
     window = table.get(sender)
@@ -54,7 +56,7 @@ def _remember(
 
 
 def was_picked(
-    hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
+    hot: LoopState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
 ) -> cython.bint:
     """Return whether a member here received this message as its group's pick before."""
     if kind != SESSION:
@@ -64,7 +66,7 @@ def was_picked(
 
 
 def note_pick(
-    hot: HotState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
+    hot: LoopState, share: bytes, kind: cython.int, origin_a: cython.ulonglong, origin_b: cython.ulonglong
 ) -> None:
     """Store the origin of a message that a member here received as its group's pick."""
     if kind == SESSION:

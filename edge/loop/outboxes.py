@@ -7,7 +7,7 @@ acknowledgements. Source: docs/protocol.md rules 4.3, 4.5, 4.6.
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, LoopPeer, PartitionOutbox, PendingAck, Route
+from edge.loop.state import LoopConnection, LoopPeer, LoopState, PartitionOutbox, PendingAck, Route
 
 if not cython.compiled:
     from edge.loop.batches import append_record
@@ -19,7 +19,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def find_targets(hot: HotState, route: Route) -> None:
+def find_targets(hot: LoopState, route: Route) -> None:
     """Group the route's partitions by their current primary."""
     by_peer: dict[LoopPeer, list[int]] = {}
     partition: cython.int
@@ -31,7 +31,7 @@ def find_targets(hot: HotState, route: Route) -> None:
     route.targets_version = hot.primaries_version
 
 
-def park_if_peers_full(hot: HotState, publisher: LoopConnection, route: Route) -> cython.bint:
+def park_if_peers_full(hot: LoopState, publisher: LoopConnection, route: Route) -> cython.bint:
     """Park the publisher if a peer of the route, or the outboxes, are full; return whether it is parked."""
     full: cython.bint = False
     peer: LoopPeer
@@ -50,7 +50,7 @@ def park_if_peers_full(hot: HotState, publisher: LoopConnection, route: Route) -
     return full
 
 
-def park_if_primary_full(hot: HotState, publisher: LoopConnection, partition: cython.int) -> None:
+def park_if_primary_full(hot: LoopState, publisher: LoopConnection, partition: cython.int) -> None:
     """Park the publisher of a retained message if its partition's primary is full; the message is still accepted.
 
     No Route names that partition, so ``park_if_peers_full`` does not check it.
@@ -60,7 +60,7 @@ def park_if_primary_full(hot: HotState, publisher: LoopConnection, partition: cy
         _park(hot, publisher)
 
 
-def _park(hot: HotState, publisher: LoopConnection) -> None:
+def _park(hot: LoopState, publisher: LoopConnection) -> None:
     publisher.parked |= PARK_PEER
     hot.parked_peer += 1
     mark_dirty(hot, publisher)
@@ -73,7 +73,7 @@ def _wait_for_peer(publisher: LoopConnection, peer: LoopPeer) -> cython.bint:
     return False
 
 
-def send_to_edge(hot: HotState, peer: LoopPeer, record: bytes, message: PendingAck | None) -> None:
+def send_to_edge(hot: LoopState, peer: LoopPeer, record: bytes, message: PendingAck | None) -> None:
     """Send to an edge; a message is acknowledged there by TAKEN of the link for its frame."""
     if peer.dead:
         hot.dropped_peer += 1
@@ -85,7 +85,7 @@ def send_to_edge(hot: HotState, peer: LoopPeer, record: bytes, message: PendingA
     append_record(hot, peer, record, (), b"")
 
 
-def send_to_partitions(hot: HotState, route: Route, record: bytes, message: PendingAck | None) -> None:
+def send_to_partitions(hot: LoopState, route: Route, record: bytes, message: PendingAck | None) -> None:
     """Send to every partition of the route: one record per primary."""
     outbox: PartitionOutbox
     partition: cython.int
@@ -116,7 +116,7 @@ def send_to_partitions(hot: HotState, route: Route, record: bytes, message: Pend
 
 
 def send_to_partition(
-    hot: HotState, partition: cython.int, record: bytes, message: PendingAck | None, share: bytes
+    hot: LoopState, partition: cython.int, record: bytes, message: PendingAck | None, share: bytes
 ) -> None:
     """Send to one partition: the retained one, a shared pick, or one whose outbox is held."""
     peer: LoopPeer | None = _primary_of(hot, partition)
@@ -138,14 +138,14 @@ def send_to_partition(
     append_record(hot, peer, record, (partition,), share)
 
 
-def _primary_of(hot: HotState, partition: cython.int) -> LoopPeer | None:
+def _primary_of(hot: LoopState, partition: cython.int) -> LoopPeer | None:
     if partition < 0 or partition >= len(hot.primaries):  # compiled, list indices are not checked
-        raise ValueError(f"partition {partition} of {len(hot.primaries)}")
+        raise ValueError(f"partition {partition} does not exist, there are {len(hot.primaries)}")
     peer: LoopPeer | None = hot.primaries[partition]
     return peer
 
 
-def _outbox(hot: HotState, partition: cython.int) -> PartitionOutbox:
+def _outbox(hot: LoopState, partition: cython.int) -> PartitionOutbox:
     outbox: PartitionOutbox | None = hot.outboxes[partition]
     if outbox is None:
         outbox = PartitionOutbox()
@@ -153,14 +153,14 @@ def _outbox(hot: HotState, partition: cython.int) -> PartitionOutbox:
     return outbox
 
 
-def _keep(hot: HotState, outbox: PartitionOutbox, record: bytes, message: PendingAck) -> None:
+def _keep(hot: LoopState, outbox: PartitionOutbox, record: bytes, message: PendingAck) -> None:
     outbox.messages[message.tag] = message
     message.record = record
     message.waiting += 1
     hot.outbox_bytes += len(record)
 
 
-def leave_outbox(hot: HotState, message: PendingAck) -> None:
+def leave_outbox(hot: LoopState, message: PendingAck) -> None:
     """Remove a message that a partition finished, and resume publishers when the outboxes have capacity."""
     hot.outbox_bytes -= len(message.record)
     assert hot.outbox_bytes >= 0
@@ -171,7 +171,7 @@ def leave_outbox(hot: HotState, message: PendingAck) -> None:
             unpark(hot, conn, PARK_PEER)
 
 
-def note_former(hot: HotState, outbox: PartitionOutbox, former: LoopPeer) -> None:
+def add_former(hot: LoopState, outbox: PartitionOutbox, former: LoopPeer) -> None:
     """Keep a replaced primary: it may still acknowledge its messages, because its successor has them too."""
     lowest: cython.ulonglong = next(iter(outbox.messages), hot.tags + 1)
     sent: cython.ulonglong = outbox.unsent[0].tag - 1 if outbox.unsent else hot.tags
@@ -180,7 +180,7 @@ def note_former(hot: HotState, outbox: PartitionOutbox, former: LoopPeer) -> Non
     outbox.former[former] = max(sent, known.get(former, 0))
 
 
-def pump_outboxes(hot: HotState) -> None:
+def pump_outboxes(hot: LoopState) -> None:
     """Continue replays within the capacity of the new primaries' links; once per iteration while there are any."""
     still: dict[int, bool] = {}
     outbox: PartitionOutbox | None
@@ -191,7 +191,7 @@ def pump_outboxes(hot: HotState) -> None:
     hot.pumping = still
 
 
-def _pump(hot: HotState, partition: cython.int, outbox: PartitionOutbox) -> cython.bint:
+def _pump(hot: LoopState, partition: cython.int, outbox: PartitionOutbox) -> cython.bint:
     peer: LoopPeer | None = outbox.target
     message: PendingAck
     if peer is None or peer.dead:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, LoopConnection, OutboundWindow
+from edge.loop.state import LoopConnection, LoopState, OutboundWindow
 
 if not cython.compiled:
     from edge.loop.buffers import give_buffer, reserve, take_buffer
@@ -24,7 +24,7 @@ if not cython.compiled and TYPE_CHECKING:  # the C names of linux.pxd and libc
 __all__: list[str] = []
 
 
-def mark_dirty(hot: HotState, conn: LoopConnection) -> None:
+def mark_dirty(hot: LoopState, conn: LoopConnection) -> None:
     """Schedule the connection for the flush of this iteration."""
     if not conn.dirty:
         conn.dirty = True
@@ -36,7 +36,7 @@ def mark_dirty(hot: HotState, conn: LoopConnection) -> None:
         hot.dirty_last = conn
 
 
-def take_dirty(hot: HotState) -> LoopConnection | None:
+def take_dirty(hot: LoopState) -> LoopConnection | None:
     """Return the first scheduled connection, with the others linked behind it, and clear the list."""
     first: LoopConnection | None = hot.dirty_first
     hot.dirty_first = None
@@ -52,7 +52,7 @@ def unlink_dirty(conn: LoopConnection) -> LoopConnection | None:
     return after
 
 
-def output_of(hot: HotState, conn: LoopConnection) -> Buffer:
+def output_of(hot: LoopState, conn: LoopConnection) -> Buffer:
     """Return the connection's output for appending; it will be flushed this iteration."""
     if conn.out is None:
         conn.out = take_buffer(hot.pool)
@@ -68,8 +68,8 @@ def pending_output(conn: LoopConnection) -> cython.Py_ssize_t:
     return conn.out.end - conn.out.start
 
 
-def unpark(hot: HotState, conn: LoopConnection, bit: cython.int) -> None:
-    """Clear one park reason; without any left, parsing or the close continues in the next iteration or by the caller."""
+def unpark(hot: LoopState, conn: LoopConnection, bit: cython.int) -> None:
+    """Clear one park reason; without any left, parsing or the close continues in the next iteration."""
     conn.parked &= ~bit
     if conn.parked == 0 and not conn.closed and not conn.parsing:
         if (conn.partial or not conn.hearing) and not conn.ready:
@@ -78,7 +78,7 @@ def unpark(hot: HotState, conn: LoopConnection, bit: cython.int) -> None:
         mark_dirty(hot, conn)
 
 
-def note_high(hot: HotState, conn: LoopConnection) -> None:
+def note_high(hot: LoopState, conn: LoopConnection) -> None:
     """Track a connection whose output exceeded the limit."""
     if not conn.high:
         conn.high = True
@@ -86,7 +86,7 @@ def note_high(hot: HotState, conn: LoopConnection) -> None:
         hot.high.append(conn)
 
 
-def wait_for(hot: HotState, publisher: LoopConnection, subscriber: LoopConnection) -> None:
+def wait_for(hot: LoopState, publisher: LoopConnection, subscriber: LoopConnection) -> None:
     """Park a publisher until the subscriber is below the limit or lagging."""
     note_high(hot, subscriber)
     if subscriber.waiters is None:
@@ -99,7 +99,7 @@ def wait_for(hot: HotState, publisher: LoopConnection, subscriber: LoopConnectio
         mark_dirty(hot, publisher)
 
 
-def release_waiters(hot: HotState, conn: LoopConnection) -> None:
+def release_waiters(hot: LoopState, conn: LoopConnection) -> None:
     """Release the publishers parked on a connection."""
     waiters = conn.waiters
     if waiters is None:
@@ -109,14 +109,14 @@ def release_waiters(hot: HotState, conn: LoopConnection) -> None:
         _release(hot, publisher)
 
 
-def _release(hot: HotState, publisher: LoopConnection) -> None:
+def _release(hot: LoopState, publisher: LoopConnection) -> None:
     publisher.waits -= 1
     assert publisher.waits >= 0
     if publisher.waits == 0:
         unpark(hot, publisher, PARK_SLOW)
 
 
-def drained(hot: HotState, conn: LoopConnection) -> None:
+def drained(hot: LoopState, conn: LoopConnection) -> None:
     """After a send: return an empty buffer to the pool, and end the pause when the output is low."""
     if conn.out is not None and conn.out.start == conn.out.end:
         conn.out.start = 0
@@ -130,14 +130,14 @@ def drained(hot: HotState, conn: LoopConnection) -> None:
             release_waiters(hot, conn)
         if conn.parked & PARK_OUTPUT:
             unpark(hot, conn, PARK_OUTPUT)
-        if conn.reports_room:
-            note_room(hot, conn)
+        if conn.reports_capacity:
+            update_capacity(hot, conn)
 
 
-def note_room(hot: HotState, conn: LoopConnection) -> None:
+def update_capacity(hot: LoopState, conn: LoopConnection) -> None:
     """Schedule a core call when a connection has consumed enough of its output; its source waits for that.
 
-    A quarter, not the half that ``Publications.can_take`` fills: the source then sends for a while.
+    A quarter, not the half that ``PublishMethods.can_take`` fills: the source then sends for a while.
     """
     outbound: OutboundWindow | None = conn.outbound
     if pending_output(conn) > hot.output_low:
@@ -148,11 +148,11 @@ def note_room(hot: HotState, conn: LoopConnection) -> None:
         and (len(outbound.pending) > hot.pending_max // 4 or outbound.pending_bytes > hot.pending_bytes_max // 4)
     ):
         return
-    conn.reports_room = False
-    hot.roomy.append(conn)
+    conn.reports_capacity = False
+    hot.conns_with_capacity.append(conn)
 
 
-def end_lag(hot: HotState) -> None:
+def end_lag(hot: LoopState) -> None:
     """Mark connections that were above the limit for too long as lagging; once per iteration while there are any."""
     still: list[LoopConnection] = []
     conn: LoopConnection
@@ -181,7 +181,7 @@ def send_now(
 
 
 def write_short(
-    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: LoopState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Append PUBACK, PUBREC, PUBREL or PUBCOMP; the reason code is omitted when it is 0 or for 3.1.1."""
     out: Buffer = output_of(hot, conn)
@@ -200,7 +200,7 @@ def write_short(
 
 
 def answer_unknown(
-    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: LoopState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Answer PUBACK, PUBREC or PUBCOMP of an unknown message: PUBREL completes the client's flow after PUBREC.
 

@@ -5,7 +5,7 @@ cdef class Pacing:
     cdef long long ceiling_ns
     cdef readonly int state
     cdef readonly long long switched_on
-    cdef long long turns
+    cdef long long iterations
     cdef unsigned long long messages_from
     cdef long long since_ns
     cdef long long blocked_from_ns
@@ -16,10 +16,10 @@ cdef class Pacing:
 
 
 cdef long long gap_ns(Pacing pacing) noexcept
-cdef int after_turn(Pacing pacing, long long now_ns, unsigned long long messages, long long blocked_ns) except -1
+cdef int after_iteration(Pacing pacing, long long now_ns, unsigned long long messages, long long blocked_ns) except -1
 
 
 # private
 cdef object _enter(
-    Pacing pacing, int state, long long turns, long long now_ns, unsigned long long messages, long long blocked_ns
+    Pacing pacing, int state, long long iterations, long long now_ns, unsigned long long messages, long long blocked_ns
 )

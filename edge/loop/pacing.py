@@ -14,9 +14,9 @@ import cython
 __all__ = ["Pacing"]
 
 # Declared: compiled, these are C variables.
-MEASURE_TURNS = cython.declare(cython.longlong, 64)
+MEASURE_ITERATIONS = cython.declare(cython.longlong, 64)
 MEASURE_NS_MAX = cython.declare(cython.longlong, 320_000_000)  # for those: no trial below 200 iterations per second
-TRIAL_TURNS = cython.declare(cython.longlong, 16)
+TRIAL_ITERATIONS = cython.declare(cython.longlong, 16)
 KEEP_MIN = cython.declare(cython.longlong, 128)  # iterations until the next trial: it may follow a start-up
 KEEP_MAX = cython.declare(cython.longlong, 2_000)
 BACKOFF_MIN = cython.declare(cython.longlong, 250)
@@ -38,7 +38,7 @@ class Pacing:
         self.ceiling_ns = ceiling_ns
         self.state = MEASURING
         self.switched_on = 0
-        self.turns = 0  # left in this state
+        self.iterations = 0  # left in this state
         self.messages_from = 0
         self.since_ns = 0
         self.blocked_from_ns = 0
@@ -46,7 +46,7 @@ class Pacing:
         self.plain_per_ns = 0.0  # messages without a gap
         self.backoff = BACKOFF_MIN
         self.keep = KEEP_MIN
-        self.turns = MEASURE_TURNS
+        self.iterations = MEASURE_ITERATIONS
 
 
 def gap_ns(pacing: Pacing) -> cython.longlong:
@@ -54,7 +54,7 @@ def gap_ns(pacing: Pacing) -> cython.longlong:
     return pacing.ceiling_ns if pacing.state >= TRYING else 0
 
 
-def after_turn(
+def after_iteration(
     pacing: Pacing, now_ns: cython.longlong, messages: cython.ulonglong, blocked_ns: cython.longlong
 ) -> cython.int:
     """Count an iteration and change the state.
@@ -71,8 +71,8 @@ def after_turn(
     elapsed: cython.longlong
     if pacing.ceiling_ns == 0:
         return 0
-    pacing.turns -= 1
-    if pacing.turns > 0:
+    pacing.iterations -= 1
+    if pacing.iterations > 0:
         return 0
     count = max(1.0, cython.cast(cython.double, messages - pacing.messages_from))
     elapsed = max(1, now_ns - pacing.since_ns)
@@ -83,13 +83,13 @@ def after_turn(
             pacing.since_ns > 0
             and elapsed < MEASURE_NS_MAX
             and (busy * count >= BUSY_SHARE_MIN * elapsed or per_ns >= LOCKSTEP_PER_NS_MIN)
-            and count >= MEASURE_TURNS
+            and count >= MEASURE_ITERATIONS
         ):
             pacing.plain_ns = busy
             pacing.plain_per_ns = per_ns
-            _enter(pacing, TRYING, TRIAL_TURNS, now_ns, messages, blocked_ns)
+            _enter(pacing, TRYING, TRIAL_ITERATIONS, now_ns, messages, blocked_ns)
         else:
-            _enter(pacing, MEASURING, MEASURE_TURNS, now_ns, messages, blocked_ns)
+            _enter(pacing, MEASURING, MEASURE_ITERATIONS, now_ns, messages, blocked_ns)
     elif pacing.state == TRYING:
         if busy <= COST_MAX * pacing.plain_ns and per_ns >= THROUGHPUT_MIN * pacing.plain_per_ns:
             pacing.backoff = BACKOFF_MIN
@@ -101,20 +101,20 @@ def after_turn(
             pacing.backoff = min(2 * pacing.backoff, BACKOFF_MAX)
             pacing.keep = KEEP_MIN
     else:
-        _enter(pacing, MEASURING, MEASURE_TURNS, now_ns, messages, blocked_ns)
+        _enter(pacing, MEASURING, MEASURE_ITERATIONS, now_ns, messages, blocked_ns)
     return 0
 
 
 def _enter(
     pacing: Pacing,
     state: cython.int,
-    turns: cython.longlong,
+    iterations: cython.longlong,
     now_ns: cython.longlong,
     messages: cython.ulonglong,
     blocked_ns: cython.longlong,
 ) -> None:
     pacing.state = state
-    pacing.turns = turns
+    pacing.iterations = iterations
     pacing.messages_from = messages
     pacing.since_ns = now_ns
     pacing.blocked_from_ns = blocked_ns

@@ -3,7 +3,7 @@ from edge.loop.buffers cimport Buffer, get16, read_varint, reserve, varint_end
 from edge.loop.encode cimport valid_topic
 from edge.loop.output cimport output_of, pending_output
 from edge.loop.read_ahead cimport ReadAhead
-from edge.loop.state cimport LoopConnection, HotState, PARK_OUTPUT
+from edge.loop.state cimport LoopConnection, LoopState, PARK_OUTPUT
 
 
 cdef enum:
@@ -11,18 +11,18 @@ cdef enum:
     PREFETCH_TOPICS_MAX = 500
 
 
-cdef bint may_read_ahead(HotState hot, LoopConnection conn) except -1
-cdef int keep_piece(HotState hot, LoopConnection conn, bytes data) except -1
+cdef bint may_read_ahead(LoopState hot, LoopConnection conn) except -1
+cdef int keep_piece(LoopState hot, LoopConnection conn, bytes data) except -1
 cdef ReadAhead ahead_of(LoopConnection conn)
 cdef object count_parsed(LoopConnection conn, Py_ssize_t count)
-cdef int next_piece(HotState hot, LoopConnection conn) except -1
-cdef object drop_pieces(HotState hot, LoopConnection conn)
-cdef int answer_pings(HotState hot, LoopConnection conn) except -1
-cdef object prefetch(HotState hot, LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
+cdef int next_piece(LoopState hot, LoopConnection conn) except -1
+cdef object drop_pieces(LoopState hot, LoopConnection conn)
+cdef int answer_pings(LoopState hot, LoopConnection conn) except -1
+cdef object prefetch(LoopState hot, LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end)
 
 
 # private
-cdef object _count(HotState hot, ReadAhead ahead, Py_ssize_t count)
-cdef object _answer(HotState hot, LoopConnection conn)
+cdef object _count(LoopState hot, ReadAhead ahead, Py_ssize_t count)
+cdef object _answer(LoopState hot, LoopConnection conn)
 cdef Py_ssize_t _packet_end(LoopConnection conn, unsigned char* data, Py_ssize_t at, Py_ssize_t end) except -3
-cdef long long _messages_allowed(HotState hot, LoopConnection conn)
+cdef long long _messages_allowed(LoopState hot, LoopConnection conn)

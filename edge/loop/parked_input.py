@@ -13,7 +13,7 @@ import cython
 
 from edge.loop.buffers import Buffer
 from edge.loop.read_ahead import ReadAhead
-from edge.loop.state import HotState, LoopConnection
+from edge.loop.state import LoopConnection, LoopState
 
 if not cython.compiled:
     from edge.loop.buffers import get16, read_varint, reserve, varint_end
@@ -30,7 +30,7 @@ __all__: list[str] = []
 # -- reading
 
 
-def may_read_ahead(hot: HotState, conn: LoopConnection) -> cython.bint:
+def may_read_ahead(hot: LoopState, conn: LoopConnection) -> cython.bint:
     """Return whether more of a parked client is read, within its share of ``read_ahead_bytes_max``."""
     ahead: ReadAhead | None = conn.ahead
     kept: cython.Py_ssize_t = 0
@@ -46,7 +46,7 @@ def may_read_ahead(hot: HotState, conn: LoopConnection) -> cython.bint:
     return 4 * (kept + PIECE_BYTES) <= hot.read_ahead_max - hot.read_ahead_bytes
 
 
-def keep_piece(hot: HotState, conn: LoopConnection, data: bytes) -> cython.int:
+def keep_piece(hot: LoopState, conn: LoopConnection, data: bytes) -> cython.int:
     """Append bytes to the input of a connection that is parked, or has pieces, and answer the PINGREQs in them."""
     ahead: ReadAhead = ahead_of(conn)
     kept: cython.Py_ssize_t = len(conn.partial) + ahead.bytes
@@ -85,7 +85,7 @@ def ahead_of(conn: LoopConnection) -> ReadAhead:
     return conn.ahead
 
 
-def _count(hot: HotState, ahead: ReadAhead, count: cython.Py_ssize_t) -> None:
+def _count(hot: LoopState, ahead: ReadAhead, count: cython.Py_ssize_t) -> None:
     ahead.bytes += count
     hot.read_ahead_bytes += count
 
@@ -100,7 +100,7 @@ def count_parsed(conn: LoopConnection, count: cython.Py_ssize_t) -> None:
     ahead.prefetched = max(0, ahead.prefetched - count)
 
 
-def next_piece(hot: HotState, conn: LoopConnection) -> cython.int:
+def next_piece(hot: LoopState, conn: LoopConnection) -> cython.int:
     """Append the next piece to ``partial``, which the next iteration parses."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     if conn.parked != 0 or conn.ready:
@@ -121,7 +121,7 @@ def next_piece(hot: HotState, conn: LoopConnection) -> cython.int:
     return 0
 
 
-def drop_pieces(hot: HotState, conn: LoopConnection) -> None:
+def drop_pieces(hot: LoopState, conn: LoopConnection) -> None:
     """Drop the pieces of a closed connection."""
     ahead: ReadAhead = conn.ahead  # type: ignore[assignment]  # the caller checked
     _count(hot, ahead, -ahead.bytes)
@@ -131,7 +131,7 @@ def drop_pieces(hot: HotState, conn: LoopConnection) -> None:
 # -- scanning
 
 
-def answer_pings(hot: HotState, conn: LoopConnection) -> cython.int:
+def answer_pings(hot: LoopState, conn: LoopConnection) -> cython.int:
     """Answer each PINGREQ in the input of a parked connection that was not scanned before [MQTT-3.12.4-1]."""
     ahead: ReadAhead = ahead_of(conn)
     if ahead.opaque:
@@ -163,7 +163,7 @@ def answer_pings(hot: HotState, conn: LoopConnection) -> cython.int:
     return 0
 
 
-def _answer(hot: HotState, conn: LoopConnection) -> None:
+def _answer(hot: LoopState, conn: LoopConnection) -> None:
     out: Buffer = output_of(hot, conn)
     at: cython.Py_ssize_t = reserve(out, 2)
     out.data[at] = 0xD0
@@ -187,7 +187,7 @@ def _packet_end(
 
 
 def prefetch(
-    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    hot: LoopState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> None:
     """Request Routes for the PUBLISH packets behind the one at ``at``, whose own Route is requested.
 
@@ -222,12 +222,12 @@ def prefetch(
     ahead.prefetched = at
 
 
-def _messages_allowed(hot: HotState, conn: LoopConnection) -> cython.longlong:
+def _messages_allowed(hot: LoopState, conn: LoopConnection) -> cython.longlong:
     """Return the number of messages that the rates of the client and its address allow, PREFETCH_TOPICS_MAX at most."""
     left: cython.longlong = PREFETCH_TOPICS_MAX
     until: cython.longlong = hot.now_ns + 1_000_000_000
     if conn.publish_gap_ns > 0:
-        left = min(left, (until - max(conn.paid_ns, hot.now_ns)) // conn.publish_gap_ns)
+        left = min(left, (until - max(conn.next_message_ns, hot.now_ns)) // conn.publish_gap_ns)
     if conn.purse is not None and conn.purse.publish_gap_ns > 0:
-        left = min(left, (until - max(conn.purse.paid_ns, hot.now_ns)) // conn.purse.publish_gap_ns)
+        left = min(left, (until - max(conn.purse.next_message_ns, hot.now_ns)) // conn.purse.publish_gap_ns)
     return left

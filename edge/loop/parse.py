@@ -9,19 +9,19 @@ Source: MQTT 5.0 sections 2.1.4, 3.3; docs/adr/0008-trio-with-a-compiled-loop.md
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, LoopConnection, PublishView, Route
+from edge.loop.state import LoopConnection, LoopState, PublishView, Route
 
 if not cython.compiled:
     from edge.loop.acks import ACK_WAITS, acknowledged
     from edge.loop.buffers import get16, read_varint, reserve, same_bytes, varint_end
     from edge.loop.encode import walk_properties
     from edge.loop.fanout import fan_out_run
-    from edge.loop.inbound import fail, find_route, park_if_full, single
+    from edge.loop.inbound import fail, find_route, handle_publish, park_if_full
     from edge.loop.layout import MALFORMED_PACKET, PACKET_TOO_LARGE, PROTOCOL_ERROR
     from edge.loop.notes import note_denied
     from edge.loop.output import mark_dirty, output_of, pending_output
     from edge.loop.parked_input import prefetch
-    from edge.loop.shared_rate_limits import charge_purse
+    from edge.loop.shared_rate_limits import consume_rates
     from edge.loop.state import PARK_HANDLER, PARK_OUTPUT, PARK_PIPELINE, PARK_RATE
 
     CORE_BYTES = 256 * 1024  # of the byte limit, for a packet passed to the core: as slow as appending so much
@@ -30,7 +30,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def park_unread(hot: HotState, conn: LoopConnection) -> cython.bint:
+def park_unread(hot: LoopState, conn: LoopConnection) -> cython.bint:
     """Park a publisher without reading it if its last destinations are full; return whether it is parked."""
     route: Route | None = conn.last_route
     if route is None or (hot.full_peers == 0 and not hot.high and hot.outbox_bytes <= hot.outbox_bytes_max):
@@ -39,7 +39,7 @@ def park_unread(hot: HotState, conn: LoopConnection) -> cython.bint:
 
 
 def parse(
-    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    hot: LoopState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Handle the complete packets of ``data[at:end]``.
 
@@ -51,7 +51,7 @@ def parse(
     stop: cython.Py_ssize_t
     length: cython.Py_ssize_t
     topic_bytes: cython.Py_ssize_t
-    wrong: cython.int
+    error_code: cython.int
     begun: cython.int = -1  # first byte of an incomplete packet
     run_at: cython.Py_ssize_t = -1  # of the run's first packet, -1: no run
     run_bytes_max: cython.Py_ssize_t = 0
@@ -108,13 +108,13 @@ def parse(
                 or not same_bytes(data, body + 2, conn.last_topic)
             ):
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
-                if hot.turn_bytes > hot.turn_bytes_max:
-                    _cut(hot, conn)
+                if hot.iteration_bytes > hot.iteration_bytes_max:
+                    _yield_iteration(hot, conn)
                     break
                 if conn.parked != 0:
                     break
                 if topic_bytes == 0:  # an alias, or an error
-                    at = stop if single(hot, conn, data, at, body, stop) else at
+                    at = stop if handle_publish(hot, conn, data, at, body, stop) else at
                     continue
                 if find_route(hot, conn, data, body + 2, topic_bytes) is None:
                     break
@@ -122,25 +122,25 @@ def parse(
             payload_at: cython.Py_ssize_t = body + 2 + topic_bytes
             if five:
                 if payload_at >= stop:
-                    wrong = MALFORMED_PACKET
+                    error_code = MALFORMED_PACKET
                 elif data[payload_at] == 0:
-                    wrong = 0
+                    error_code = 0
                     packet.alias_at, packet.has_reserved = -1, False
                     payload_at += 1
                 else:
-                    wrong = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max, hot.users_max)
+                    error_code = walk_properties(packet, data, payload_at, stop, hot.user_bytes_max, hot.users_max)
                     payload_at = packet.payload_at
-                if wrong != 0 or packet.alias_at >= 0 or packet.has_reserved:
+                if error_code != 0 or packet.alias_at >= 0 or packet.has_reserved:
                     run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
-                    if wrong != 0:
-                        fail(hot, conn, wrong)
+                    if error_code != 0:
+                        fail(hot, conn, error_code)
                         break
-                    if conn.parked == 0 and single(hot, conn, data, at, body, stop):
+                    if conn.parked == 0 and handle_publish(hot, conn, data, at, body, stop):
                         at = stop
                     continue
             if run_at < 0:
                 if conn.traced or route.traced or route.named:
-                    at = stop if single(hot, conn, data, at, body, stop) else at
+                    at = stop if handle_publish(hot, conn, data, at, body, stop) else at
                     continue
                 if route.empty:
                     _count(hot, 1, stop - payload_at)
@@ -152,32 +152,32 @@ def parse(
                     break
                 run_at, run_route = at, route
                 packet_max = count = payload = 0
-                run_bytes_max = hot.turn_bytes_max // (route.copies + PICK_COPIES * len(route.groups) + 1)
+                run_bytes_max = hot.iteration_bytes_max // (route.copies + PICK_COPIES * len(route.groups) + 1)
             count += 1
             payload += stop - payload_at
             packet_max = max(packet_max, stop - at)
             at = stop
             if at - run_at >= run_bytes_max:
                 run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
-                if hot.turn_bytes > hot.turn_bytes_max:
-                    _cut(hot, conn)
+                if hot.iteration_bytes > hot.iteration_bytes_max:
+                    _yield_iteration(hot, conn)
                     break
             continue
         if run_at >= 0:
             run_at = _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
             if conn.parked != 0 or conn.closed:
                 break
-        if _other(hot, conn, first, data, at, body, stop):
+        if _handle_packet(hot, conn, first, data, at, body, stop):
             at = stop
         five = conn.version == 5
-        if hot.turn_bytes > hot.turn_bytes_max:
-            _cut(hot, conn)
+        if hot.iteration_bytes > hot.iteration_bytes_max:
+            _yield_iteration(hot, conn)
             break
     _end_run(hot, conn, run_route, data, run_at, at, packet_max, count, payload)
     if begun >= 0 and conn.version > 3 and not conn.closed and conn.parked == 0:
-        wrong = _wrong_start(begun)
-        if wrong != 0:
-            fail(hot, conn, wrong)  # reported before the rest of the packet arrives
+        error_code = _check_first_byte(begun)
+        if error_code != 0:
+            fail(hot, conn, error_code)  # reported before the rest of the packet arrives
     conn.parsing = False
     if conn.publish_gap_ns > 0 or conn.purse is not None:
         _count_rate(hot, conn, hot.publish_in_qos0 + hot.publish_in_qos1 + hot.publish_in_qos2 - published)
@@ -185,7 +185,7 @@ def parse(
 
 
 def _prefetch(
-    hot: HotState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    hot: LoopState, conn: LoopConnection, data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Prefetch Routes of the topics behind the missed one; return the position where parsing stopped."""
     hot.missed = False
@@ -194,38 +194,38 @@ def _prefetch(
     return at
 
 
-def _count_rate(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
+def _count_rate(hot: LoopState, conn: LoopConnection, count: cython.longlong) -> None:
     """Charge the client's messages to its rate; a burst of one second is allowed, the rest stays unread."""
-    conn.paid_ns = max(conn.paid_ns, hot.now_ns) + count * conn.publish_gap_ns
-    pause(hot, conn, conn.paid_ns)
+    conn.next_message_ns = max(conn.next_message_ns, hot.now_ns) + count * conn.publish_gap_ns
+    pause(hot, conn, conn.next_message_ns)
     if conn.purse is not None:
-        pause(hot, conn, charge_purse(conn.purse, hot.now_ns, count, 0))
+        pause(hot, conn, consume_rates(conn.purse, hot.now_ns, count, 0))
 
 
-def count_bytes(hot: HotState, conn: LoopConnection, count: cython.longlong) -> None:
+def count_bytes(hot: LoopState, conn: LoopConnection, count: cython.longlong) -> None:
     """Charge the client's bytes, of all packets, to their rate in the same way."""
-    conn.bytes_paid_ns = max(conn.bytes_paid_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
-    pause(hot, conn, conn.bytes_paid_ns)
+    conn.next_byte_ns = max(conn.next_byte_ns, hot.now_ns) + count * conn.byte_gap_ps // 1000
+    pause(hot, conn, conn.next_byte_ns)
     if conn.purse is not None:
-        pause(hot, conn, charge_purse(conn.purse, hot.now_ns, 0, count))
+        pause(hot, conn, consume_rates(conn.purse, hot.now_ns, 0, count))
 
 
-def pause(hot: HotState, conn: LoopConnection, paid_ns: cython.longlong) -> None:
+def pause(hot: LoopState, conn: LoopConnection, next_allowed_ns: cython.longlong) -> None:
     """Stop reading a client above its rate, with a burst of one second."""
-    if paid_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
+    if next_allowed_ns > hot.now_ns + 1_000_000_000 and not conn.parked & PARK_RATE and not conn.closed:
         conn.parked |= PARK_RATE
         hot.paced.append(conn)
         mark_dirty(hot, conn)
 
 
-def _cut(hot: HotState, conn: LoopConnection) -> None:
+def _yield_iteration(hot: LoopState, conn: LoopConnection) -> None:
     """End the connection's part of this iteration: the rest of its bytes is parsed in the next one."""
     if not conn.ready:
         conn.ready = True
         hot.ready.append(conn)
 
 
-def _waits_for_pipeline(hot: HotState, conn: LoopConnection, first: cython.int) -> cython.bint:
+def _waits_for_pipeline(hot: LoopState, conn: LoopConnection, first: cython.int) -> cython.bint:
     """Park a connection whose packet must wait for earlier retained messages (docs/protocol.md rule 7.11).
 
     Packets that need not wait: a retained PUBLISH of QoS 1 or 2, which the core orders; acknowledgements and PINGREQ,
@@ -239,24 +239,24 @@ def _waits_for_pipeline(hot: HotState, conn: LoopConnection, first: cython.int) 
     return True
 
 
-def _wrong_start(first: cython.int) -> cython.int:
+def _check_first_byte(first: cython.int) -> cython.int:
     """Return the reason code of an invalid first byte, 0 if it is valid [MQTT-2.1.3-1] [MQTT-3.3.1-4]."""
     kind: cython.int = first >> 4
     flags: cython.int = first & 0x0F
-    wrong: cython.bint
+    is_malformed: cython.bint
     if kind == 0:
         return PROTOCOL_ERROR  # forbidden (section 2.1.2)
     if kind == 3:
-        wrong = flags & 6 == 6 or flags & 14 == 8
+        is_malformed = flags & 6 == 6 or flags & 14 == 8
     elif kind == 6:
-        wrong = flags != 2
+        is_malformed = flags != 2
     else:
-        wrong = (4 <= kind <= 7 or kind == 12) and flags != 0
-    return MALFORMED_PACKET if wrong else 0
+        is_malformed = (4 <= kind <= 7 or kind == 12) and flags != 0
+    return MALFORMED_PACKET if is_malformed else 0
 
 
 def _end_run(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     route: Route | None,
     data: cython.p_uchar,
@@ -274,7 +274,7 @@ def _end_run(
     return -1
 
 
-def _count(hot: HotState, count: cython.Py_ssize_t, payload: cython.Py_ssize_t) -> None:
+def _count(hot: LoopState, count: cython.Py_ssize_t, payload: cython.Py_ssize_t) -> None:
     """Count messages of QoS 0, and the bytes of their payloads."""
     hot.packets_in += count
     hot.publish_in_qos0 += count
@@ -284,8 +284,8 @@ def _count(hot: HotState, count: cython.Py_ssize_t, payload: cython.Py_ssize_t) 
 # -- single packets
 
 
-def _other(
-    hot: HotState,
+def _handle_packet(
+    hot: LoopState,
     conn: LoopConnection,
     first: cython.int,
     data: cython.p_uchar,
@@ -295,21 +295,21 @@ def _other(
 ) -> cython.bint:
     """Handle a packet outside a run; False: parse it again."""
     kind: cython.int = first >> 4
-    wrong: cython.int
+    error_code: cython.int
     if conn.version != 0:
         if kind == 3:
-            return single(hot, conn, data, at, body, stop)
+            return handle_publish(hot, conn, data, at, body, stop)
         if 4 <= kind <= 7:
             if pending_output(conn) > hot.output_high and kind != 4:
                 conn.parked |= PARK_OUTPUT  # each requires an answer, and the client reads none
                 mark_dirty(hot, conn)
                 return False
-            wrong = acknowledged(hot, conn, first, data, body, stop)
-            if wrong == ACK_WAITS:
+            error_code = acknowledged(hot, conn, first, data, body, stop)
+            if error_code == ACK_WAITS:
                 return False
             hot.packets_in += 1
-            if wrong != 0:
-                fail(hot, conn, wrong)
+            if error_code != 0:
+                fail(hot, conn, error_code)
             return True
         if kind == 12:
             return _ping(hot, conn, first, stop - body)
@@ -317,13 +317,13 @@ def _other(
         conn.connect_ns = 0  # it arrived in time
     hot.packets_in += 1
     conn.parked |= PARK_HANDLER
-    hot.turn_bytes += CORE_BYTES
+    hot.iteration_bytes += CORE_BYTES
     hot.handler.packet(conn, first, data[body:stop])
     mark_dirty(hot, conn)
     return True
 
 
-def _ping(hot: HotState, conn: LoopConnection, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
+def _ping(hot: LoopState, conn: LoopConnection, first: cython.int, length: cython.Py_ssize_t) -> cython.bint:
     if conn.ahead is not None and conn.ahead.pings > 0 and first == 0xC0 and length == 0:
         conn.ahead.pings -= 1  # answered while it was unparsed
         hot.packets_in += 1

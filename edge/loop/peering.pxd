@@ -3,7 +3,7 @@ from edge.loop.acks cimport destination_done
 from edge.loop.batches cimport flush_peer, release_peer
 from edge.loop.fanout cimport refused
 from edge.loop.layout cimport SERVER_UNAVAILABLE, SUPERSEDED
-from edge.loop.outboxes cimport leave_outbox, note_former
+from edge.loop.outboxes cimport leave_outbox, add_former
 from edge.loop.output cimport mark_dirty, unpark
 from edge.loop.publications cimport PublishMethods
 from edge.loop.pushes cimport flush_push_acks

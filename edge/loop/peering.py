@@ -18,7 +18,7 @@ if not cython.compiled:
     from edge.loop.batches import flush_peer, release_peer
     from edge.loop.fanout import refused
     from edge.loop.layout import SERVER_UNAVAILABLE, SUPERSEDED
-    from edge.loop.outboxes import leave_outbox, note_former
+    from edge.loop.outboxes import add_former, leave_outbox
     from edge.loop.output import mark_dirty, unpark
     from edge.loop.pushes import flush_push_acks
     from edge.loop.refused_topics import end_behind_refused
@@ -28,7 +28,7 @@ __all__ = ["Peering"]
 
 # Unacknowledged bytes to a storage node: all CONNECTs and acknowledgements here wait behind them, and a busy node
 # handles a few thousand messages per second. With less, publishers of long messages would wait for each round trip.
-UNTAKEN_BYTES = 256 * 1024
+STORAGE_UNACKED_BYTES = 256 * 1024
 LINK_SILENCE_NS = int(SILENCE_S * 1_000_000_000)
 
 
@@ -38,7 +38,7 @@ class Peering(PublishMethods):
     def add_peer(self, node: int, tier: str, incarnation: int) -> LoopPeer:
         """Create a peer with a new LinkCore; retire the older incarnation first."""
         room = OPERATOR_BYTES_MAX if tier == TIER_OPERATOR else RESEND_BYTES_MAX
-        low = room - UNTAKEN_BYTES if tier == TIER_STORAGE else self.peer_low_bytes
+        low = room - STORAGE_UNACKED_BYTES if tier == TIER_STORAGE else self.peer_low_bytes
         peer = LoopPeer(node, tier, incarnation, LinkCore(room), low)
         self.peers.append(peer)
         return peer
@@ -147,7 +147,7 @@ class Peering(PublishMethods):
             outbox = PartitionOutbox()
             self.outboxes[partition] = outbox
         if former is not None:
-            note_former(self, outbox, former)
+            add_former(self, outbox, former)
         # No message may overtake unacknowledged ones of the former primary; without those there is no need to hold.
         if not outbox.messages and peer is not None:
             outbox.held = False
@@ -176,7 +176,7 @@ class Peering(PublishMethods):
         for message in list(outbox.messages.values()):
             end_behind_refused(self, message)
         for message in list(outbox.messages.values()):
-            if _comes_again(message):
+            if _will_repeat(message):
                 del outbox.messages[message.tag]
                 leave_outbox(self, message)
                 destination_done(self, message, SUPERSEDED)  # no client receives it
@@ -209,7 +209,7 @@ class Peering(PublishMethods):
         ]
 
 
-def _comes_again(message: PendingAck) -> bool:
+def _will_repeat(message: PendingAck) -> bool:
     """Return whether the publisher of a durable session disconnected: it repeats unacknowledged messages."""
     first: PendingAck = message if message.parent is None else message.parent
     conn: LoopConnection | None = first.conn

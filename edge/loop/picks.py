@@ -8,11 +8,11 @@ selects the other member. Source: MQTT 5.0 section 4.8.2.
 
 import cython
 
-from edge.loop.state import HotState, InboundPublish, LoopConnection, OutboundWindow, PublishView
+from edge.loop.state import InboundPublish, LoopConnection, LoopState, OutboundWindow, PublishView
 from wire.messages.batches import NO_EXPIRY
 
 if not cython.compiled:
-    from edge.loop.memory import forget_waiting
+    from edge.loop.memory import release_pending
     from edge.loop.notes import note_drop
     from edge.loop.records import load_record
 
@@ -43,7 +43,7 @@ def drop_pick(outbound: OutboundWindow, packet_identifier: cython.int) -> cython
     return 0
 
 
-def unfinished_picks(hot: HotState, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
+def take_unacked_picks(hot: LoopState, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
     """Return and remove (share, message) of every copy for another member, in order."""
     outbound: OutboundWindow | None = conn.outbound
     found: list[tuple[bytes, InboundPublish]] = []
@@ -52,7 +52,7 @@ def unfinished_picks(hot: HotState, conn: LoopConnection) -> list[tuple[bytes, I
     kept: list[tuple[bytes, bytes, int]] = list(outbound.picks.values()) if outbound.picks is not None else []
     if outbound.pending:
         kept += [(waiting[4], waiting[5], waiting[3]) for waiting in outbound.pending if waiting[5]]
-        forget_waiting(hot, conn)
+        release_pending(hot, conn)
     outbound.picks = None
     outbound.picks_bytes = 0
     for share, record, since_ns in kept:
@@ -62,7 +62,7 @@ def unfinished_picks(hot: HotState, conn: LoopConnection) -> list[tuple[bytes, I
     return found
 
 
-def read_pick(hot: HotState, conn: LoopConnection | None, record: bytes, since_ns: int) -> InboundPublish | None:
+def read_pick(hot: LoopState, conn: LoopConnection | None, record: bytes, since_ns: int) -> InboundPublish | None:
     """Return the message of a copy for another member, None if it expired meanwhile."""
     packet: PublishView = hot.second
     load_record(packet, record)

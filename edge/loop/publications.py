@@ -12,9 +12,9 @@ import cython
 from edge.loop.connections import Connections
 from edge.loop.picks import read_pick
 from edge.loop.state import (
-    HotState,
     InboundPublish,
     LoopConnection,
+    LoopState,
     OutboundWindow,
     PendingAck,
     PublishView,
@@ -23,7 +23,7 @@ from edge.loop.state import (
 )
 
 if not cython.compiled:
-    from edge.loop.acks import count_back, destination_done, new_message
+    from edge.loop.acks import destination_done, new_message, return_quota
     from edge.loop.deliver import deliver_to
     from edge.loop.fanout import fan_out, redispatch
     from edge.loop.layout import NO_EXPIRY, NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SERVER_BUSY
@@ -31,9 +31,9 @@ if not cython.compiled:
     from edge.loop.origins import was_picked
     from edge.loop.outboxes import park_if_primary_full
     from edge.loop.output import note_high, pending_output, unpark, write_short
-    from edge.loop.picks import unfinished_picks
+    from edge.loop.picks import take_unacked_picks
     from edge.loop.records import load_record, topic_of
-    from edge.loop.refused_topics import ENDS, TAKES, judge_refused
+    from edge.loop.refused_topics import ENDS, TAKES, check_refused
     from edge.loop.reported_origins import forget_origin
     from edge.loop.routes import known_route
     from edge.loop.state import PARK_QUOTA, RELEASE_PENDING
@@ -238,7 +238,7 @@ class PublishMethods(Connections):
         if conn.origins is not None:
             forget_origin(conn, packet_identifier)
         if conn.version == 5:
-            count_back(self, conn)
+            return_quota(self, conn)
         elif conn.parked & PARK_QUOTA:
             unpark(self, conn, PARK_QUOTA)  # perhaps parked on the next message with this identifier
 
@@ -285,7 +285,7 @@ class PublishMethods(Connections):
 
     def report_room(self, conn: LoopConnection) -> None:
         """Call ``Handler.has_room`` once a connection that ``can_take`` rejected has free capacity."""
-        conn.reports_room = True
+        conn.reports_capacity = True
 
     def deliver_held(self, sub: Sub, record: bytes, held_s: int) -> bool:
         """Send a copy held by ``Handler.hold`` to its subscriber, as a Route would.
@@ -324,14 +324,14 @@ class PublishMethods(Connections):
 
     def take_picks(self, conn: LoopConnection) -> list[tuple[bytes, InboundPublish]]:
         """Return (share, message) of an ended session's copies for other members of their groups; once."""
-        return unfinished_picks(self, conn)
+        return take_unacked_picks(self, conn)
 
     def read_given_up(self, record: bytes, since_ns: int) -> InboundPublish | None:
         """Return the message of ``Handler.given_up``, None if it expired meanwhile."""
         return read_pick(self, None, record, since_ns)
 
 
-def _refuse_if_behind(hot: HotState, publish: InboundPublish) -> cython.bint:
+def _refuse_if_behind(hot: LoopState, publish: InboundPublish) -> cython.bint:
     """Check a core message that follows a refused one on its connection and topic; may disconnect the client.
 
     Returns:
@@ -340,7 +340,7 @@ def _refuse_if_behind(hot: HotState, publish: InboundPublish) -> cython.bint:
     conn: LoopConnection | None = publish.conn
     if conn is None or conn.closed or conn.refused is None:
         return False
-    judged: cython.int = judge_refused(hot, conn, publish.topic)
-    if judged == ENDS:
+    decision: cython.int = check_refused(hot, conn, publish.topic)
+    if decision == ENDS:
         hot.handler.error(conn, QUOTA_EXCEEDED)
-    return judged != TAKES
+    return decision != TAKES

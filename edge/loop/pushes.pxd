@@ -14,7 +14,7 @@ from edge.loop.outbound_identifiers cimport is_of_flow
 from edge.loop.output cimport answer_unknown, mark_dirty, note_high, pending_output, output_of, write_short
 from edge.loop.batches cimport push_acks_of
 from edge.loop.round_trips cimport RoundTrips, end_trip
-from edge.loop.state cimport LoopConnection, HotState, OutboundWindow, PublishView, LoopPeer
+from edge.loop.state cimport LoopConnection, LoopState, OutboundWindow, PublishView, LoopPeer
 from edge.loop.traces cimport trace_acked, trace_written
 
 
@@ -25,24 +25,24 @@ cdef enum:
     RELEASED = 3
 
 
-cdef object receive_pushes(HotState hot, LoopPeer peer, bytes payload)
-cdef int push_acknowledged(HotState hot, LoopConnection conn, int packet_type, int packet_identifier, int reason_code) except -1
+cdef object receive_pushes(LoopState hot, LoopPeer peer, bytes payload)
+cdef int push_acknowledged(LoopState hot, LoopConnection conn, int packet_type, int packet_identifier, int reason_code) except -1
 cdef object send_push_ack(
-    HotState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
+    LoopState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
     int reason_code
 )
-cdef object flush_push_acks(HotState hot, LoopConnection conn)
+cdef object flush_push_acks(LoopState hot, LoopConnection conn)
 
 
 # private
-cdef object _push_qos0(HotState hot, LoopConnection conn, PublishView packet, int flags)
-cdef bint _is_judged(HotState hot, LoopConnection conn, PublishView packet) except -1
+cdef object _push_qos0(LoopState hot, LoopConnection conn, PublishView packet, int flags)
+cdef bint _needs_authorization(LoopState hot, LoopConnection conn, PublishView packet) except -1
 cdef OutboundWindow _pushes_of(LoopConnection conn)
 cdef object _push(
-    HotState hot, LoopConnection conn, PublishView packet, int flags, unsigned long partition_epoch, unsigned long long session_seq, int identifier
+    LoopState hot, LoopConnection conn, PublishView packet, int flags, unsigned long partition_epoch, unsigned long long session_seq, int identifier
 )
 cdef object _push_release(
-    HotState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int identifier
+    LoopState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int identifier
 )
 cdef object _remember(OutboundWindow outbound, unsigned long long session_seq, int packet_type)
 cdef object _put_push_ack(

@@ -11,7 +11,7 @@ import cython
 
 from edge.loop.buffers import Buffer
 from edge.loop.round_trips import RoundTrips
-from edge.loop.state import HotState, LoopConnection, LoopPeer, OutboundWindow, PublishView
+from edge.loop.state import LoopConnection, LoopPeer, LoopState, OutboundWindow, PublishView
 
 if not cython.compiled:
     from edge.loop.batches import push_acks_of
@@ -62,7 +62,7 @@ if not cython.compiled:  # compiled, these are C constants: pushes.pxd
     WRITTEN, RECEIVED, RELEASED = 2, 4, 3
 
 
-def receive_pushes(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
+def receive_pushes(hot: LoopState, peer: LoopPeer, payload: bytes) -> None:
     """Write the records of a PUSH frame to their connections; a session's only from its primary.
 
     Raises:
@@ -131,10 +131,10 @@ def receive_pushes(hot: HotState, peer: LoopPeer, payload: bytes) -> None:
         hot.handler.violated(peer, "PUSH", "placement")
 
 
-def _push_qos0(hot: HotState, conn: LoopConnection, packet: PublishView, flags: cython.int) -> None:
+def _push_qos0(hot: LoopState, conn: LoopConnection, packet: PublishView, flags: cython.int) -> None:
     """Push QoS 0, which is never queued: dropped when the output is full."""
     five: cython.bint = conn.version == 5
-    if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, 0):
+    if _needs_authorization(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, 0):
         hot.dropped_not_authorized += 1
         note_drop(hot, conn, "not_authorized", packet.topic, None)
     elif publish_bytes(packet, five, 0, b"") > conn.client_packet_max:
@@ -151,7 +151,7 @@ def _push_qos0(hot: HotState, conn: LoopConnection, packet: PublishView, flags: 
             trace_written(hot, conn, packet, 0, 0, 0)
 
 
-def _is_judged(hot: HotState, conn: LoopConnection, packet: PublishView) -> cython.bint:
+def _needs_authorization(hot: LoopState, conn: LoopConnection, packet: PublishView) -> cython.bint:
     """Return whether the core authorizes a pushed message: no general grant includes topics that begin with $."""
     return conn.judge_pushes or (hot.authorizing and packet.topic.startswith(b"$"))
 
@@ -165,7 +165,7 @@ def _pushes_of(conn: LoopConnection) -> OutboundWindow:
 
 
 def _push(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     packet: PublishView,
     flags: cython.int,
@@ -190,7 +190,7 @@ def _push(
         send_push_ack(hot, conn, partition_epoch, session_seq, answered[session_seq], 0)
         hot.dropped_repeated += 1
         return
-    if _is_judged(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, packet.qos):
+    if _needs_authorization(hot, conn, packet) and not hot.handler.may_receive(conn, packet.topic, packet.qos):
         hot.dropped_not_authorized += 1
         note_drop(hot, conn, "not_authorized", packet.topic, None)
         # Of type PUBLISH: not the client's answer, which may be PUBACK or PUBREC with the same code.
@@ -206,7 +206,7 @@ def _push(
     if trips.packet == 0:
         trips.packet, trips.since_ns = identifier, hot.now_ns
     write_copy(hot, conn, packet, packet.qos, flags & RETAIN_FLAG != 0, flags & PUSH_DUP_FLAG != 0, identifier, b"")
-    hot.turn_bytes += size
+    hot.iteration_bytes += size
     if packet.qos == 1:
         hot.publish_out_qos1 += 1
     else:
@@ -216,7 +216,7 @@ def _push(
 
 
 def _push_release(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     partition_epoch: cython.ulong,
     session_seq: cython.ulonglong,
@@ -239,7 +239,11 @@ def _push_release(
 
 
 def push_acknowledged(
-    hot: HotState, conn: LoopConnection, packet_type: cython.int, packet_identifier: cython.int, reason_code: cython.int
+    hot: LoopState,
+    conn: LoopConnection,
+    packet_type: cython.int,
+    packet_identifier: cython.int,
+    reason_code: cython.int,
 ) -> cython.int:
     """Send the client's PUBACK (4), PUBREC (5) or PUBCOMP (7) to the primary, with the entry that was written here.
 
@@ -281,7 +285,7 @@ def _remember(outbound: OutboundWindow, session_seq: cython.ulonglong, packet_ty
 
 
 def send_push_ack(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     partition_epoch: cython.ulong,
     session_seq: cython.ulonglong,
@@ -324,7 +328,7 @@ def _put_push_ack(
     record.end = at + PUSH_ACK_BYTES
 
 
-def flush_push_acks(hot: HotState, conn: LoopConnection) -> None:
+def flush_push_acks(hot: LoopState, conn: LoopConnection) -> None:
     """Send the waiting acknowledgements to the session's new primary."""
     if conn.outbound is None or conn.outbound.unsent_acks is None or conn.peer is None:
         return

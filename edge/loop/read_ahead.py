@@ -6,7 +6,7 @@ __all__ = ["ReadAhead"]
 
 
 class ReadAhead:
-    """Bytes of one connection behind ``Conn.partial``, and the position up to which they were scanned."""
+    """Bytes of one connection behind ``LoopConnection.partial``, and the position up to which they were scanned."""
 
     def __init__(self) -> None:
         self.pieces: deque[bytes] = deque()

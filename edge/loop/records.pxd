@@ -9,16 +9,16 @@ from edge.loop.layout cimport (
     MESSAGE_PROPERTY_BYTES_AT, MESSAGE_RECORD, MESSAGE_SESSION_AT, MESSAGE_TAG_AT, MESSAGE_TOPIC_BYTES_AT,
     MESSAGE_VERSION_AT, NO_EXPIRY, OWNER_FLAG, QOS_BITS, RETAIN_FLAG, TRACED_FLAG
 )
-from edge.loop.state cimport HotState, PendingAck, PublishView
+from edge.loop.state cimport LoopState, PendingAck, PublishView
 
 
 cdef enum:
     SECOND_NS = 1000000000
 
 
-cdef bytes record_of(HotState hot, PublishView packet, unsigned long long tag)
+cdef bytes record_of(LoopState hot, PublishView packet, unsigned long long tag)
 cdef bytes owned(bytes record, bytes owner_block)
 cdef bytes topic_of(bytes record)
-cdef bytes renumbered(HotState hot, bytes record, unsigned long long tag)
+cdef bytes renumbered(LoopState hot, bytes record, unsigned long long tag)
 cdef object load_record(PublishView packet, bytes record)
-cdef bytes aged(HotState hot, PendingAck message)
+cdef bytes aged(LoopState hot, PendingAck message)

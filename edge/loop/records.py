@@ -7,7 +7,7 @@ are in ``edge/loop/layout.py``, the drawing in ``wire/messages/batches.py``. Sou
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, PendingAck, PublishView
+from edge.loop.state import LoopState, PendingAck, PublishView
 
 if not cython.compiled:
     from edge.loop.buffers import copy_bytes, copy_span, get16, get32, get64, put16, put32, put64, reserve, take_bytes
@@ -41,7 +41,7 @@ if not cython.compiled:  # compiled, this is a C constant: records.pxd
     SECOND_NS = 1_000_000_000
 
 
-def record_of(hot: HotState, packet: PublishView, tag: cython.ulonglong) -> bytes:
+def record_of(hot: LoopState, packet: PublishView, tag: cython.ulonglong) -> bytes:
     """Return the current message as a MSG record without partitions and share."""
     record: Buffer = hot.scratch
     topic: bytes = packet.topic
@@ -96,7 +96,7 @@ def topic_of(record: bytes) -> bytes:
     return record[at : at + get16(record, MESSAGE_TOPIC_BYTES_AT)]
 
 
-def renumbered(hot: HotState, record: bytes, tag: cython.ulonglong) -> bytes:
+def renumbered(hot: LoopState, record: bytes, tag: cython.ulonglong) -> bytes:
     """Return the record with another number, which replaces its origin too if the former one was its origin."""
     data: cython.p_uchar = record
     again: Buffer = hot.scratch
@@ -137,7 +137,7 @@ def load_record(packet: PublishView, record: bytes) -> None:
     packet.payload_bytes = get32(packet.data, MESSAGE_PAYLOAD_BYTES_AT)
 
 
-def aged(hot: HotState, message: PendingAck) -> bytes:
+def aged(hot: LoopState, message: PendingAck) -> bytes:
     """Return the record with the remaining expiry [MQTT-3.3.2-6]."""
     record: bytes = message.record
     expiry_s: cython.ulong = get32(record, MESSAGE_EXPIRY_AT)

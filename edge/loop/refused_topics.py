@@ -10,13 +10,13 @@ No function here is called for a connection without marks. Source: docs/protocol
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, PendingAck
+from edge.loop.state import LoopConnection, LoopState, PendingAck
 
 if not cython.compiled:
     from edge.loop.layout import QUOTA_EXCEEDED
     from edge.loop.records import topic_of
 
-    TAKES, REFUSES, ENDS = 0, 1, 2  # of judge_refused
+    TAKES, REFUSES, ENDS = 0, 1, 2  # of check_refused
 
 __all__: list[str] = []
 
@@ -25,7 +25,7 @@ TOPICS_MAX = 256  # of one connection; above it each topic counts as refused
 EVERY_TOPIC = b""  # no topic name is empty
 
 
-def note_refused(hot: HotState, message: PendingAck) -> None:
+def note_refused(hot: LoopState, message: PendingAck) -> None:
     """Mark the topic of a message that a full partition refused at its connection."""
     conn: LoopConnection | None = message.conn
     if conn is None or conn.closed or conn.session == 0:
@@ -41,7 +41,7 @@ def note_refused(hot: HotState, message: PendingAck) -> None:
     conn.last_version = -1  # its Route is found again for each message, and the mark with it
 
 
-def judge_refused(hot: HotState, conn: LoopConnection, topic: bytes) -> cython.int:
+def check_refused(hot: LoopState, conn: LoopConnection, topic: bytes) -> cython.int:
     """Decide on a message of QoS 1 or 2 on a connection with marks."""
     first_ns: cython.longlong
     last_ns: cython.longlong
@@ -65,7 +65,7 @@ def judge_refused(hot: HotState, conn: LoopConnection, topic: bytes) -> cython.i
     return TAKES
 
 
-def end_behind_refused(hot: HotState, message: PendingAck) -> None:
+def end_behind_refused(hot: LoopState, message: PendingAck) -> None:
     """Disconnect before a message is sent to another primary, which does not know of the refusal before it.
 
     The former primary may have accepted the message, so that the client must receive no refusal.

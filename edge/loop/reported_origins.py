@@ -8,7 +8,7 @@ acknowledgement carries it. For QoS 2 it stays until PUBREL, for the answer to a
 import cython
 
 from edge.loop.buffers import Buffer
-from edge.loop.state import HotState, LoopConnection, PendingAck
+from edge.loop.state import LoopConnection, LoopState, PendingAck
 
 if not cython.compiled:
     from edge.loop.buffers import copy_bytes, put16, reserve
@@ -22,7 +22,7 @@ NAME = b"stratamq-origin"
 COUNTER = (1 << 48) - 1  # of a session number, below its partition
 
 
-def note_origin(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
+def note_origin(hot: LoopState, conn: LoopConnection, message: PendingAck) -> None:
     """Store the text of a finished message's origin for its acknowledgement."""
     text: bytes
     if message.origin_kind == 0:  # this edge's number
@@ -38,8 +38,8 @@ def forget_origin(conn: LoopConnection, packet_identifier: cython.int) -> None:
     conn.origins.pop(packet_identifier, None)  # type: ignore[union-attr]  # the caller checked
 
 
-def write_told(
-    hot: HotState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
+def write_ack_with_origin(
+    hot: LoopState, conn: LoopConnection, first: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> cython.int:
     """Append PUBACK or PUBREC with the stored origin, or without it if the packet is too large for the client."""
     text: bytes | None = conn.origins.get(packet_identifier)  # type: ignore[union-attr]  # the caller checked

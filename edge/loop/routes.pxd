@@ -1,11 +1,11 @@
 # C form of routes.py.
-from edge.loop.state cimport HotState, Route
+from edge.loop.state cimport LoopState, Route
 
 
 cdef enum:
-    LOOK_UP_BYTES = 16384
+    ROUTE_CHECK_BYTES = 16384
     SUBSCRIBER_BYTES = 128
 
 
-cdef Route known_route(HotState hot, bytes topic)
-cdef Route local_route(HotState hot, bytes topic)
+cdef Route known_route(LoopState hot, bytes topic)
+cdef Route local_route(LoopState hot, bytes topic)

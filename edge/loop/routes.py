@@ -7,16 +7,16 @@ docs/adr/0023-work-in-slices.md.
 
 import cython
 
-from edge.loop.state import HotState, Route
+from edge.loop.state import LoopState, Route
 
 if not cython.compiled:
-    LOOK_UP_BYTES = 16 * 1024  # of the byte limit, for one check of a Route: about as long as appending so much
+    ROUTE_CHECK_BYTES = 16 * 1024  # of the byte limit, for one check of a Route: about as long as appending so much
     SUBSCRIBER_BYTES = 128  # of the same limit, for a subscriber of a rebuilt Route
 
 __all__: list[str] = []
 
 
-def known_route(hot: HotState, topic: bytes) -> Route | None:
+def known_route(hot: LoopState, topic: bytes) -> Route | None:
     """Return the Route of a topic for a client's message; None: it must be requested."""
     route: Route | None = hot.routes.get(topic)
     fresh: Route | None
@@ -27,14 +27,14 @@ def known_route(hot: HotState, topic: bytes) -> Route | None:
     if route.generation == hot.generation:
         return route
     fresh = hot.handler.refresh(route)
-    hot.turn_bytes += LOOK_UP_BYTES
+    hot.iteration_bytes += ROUTE_CHECK_BYTES
     if fresh is not None and fresh is not route:
-        hot.turn_bytes += SUBSCRIBER_BYTES * len(fresh.subs)
+        hot.iteration_bytes += SUBSCRIBER_BYTES * len(fresh.subs)
         fresh.uses = route.uses
     return fresh
 
 
-def local_route(hot: HotState, topic: bytes) -> Route:
+def local_route(hot: LoopState, topic: bytes) -> Route:
     """Return the Route of a forwarded topic: the subscribers at this edge only."""
     route: Route | None = hot.local_routes.get(topic)
     fresh: Route

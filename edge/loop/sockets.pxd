@@ -2,7 +2,7 @@
 from edge.loop.buffers cimport Buffer, append_bytes
 from edge.loop.broker_loop cimport BrokerLoop
 from edge.loop.deliver cimport drain_pending
-from edge.loop.descriptors cimport NONE_WAITS, accept_one, boot_ns, half_close
+from edge.loop.descriptors cimport NO_CONNECTION, accept_one, boot_ns, half_close
 from edge.loop.layout cimport FAILED, SHUTDOWN
 from edge.loop.linux cimport (
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLL_CTL_ADD, EPOLL_CTL_MOD, MSG_DONTWAIT, MSG_NOSIGNAL,
@@ -40,7 +40,7 @@ cdef class Sockets:
     cdef int handshakes_max
     cdef int accepts_max
     cdef object flush(self)
-    cdef object look_at_fence(self)
+    cdef object check_fence(self)
     cdef object flush_conn(self, LoopConnection conn, bint writable)
     cdef object fill_output(self, LoopConnection conn)
     cdef bint send_output(self, LoopConnection conn) except -1

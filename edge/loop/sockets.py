@@ -21,7 +21,7 @@ from edge.loop.state import LoopConnection
 if not cython.compiled:
     from edge.loop.buffers import append_bytes
     from edge.loop.deliver import drain_pending
-    from edge.loop.descriptors import NONE_WAITS, accept_one, boot_ns, half_close
+    from edge.loop.descriptors import NO_CONNECTION, accept_one, boot_ns, half_close
     from edge.loop.layout import FAILED, SHUTDOWN
     from edge.loop.memory import count_held
     from edge.loop.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
@@ -79,8 +79,8 @@ class Sockets:
         self.shared: set[int] = set()  # descriptors of sockets that another process may have too
         self.undecrypted: list[LoopConnection] = []  # OpenSSL holds bytes that epoll does not report
         self.handshakes = 0  # of this iteration
-        self.handshakes_max = hot.limits.handshakes_per_turn
-        self.accepts_max = hot.limits.accepts_per_turn
+        self.handshakes_max = hot.limits.handshakes_per_iteration
+        self.accepts_max = hot.limits.accepts_per_iteration
 
     # -- writing
 
@@ -92,13 +92,13 @@ class Sockets:
         after: LoopConnection | None
         while conn is not None:
             if count & WRITES_MASK == 0:  # the process may have been stopped since the last check
-                self.look_at_fence()
+                self.check_fence()
             count += 1
             after = unlink_dirty(conn)
             self.flush_conn(conn, False)
             conn = after
 
-    def look_at_fence(self) -> None:
+    def check_fence(self) -> None:
         """Read the clock; start the fence of a node that may no longer write to its clients."""
         hot: BrokerLoop = self.hot
         now_ns: cython.longlong
@@ -449,7 +449,7 @@ class Sockets:
         listener, owner = self.listeners[fd]
         for _ in range(self.accepts_max):
             accepted, address, port = accept_one(fd, listener)
-            if accepted == NONE_WAITS:
+            if accepted == NO_CONNECTION:
                 return
             if accepted < 0:  # no descriptors left: the backlog keeps them until the next sweep
                 self.hot.accept_failed += 1
@@ -486,7 +486,7 @@ class Sockets:
             if not conn.closed:
                 self.hot.forget(conn, SHUTDOWN)
             self.drop(conn)
-        self.hot.closings = len(self.hot.gone)
+        self.hot.close_reports_left = len(self.hot.closed_conns)
         self.hot.call_closed()
         self.hot.dirty_conns()  # a chain as long as the number of connections: unlinked one by one
         self.epoll.close()

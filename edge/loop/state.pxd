@@ -52,19 +52,19 @@ cdef class LoopConnection:
     cdef dict permissions
     cdef unsigned long long rights_bit
     cdef long long rights_epoch
-    cdef long long asks_as
+    cdef long long authz_key
     cdef readonly bint judge_pushes
     cdef public bint traced
     cdef readonly long long dropped
     cdef list aliases
     cdef int alias_max
-    # acknowledging what it publishes
+    # acknowledging its messages
     cdef readonly int quota
     cdef readonly int quota_max
     cdef bint fresh
     cdef bint excess
     cdef Py_ssize_t excess_bytes
-    cdef long long owes_since_ns
+    cdef long long excess_since_ns
     cdef readonly dict received
     cdef bint resumed
     cdef dict refused
@@ -80,18 +80,18 @@ cdef class LoopConnection:
     cdef readonly int waits
     cdef readonly list waiters
     cdef readonly long long high_since_ns
-    cdef bint reports_room
+    cdef bint reports_capacity
     cdef readonly Py_ssize_t client_packet_max
     cdef readonly OutboundWindow outbound
     cdef readonly int window
-    cdef dict aliases_told
-    cdef int aliases_told_max
+    cdef dict outbound_aliases
+    cdef int outbound_aliases_max
     # time
     cdef readonly long long heard_ns
     cdef readonly long long silence_ns
-    cdef long long paid_ns
-    cdef long long bytes_paid_ns
-    cdef long long asked_paid_ns
+    cdef long long next_message_ns
+    cdef long long next_byte_ns
+    cdef long long next_filter_ns
     cdef long long publish_gap_ns
     cdef long long byte_gap_ps
     cdef bint metered
@@ -101,7 +101,7 @@ cdef class LoopConnection:
     cdef int why
     cdef readonly LoopPeer peer
     cdef long long denied_ns
-    # the loop's
+    # of the loop
     cdef readonly object tls
     cdef object filter
     cdef object options
@@ -170,12 +170,12 @@ cdef class Route:
     cdef readonly int reason_code
     cdef bint remote
     cdef readonly bint empty
-    cdef int asked  # with what a message asks first, so that it lies in one line of the cache
+    cdef int cached_verdict  # beside the fields that a message reads first, for one cache line
     cdef long long rights_epoch
     cdef int uses
     cdef unsigned long long decided
     cdef unsigned long long allowed
-    cdef long long asked_by
+    cdef long long cached_authz_key
     cdef long long generation
     cdef readonly object audience
     cdef public bint named
@@ -255,7 +255,7 @@ cdef class LoopPeer:
     cdef Buffer push_acks
     cdef Py_ssize_t room
     cdef Py_ssize_t low_bytes
-    cdef Py_ssize_t untold
+    cdef Py_ssize_t unacked_bytes
     cdef bint full
     cdef list waiters
     cdef object blocked
@@ -291,7 +291,7 @@ cdef class PublishView:
     cdef int pending_key
 
 
-cdef class HotState(Counters):
+cdef class LoopState(Counters):
     cdef readonly object handler
     cdef readonly unsigned long long incarnation
     cdef public bytes origin_prefix
@@ -325,9 +325,9 @@ cdef class HotState(Counters):
     cdef LoopConnection dirty_first
     cdef LoopConnection dirty_last
     cdef list ready
-    cdef list gone
-    cdef list roomy
-    cdef int closings
+    cdef list closed_conns
+    cdef list conns_with_capacity
+    cdef int close_reports_left
     cdef readonly list high
     cdef list lingering
     cdef dict sessions
@@ -359,7 +359,7 @@ cdef class HotState(Counters):
     cdef object will_origins
     cdef object session_origins
     cdef object picked_origins
-    # bounds
+    # limits
     cdef readonly Py_ssize_t output_high
     cdef Py_ssize_t output_low
     cdef Py_ssize_t drop_above
@@ -370,8 +370,8 @@ cdef class HotState(Counters):
     cdef Py_ssize_t read_ahead_max
     cdef Py_ssize_t run_payload
     cdef Py_ssize_t converted_payload
-    cdef Py_ssize_t turn_bytes
-    cdef Py_ssize_t turn_bytes_max
+    cdef Py_ssize_t iteration_bytes
+    cdef Py_ssize_t iteration_bytes_max
     cdef readonly int pending_max
     cdef Py_ssize_t pending_bytes_max
     cdef int window_max

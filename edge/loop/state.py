@@ -41,7 +41,7 @@ __all__ = [
     "Sub",
 ]
 
-CLIENT, LINK, LISTENER = 0, 1, 2  # Conn.kind
+CLIENT, LINK, LISTENER = 0, 1, 2  # LoopConnection.kind
 
 if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_HANDLER = 1  # a Handler call must answer
@@ -51,9 +51,8 @@ if not cython.compiled:  # compiled, these are C constants: state.pxd
     PARK_RATE = 32  # it published more than publish_rate_max allows
     PARK_OUTPUT = 16  # it does not read the answers that it requested
     PARK_PIPELINE = 64  # earlier retained messages are not stored yet
-    UNREGISTERED = 0x40000000  # Conn.armed before the loop has registered it
-    # Conn.received: no PUBREC was sent yet; PUBREL was received and its partition has not recorded it. Else PUBREC's
-    # code.
+    UNREGISTERED = 0x40000000  # LoopConnection.armed before the loop has registered it
+    # LoopConnection.received: without PUBREC yet; PUBREL received and not recorded yet. Else PUBREC's code.
     ANSWER_PENDING, RELEASE_PENDING = -1, -2
 
 
@@ -77,14 +76,14 @@ class LoopConnection:
         self.version = 0
         self.closed = False
         self.parked = 0  # PARK_* bits: not parsed while any is set
-        self.number = self.asks_as = number  # the latter: key of its own verdicts on Routes
-        self.slot = 0  # index in HotState.conns
+        self.number = self.authz_key = number  # the latter: key of its own verdicts on Routes
+        self.slot = 0  # index in LoopState.conns
         self.session = self.owner_epoch = 0
-        self.parsing = self.ready = self.dirty = False  # ready: in HotState.ready; dirty: in the chain of dirty_first
+        self.parsing = self.ready = self.dirty = False  # ready: in LoopState.ready; dirty: in the chain of dirty_first
         self.next_dirty: LoopConnection | None = None
         self.hearing, self.pipelining = True, False  # false after end of file; retained messages are in flight
         self.half_closed = False
-        self.lingering = False  # in HotState.lingering
+        self.lingering = False  # in LoopState.lingering
         self.partial = b""  # bytes read and not parsed
         self.needed = 0  # length of the packet that partial begins, 0 if unknown
         self.ahead: ReadAhead | None = None  # bytes read behind partial
@@ -94,7 +93,7 @@ class LoopConnection:
         self.last_version = -1  # routes_version of last_route
         self.permissions: dict[bytes, int] | None = None
         self.rights_bit = 0  # of its class of rights, in Route.decided and Route.allowed; 0: none
-        self.rights_epoch = 0  # HotState.rights_epoch of its bit and verdicts
+        self.rights_epoch = 0  # LoopState.rights_epoch of its bit and verdicts
         self.judge_pushes = False  # the core authorizes each PUSH before it is written
         self.traced = False  # a trace includes it; set by the core, like that of a Route
         self.dropped = self.denied_ns = 0  # messages to it or of it; time of the latest reported denial
@@ -104,7 +103,7 @@ class LoopConnection:
         self.quota_max = 0
         self.fresh = self.excess = False  # a new session that has resent no message; was above quota_max lately
         self.excess_bytes = 0  # read above it and not answered by us
-        self.owes_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 if it does not
+        self.excess_since_ns = 0  # since when its excess waits for its PUBRELs alone, 0 if it does not
         self.received: dict[int, int] | None = None  # QoS 2 identifiers received on this connection, before PUBCOMP
         self.resumed = False  # a durable session: it may have identifiers of earlier connections
         self.refused: dict[bytes, tuple[int, int]] | None = None  # topics refused by a full disk: first time, last time
@@ -112,20 +111,21 @@ class LoopConnection:
         self.origins: dict[int, bytes] | None = None  # by identifier, for its PUBACK or PUBREC; None: not requested
         self.retain_available, self.qos_max = True, 2
         self.out: Buffer | None = None
-        # high: in HotState.high, its output is above the limit; reports_room: to ``Handler.has_room``, once
-        self.has_acks = self.lagging = self.high = self.reports_room = False
+        # high: in LoopState.high, its output is above the limit; reports_capacity: to ``Handler.has_room``, once
+        self.has_acks = self.lagging = self.high = self.reports_capacity = False
         self.waits = 0  # number of subscribers that this publisher waits for
         self.waiters: list[LoopConnection] | None = None
         self.high_since_ns = 0
         self.client_packet_max = 0
         self.outbound: OutboundWindow | None = None
         self.window = 0  # QoS 1/2 packets that may be unacknowledged at the client
-        self.aliases_told: dict[bytes, int] | None = None  # topic: alias known to the client; None: not allowed
-        self.aliases_told_max = 0
+        self.outbound_aliases: dict[bytes, int] | None = None  # topic: alias known to the client; None: not allowed
+        self.outbound_aliases_max = 0
         self.heard_ns = 0
         self.silence_ns = self.connect_ns = 0  # timeouts of silence, and of the first packet; 0: none
         # Times until which its messages, its bytes and the core's charges have consumed its rates.
-        self.paid_ns = self.bytes_paid_ns = self.asked_paid_ns = self.metered = 0  # metered: the core counts its bytes
+        self.next_message_ns = self.next_byte_ns = self.next_filter_ns = 0
+        self.metered = 0  # whether the core counts its bytes
         self.publish_gap_ns = self.byte_gap_ps = 0  # of its rates, 0: none
         self.purse: SharedRateLimit | None = None  # shared with other clients of its address
         self.packet_begun_ns = self.close_at_ns = self.why = 0  # first: arrival of the packet that partial begins
@@ -138,7 +138,7 @@ class LoopConnection:
         self.tls_state = 0  # 0 none, 1 first bytes, 2 handshake reads, 3 handshake writes, 4 done
         self.unsent: bytes | None = None
         self.written = self.wrapped = 0  # bytes of its output: sent, and passed to a filter as ``unsent``
-        self.held_bytes = 0  # its part of HotState.held_bytes
+        self.held_bytes = 0  # its part of LoopState.held_bytes
 
 
 class Sub:
@@ -242,14 +242,14 @@ class Route:
         self.audience = audience
         self.named = False
         self.traced = False  # a trace includes the topic
-        self.generation = 0  # HotState.generation of its last check; an older one: Handler.refresh
+        self.generation = 0  # LoopState.generation of its last check; an older one: Handler.refresh
         self.targets: list[tuple[LoopPeer, tuple[int, ...]]] = []  # partitions by primary
-        self.targets_version = -1  # HotState.primaries_version of targets
+        self.targets_version = -1  # LoopState.primaries_version of targets
         self.recorded = b""  # its part of ledger rows, once there is one
         self.decided = 0  # a bit for each class of rights with a decision about plain publishing here
         self.allowed = 0  # a bit for each class that may publish
-        self.asked_by = self.asked = 0  # Conn.asks_as, and verdicts, of the last client with its own decision
-        self.rights_epoch = self.uses = 0  # HotState.rights_epoch of all of them; uses by messages, up to 2
+        self.cached_authz_key = self.cached_verdict = 0  # of the last client with its own decision
+        self.rights_epoch = self.uses = 0  # LoopState.rights_epoch of all of them; uses by messages, up to 2
 
 
 class InboundPublish:
@@ -294,7 +294,7 @@ class BackloggedMessage:
 
 # Packet, positions of its identifier and its expiry (0: none), arrival; share and record of a shared group's copy;
 # record of held bytes.
-Waiting = tuple[bytes, int, int, int, bytes, bytes, BackloggedMessage]
+PendingMessage = tuple[bytes, int, int, int, bytes, bytes, BackloggedMessage]
 
 
 class OutboundWindow:
@@ -312,7 +312,7 @@ class OutboundWindow:
         self.next_identifier, self.inflight = 1, 0
         self.states = bytearray(slots)
         self.identifiers = bytearray(2 * slots)  # u16 each
-        self.pending: deque[Waiting] | None = None
+        self.pending: deque[PendingMessage] | None = None
         self.picks: dict[int, tuple[bytes, bytes, int]] | None = None  # identifier: share, record, arrival
         self.pending_bytes = self.picks_bytes = 0  # second: of their records, pending ones included
         self.trips = RoundTrips()
@@ -369,7 +369,7 @@ class PartitionOutbox:
 
 
 class LoopPeer:
-    """Another node: its link, this iteration's batch for it, its acknowledgements. Created by ``BrokerLoop.add_peer``."""
+    """Another node: its link, this iteration's batch, its acknowledgements. Created by ``BrokerLoop.add_peer``."""
 
     def __init__(self, node: int, tier: str, incarnation: int, link: LinkCore, low_bytes: int) -> None:
         """node: its number in the ClusterMap; low_bytes: free bytes of the link below which publishers to it wait."""
@@ -392,7 +392,7 @@ class LoopPeer:
         self.push_acks: Buffer | None = None
         self.room = link.room()
         self.low_bytes = low_bytes
-        self.untold = 0  # bytes received since its last wakeup for a TAKEN
+        self.unacked_bytes = 0  # bytes received since its last wakeup for a TAKEN
         self.full = False
         self.waiters: list[LoopConnection] = []
         self.blocked: deque[tuple[int, bytes, list[PendingAck] | None]] = deque()
@@ -424,11 +424,11 @@ class PublishView:
         self.origin_kind = 0
         self.origin_a = self.origin_b = 0
         self.session = self.owner_epoch = 0
-        self.pending: Waiting | None = None  # shared by the sessions of one encoding
+        self.pending: PendingMessage | None = None  # shared by the sessions of one encoding
         self.pending_key = -1
 
 
-class HotState(Counters):
+class LoopState(Counters):
     """State that all modules of the loop share; ``BrokerLoop`` adds the methods."""
 
     def __init__(self, handler: object, incarnation: cython.ulonglong, limits: "HotLimits") -> None:
@@ -458,9 +458,11 @@ class HotState(Counters):
         self.dirty_first: LoopConnection | None = None  # linked in the order of marking: saves a list per iteration
         self.dirty_last: LoopConnection | None = None
         self.ready: list[LoopConnection] = []
-        self.roomy: list[LoopConnection] = []  # ``Handler.has_room`` is called for them in the next iteration
-        self.gone: list[LoopConnection] = []
-        self.closings = 0  # how many more of them are reported to the core in this iteration
+        self.conns_with_capacity: list[
+            LoopConnection
+        ] = []  # ``Handler.has_room`` is called for them in the next iteration
+        self.closed_conns: list[LoopConnection] = []
+        self.close_reports_left = 0  # how many more of them are reported to the core in this iteration
         self.high, self.lingering = list[LoopConnection](), list[LoopConnection]()
         self.sessions: dict[int, LoopConnection] = {}
         self.direct = False  # sockets: a long run may be sent from the receive buffer
@@ -489,8 +491,8 @@ class HotState(Counters):
         self.picked_origins: OrderedDict[tuple[bytes, int], OriginWindow] = OrderedDict()  # share, session: counters
         self.held_bytes = 0  # partial packets, outputs and pending messages of all clients
         self.held_bytes_max, self.read_ahead_bytes = 1 << 62, 0
-        self.turn_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
-        self.turn_bytes_max = limits.turn_bytes_max
+        self.iteration_bytes = self.run_payload = self.converted_payload = 0  # payloads: of a run, of ``converted``
+        self.iteration_bytes_max = limits.iteration_bytes_max
         self.permissions_max = limits.permissions_max
         self.received_max = limits.received_max
         self.bound_by(limits)

@@ -9,9 +9,9 @@ import cython
 
 from edge.loop.state import (
     BackloggedMessage,
-    HotState,
     LoopConnection,
     LoopPeer,
+    LoopState,
     OutboundWindow,
     PendingAck,
     PublishView,
@@ -23,11 +23,11 @@ if not cython.compiled:
 
 __all__: list[str] = []
 
-NOBODY = (0, 0, 0)
+NO_ORIGIN = (0, 0, 0)
 
 
 def note_event(
-    hot: HotState,
+    hot: LoopState,
     stage: str,
     conn: LoopConnection | None,
     packet: PublishView,
@@ -54,13 +54,13 @@ def note_event(
     if count > 0:
         count = min(count, packet.payload_bytes)
         payload = packet.data[packet.payload_at : packet.payload_at + count]
-    origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NOBODY
+    origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NO_ORIGIN
     context = conn.context if conn is not None else None
     trace.event(stage, context, packet.topic, origin, identifier, qos, packet.traced, detail, payload)
 
 
 def trace_sent(
-    hot: HotState,
+    hot: LoopState,
     publisher: LoopConnection | None,
     route: Route,
     packet: PublishView,
@@ -87,7 +87,7 @@ def trace_sent(
         note_event(hot, "forwarded", publisher, packet, 0, packet.qos, (route, retained_partition))
 
 
-def trace_copy(hot: HotState, packet: PublishView, copy: PendingAck, share: bytes) -> None:
+def trace_copy(hot: LoopState, packet: PublishView, copy: PendingAck, share: bytes) -> None:
     """Report the message of a shared group's copy, which has its own origin."""
     if hot.trace is not None:
         origin = (0, hot.incarnation, copy.tag)
@@ -95,7 +95,7 @@ def trace_copy(hot: HotState, packet: PublishView, copy: PendingAck, share: byte
         hot.trace.event("forwarded", None, packet.topic, origin, 0, packet.qos, True, (message, share), b"")
 
 
-def trace_refused(hot: HotState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
+def trace_refused(hot: LoopState, conn: LoopConnection, route: Route, packet: PublishView) -> None:
     """Report a marked message without destinations: no subscriber, or not authorized."""
     packet.origin_a = hot.incarnation
     hot.tags += 1
@@ -104,7 +104,7 @@ def trace_refused(hot: HotState, conn: LoopConnection, route: Route, packet: Pub
     note_event(hot, "refused", conn, packet, packet.packet_identifier, packet.qos, route.reason_code or "no_subscriber")
 
 
-def trace_answered(hot: HotState, conn: LoopConnection, message: PendingAck) -> None:
+def trace_answered(hot: LoopState, conn: LoopConnection, message: PendingAck) -> None:
     """Report the PUBACK or PUBREC of a marked message."""
     if hot.trace is None or message.route is None:
         return
@@ -124,7 +124,7 @@ def trace_answered(hot: HotState, conn: LoopConnection, message: PendingAck) -> 
 
 
 def trace_written(
-    hot: HotState,
+    hot: LoopState,
     conn: LoopConnection,
     packet: PublishView,
     qos: cython.int,
@@ -137,34 +137,34 @@ def trace_written(
     if qos > 0 and outbound is not None:
         if outbound.traced is None:
             outbound.traced = {}
-        origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NOBODY
+        origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NO_ORIGIN
         outbound.traced[identifier] = (packet.topic, origin, session_seq, packet.traced)
 
 
-def trace_waiting(hot: HotState, conn: LoopConnection, packet: PublishView, qos: cython.int) -> None:
+def trace_waiting(hot: LoopState, conn: LoopConnection, packet: PublishView, qos: cython.int) -> None:
     """Report a copy that waits for the client's window."""
     outbound: OutboundWindow | None = conn.outbound
     if outbound is not None and outbound.pending:
         entry = outbound.pending.pop()
         outbound.pending.append(entry)
         kept: BackloggedMessage = entry[6]
-        kept.origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NOBODY
+        kept.origin = (packet.origin_kind, packet.origin_a, packet.origin_b) if packet.traced else NO_ORIGIN
     note_event(hot, "queued", conn, packet, 0, qos, "waits for the window")
 
 
-def trace_drained(hot: HotState, conn: LoopConnection, topic: bytes, qos: cython.int, origin: object) -> None:
+def trace_drained(hot: LoopState, conn: LoopConnection, topic: bytes, qos: cython.int, origin: object) -> None:
     """Report the write of a copy that waited for the window."""
     outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # it waited there
     identifier: cython.int = outbound.next_identifier - 1 if outbound.next_identifier > 1 else 65_535
     if outbound.traced is None:
         outbound.traced = {}
-    outbound.traced[identifier] = (topic, origin, 0, origin != NOBODY)
+    outbound.traced[identifier] = (topic, origin, 0, origin != NO_ORIGIN)
     if hot.trace is not None:
-        hot.trace.event("written", conn.context, topic, origin, identifier, qos, origin != NOBODY, 0, b"")
+        hot.trace.event("written", conn.context, topic, origin, identifier, qos, origin != NO_ORIGIN, 0, b"")
 
 
 def trace_acked(
-    hot: HotState, conn: LoopConnection, packet_type: cython.int, identifier: cython.int, reason_code: cython.int
+    hot: LoopState, conn: LoopConnection, packet_type: cython.int, identifier: cython.int, reason_code: cython.int
 ) -> None:
     """Report a client's acknowledgement of a reported copy."""
     outbound: OutboundWindow = conn.outbound  # type: ignore[assignment]  # the caller checked
@@ -181,13 +181,13 @@ def trace_acked(
     hot.trace.acked(conn.context, topic, origin, identifier, packet_type, marked, reason_code, session_seq)
 
 
-def trace_accepted(hot: HotState, peer: LoopPeer, packet: PublishView) -> None:
+def trace_accepted(hot: LoopState, peer: LoopPeer, packet: PublishView) -> None:
     """Report a marked message from another edge."""
     note_event(hot, "accepted", None, packet, 0, packet.qos, peer)
 
 
 def trace_dropped(
-    hot: HotState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
+    hot: LoopState, conn: LoopConnection | None, reason: str, topic: bytes, packet: PublishView | None
 ) -> None:
     """Report a dropped message or copy."""
     if hot.trace is None:
@@ -197,4 +197,4 @@ def trace_dropped(
         origin = (packet.origin_kind, packet.origin_a, packet.origin_b)
         hot.trace.event("dropped", context, topic, origin, 0, packet.qos, True, reason, b"")
     else:
-        hot.trace.event("dropped", context, topic, NOBODY, 0, 0, False, reason, b"")
+        hot.trace.event("dropped", context, topic, NO_ORIGIN, 0, 0, False, reason, b"")

@@ -1,6 +1,6 @@
 # C form of verdicts.py.
 from edge.loop.layout cimport NOT_AUTHORIZED, TOPIC_NAME_INVALID
-from edge.loop.state cimport LoopConnection, HotState, Route
+from edge.loop.state cimport LoopConnection, LoopState, Route
 
 
 cdef enum:
@@ -10,10 +10,10 @@ cdef enum:
     TOO_DEEP = 0x80
 
 
-cdef Route allowed_route(HotState hot, LoopConnection conn, Route route, bytes topic, int qos, bint retain)
+cdef Route allowed_route(LoopState hot, LoopConnection conn, Route route, bytes topic, int qos, bint retain)
 
 
 # private
-cdef int _verdicts(HotState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
-cdef int _ask(HotState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
-cdef void _renew(HotState hot, Route route) noexcept
+cdef int _verdicts(LoopState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
+cdef int _ask(LoopState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
+cdef void _renew(LoopState hot, Route route) noexcept

@@ -8,7 +8,7 @@ Route. ``access/rules`` has the rules.
 
 import cython
 
-from edge.loop.state import HotState, LoopConnection, Route
+from edge.loop.state import LoopConnection, LoopState, Route
 
 if not cython.compiled:
     from edge.loop.layout import NOT_AUTHORIZED, TOPIC_NAME_INVALID
@@ -22,7 +22,7 @@ __all__: list[str] = []
 
 
 def allowed_route(
-    hot: HotState, conn: LoopConnection, route: Route, topic: bytes, qos: cython.int, retain: cython.bint
+    hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, qos: cython.int, retain: cython.bint
 ) -> Route:
     """Return the Route if the rules allow the message, else a Route that refuses it.
 
@@ -39,7 +39,7 @@ def allowed_route(
     return refusing
 
 
-def _verdicts(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
+def _verdicts(hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
     """Return a bit for each QoS, then those with RETAIN; the latter are valid only for ``retain``."""
     if conn.rights_epoch != hot.rights_epoch:
         conn.rights_epoch = hot.rights_epoch
@@ -48,20 +48,20 @@ def _verdicts(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, r
     elif not retain and route.rights_epoch == hot.rights_epoch:
         if route.decided & conn.rights_bit:
             return 0  # the caller has checked the permissions of the class
-        if route.asked_by == conn.asks_as:
-            return route.asked
+        if route.cached_authz_key == conn.authz_key:
+            return route.cached_verdict
     if conn.permissions is not None:
         known = conn.permissions.get(topic)
         if known is not None:
             if not retain:
                 _renew(hot, route)
-                route.asked_by = conn.asks_as
-                route.asked = known
+                route.cached_authz_key = conn.authz_key
+                route.cached_verdict = known
             return known
     return _ask(hot, conn, route, topic, retain)
 
 
-def _ask(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
+def _ask(hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
     verdicts: cython.int = hot.handler.authorize(conn, topic, retain)
     plain: cython.int = verdicts & PLAIN
     if conn.rights_epoch != hot.rights_epoch:
@@ -80,15 +80,15 @@ def _ask(hot: HotState, conn: LoopConnection, route: Route, topic: bytes, retain
     conn.permissions[topic] = verdicts
     if not retain:
         _renew(hot, route)
-        route.asked_by = conn.asks_as
-        route.asked = verdicts
+        route.cached_authz_key = conn.authz_key
+        route.cached_verdict = verdicts
     return verdicts
 
 
-def _renew(hot: HotState, route: Route) -> None:
+def _renew(hot: LoopState, route: Route) -> None:
     """Clear a Route's decisions of other rules."""
     if route.rights_epoch != hot.rights_epoch:
         route.rights_epoch = hot.rights_epoch
         route.decided = 0
         route.allowed = 0
-        route.asked_by = 0
+        route.cached_authz_key = 0

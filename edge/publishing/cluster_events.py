@@ -79,13 +79,13 @@ class ClientEventPublisher:
         self._routes = routes
         self._peer_of = peer_of
         self._utc = utc
-        self._on = node.limits.events
+        self._enabled = node.limits.events
         rate = node.limits.events_rate_max
         self._rate = Buckets(rate, max(1.0, rate))
-        self._waiting = 0
+        self._pending = 0
         self._addresses: dict[int, str] = {}  # of open connections: a closed socket has none
         self._map: ClusterMap | None = None
-        if self._on:
+        if self._enabled:
             clients.lifecycle.watch(self)
 
     # --- clients
@@ -95,53 +95,55 @@ class ClientEventPublisher:
         del opened
         address = client.seat.address if client.seat is not None else ""
         self._addresses[client.number] = address or self._peer_of(client.conn.fd)
-        self._say(client, "connected", reason_code=0)
+        self._publish_client_event(client, "connected", reason_code=0)
 
     def disconnected(self, client: Client) -> None:
         """Publish that a connection closed, with its reason code; null if the socket closed without one."""
-        self._say(client, "disconnected", reason_code=client.end_code if client.end_code >= 0 else None)
+        self._publish_client_event(
+            client, "disconnected", reason_code=client.end_code if client.end_code >= 0 else None
+        )
         self._addresses.pop(client.number, None)
 
     def subscribed(self, client: Client, taken: Sequence[SessionSubscription]) -> None:
         """Publish the filters that a client subscribed to."""
         for subscription in taken:
-            self._say(client, "subscribed", filter=subscription.topic_filter, qos=subscription.qos)
+            self._publish_client_event(client, "subscribed", filter=subscription.topic_filter, qos=subscription.qos)
 
     def unsubscribed(self, client: Client, names: Sequence[str]) -> None:
         """Publish the filters that a client unsubscribed from."""
         for name in names:
-            self._say(client, "unsubscribed", filter=name)
+            self._publish_client_event(client, "unsubscribed", filter=name)
 
     def session_expired(self, node: str, expired: SessionExpired) -> None:
         """Publish that a stored session expired, as reported by its partition's primary."""
         del node
-        if self._on and self._may():
+        if self._enabled and self._try_consume():
             self._publish("session_expired", _ClientEvent(expired.client_id, expired.owner, at_ms=self._at_ms()))
 
-    def _say(
+    def _publish_client_event(
         self,
         client: Client,
-        what: str,
+        event_type: str,
         *,
         reason_code: int | None = None,
         filter: str | None = None,  # the name of the event's field
         qos: int | None = None,
     ) -> None:
-        if not self._may():
+        if not self._try_consume():
             return
         listener, address = client.policy.name, self._addresses.get(client.number, "")
         event = _ClientEvent(
             client.client_id, client.owner, listener, address, client.version, reason_code, filter, qos
         )
         event.at_ms = self._at_ms()
-        self._publish(what, event)
+        self._publish(event_type, event)
 
     # --- nodes
 
     def map_moved(self, cluster_map: ClusterMap) -> None:
         """Publish the nodes that joined, left, died, or became primary of more partitions."""
         former, self._map = self._map, cluster_map
-        if not self._on or former is None or self._speaker(former, cluster_map) != self._node.name:
+        if not self._enabled or former is None or self._find_publisher(former, cluster_map) != self._node.name:
             return
         gained: dict[str, int] = {}
         for before, after in zip(former.partitions, cluster_map.partitions, strict=False):
@@ -150,11 +152,11 @@ class ClientEventPublisher:
         for name in sorted(former.nodes.keys() | cluster_map.nodes.keys()):
             entry = cluster_map.nodes.get(name) or former.nodes[name]
             for event in _changes(former.nodes.get(name), cluster_map.nodes.get(name)):
-                self._say_node(entry, event, None)
+                self._publish_node_event(entry, event, None)
             if entry.tier == TIER_STORAGE and gained.get(name):
-                self._say_node(entry, "promoted", gained[name])
+                self._publish_node_event(entry, "promoted", gained[name])
 
-    def _speaker(self, former: ClusterMap, cluster_map: ClusterMap) -> str:
+    def _find_publisher(self, former: ClusterMap, cluster_map: ClusterMap) -> str:
         """Return the edge that publishes the node events of a map change."""
         names = [
             name
@@ -167,43 +169,43 @@ class ClientEventPublisher:
         ]
         return min(names, default="")
 
-    def _say_node(self, entry: NodeEntry, event: str, partitions: int | None) -> None:
-        if self._may():
+    def _publish_node_event(self, entry: NodeEntry, event: str, partitions: int | None) -> None:
+        if self._try_consume():
             epoch = self._map.epoch if self._map is not None else 0
             at_ms = self._at_ms()
-            said = _NodeEvent(entry.node, entry.tier, event, entry.incarnation, partitions, epoch, at_ms)
-            self._publish("node", said)
+            message = _NodeEvent(entry.node, entry.tier, event, entry.incarnation, partitions, epoch, at_ms)
+            self._publish("node", message)
 
     # --- publishing
 
     def _at_ms(self) -> int:
         return int(self._utc() * 1000)
 
-    def _may(self) -> bool:
-        if self._waiting < WAITING_MAX and self._rate.take("", self._node.now):
+    def _try_consume(self) -> bool:
+        if self._pending < WAITING_MAX and self._rate.take("", self._node.now):
             return True
         self._node.count("dropped_events")
         self._node.journal.note("drop", "rate_limited", topic=f"{EVENTS}#")
         return False
 
-    def _publish(self, what: str, event: msgspec.Struct) -> None:
-        publish = InboundPublish(f"{EVENTS}{what}".encode(), msgspec.json.encode(event))
-        self._waiting += 1
+    def _publish(self, event_type: str, event: msgspec.Struct) -> None:
+        publish = InboundPublish(f"{EVENTS}{event_type}".encode(), msgspec.json.encode(event))
+        self._pending += 1
         self._node.wake()
         self._routes.need(publish.topic.decode(), lambda route: self._routed(route, publish))
 
     def _routed(self, route: Route, publish: InboundPublish) -> None:
-        self._waiting -= 1
+        self._pending -= 1
         self._loop.publish(route, publish)
 
 
 def _changes(before: NodeEntry | None, after: NodeEntry | None) -> list[str]:
     """Return the events of one node between two maps."""
-    was, is_ = before is not None and before.alive, after is not None and after.alive
-    anew = before is not None and after is not None and before.incarnation != after.incarnation
-    said = []
-    if before is not None and was and (not is_ or anew):
-        said.append("left" if before.state == NodeState.DRAINING else "died")
-    if is_ and (not was or anew):
-        said.append("joined")
-    return said
+    was_alive, is_alive = before is not None and before.alive, after is not None and after.alive
+    restarted = before is not None and after is not None and before.incarnation != after.incarnation
+    events = []
+    if before is not None and was_alive and (not is_alive or restarted):
+        events.append("left" if before.state == NodeState.DRAINING else "died")
+    if is_alive and (not was_alive or restarted):
+        events.append("joined")
+    return events

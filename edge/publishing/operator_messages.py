@@ -31,26 +31,26 @@ RETAINED_CLEAR = "retained clear"
 SEND_VERBS = ("msg send", RETAINED_CLEAR)
 OPEN_MAX = 32  # orders without a complete outcome
 OPEN_S = 60.0  # much longer than a router's timeout; a partition without primary must not occupy all slots
-WRONG_NAMED = 8
+ERRORS_REPORTED_MAX = 8
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenOrder:
     router: str
     request: int
     until: float
-    left: set[str]
+    remaining: set[str]
     sent: int = 0
     lines: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sent(OutgoingMessage):
+class _OrderedMessage(OutgoingMessage):
     """One message of an order."""
 
     messages: "OperatorMessages"
-    order: _Open
+    order: _OpenOrder
 
     @property
     def owner(self) -> bytes:
@@ -81,7 +81,7 @@ class OperatorMessages:
         self._node = node
         self._routes = routes
         self._sending = sending
-        self._open: list[_Open] = []
+        self._open: list[_OpenOrder] = []
 
     def take(self, router: str, order: OrderNode) -> None:
         """Publish the messages of an order, and reply when all outcomes are known."""
@@ -90,54 +90,54 @@ class OperatorMessages:
         except Unreadable as error:
             self._node.tell(router, NodeOrdered(order.request, error=str(error)[:200]))
             return
-        wrong = self._wrong(order.verb, sent)
+        rejection = self._find_error(order.verb, sent)
         now = self._node.now
         if len(self._open) >= OPEN_MAX:
-            self._open = [one for one in self._open if now < one.until]
-        if not wrong and len(self._open) >= OPEN_MAX:
-            wrong = f"{OPEN_MAX} orders wait for their messages: ask again"
-        if wrong:
-            self._node.tell(router, NodeOrdered(order.request, error=wrong))
+            self._open = [pending for pending in self._open if now < pending.until]
+        if not rejection and len(self._open) >= OPEN_MAX:
+            rejection = f"{OPEN_MAX} orders wait for their messages: ask again"
+        if rejection:
+            self._node.tell(router, NodeOrdered(order.request, error=rejection))
             return
-        waiting = _Open(router, order.request, now + OPEN_S, {*sent.topics})
-        self._open.append(waiting)
-        for topic in sorted(waiting.left):
+        open_order = _OpenOrder(router, order.request, now + OPEN_S, {*sent.topics})
+        self._open.append(open_order)
+        for topic in sorted(open_order.remaining):
             expiry_s = NO_EXPIRY if sent.expiry_s < 0 else sent.expiry_s
             publish = InboundPublish(topic.encode(), sent.payload, sent.qos, sent.retain, expiry_s=expiry_s)
             if order.dry_run:
-                self._routes.with_route(publish.topic, partial(self._would, waiting, topic))
+                self._routes.with_route(publish.topic, partial(self._count_destinations, open_order, topic))
             else:
                 if sent.retain and not sent.payload:
                     self._node.journal.note("purge", "operator", "", topic, detail=f"by {order.actor}")
-                item = _Sent(self._sending, publish, messages=self, order=waiting)
+                item = _OrderedMessage(self._sending, publish, messages=self, order=open_order)
                 self._routes.with_route(publish.topic, item.routed)
 
-    def done(self, order: _Open, topic: str, reason_code: int) -> None:
+    def done(self, order: _OpenOrder, topic: str, reason_code: int) -> None:
         """Record the outcome of one message."""
-        if topic not in order.left:
+        if topic not in order.remaining:
             return
         if reason_code >= FAILURE:
-            order.wrong.append(f"{topic[:100]}: reason code 0x{reason_code:02x}")
+            order.errors.append(f"{topic[:100]}: reason code 0x{reason_code:02x}")
         else:
             order.sent += 1
-        self._known(order, topic)
+        self._complete_topic(order, topic)
 
-    def _would(self, order: _Open, topic: str, route: Route) -> None:
+    def _count_destinations(self, order: _OpenOrder, topic: str, route: Route) -> None:
         """Count the destinations of a message in a dry run: local subscribers, other edges, partitions, groups."""
         counts = (len(route.subs or ()), len(route.edges), len(route.partitions), len(route.groups))
         named = zip(("subscribers here", "other edges", "partitions", "groups"), counts, strict=True)
         order.lines.append(f"{topic[:200]}: " + ", ".join(f"{count} {name}" for name, count in named))
-        self._known(order, topic)
+        self._complete_topic(order, topic)
 
-    def _known(self, order: _Open, topic: str) -> None:
-        order.left.discard(topic)
-        if order.left or order not in self._open:
+    def _complete_topic(self, order: _OpenOrder, topic: str) -> None:
+        order.remaining.discard(topic)
+        if order.remaining or order not in self._open:
             return
         self._open.remove(order)
-        error = "; ".join(order.wrong[:WRONG_NAMED])
+        error = "; ".join(order.errors[:ERRORS_REPORTED_MAX])
         self._node.tell(order.router, NodeOrdered(order.request, order.sent, order.lines, error))
 
-    def _wrong(self, verb: str, sent: SendOrder) -> str:
+    def _find_error(self, verb: str, sent: SendOrder) -> str:
         """Return the reason to reject the whole order, "" if it is valid."""
         limits = self._node.limits
         for topic in sent.topics:

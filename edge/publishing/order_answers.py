@@ -8,7 +8,7 @@ from wire.messages.wills import WillFired
 
 __all__ = ["OrderAnswers"]
 
-AGAIN_S = 0.1
+RETRY_S = 0.1
 
 
 class OrderAnswers:
@@ -23,7 +23,7 @@ class OrderAnswers:
         """Send a reply to a primary, or queue it until its link has capacity."""
         if not self._node.tell(node, answer):
             self._unsent.append((node, answer))
-            self._next_at = min(self._next_at, self._node.now + AGAIN_S)
+            self._next_at = min(self._next_at, self._node.now + RETRY_S)
             self._node.wake()
 
     def step(self, now: float) -> None:

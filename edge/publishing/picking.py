@@ -39,8 +39,8 @@ class Picking:
         choice: Remote | int | None
         if isinstance(group, SharedGroup):
             choice = group.next(topic)
-            if choice is None or not self._takes(group, choice, topic):
-                choice = self._other(group, topic, ())
+            if choice is None or not self._can_receive(group, choice, topic):
+                choice = self._find_other(group, topic, ())
             sticky = group.sticky
         else:
             assert isinstance(group, RecordedPick)
@@ -78,14 +78,14 @@ class Picking:
     def choose(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int] = ()) -> Remote | int | None:
         """Return the next destination of a group that can receive a message; None if there is none."""
         first = None if refused else group.next(topic)
-        if first is not None and self._takes(group, first, topic):
+        if first is not None and self._can_receive(group, first, topic):
             return first
-        return self._other(group, topic, refused)
+        return self._find_other(group, topic, refused)
 
-    def _other(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int]) -> Remote | int | None:
-        return next((choice for choice in group.others(refused) if self._takes(group, choice, topic)), None)
+    def _find_other(self, group: SharedGroup, topic: bytes, refused: Sequence[Remote | int]) -> Remote | int | None:
+        return next((choice for choice in group.others(refused) if self._can_receive(group, choice, topic)), None)
 
-    def _takes(self, group: SharedGroup, choice: Remote | int, topic: bytes) -> bool:
+    def _can_receive(self, group: SharedGroup, choice: Remote | int, topic: bytes) -> bool:
         if isinstance(choice, Remote):
             return choice.peer is None or not choice.peer.dead
         return self._local.has_member(group.share, topic)

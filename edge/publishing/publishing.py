@@ -33,11 +33,11 @@ __all__ = ["EdgePublishing"]
 
 WILLS_MAX = 65_536  # in flight; above this number, or these bytes of payloads, an edge refuses a will temporarily
 WILLS_BYTES_MAX = 64 * 1024 * 1024
-JUDGED_S = 5.0  # timeout of a router's reply about the user of a will
+AUTHORIZATION_TIMEOUT_S = 5.0  # timeout of a router's reply about the user of a will
 
 
 @dataclass(slots=True, frozen=True)
-class _Missed:
+class _ParkedPublisher:
     """A parked publisher that needs a topic's Route."""
 
     loop: CorePublisher
@@ -54,14 +54,14 @@ class _Will(OutgoingMessage):
 
     Attributes:
         node: The primary that ordered it last.
-        judged: Its user may publish it.
+        authorized: Its user may publish it.
         shares: Groups for which the partition delivers the copies; another edge may select other members.
     """
 
     publishing: "EdgePublishing"
     node: str
     order: FireWill
-    judged: bool = False
+    authorized: bool = False
     shares: list[bytes] = field(default_factory=list)
 
     def routed(self, route: Route) -> None:
@@ -69,7 +69,7 @@ class _Will(OutgoingMessage):
         self.publish.traced = self.publish.traced or route.traced
         self.sending.send(self, self._without_groups(route))
 
-    def routed_again(self, route: Route) -> None:
+    def routed_to_others(self, route: Route) -> None:
         """Send it to all destinations except shared groups and its retained partition."""
         self.sending.send_to_others(self, self._without_groups(route))
 
@@ -149,7 +149,7 @@ class EdgePublishing:
         self._wills: dict[tuple[int, int], _Will] = {}  # in flight, by partition and number
         self._will_bytes = 0
         self._deferred: deque[_Will] = deque()  # those above the rate
-        self._judging: deque[tuple[float, _Will]] = deque()  # those awaiting a router, with the deadline
+        self._authorizing: deque[tuple[float, _Will]] = deque()  # those awaiting a router, with the deadline
 
     # --- misses
 
@@ -166,8 +166,8 @@ class EdgePublishing:
             self._loop.install_route(topic, Route(topic, reason_code=ReasonCode.NOT_AUTHORIZED))
             self._loop.resume(conn)
             return
-        self._routes.cache.need(name, _Missed(self._loop, conn).routed)
-        if not self._routes.cache.gathers:
+        self._routes.cache.need(name, _ParkedPublisher(self._loop, conn).routed)
+        if not self._routes.cache.is_batching:
             self._node.wake_lightly()
 
     def prefetch(self, conn: LoopConnection, topics: list[bytes]) -> int:
@@ -217,12 +217,12 @@ class EdgePublishing:
     def step(self, now: float) -> None:
         """Redispatch queued copies, and send deferred wills."""
         self._answers.step(now)
-        while self._judging and (self._judging[0][0] <= now or self._judging[0][1].judged):
-            _, will = self._judging.popleft()
-            if not will.judged and self._is_current(will):  # no router reported its user in time
+        while self._authorizing and (self._authorizing[0][0] <= now or self._authorizing[0][1].authorized):
+            _, will = self._authorizing.popleft()
+            if not will.authorized and self._is_current(will):  # no router reported its user in time
                 self._end_will(will, again=True)
         while self._deferred and self._conduct.may_fire_will():
-            self._judge_will(self._deferred.popleft())
+            self._authorize_will(self._deferred.popleft())
         if not self._given_up:
             return
         given_up, self._given_up = self._given_up, []
@@ -235,7 +235,7 @@ class EdgePublishing:
         """Return when ``step`` must run; 0 while copies await redispatch."""
         if self._given_up:
             return 0.0
-        due = min(self._answers.next_deadline(), self._judging[0][0] if self._judging else math.inf)
+        due = min(self._answers.next_deadline(), self._authorizing[0][0] if self._authorizing else math.inf)
         return min(due, self._conduct.will_at()) if self._deferred else due
 
     def redispatch_routed(self, share: bytes, publish: InboundPublish, route: Route) -> None:
@@ -272,29 +272,29 @@ class EdgePublishing:
         self._wills[key] = ordered
         self._will_bytes += len(will.payload)
         if not self._deferred and self._conduct.may_fire_will():
-            self._judge_will(ordered)
+            self._authorize_will(ordered)
         else:
             self._node.count("wills_deferred")
             self._deferred.append(ordered)
             self._node.wake()
 
-    def _judge_will(self, ordered: _Will) -> None:
+    def _authorize_will(self, ordered: _Will) -> None:
         order, will = ordered.order, ordered.order.will
         left = AbsentClientMessage(order.owner, order.owner_made, will.topic, will.qos, will.address, will.fingerprint)
-        judged = partial(self._will_judged, ordered)
-        if not self._absent.judge_will(left, order.client_id, will.retain, judged):
+        authorized = partial(self._on_will_authorized, ordered)
+        if not self._absent.judge_will(left, order.client_id, will.retain, authorized):
             self._end_will(ordered, again=True)
-        elif not ordered.judged and self._is_current(ordered):
-            self._judging.append((self._node.now + JUDGED_S, ordered))
+        elif not ordered.authorized and self._is_current(ordered):
+            self._authorizing.append((self._node.now + AUTHORIZATION_TIMEOUT_S, ordered))
 
     def _is_current(self, ordered: _Will) -> bool:
         return self._wills.get((ordered.order.partition, ordered.order.number)) is ordered
 
-    def _will_judged(self, ordered: _Will, allowed: bool) -> None:
+    def _on_will_authorized(self, ordered: _Will, allowed: bool) -> None:
         if not self._is_current(ordered):
             return
         order, will = ordered.order, ordered.order.will
-        ordered.judged = True
+        ordered.authorized = True
         if not allowed:
             self._node.count("refused_will_fired")
             self._node.journal.note("will", "not_authorized", order.client_id, will.topic)

@@ -29,7 +29,7 @@ __all__ = ["Recording"]
 
 
 @dataclass(slots=True)
-class _Inbound:
+class _RecordedInbound:
     """A QoS 2 PUBLISH of a durable session, until its identifier and its picks are recorded."""
 
     recording: "Recording"
@@ -48,7 +48,7 @@ class _Inbound:
 
 
 @dataclass(slots=True)
-class _NewPick:
+class _ReplacementPick:
     """A replacement for a pick that refused a recorded message, until it is recorded."""
 
     recording: "Recording"
@@ -83,7 +83,7 @@ class _Recorded(OutgoingMessage):
 
 
 @dataclass(slots=True, frozen=True)
-class _Failed:
+class _Rejection:
     """A refused message until its identifier is released."""
 
     loop: CorePublisher
@@ -147,9 +147,9 @@ class Recording:
 
     def begin(self, client: Client, publish: InboundPublish, route: Route) -> None:
         """Record a PUBLISH and send it."""
-        self.record(_Inbound(self, client, publish), route)
+        self.record(_RecordedInbound(self, client, publish), route)
 
-    def record(self, item: _Inbound, route: Route) -> None:
+    def record(self, item: _RecordedInbound, route: Route) -> None:
         """Record the identifier, and a pick for every group of the route without one; then send the message."""
         client, publish = item.client, item.publish
         if client.conn.closed:
@@ -178,14 +178,14 @@ class Recording:
             choice = self._picking.choose(group, publish.topic)
             if choice is not None:
                 attempt = 0 if pick is None else pick.attempt + 1
-                picks.append(group.written(choice, self._node.incarnation, attempt))
+                picks.append(group.to_record(choice, self._node.incarnation, attempt))
         if item.counter < 0 or picks:
-            self._ask_to_record(client, publish.packet_identifier, picks, item.recorded)
+            self._request_record(client, publish.packet_identifier, picks, item.recorded)
             return
         origin = (OriginKind.SESSION, client.session, item.counter)
         self._sending.send(_Recorded(self._sending, publish, origin, destinations, recording=self), route)
 
-    def recorded(self, item: _Inbound, answer: Control) -> None:
+    def recorded(self, item: _RecordedInbound, answer: Control) -> None:
         """Find the Route again: its groups may need picks that are not recorded yet."""
         client = item.client
         if client.conn.closed or not isinstance(answer, InboundRecorded):
@@ -197,14 +197,16 @@ class Recording:
         item.known = {pick.share: pick for pick in answer.picks}
         self._routes.with_route(item.publish.topic, item.routed)
 
-    def _destination(self, client: Client, group: SharedGroup, pick: SharePick, item: _Inbound) -> Remote | int | None:
+    def _destination(
+        self, client: Client, group: SharedGroup, pick: SharePick, item: _RecordedInbound
+    ) -> Remote | int | None:
         """Return the destination of a recorded pick, None if it must be replaced."""
-        choice = group.read(pick, self._node.incarnation, self._node.peer_of(pick.edge))
+        choice = group.from_record(pick, self._node.incarnation, self._node.peer_of(pick.edge))
         if choice == HERE and not self._picking.has_member(group.share, item.publish.topic):
             return HERE if self._loop.knows_pick(group.share, client.session, item.counter) else None
         return choice
 
-    def _ask_to_record(
+    def _request_record(
         self, client: Client, packet_identifier: int, picks: list[SharePick], then: Callable[[Control], None]
     ) -> None:
         request = self._requests.of(client).record_inbound(packet_identifier, picks)
@@ -217,31 +219,31 @@ class Recording:
         self._redispatch(copy, group, copy.pick.attempt + 1)
 
     def _redispatch(self, copy: PendingAck, group: SharedGroup, attempt: int) -> None:
-        whole = copy.parent
-        assert whole is not None and whole.conn is not None
-        client = whole.conn.context
+        parent = copy.parent
+        assert parent is not None and parent.conn is not None
+        client = parent.conn.context
         choice = self._picking.choose(group, topic_of(copy), copy.tried or [])
-        if not isinstance(client, Client) or whole.conn.closed or choice is None:
+        if not isinstance(client, Client) or parent.conn.closed or choice is None:
             self._loop.send_pick(copy, None)  # the publisher repeats it elsewhere, or no member is left
             return
-        item = _NewPick(self, copy, group, choice, group.written(choice, self._node.incarnation, attempt))
-        self._ask_to_record(client, whole.packet_identifier, [item.pick], item.recorded)
+        item = _ReplacementPick(self, copy, group, choice, group.to_record(choice, self._node.incarnation, attempt))
+        self._request_record(client, parent.packet_identifier, [item.pick], item.recorded)
 
-    def pick_recorded(self, item: _NewPick, answer: Control) -> None:
+    def pick_recorded(self, item: _ReplacementPick, answer: Control) -> None:
         """Send a copy to its new pick; replace a pick that died meanwhile."""
         copy, group = item.copy, item.group
-        whole = copy.parent
-        if whole is None or whole.conn is None or whole.conn.closed:
+        parent = copy.parent
+        if parent is None or parent.conn is None or parent.conn.closed:
             self._loop.send_pick(copy, None)
             return
         if not isinstance(answer, InboundRecorded) or answer.reason_code:
-            self._clients.error(whole.conn, getattr(answer, "reason_code", ReasonCode.UNSPECIFIED_ERROR))
+            self._clients.error(parent.conn, getattr(answer, "reason_code", ReasonCode.UNSPECIFIED_ERROR))
             return
-        now = group.read(item.pick, self._node.incarnation, self._node.peer_of(item.pick.edge))
-        if now == HERE and self._picking.has_member(group.share, topic_of(copy)):
+        destination = group.from_record(item.pick, self._node.incarnation, self._node.peer_of(item.pick.edge))
+        if destination == HERE and self._picking.has_member(group.share, topic_of(copy)):
             self._loop.send_pick(copy, self._picking.member(group.share, topic_of(copy)))
-        elif isinstance(now, Remote):
-            self._loop.send_pick(copy, now)
+        elif isinstance(destination, Remote):
+            self._loop.send_pick(copy, destination)
         else:
             tried = copy.tried or []
             copy.tried = [*tried, item.choice] if isinstance(item.choice, Remote) else tried
@@ -253,7 +255,7 @@ class Recording:
         """Release the identifier of a refused message, then send the failing PUBREC."""
         client = conn.context
         assert isinstance(client, Client)
-        self._release(client, publish.packet_identifier, _Failed(self._loop, publish, reason_code).released)
+        self._release(client, publish.packet_identifier, _Rejection(self._loop, publish, reason_code).released)
 
     def pubrel(self, conn: LoopConnection, packet_identifier: int) -> None:
         """Answer PUBREL of a durable session when its record is durably deleted; unknown ones too [MQTT-4.3.3-11]."""

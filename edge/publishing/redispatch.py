@@ -26,13 +26,13 @@ IN_FLIGHT_MAX = 8_192  # above it the edge refuses; the partition repeats the or
 class _Copy:
     """One message in redispatch."""
 
-    __slots__ = ("asked", "node", "order", "redispatching", "refused", "tried")
+    __slots__ = ("awaits_record", "node", "order", "redispatching", "refused", "tried")
 
     def __init__(self, redispatching: "Redispatching", node: str, order: RedispatchOrder) -> None:
         self.redispatching = redispatching
         self.node = node
         self.order = order
-        self.asked = False  # the partition has not yet confirmed the proposed pick
+        self.awaits_record = False  # the partition has not yet confirmed the proposed pick
         self.refused = False  # by the destination of the latest attempt
         self.tried: list[Remote | int] = []  # destinations that refused it
 
@@ -92,10 +92,10 @@ class Redispatching:
                 self._answers.send(node, RedispatchReply(order.request, order.partition, order.number, None, True))
                 return
             copy = self._copies[key] = _Copy(self, node, order)
-        elif not copy.asked:
+        elif not copy.awaits_record:
             copy.node = node
             return
-        copy.node, copy.order, copy.asked = node, order, False
+        copy.node, copy.order, copy.awaits_record = node, order, False
         self._routes.with_route(order.message.topic.encode(), copy.routed)
 
     def _is_current(self, copy: _Copy) -> bool:
@@ -115,7 +115,7 @@ class Redispatching:
         if pick is None:
             self._choose(copy, group, 0)
             return
-        choice = group.read(pick, node.incarnation, node.peer_of(pick.edge))
+        choice = group.from_record(pick, node.incarnation, node.peer_of(pick.edge))
         if choice == HERE and not self._picking.has_member(group.share, order.message.topic.encode()):
             if self._loop.knows_pick(group.share, _sender(order), order.number):
                 self._end(copy)
@@ -140,8 +140,8 @@ class Redispatching:
             node.count("handed_on_without_room")
             self._end(copy, again=True)
             return
-        copy.asked = True
-        pick = group.written(choice, node.incarnation, attempt)
+        copy.awaits_record = True
+        pick = group.to_record(choice, node.incarnation, attempt)
         self._answers.send(copy.node, RedispatchReply(order.request, order.partition, order.number, pick))
 
     def _send(self, copy: _Copy, group: SharedGroup, choice: Remote | int) -> None:

@@ -67,7 +67,7 @@ class OutgoingMessage:
         return encode_owner(client.owner.encode(), client.owner_made, *most)
 
     @property
-    def went_by(self) -> tuple[int, int, int]:
+    def retained_origin(self) -> tuple[int, int, int]:
         """The origin of the copy that was sent to the retained partition first."""
         return self.origin if self.origin[0] != OriginKind.EDGE else (OriginKind.EDGE, 0, self.tag)
 
@@ -86,7 +86,7 @@ class OutgoingMessage:
         if self.publish.conn is None or not self.publish.conn.closed:
             self.sending.send(self, route)
 
-    def routed_again(self, route: Route) -> None:
+    def routed_to_others(self, route: Route) -> None:
         """Send it to all destinations except its retained partition, which has it."""
         self.sending.send_to_others(self, route)
 
@@ -96,10 +96,10 @@ class OutgoingMessage:
             self.sending.retained_written(self)
         return self.finished(reason_code)
 
-    def stands(self, reason_code: int) -> None:
+    def on_retained_stored(self, reason_code: int) -> None:
         """Handle the outcome of the write to its retained partition."""
         self.sending.retained_written(self)
-        self.sending.stands(self, reason_code)
+        self.sending.on_retained_stored(self, reason_code)
 
     def finished(self, reason_code: int) -> bool:
         """Handle the outcome; return whether the publisher's acknowledgement waits for ``acknowledge``."""
@@ -143,7 +143,7 @@ class MessageSender:
             bound = _with_picks(route, item.picks)
             owner = item.owner if item.retained_partition >= 0 else b""
             self._loop.publish(bound, publish, item.retained_partition, *item.origin, item.on_done, owner=owner)
-            self._go_on(publish.conn)
+            self._resume_connection(publish.conn)
             return
         self._retain_first(item)
 
@@ -164,9 +164,9 @@ class MessageSender:
             self._pipelines.join(conn.number, item)
             self._loop.begin_pipeline(conn)
         item.tag = self._loop.publish(
-            Route(publish.topic), copy, item.retained_partition, *item.origin, item.stands, owner=item.owner
+            Route(publish.topic), copy, item.retained_partition, *item.origin, item.on_retained_stored, owner=item.owner
         )
-        self._go_on(conn)
+        self._resume_connection(conn)
 
     def _may_join(self, pipeline: Pipeline[OutgoingMessage], item: OutgoingMessage, route: Route) -> bool:
         """Return whether a message may be written while earlier ones of its connection are in the pipeline."""
@@ -178,12 +178,12 @@ class MessageSender:
         """Count the retained write as finished, whether acknowledged or refused."""
         self._routes.cache.retained_finished(item.name)
 
-    def stands(self, item: OutgoingMessage, reason_code: int) -> None:
+    def on_retained_stored(self, item: OutgoingMessage, reason_code: int) -> None:
         """Send a message to its other destinations once all earlier ones of its connection are stored."""
         conn = item.publish.conn
         pipeline = self._pipelines.of(conn.number) if conn is not None else None
         if pipeline is None:
-            self._stands(item, reason_code)
+            self._send_after_retained(item, reason_code)
             return
         item.outcome = reason_code
         if not pipeline.is_draining:
@@ -192,10 +192,10 @@ class MessageSender:
     def _drain(self, pipeline: Pipeline[OutgoingMessage]) -> None:
         pipeline.is_draining = True
         while (first := pipeline.take_outcome()) is not None:
-            self._stands(*first)
+            self._send_after_retained(*first)
         pipeline.is_draining = False
 
-    def _stands(self, item: OutgoingMessage, reason_code: int) -> None:
+    def _send_after_retained(self, item: OutgoingMessage, reason_code: int) -> None:
         publish, conn = item.publish, item.publish.conn
         if conn is not None and conn.closed and conn.session:
             self._leave(item)  # the client repeats it, perhaps already at another edge with newer messages behind it
@@ -204,9 +204,9 @@ class MessageSender:
                 self._clients.error(conn, reason_code)
             self._leave(item)
         elif reason_code >= FAILURE:
-            self._loop.bears(publish, *item.went_by)
-            untold = reason_code == ReasonCode.SERVER_BUSY and conn is not None and conn.version != 5
-            if untold and conn is not None and not conn.closed:  # the record remains for the repeat of the message
+            self._loop.bears(publish, *item.retained_origin)
+            without_reason_code = reason_code == ReasonCode.SERVER_BUSY and conn is not None and conn.version != 5
+            if without_reason_code and conn is not None and not conn.closed:  # its record remains for the repeat
                 self._clients.error(conn, ReasonCode.QUOTA_EXCEEDED)
             if not item.finished(reason_code):
                 self._loop.acknowledge(publish, reason_code)
@@ -214,7 +214,7 @@ class MessageSender:
         else:
             # A client that subscribed meanwhile reads the retained message behind this write. So the edge needs the
             # Route of this iteration, not the older one.
-            self._routes.with_route(publish.topic, item.routed_again)
+            self._routes.with_route(publish.topic, item.routed_to_others)
 
     def send_to_others(self, item: OutgoingMessage, route: Route) -> None:
         """Send a message to all destinations except its retained partition."""
@@ -222,7 +222,7 @@ class MessageSender:
         others = _others(route, item.retained_partition)
         if others.empty:
             code = 0 if route.partitions else ReasonCode.NO_MATCHING_SUBSCRIBERS
-            self._loop.bears(publish, *item.went_by)
+            self._loop.bears(publish, *item.retained_origin)
             self._loop.acknowledge(publish, code)
             item.finished(code)
         else:
@@ -244,7 +244,7 @@ class MessageSender:
         if pipeline.waiting is not None:
             self._routes.with_route(pipeline.waiting.publish.topic, pipeline.waiting.routed)
 
-    def _go_on(self, conn: LoopConnection | None) -> None:
+    def _resume_connection(self, conn: LoopConnection | None) -> None:
         if conn is not None and not conn.closed:
             self._loop.resume(conn)
 

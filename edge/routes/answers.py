@@ -32,7 +32,7 @@ class RouteAnswer:
         groups: Shared groups.
     """
 
-    __slots__ = ("__weakref__", "_account", "_bytes", "edges", "groups", "looked_up_at", "nodes", "partitions")
+    __slots__ = ("__weakref__", "_account", "_bytes", "edges", "groups", "nodes", "partitions", "resolved_at")
 
     def __init__(
         self, destinations: Destinations, groups: tuple[ShareGroup, ...], account: FanoutAccount, size: int
@@ -41,7 +41,7 @@ class RouteAnswer:
         self.partitions = tuple(destinations.partitions)
         self.groups = groups
         self.edges: tuple[LoopPeer, ...] = ()
-        self.looked_up_at = -1
+        self.resolved_at = -1
         self._account = account
         self._bytes = size
         account.bytes += size
@@ -73,7 +73,7 @@ class RouteAnswers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def making(self, destinations: Destinations) -> Generator[int, None, RouteAnswer]:
+    def find_or_create(self, destinations: Destinations) -> Generator[int, None, RouteAnswer]:
         """Return the answer with exactly these destinations; yield between steps if there are many groups."""
         key = _encoder.encode(destinations)
         answer = self._known.get(key)
@@ -88,11 +88,11 @@ class RouteAnswers:
         self._known[key] = answer
         return answer
 
-    def look_up(self, answer: RouteAnswer) -> None:
+    def resolve_peers(self, answer: RouteAnswer) -> None:
         """Update the peers of an answer; the tuple of edges stays the same object if they did not change."""
-        if answer.looked_up_at == self._peers_version:
+        if answer.resolved_at == self._peers_version:
             return
-        answer.looked_up_at = self._peers_version
+        answer.resolved_at = self._peers_version
         others = (self._peer_of(node) for node in answer.nodes if node != self._node)
         edges = tuple(peer for peer in others if peer is not None)
         if edges != answer.edges:

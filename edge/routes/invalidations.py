@@ -22,7 +22,7 @@ class _Filters:
         self.levels: set[int] = set()
         self.levels_from = LEVELS_MAX + 1  # minimum of levels for filters that end in #
 
-    def note(self, topic_filter: str, number: int) -> None:
+    def add(self, topic_filter: str, number: int) -> None:
         self.trie.add(topic_filter, 0, number)
         levels = min(topic_filter.count("/") + 1, LEVELS_MAX)
         if topic_filter.endswith("#"):
@@ -56,7 +56,7 @@ class Invalidations:
 
     def add(self, topic_filter: str) -> None:
         """Void all topics that a filter matches, once ``complete`` is called."""
-        self._new.note(topic_filter, self._number)
+        self._new.add(topic_filter, self._number)
 
     def complete(self) -> int:
         """Apply the filters to every later use of a topic; return the number of the invalidation."""
@@ -105,11 +105,11 @@ class Invalidations:
     # --- the sweep
 
     @property
-    def waits(self) -> bool:
+    def has_filters(self) -> bool:
         """Whether there are filters that a sweep would delete."""
         return bool(len(self._new.trie) or len(self._old.trie))
 
-    def sweep_begins(self) -> int:
+    def begin_sweep(self) -> int:
         """Start a sweep over all answers; return the number that each must be checked against.
 
         Not while an invalidation is in progress, because its filters are not in force yet.
@@ -117,6 +117,6 @@ class Invalidations:
         self._old, self._new = self._new, self._old
         return self.done
 
-    def sweep_ended(self) -> None:
-        """End a sweep: every answer has the number that ``sweep_begins`` returned, or a later one."""
+    def end_sweep(self) -> None:
+        """End a sweep: every answer has the number that ``begin_sweep`` returned, or a later one."""
         self._old = _Filters()

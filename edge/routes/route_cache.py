@@ -34,15 +34,15 @@ STEPS_MAX = 30  # per iteration, see the next two
 TOPICS_PER_STEP = 5  # answers stored
 FILTERS_PER_STEP = 20  # of an invalidation
 WRITES_PER_STEP = 50  # retained writes checked
-FORGOTTEN_MAX = 16  # evictions per new topic, until the byte limit is met
+EVICTED_MAX = 16  # evictions per new topic, until the byte limit is met
 SWEEP_TOPICS = 150  # checked at once
 SWEEP_S = 0.02  # between two checks
 ORDER_BYTES_MAX = 32 * 1024 * 1024  # pending orders of one router; it repeats an order above the limit
 ORDER_BYTES = 512  # of an order, and of a filter, without its text
-WIDE_BURST, WIDE_PER_S = 100.0, 10.0  # orders with a wildcard; those above the rate are batched
+WILDCARD_BURST, WILDCARD_PER_S = 100.0, 10.0  # orders with a wildcard; those above the rate are batched
 
 
-class _Question:
+class _Request:
     __slots__ = ("number", "retry_at", "shard", "topics")
 
     def __init__(self, shard: int, topics: list[str], number: int, retry_at: float) -> None:
@@ -121,16 +121,16 @@ class RouteCache:
         self._cached: OrderedDict[str, _Cached] = OrderedDict()
         self._void = Invalidations()
         self._misses = MissedTopics()
-        self._questions: dict[int, _Question] = {}
+        self._requests: dict[int, _Request] = {}
         self._probe = NO_PROBE  # a request without a cached answer
-        self._answered: set[_Question] = set()  # whose answers are being processed
+        self._answered: set[_Request] = set()  # whose answers are being processed
         self._retained: dict[str, int] = {}  # topic -> retained writes in flight that used its answer
-        self._owed: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those writes
+        self._pending_acks: list[tuple[str, Invalidated, set[str]]] = []  # acknowledgements that wait for those writes
         self._work = Slices(STEPS_MAX, in_order=True)
         self._orders: list[tuple[str, Invalidate]] = []  # with a wildcard, above the rate
         self._order_bytes: Counter[str] = Counter()  # of pending orders, by router
-        self._wide = WIDE_BURST  # orders with a wildcard within the rate
-        self._wide_at = 0.0
+        self._wildcard_tokens = WILDCARD_BURST  # orders with a wildcard within the rate
+        self._wildcard_at = 0.0
         self._sweep: list[str] = []  # topics not checked yet
         self._sweep_number = 0
         self._sweeping = False
@@ -143,29 +143,29 @@ class RouteCache:
     @property
     def outstanding(self) -> int:
         """Number of pending requests."""
-        return len(self._questions)
+        return len(self._requests)
 
     @property
     def waits(self) -> bool:
         """Whether a request is pending or queued."""
-        return bool(self._questions or len(self._misses))
+        return bool(self._requests or len(self._misses))
 
     @property
     def busy(self) -> bool:
         """Whether the next iteration has work that needs no answer."""
-        return bool(len(self._work)) or self._misses.busy(self._asked_topics())
+        return bool(len(self._work)) or self._misses.busy(self._topics_in_flight())
 
     @property
-    def gathers(self) -> bool:
+    def is_batching(self) -> bool:
         """Whether missed topics are being batched, and no iteration is needed before ``next_deadline``."""
-        return self._misses.gathers(bool(self._questions))
+        return self._misses.is_batching(bool(self._requests))
 
     def next_deadline(self) -> float:
         """Return when ``flush`` has work that needs no answer."""
-        at = self._sweep_at if self._sweeping or self._void.waits or self._stale else float("inf")
-        if self._misses.gather_until:
-            at = min(at, self._misses.gather_until)
-        return min(at, self._wide_at + 1 / WIDE_PER_S) if self._orders else at
+        at = self._sweep_at if self._sweeping or self._void.has_filters or self._stale else float("inf")
+        if self._misses.batch_until:
+            at = min(at, self._misses.batch_until)
+        return min(at, self._wildcard_at + 1 / WILDCARD_PER_S) if self._orders else at
 
     # --- misses
 
@@ -192,13 +192,13 @@ class RouteCache:
             return None
         if cached.number != self._void.done:
             if self._void.is_void(topic, cached.number):
-                self._forget(topic)
+                self._remove(topic)
                 return None
             cached.number = self._void.done
         if not self._is_owned(cached.shard, cached.shard_epoch):
-            self._forget(topic)
+            self._remove(topic)
             return None
-        self._answers.look_up(cached.answer)
+        self._answers.resolve_peers(cached.answer)
         return cached.answer
 
     def _is_owned(self, shard: int, shard_epoch: int) -> bool:
@@ -208,49 +208,49 @@ class RouteCache:
     def flush(self, now: float) -> None:
         """Send requests for missed topics and continue pending work; once per iteration."""
         self._work.next_turn()
-        self._take_orders(now)
-        if (self._sweeping or self._void.waits or self._stale) and now >= self._sweep_at:
+        self._start_orders(now)
+        if (self._sweeping or self._void.has_filters or self._stale) and now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
-            self._sweep_on()
+            self._continue_sweep()
         if not self._map().base_shards:  # retried in a later iteration
             return
-        topics = self._misses.take(now, self._asked_topics(), is_asking=bool(self._questions))
+        topics = self._misses.take(now, self._topics_in_flight(), has_requests=bool(self._requests))
         if topics:
-            self._ask(topics, now)
+            self._send_requests(topics, now)
 
-    def _asked_topics(self) -> int:
-        return sum(len(question.topics) for question in self._questions.values())
+    def _topics_in_flight(self) -> int:
+        return sum(len(request.topics) for request in self._requests.values())
 
-    def _ask(self, topics: list[str], now: float) -> None:
+    def _send_requests(self, topics: list[str], now: float) -> None:
         cluster_map = self._map()
         by_shard: dict[int, list[str]] = {}
         for topic in topics:
             by_shard.setdefault(cluster_map.shard_for_topic(topic), []).append(topic)
-        asked: dict[str, list[tuple[_Question, Control]]] = {}  # by owner: they are sent together
+        by_owner: dict[str, list[tuple[_Request, Control]]] = {}  # by owner: they are sent together
         for shard, some in sorted(by_shard.items()):
             for piece in pieces(some, TOPICS_PER_RESOLVE):
-                number, question = self._question(shard, piece, now)
-                owner, message = self._message(number, question)
-                asked.setdefault(owner, []).append((question, message))
-        for owner, questions in asked.items():
-            told = self._tell_all(owner, [message for _, message in questions])
-            for question, _ in questions[told:]:
-                question.retry_at = now + RETRY_S
+                number, request = self._add_request(shard, piece, now)
+                owner, message = self._message(number, request)
+                by_owner.setdefault(owner, []).append((request, message))
+        for owner, requests in by_owner.items():
+            accepted = self._tell_all(owner, [message for _, message in requests])
+            for request, _ in requests[accepted:]:
+                request.retry_at = now + RETRY_S
 
-    def _question(self, shard: int, topics: list[str], now: float) -> tuple[int, _Question]:
+    def _add_request(self, shard: int, topics: list[str], now: float) -> tuple[int, _Request]:
         number = self._next_number()
-        question = self._questions[number] = _Question(shard, topics, self._void.done, now + RETRY_S * 4)
-        return number, question
+        request = self._requests[number] = _Request(shard, topics, self._void.done, now + RETRY_S * 4)
+        return number, request
 
     def _send(self, shard: int, topics: list[str], now: float) -> None:
-        number, question = self._question(shard, topics, now)
-        if not self._tell(*self._message(number, question)):
-            question.retry_at = now + RETRY_S
+        number, request = self._add_request(shard, topics, now)
+        if not self._tell(*self._message(number, request)):
+            request.retry_at = now + RETRY_S
 
-    def _message(self, number: int, question: _Question) -> tuple[str, Resolve]:
-        placement = self._map().shards[question.shard]
-        topics = question.topics
-        return placement.owner, Resolve(number, question.shard, placement.epoch, topics, not topics)
+    def _message(self, number: int, request: _Request) -> tuple[str, Resolve]:
+        placement = self._map().shards[request.shard]
+        topics = request.topics
+        return placement.owner, Resolve(number, request.shard, placement.epoch, topics, not topics)
 
     def probe(self, shard: int, topic: str, then: Callable[[], None]) -> bool:
         """Request a topic from a shard's owner without caching the answer, then call ``then``; replaces the former
@@ -273,25 +273,25 @@ class RouteCache:
         Raises:
             Unreadable: The answers do not fit the request, or name missing destinations.
         """
-        question = self._questions.get(answer.request)
-        if question is None:
+        request = self._requests.get(answer.request)
+        if request is None:
             return self._probed(router, answer)
-        if not is_shard_owner(self._map(), router, question.shard):
+        if not is_shard_owner(self._map(), router, request.shard):
             return False
-        if not self._is_owned(question.shard, answer.shard_epoch):
+        if not self._is_owned(request.shard, answer.shard_epoch):
             return True
-        count, topics = len(answer.answers), question.topics
+        count, topics = len(answer.answers), request.topics
         if count > len(topics) or (topics and not count):
             raise Unreadable(f"{count} answers for {len(topics)} topics")
         if answer.answers and max(answer.answers) >= len(answer.destinations):
             raise Unreadable(f"answer {max(answer.answers)} of {len(answer.destinations)}")
-        del self._questions[answer.request]
-        question.topics = topics[:count]
+        del self._requests[answer.request]
+        request.topics = topics[:count]
         if count < len(topics):
-            self._misses.ask_again(topics[count:])
-            self._misses.ask_at_once()  # these topics have already waited
-        self._answered.add(question)
-        self._work.add(self._resolving(question, answer))
+            self._misses.request_again(topics[count:])
+            self._misses.skip_batching()  # these topics have already waited
+        self._answered.add(request)
+        self._work.add(self._resolving(request, answer))
         return True
 
     def _probed(self, router: str, answer: Resolved) -> bool:
@@ -303,46 +303,46 @@ class RouteCache:
             then()
         return True
 
-    def _resolving(self, question: _Question, answer: Resolved) -> Iterator[int]:
+    def _resolving(self, request: _Request, answer: Resolved) -> Iterator[int]:
         shared: dict[int, RouteAnswer] = {}
-        for position, (topic, place) in enumerate(zip(question.topics, answer.answers, strict=True)):
+        for position, (topic, place) in enumerate(zip(request.topics, answer.answers, strict=True)):
             if position % TOPICS_PER_STEP == 0 and position:
                 yield 1
             same = shared.get(place)
             if same is None:
-                same = shared[place] = yield from self._answers.making(answer.destinations[place])
-            if not self._is_owned(question.shard, answer.shard_epoch) or self._void.is_void(topic, question.number):
-                self._misses.ask_again((topic,))
+                same = shared[place] = yield from self._answers.find_or_create(answer.destinations[place])
+            if not self._is_owned(request.shard, answer.shard_epoch) or self._void.is_void(topic, request.number):
+                self._misses.request_again((topic,))
                 continue
-            cached = _Cached(same, self._void.done, question.shard, answer.shard_epoch)
-            self._answers.look_up(cached.answer)
-            self._keep(topic, cached)
-        self._answered.discard(question)
+            cached = _Cached(same, self._void.done, request.shard, answer.shard_epoch)
+            self._answers.resolve_peers(cached.answer)
+            self._add(topic, cached)
+        self._answered.discard(request)
 
-    def _keep(self, topic: str, cached: _Cached) -> None:
+    def _add(self, topic: str, cached: _Cached) -> None:
         if topic not in self._cached:
             self.bytes += TOPIC_BYTES + 3 * len(topic)
             if len(self._cached) >= self._max:
-                self._forget_one()
-        for _ in range(FORGOTTEN_MAX):
+                self._evict_one()
+        for _ in range(EVICTED_MAX):
             if self._has_room(self.bytes) or not self._cached:
                 break
-            self._forget_one()
+            self._evict_one()
         self._cached[topic] = cached
         route = self._install(topic, cached.answer)
-        for then in self._misses.answered(topic):
+        for then in self._misses.take_callbacks(topic):
             then(route)
 
-    def _forget_one(self) -> None:
+    def _evict_one(self) -> None:
         """Evict the oldest unused topic: a client with many new topics does not evict the topics of others."""
         for _ in range(SPARED_MAX):
             topic = next(iter(self._cached))
             if not self._clear_used(topic):
                 break
             self._cached.move_to_end(topic)
-        self._forget(next(iter(self._cached)))
+        self._remove(next(iter(self._cached)))
 
-    def _forget(self, topic: str) -> None:
+    def _remove(self, topic: str) -> None:
         if self._cached.pop(topic, None) is not None:
             self.bytes -= TOPIC_BYTES + 3 * len(topic)
         self._drop(topic)
@@ -362,20 +362,20 @@ class RouteCache:
         self._order_bytes[router] += octets
         if len(self._cached) and any("+" in name or "#" in name for name in order.topic_filters):
             self._orders.append((router, order))
-            self._take_orders(now)
+            self._start_orders(now)
         else:
             self._work.add(self._invalidating(router, order))
         return True
 
-    def _take_orders(self, now: float) -> None:
-        self._wide = min(WIDE_BURST, self._wide + (now - self._wide_at) * WIDE_PER_S)
-        self._wide_at = now
+    def _start_orders(self, now: float) -> None:
+        self._wildcard_tokens = min(WILDCARD_BURST, self._wildcard_tokens + (now - self._wildcard_at) * WILDCARD_PER_S)
+        self._wildcard_at = now
         if not self._orders:
             return
-        if self._wide < 1.0:
+        if self._wildcard_tokens < 1.0:
             self.wide_delayed += 1
             return
-        self._wide -= 1.0
+        self._wildcard_tokens -= 1.0
         orders, self._orders = self._orders, []
         for router, order in orders:
             self._work.add(self._invalidating(router, order))
@@ -405,7 +405,7 @@ class RouteCache:
         answer = Invalidated(order.number, order.shard, order.shard_epoch)
         busy = {topic for topic in busy if topic in self._retained}
         if busy:
-            self._owed.append((router, answer, busy))
+            self._pending_acks.append((router, answer, busy))
         else:
             self._tell(router, answer)
 
@@ -419,22 +419,22 @@ class RouteCache:
         if self._retained[topic]:
             return
         del self._retained[topic]
-        owed = []
-        for router, answer, busy in self._owed:
+        pending_acks = []
+        for router, answer, busy in self._pending_acks:
             busy.discard(topic)
             if busy:
-                owed.append((router, answer, busy))
+                pending_acks.append((router, answer, busy))
             else:
                 self._tell(router, answer)
-        self._owed = owed
+        self._pending_acks = pending_acks
 
     def placement_changed(self, shards: set[int], now: float, *, jurisdiction: bool = False) -> None:
         """Void the answers of shards with new owners, and repeat pending requests.
 
         Each new owner receives an empty registration: a topic is requested, and thereby registered, at its next use.
         """
-        for number in [number for number, question in self._questions.items() if question.shard in shards]:
-            self._misses.ask_again(self._questions.pop(number).topics)
+        for number in [number for number, request in self._requests.items() if request.shard in shards]:
+            self._misses.request_again(self._requests.pop(number).topics)
         if jurisdiction:
             self._void.void_all()
         self._changed()
@@ -445,7 +445,7 @@ class RouteCache:
         """Schedule a sweep that renews unused Routes after subscribers or peers changed."""
         self._stale = True
 
-    def _sweep_on(self) -> None:
+    def _continue_sweep(self) -> None:
         """Check some unused topics; after the last one delete the filters of the sweep."""
         if not self._sweeping:
             if self._void.is_open:
@@ -453,7 +453,7 @@ class RouteCache:
             self._sweeping = True
             self._stale = False
             self._sweep = list(dict.keys(self._cached))  # an OrderedDict's own iterator takes ten times as long
-            self._sweep_number = self._void.sweep_begins()
+            self._sweep_number = self._void.begin_sweep()
         for topic in self._sweep[-SWEEP_TOPICS:]:
             if self.answer(topic) is not None:
                 self._check(topic)
@@ -461,10 +461,10 @@ class RouteCache:
         if self._sweep:
             return
         self._sweeping = False
-        for question in (*self._questions.values(), *self._answered):
-            if question.number < self._sweep_number:
-                question.number = -1  # any answer to it is void
-        self._void.sweep_ended()
+        for request in (*self._requests.values(), *self._answered):
+            if request.number < self._sweep_number:
+                request.number = -1  # any answer to it is void
+        self._void.end_sweep()
 
     def moved(self, router: str, answer: Moved, now: float) -> bool:
         """Retry a request soon: the router does not own the shard at that epoch.
@@ -472,23 +472,23 @@ class RouteCache:
         Returns:
             False: the map names another owner, so this router was not asked.
         """
-        question = self._questions.get(answer.request)
-        if question is None:
+        request = self._requests.get(answer.request)
+        if request is None:
             return True
-        if not is_shard_owner(self._map(), router, question.shard):
+        if not is_shard_owner(self._map(), router, request.shard):
             return False
-        question.retry_at = now + RETRY_S / 10
+        request.retry_at = now + RETRY_S / 10
         return True
 
     def tick(self, now: float) -> None:
         """Repeat requests without an answer."""
-        for number, question in self._questions.items():
-            if question.retry_at > now:
+        for number, request in self._requests.items():
+            if request.retry_at > now:
                 continue
             # With the same number, because either answer will do: *any* answer completes a registration.
-            owner, message = self._message(number, question)
+            owner, message = self._message(number, request)
             sent = bool(owner) and self._tell(owner, message)
-            question.retry_at = now + (RETRY_S * 4 if sent else RETRY_S)
+            request.retry_at = now + (RETRY_S * 4 if sent else RETRY_S)
 
     def waiters(self) -> int:
         """Return the number of parked publishers."""

@@ -25,33 +25,33 @@ Place = tuple[str, int, int]  # edge or "", partition or -1, members
 class SharedGroup(ShareGroup):
     """One group as Routes name it."""
 
-    def __init__(self, share: str, places: Sequence[Place], groups: "SharedGroups", turn: int = 0) -> None:
+    def __init__(self, share: str, places: Sequence[Place], groups: "SharedGroups", position: int = 0) -> None:
         self.share = share.encode()
         self.sticky = groups.sticky
-        self.turn = turn  # position in the rotation: messages sent, modulo the members
+        self.position = position  # in the rotation: messages sent, modulo the members
         self._places = places
         self._all = groups
-        self._looked_up_at = -1
+        self._resolved_at = -1
         self._choices: list[Remote | int] = []
         self._ends: list[int] = []  # exclusive upper bounds of the choices' positions
         self._edges: list[str] = []  # of the choices, "" for a partition
 
-    def _look_up(self) -> None:
+    def _resolve(self) -> None:
         """Resolve the destinations to peers; skip edges without one."""
-        everyone = self._all
-        if self._looked_up_at == everyone.peers_version:
+        groups = self._all
+        if self._resolved_at == groups.peers_version:
             return
-        self._looked_up_at = everyone.peers_version
+        self._resolved_at = groups.peers_version
         self._choices, self._ends, self._edges = [], [], []
         end = 0
         for edge, partition, members in self._places:
             choice: Remote | int
             if not edge:
                 choice = Remote(None, partition, self.share)
-            elif edge == everyone.node:
+            elif edge == groups.node:
                 choice = HERE
             else:
-                peer = everyone.peer_of(edge)
+                peer = groups.peer_of(edge)
                 if peer is None:
                     continue
                 choice = Remote(peer, -1, self.share)
@@ -62,25 +62,25 @@ class SharedGroup(ShareGroup):
 
     def next(self, topic: bytes) -> Remote | int | None:
         """Return the next destination: a Remote, HERE, or None where there is none."""
-        self._look_up()
+        self._resolve()
         if not self._choices:
             return None
         members = self._ends[-1]
         if self.sticky:
             return self._choices[bisect_right(self._ends, crc32(topic) % members)]
-        self.turn = (self.turn + 1) % members
-        return self._choices[bisect_right(self._ends, self.turn)]
+        self.position = (self.position + 1) % members
+        return self._choices[bisect_right(self._ends, self.position)]
 
     def others(self, refused: Sequence[Remote | int]) -> list[Remote | int]:
         """Return the other destinations, each once; queues for disconnected members are last."""
-        self._look_up()
+        self._resolve()
         gone = {_place(destination) for destination in refused}
         return sorted(
             (choice for choice in self._choices if _place(choice) not in gone),
             key=lambda destination: isinstance(destination, Remote) and destination.partition >= 0,
         )
 
-    def written(self, choice: Remote | int, incarnation: int, attempt: int) -> SharePick:
+    def to_record(self, choice: Remote | int, incarnation: int, attempt: int) -> SharePick:
         """Return a choice as its record; ``incarnation`` is this edge's."""
         if isinstance(choice, int):
             return SharePick(self.share, -1, self._all.node, incarnation, attempt)
@@ -90,7 +90,7 @@ class SharedGroup(ShareGroup):
         node = next(edge for edge, other in zip(self._edges, self._choices, strict=True) if _place(other) == place)
         return SharePick(self.share, -1, node, choice.peer.incarnation, attempt)
 
-    def read(self, pick: SharePick, incarnation: int, peer: LoopPeer | None) -> Remote | int | None:
+    def from_record(self, pick: SharePick, incarnation: int, peer: LoopPeer | None) -> Remote | int | None:
         """Return a recorded pick as a destination; None if the recorded incarnation of an edge has ended.
 
         Args:
@@ -150,8 +150,8 @@ class SharedGroups:
         if group is None:
             former = self._newest.get(destinations.share)
             # A new set of members continues the rotation; otherwise the first member would be favoured.
-            turn = former.turn if former is not None else 0
-            group = SharedGroup(destinations.share, key[1], self, turn)
+            position = former.position if former is not None else 0
+            group = SharedGroup(destinations.share, key[1], self, position)
             self._groups[key] = self._newest[destinations.share] = group
         return group
 

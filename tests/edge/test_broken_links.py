@@ -1,4 +1,4 @@
-"""Frames of another node that cannot be read: its link ends, that incarnation does not come back, the edge goes on."""
+"""Malformed frames of another node: its link ends, that incarnation is fenced, the edge continues."""
 
 import logging
 
@@ -15,7 +15,7 @@ from wire.messages.hello import NodeIdentity, encode_hello
 
 
 def link(edge: Edge, incarnation: int, behind: bytes = b"") -> LoopConnection:
-    """Register and connect as edge e9, with bytes right behind the HELLO."""
+    """Register and connect as edge e9, with bytes directly behind the HELLO."""
     edge.register(NodeEntry("e9", "edge", incarnation, "e9:1", state=NodeState.ACTIVE))
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
     feed(edge, conn, encode_hello(NodeIdentity("c", "e9", "edge", incarnation, "e9:1")) + behind)
@@ -33,8 +33,8 @@ def frame(payload: bytes, number: int = 1) -> bytes:
     return HEADER.pack(len(payload), FrameKind.CONTROL, 0, PROTOCOL_VERSION, number) + payload
 
 
-def test_an_unreadable_frame_condemns_the_incarnation() -> None:
-    """Not the node: its next incarnation is welcome."""
+def test_malformed_frame_fences_the_incarnation() -> None:
+    """Only the incarnation: the node's next one is accepted."""
     edge = Edge()
     conn = link(edge, 5)
     assert not conn.closed
@@ -46,7 +46,7 @@ def test_an_unreadable_frame_condemns_the_incarnation() -> None:
 
 
 def test_another_node_at_a_dialled_address_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """The address has another holder since: with its link the edge would dial the node that it wants no more."""
+    """Another node has the address now: its link would make the edge dial the removed node."""
     edge = Edge()
     for node, tier, closed in (("s2", "storage", True), ("", "router", True), ("s1", "storage", False)):
         dialled, _ = edge.core.peers.hello_for(node, tier)
@@ -55,18 +55,20 @@ def test_another_node_at_a_dialled_address_is_refused(caplog: pytest.LogCaptureF
         with caplog.at_level(logging.INFO, logger="edge.cluster.peer_table"):
             feed(edge, conn, encode_hello(NodeIdentity("c", "s1", "storage", 5, "s1:1")))
         assert conn.closed == closed
-    assert caplog.messages == [f"refused a link: expected {who}, found storage s1" for who in ("storage s2", "router ")]
+    assert caplog.messages == [
+        f"refused a link: expected {expected}, found storage s1" for expected in ("storage s2", "router ")
+    ]
 
 
-def test_a_broken_frame_right_behind_the_hello() -> None:
-    """It waits for the HELLO to be accepted, and is read at the beginning of a turn."""
+def test_malformed_frame_directly_behind_the_hello() -> None:
+    """It waits until the HELLO is accepted, and is read at the start of an iteration."""
     for behind in (frame(nested(10_000)), frame(b"x", 7), b"\xff" * 16):
         edge = Edge()
         assert link(edge, 5, behind).closed
 
 
-def test_a_stranger_that_drips_is_not_waited_for() -> None:
-    """The time for a HELLO runs from accept, whatever trickles in."""
+def test_slow_handshake_is_closed() -> None:
+    """The timeout of HELLO runs from accept, whatever arrives."""
     edge = Edge()
     options = ConnOptions(connect_timeout_ns=4_000_000_000)
     conn = edge.core.hot.attach(-1, LINK, options, edge.ns)
@@ -80,10 +82,10 @@ def test_a_stranger_that_drips_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("readable", [True, False])
-def test_another_protocol_version_is_one_line_on_both_sides(
+def test_other_protocol_version_is_logged_once_on_both_sides(
     caplog: pytest.LogCaptureFixture, *, readable: bool
 ) -> None:
-    """Refused by the compiled loop, counted, and answered with our HELLO: the other side can name both versions too."""
+    """Refused by the compiled loop, counted, and answered with our HELLO: the other side can log both versions too."""
     edge = Edge()
     conn = edge.core.hot.attach(-1, LINK, ConnOptions(), edge.ns)
     with caplog.at_level(logging.INFO, logger="edge.cluster.peer_table"):
@@ -97,7 +99,7 @@ def test_another_protocol_version_is_one_line_on_both_sides(
 
 
 def test_links_of_another_cluster_end_when_the_edge_learns_its_own() -> None:
-    """Its data folder was fresh; from then on that node is refused, and named where it answered as a seed."""
+    """Its data folder was empty; from then on that node is refused, and logged if it answered as a seed."""
     edge = Edge()
     edge.core.peers.identity = edge.core.peers.identity._replace(cluster_id="")
     theirs = encode_hello(NodeIdentity("c", "r9", "router", 5, "r9:1", "2" * 32))

@@ -1,4 +1,4 @@
-"""Filters that void cached answers: nothing that one of them matches stays in use, and little else is asked again."""
+"""Filters that void cached answers: no matching answer stays in use, and few other topics are requested again."""
 
 import itertools
 import random
@@ -20,13 +20,13 @@ def order(void: Invalidations, *filters: str) -> None:
     void.end()
 
 
-def test_expensive_filters_void_topics_of_their_own_depth_alone() -> None:
-    """NIST: protect. Who makes filters that hurt has no answers asked again for the short topics of others."""
+def test_expensive_filters_void_only_topics_of_their_depth() -> None:
+    """A client with expensive filters causes no new requests for the short topics of others."""
     void = Invalidations()
     deep = "/".join("a" * 31)
     before = void.done
     order(void, *HOSTILE)
-    assert void.is_void(deep, before) and not void.waits, "too expensive to keep"
+    assert void.is_void(deep, before) and not void.has_filters, "too expensive to keep"
     for topic in ("honest/x", "a/a", deep + "/a"):
         assert not void.is_void(topic, before), topic
     order(void, *(name + "/#" for name in HOSTILE))
@@ -36,8 +36,8 @@ def test_expensive_filters_void_topics_of_their_own_depth_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_filter_matches_is_void(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NIST: protect. Whatever is too much, and wherever the sweep is: an older answer is void, a newer one holds."""
+def test_answers_matched_by_a_filter_are_void(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the limits and the state of the sweep: an older answer is void, a newer one is valid."""
     monkeypatch.setattr(invalidations, "FILTERS_MAX", 12)
     monkeypatch.setattr(invalidations, "VISITS_MAX", 6)
     monkeypatch.setattr(invalidations, "LEVELS_MAX", 4)
@@ -65,8 +65,8 @@ def test_what_a_filter_matches_is_void(seed: int, monkeypatch: pytest.MonkeyPatc
             holds.add(topic)
             assert not void.is_void(topic, void.done)
         if draw.random() < 0.3:
-            sweeping = void.sweep_begins()
-            for topic in topics:  # as the cache does: what is void goes and is asked for anew, the rest was checked
+            sweeping = void.begin_sweep()
+            for topic in topics:  # like the cache: void answers are removed and requested again, the rest was checked
                 taken[topic] = max(taken[topic], sweeping)
             holds = set(topics)
-            void.sweep_ended()
+            void.end_sweep()

@@ -13,7 +13,7 @@ from wire.messages.sessions import CloseSession, KickSession
 
 
 def piped(*topics: str) -> tuple[Edge, Session, Session, RetainedPartitions]:
-    """Return an edge, a subscriber of everything, and a publisher that has sent these topics retained."""
+    """Return an edge, a subscriber of all topics, and a publisher that has sent these topics retained."""
     edge, session, publisher = with_clients()
     session.subscribe("#")
     session.read()
@@ -28,7 +28,7 @@ def payloads(session: Session) -> list[bytes]:
 
 
 def test_retained_messages_do_not_wait_for_each_other() -> None:
-    """Each waited for the commit of the one before: 30 to 300 a second, and PUBLISH without RETAIN makes 12 000."""
+    """Each waited for the previous commit: 30 to 300 per second, and PUBLISH without RETAIN reaches 12 000."""
     edge, session, publisher, stores = piped("a", "b", "c")
     assert len(stores.waiting) == 3 and session.read() == publisher.read() == []
     for write in stores.waiting:
@@ -38,8 +38,8 @@ def test_retained_messages_do_not_wait_for_each_other() -> None:
     assert [packet.packet_identifier for packet in said(publisher, Puback)] == [1, 2, 3]
 
 
-def test_they_go_on_in_the_order_received() -> None:
-    """Whatever order their partitions answer in."""
+def test_retained_messages_are_sent_in_the_order_received() -> None:
+    """Whatever the order of their partitions' answers."""
     edge, session, publisher, stores = piped("a", "b", "c")
     stores.waiting[2](0)
     stores.waiting[1](0)
@@ -51,8 +51,8 @@ def test_they_go_on_in_the_order_received() -> None:
     assert [packet.packet_identifier for packet in said(publisher, Puback)] == [1, 2, 3]
 
 
-def test_a_refused_one_is_told_in_its_place() -> None:
-    """It reaches nobody; those around it do."""
+def test_refused_retained_message_is_answered_in_order() -> None:
+    """It reaches no subscriber; the messages around it do."""
     edge, session, publisher, stores = piped("a", "b", "c")
     for write, code in zip(stores.waiting, (0, 0x97, 0), strict=True):
         write(code)
@@ -61,10 +61,10 @@ def test_a_refused_one_is_told_in_its_place() -> None:
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0, 0x97, 0]
 
 
-def test_a_topic_has_one_under_way() -> None:
-    """A second write in its partition could be read by who subscribes before the first one comes live."""
+def test_topic_has_one_retained_message_in_flight() -> None:
+    """A subscriber could otherwise read the second write before the first one is sent live."""
     edge, session, publisher, stores = piped("a", "b", "a", "c")
-    assert len(stores.waiting) == 2  # nothing overtakes the one that waits, either
+    assert len(stores.waiting) == 2  # no message overtakes the waiting one, either
     stores.waiting[0](0)
     edge.turn()
     assert len(stores.waiting) == 2
@@ -78,7 +78,7 @@ def test_a_topic_has_one_under_way() -> None:
     assert [packet.packet_identifier for packet in said(publisher, Puback)] == [1, 2, 3, 4]
 
 
-def test_nothing_else_overtakes_them() -> None:
+def test_other_packets_do_not_overtake_retained_messages() -> None:
     """Not PUBLISH without RETAIN or at QoS 0, not SUBSCRIBE, not DISCONNECT; PINGREQ is answered."""
     edge, session, publisher, stores = piped("a")
     publisher.publish("b", b"plain")
@@ -96,7 +96,7 @@ def test_nothing_else_overtakes_them() -> None:
     assert [type(packet).__name__ for packet in publisher.read()] == ["Puback", "Puback", "Suback"] and publisher.closed
 
 
-def test_acknowledgements_are_taken_meanwhile() -> None:
+def test_acknowledgements_are_processed_during_retained_writes() -> None:
     """A client that publishes and subscribes frees the windows of others."""
     _, session, publisher, stores = piped()
     publisher.subscribe("x", qos=1)
@@ -111,8 +111,8 @@ def test_acknowledgements_are_taken_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, DURABLE])
-def test_the_end_of_a_connection_waits_for_them(properties: dict[int, object]) -> None:
-    """What was received before the client closed goes live, and its will behind it."""
+def test_close_waits_for_retained_messages(properties: dict[int, object]) -> None:
+    """Messages received before the client closed are sent live, and its will behind them."""
     edge = Edge()
     session, publisher = edge.client("s"), edge.client("p", properties=properties)
     session.subscribe("#")
@@ -133,8 +133,8 @@ def test_the_end_of_a_connection_waits_for_them(properties: dict[int, object]) -
     assert any(isinstance(message, CloseSession) for message in edge.seen)
 
 
-def test_a_takeover_ends_them() -> None:
-    """The client of a stored session sends them again elsewhere; what was not written when it left is not written."""
+def test_takeover_discards_retained_messages() -> None:
+    """The client of a durable session resends them elsewhere; unwritten ones are not written after it left."""
     edge = Edge()
     session, publisher = edge.client("s"), edge.client("p", properties=DURABLE)
     session.subscribe("#")
@@ -150,8 +150,8 @@ def test_a_takeover_ends_them() -> None:
     assert session.read() == [] and len(stores.waiting) == 2
 
 
-def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By messages of a connection, and by bytes of all; above those each connection has one under way."""
+def test_pipelines_are_bounded_by_messages_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By messages per connection, and by bytes of all; above those each connection has one in flight."""
     monkeypatch.setattr(pipelines, "MESSAGES_MAX", 2)
     edge, _, publisher, stores = piped("a", "b", "c")
     assert len(stores.waiting) == 2
@@ -175,8 +175,8 @@ class _Message:
         self.name, self.size, self.copies, self.outcome = name, size, copies, -1
 
 
-def test_what_left_is_not_counted() -> None:
-    """NIST: detect. Nothing of a connection is kept behind its last message."""
+def test_pipeline_is_removed_with_its_last_message() -> None:
+    """No state of a connection remains after its last message."""
     kept: Pipelines[_Message] = Pipelines()
     first, second = _Message("a", 3), _Message("b", 4)
     kept.join(1, first)
@@ -194,8 +194,8 @@ def test_what_left_is_not_counted() -> None:
     assert kept.bytes == 0 and kept.of(1) is None
 
 
-def test_a_connection_has_bounds_of_bytes_and_copies() -> None:
-    """The first message joins whatever it is: it has the connection to itself."""
+def test_pipeline_is_bounded_by_bytes_and_copies() -> None:
+    """The first message joins whatever its size, because the pipeline is empty."""
     kept: Pipelines[_Message] = Pipelines()
     kept.join(1, _Message("a", 65_000, 1_990))
     pipeline = kept.of(1)

@@ -24,8 +24,8 @@ from wire.messages.sessions import InboundRecorded, InboundReleased, KickSession
     ("topic", "code"),
     [("$SYS/broker/uptime", 0x87), ("$share/g/a", 0x87), ("$SYS/broker/connection/x/state", 0x10), ("$other", 0x10)],
 )
-def test_topics_that_are_ours(topic: str, code: int) -> None:
-    """NIST: protect. $SYS is not for clients, except for what bridges announce about themselves."""
+def test_reserved_topics_are_refused(topic: str, code: int) -> None:
+    """$SYS is closed to clients, except for the status topics of bridges."""
     session = Edge().client()
     session.publish(topic, b"x", 1, 1)
     session.publish(topic, b"x", 2, 2)
@@ -38,8 +38,8 @@ def test_topics_that_are_ours(topic: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("topic", ["a/" * 40, "a" * 2000, "/" * 65535])
-def test_topic_beyond_the_limits_ends_the_connection(topic: str) -> None:
-    """0x90, before anything is asked about it."""
+def test_topic_above_limits_closes_the_connection(topic: str) -> None:
+    """0x90, before the topic is requested."""
     edge = Edge()
     session = edge.client()
     session.publish(topic)
@@ -48,7 +48,7 @@ def test_topic_beyond_the_limits_ends_the_connection(topic: str) -> None:
 
 
 def test_topic_aliases_towards_the_client() -> None:
-    """[MQTT-3.1.2-26]: no more than it takes, the first topics get one; an alias replaces the name afterwards."""
+    """[MQTT-3.1.2-26]: at most its maximum, the first topics have one; later the alias replaces the name."""
     edge = Edge()
     session = edge.client("s", properties={PropertyId.TOPIC_ALIAS_MAXIMUM: 1})
     plain, publisher = edge.client("t"), edge.client("p")
@@ -65,8 +65,8 @@ def test_topic_aliases_towards_the_client() -> None:
     assert [copy.topic_name for copy in publishes(plain)] == ["topic/1"] * 3 + ["topic/2"]
 
 
-def test_a_retained_message_is_live_when_it_stands_in_its_partition() -> None:
-    """Before that a SUBSCRIBE of somebody who has it could still read the one before it."""
+def test_retained_message_is_sent_live_after_its_partition_stored_it() -> None:
+    """Before that, a SUBSCRIBE of a client that has it could still read the previous one."""
     edge, session, publisher = with_clients()
     session.subscribe("a")
     session.read()
@@ -81,29 +81,29 @@ def test_a_retained_message_is_live_when_it_stands_in_its_partition() -> None:
 
 
 @pytest.mark.parametrize(("properties", "qos", "looks"), [({}, 0, 0), (DURABLE, 2, 1)])
-def test_a_route_that_the_loop_holds_is_not_looked_up_again(
+def test_route_of_the_loop_is_not_requested_again(
     monkeypatch: pytest.MonkeyPatch, properties: dict[int, object], qos: int, looks: int
 ) -> None:
-    """It goes to the core with the message; where a partition was asked meanwhile the Route of then is taken."""
+    """The core receives it with the message; after a partition's reply the current Route is used."""
     edge = Edge()
     subscriber, publisher = edge.client("s"), edge.client("p", properties=properties)
     subscriber.subscribe("a")
     publisher.publish("a", b"known")
     subscriber.read()
-    asked: list[bytes] = []
+    requested: list[bytes] = []
     look_up = edge.core.routes.with_route
 
     def with_route(topic: bytes, then: Callable[[Route], None]) -> None:
-        asked.append(topic)
+        requested.append(topic)
         look_up(topic, then)
 
     monkeypatch.setattr(edge.core.routes, "with_route", with_route)
     publisher.publish("a", b"x", qos, qos, retain=not qos)
     assert [copy.payload for copy in publishes(subscriber)] == [b"x"]
-    assert asked == [b"a"] * looks
+    assert requested == [b"a"] * looks
 
 
-def test_what_the_retained_partition_refuses_reaches_nobody() -> None:
+def test_message_refused_by_retained_partition_is_not_delivered() -> None:
     """Simulation --hardware, seed 105: it was delivered live, and answered with a failure."""
     edge, session, publisher = with_clients()
     session.subscribe("a")
@@ -116,8 +116,8 @@ def test_what_the_retained_partition_refuses_reaches_nobody() -> None:
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0x97]
 
 
-def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() -> None:
-    """Simulation seed 76039: it was resent through another edge, and came behind newer ones to who subscribed since."""
+def test_message_resent_through_another_edge_is_not_delivered_here() -> None:
+    """Simulation seed 76039: resent through another edge, it reached later subscribers behind newer messages."""
     edge = Edge()
     subscriber = edge.client("s")
     publisher = edge.client("p", properties=DURABLE)
@@ -134,7 +134,7 @@ def test_what_a_durable_client_sends_again_elsewhere_is_not_live_here_as_well() 
 def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     """PUBREC after the record, PUBCOMP after its release [MQTT-4.3.3-8]; an unknown PUBREL is answered too.
 
-    NIST: protect. Nobody is given it before its record is on disk, and a repeat behind PUBREC is given to nobody.
+    No subscriber receives it before its record is on disk, nor a repeat after PUBREC.
     """
     edge = Edge()
     reader, session = edge.client("r"), edge.client("d", properties=DURABLE)
@@ -157,8 +157,8 @@ def test_qos2_of_a_durable_publisher_is_recorded_first() -> None:
     assert (pubcomp.packet_identifier, pubcomp.reason_code) == (5, 0)
 
 
-def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
-    """Simulation seed 66065: the edge died in between, its client does not speak of it again, the record stayed."""
+def test_refused_qos2_message_is_answered_after_its_record_is_deleted() -> None:
+    """Simulation seed 66065: the edge died in between, the client never repeated it, the record stayed."""
     edge = Edge()
     subscriber, session = edge.client("s"), edge.client("d", properties=DURABLE)
     subscriber.subscribe("a")
@@ -178,8 +178,8 @@ def test_a_refused_qos2_message_is_told_when_its_record_is_gone() -> None:
     assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Pubrec, 0x97), (Puback, 0x10)]
 
 
-def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
-    """A repeat goes where the record says and reaches the member once; a dead edge in it is replaced, by attempt."""
+def test_qos2_pick_is_recorded_before_the_copy_is_sent() -> None:
+    """A repeat goes to the recorded destination and reaches the member once; a dead edge is replaced, by attempt."""
     edge = Edge()
     member = edge.client("m")
     member.subscribe("$share/g/a")
@@ -190,9 +190,9 @@ def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
 
     def recorded(counter: int, pick: SharePick) -> list[SharePick]:
         edge.turn()
-        (asked,) = edge.take(RecordInbound)
-        edge.storage(InboundRecorded(asked.request, counter, picks=[pick]))
-        return list(asked.picks)
+        (requested,) = edge.take(RecordInbound)
+        edge.storage(InboundRecorded(requested.request, counter, picks=[pick]))
+        return list(requested.picks)
 
     here, gone = SharePick(b"g/a", -1, "e0", 1), SharePick(b"g/a", -1, "e9", 4)
     publisher.publish("a", b"1", 2, 1)
@@ -201,7 +201,7 @@ def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
     assert [copy.payload for copy in publishes(member)] == [b"1"]
     assert len(said(publisher, Pubrec)) == 1
     publisher = edge.client("d", clean_start=False, properties=DURABLE)
-    publisher.publish("a", b"1", 2, 1, dup=True)  # it did not see PUBREC
+    publisher.publish("a", b"1", 2, 1, dup=True)  # it did not receive PUBREC
     recorded(1, here)
     assert publishes(member) == []
     assert len(said(publisher, Pubrec)) == 1
@@ -213,15 +213,15 @@ def test_where_a_groups_qos2_copy_goes_is_recorded_first() -> None:
     assert [copy.payload for copy in publishes(member)] == [b"2"]
 
 
-def test_fenced_edge_acknowledges_nothing_and_goes_on_with_qos_0() -> None:
-    """Without a lease QoS 1 waits unread, QoS 0 between clients of this edge passes."""
+def test_fenced_edge_delivers_qos0_without_acknowledging() -> None:
+    """Without a lease QoS 1 waits unread; QoS 0 between clients of this edge is delivered."""
     edge = Edge()
     session, publisher, other = edge.client("s"), edge.client("p"), edge.client("q")
     session.subscribe("a", qos=0)
     publisher.publish("a", b"0")
     assert len(publishes(session)) == 1
     edge.core.lease.lease_until = edge.now
-    edge.core.hot.turn_end_ns = 0  # a lease that is taken by hand is not among what the core waits for
+    edge.core.hot.turn_end_ns = 0  # the core has no deadline for a lease set by the test
     edge.turn()
     publisher.publish("a", b"1")
     other.publish("a", b"2", 1, 1)

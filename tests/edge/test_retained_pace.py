@@ -1,4 +1,4 @@
-"""A rate of retained messages: what is beyond it is asked for later, and nothing is lost."""
+"""A rate limit of retained reads: messages above it are requested later, and none is lost."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ from wire.messages.control import Control
 from wire.messages.retained import DeliverRetained, ReadRetained, ReadRetainedAll, RetainedPage
 
 RATE = 40
-EACH = 70  # messages of a partition
+EACH = 70  # messages per partition
 
 
 class Stored(Edge):
-    """An edge whose partitions have retained messages, and answer with pages of them."""
+    """An edge with partitions that return pages of retained messages."""
 
     def __init__(self, rate: float) -> None:
         super().__init__(EdgeLimits(sys_interval_s=0, retained_rate_max=rate))
         self.topics = {number: [f"a/{number}/{each:03}" for each in range(EACH)] for number in range(PARTITIONS)}
-        self.read = 0  # messages that were read for clients
+        self.read = 0  # messages read for clients
 
     def page(self, request: int, partition: int, after: str, limit: int) -> RetainedPage:
         found = [topic for topic in self.topics[partition] if topic > after]
@@ -41,7 +41,7 @@ class Stored(Edge):
 
 
 def rates_of(edge: Stored, seconds: int) -> list[int]:
-    """Return how many messages were read in each second."""
+    """Return the number of messages read in each second."""
     read = []
     for _ in range(seconds):
         before = edge.read
@@ -52,8 +52,8 @@ def rates_of(edge: Stored, seconds: int) -> list[int]:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_client_reads_at_its_rate_and_loses_nothing(durable: bool) -> None:
-    """NIST: protect. A second's worth at once, then the rate; each message comes once, however long that takes."""
+def test_retained_reads_are_rate_limited_without_loss(durable: bool) -> None:
+    """A burst of one second, then the rate; each message arrives once, however long that takes."""
     edge = Stored(RATE)
     session = edge.client("c", properties=DURABLE if durable else None, clean_start=not durable)
     session.subscribe("a/#", qos=0)
@@ -62,16 +62,16 @@ def test_a_client_reads_at_its_rate_and_loses_nothing(durable: bool) -> None:
     assert first <= RATE and max(rates) <= 2 * RATE
     assert edge.read == EACH * PARTITIONS and sum(rates[:4]) <= 6 * RATE
     if durable:
-        told = [each for each in edge.seen if isinstance(each, DeliverRetained)]
-        topics = [message.topic for each in told for message in each.messages]
-        assert told[-1].done and not told[-2].done
+        deliveries = [each for each in edge.seen if isinstance(each, DeliverRetained)]
+        topics = [message.topic for each in deliveries for message in each.messages]
+        assert deliveries[-1].done and not deliveries[-2].done
     else:
         topics = [publish.topic_name for publish in publishes(session)]
     assert sorted(topics) == sorted(topic for each in edge.topics.values() for topic in each)
     assert edge.core.node.counts.get("retained_partitions_missed", 0) == 0
 
 
-def test_without_a_rate_all_comes_at_once() -> None:
+def test_retained_reads_without_rate_are_immediate() -> None:
     edge = Stored(0.0)
     session = edge.client("c")
     session.subscribe("a/#", qos=0)
@@ -79,7 +79,7 @@ def test_without_a_rate_all_comes_at_once() -> None:
     assert len(publishes(session)) == EACH * PARTITIONS
 
 
-def test_another_client_has_a_rate_of_its_own() -> None:
+def test_retained_read_rate_is_per_client() -> None:
     edge = Stored(RATE)
     greedy, modest = edge.client("greedy"), edge.client("modest")
     for _ in range(3):
@@ -91,8 +91,8 @@ def test_another_client_has_a_rate_of_its_own() -> None:
     assert edge.core.node.counts["retained_reads_paced"] >= 1
 
 
-def test_who_asks_again_and_again_is_not_read_meanwhile() -> None:
-    """NIST: protect. Its questions wait in its socket, not here; when its time has come it is read again."""
+def test_client_above_retained_read_rate_is_not_read() -> None:
+    """Its requests stay unread in its socket; reading resumes with the rate."""
     edge = Stored(RATE)
     session = edge.client("c")
     for _ in range(5):
@@ -103,8 +103,8 @@ def test_who_asks_again_and_again_is_not_read_meanwhile() -> None:
     assert session.client.conn.parked == 0
 
 
-def test_filters_without_messages_cost_nothing() -> None:
-    """A question gives back what it reserved: many filters of one SUBSCRIBE are read at once where nothing is there."""
+def test_filters_without_retained_messages_use_no_rate() -> None:
+    """A request returns its unused reservation: many empty filters of one SUBSCRIBE are read at once."""
     edge = Stored(RATE)
     edge.topics = {number: [] for number in range(PARTITIONS)}
     session = edge.client("c")
@@ -114,7 +114,7 @@ def test_filters_without_messages_cost_nothing() -> None:
     assert "retained_reads_paced" not in edge.core.node.counts
 
 
-def test_reads_of_a_client_that_is_gone_end() -> None:
+def test_retained_reads_of_closed_client_end() -> None:
     edge = Stored(RATE)
     session = edge.client("c")
     session.subscribe("a/#", qos=0)
@@ -125,10 +125,10 @@ def test_reads_of_a_client_that_is_gone_end() -> None:
     assert edge.read == before and not edge.core.retained.waits
 
 
-def test_the_books_of_a_pace() -> None:
-    """Messages that are given back count as never reserved; a client whose rate is whole again is forgotten."""
+def test_retained_read_pace_accounting() -> None:
+    """Returned messages count as never reserved; a client with its full rate is removed."""
     pace = RetainedPace(10.0)
-    asked: list[int] = []
+    calls: list[int] = []
     assert (pace.page(100, 4), pace.page(100, 1000), RetainedPace(0.0).page(100, 4)) == (2, 1, 100)
     pace.reserve(1, 25, 0.0)
     assert pace.wait_s(1, 0.0) == pytest.approx(1.5)
@@ -136,17 +136,17 @@ def test_the_books_of_a_pace() -> None:
     assert pace.wait_s(1, 0.0) == pytest.approx(0.5)
 
     def ask(number: int) -> None:
-        asked.append(number)
+        calls.append(number)
         pace.reserve(1, 10, 1.0)
 
     for number in range(3):
         pace.later(1, 0.0, lambda number=number: ask(number))  # type: ignore[misc]
     pace.tick(0.4)
-    assert asked == [] and pace.is_waiting(1)
+    assert calls == [] and pace.is_waiting(1)
     pace.tick(1.0)
-    assert asked == [0] and pace.is_waiting(1) and len(pace) == 1
+    assert calls == [0] and pace.is_waiting(1) and len(pace) == 1
     for now in (1.4, 1.5, 60.0):
         pace.tick(now)
-    assert asked == [0, 1, 2] and not pace.is_waiting(1)
+    assert calls == [0, 1, 2] and not pace.is_waiting(1)
     pace.reserve(2, 1, 100.0)
     assert pace.wait_s(1, 100.0) == 0.0

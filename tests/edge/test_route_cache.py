@@ -1,10 +1,10 @@
-"""Answers about routes at one edge: misses, invalidations, owners that change."""
+"""Answers about routes at one edge: misses, invalidations, changes of owners."""
 
 from typing import cast
 
 import pytest
 
-from edge.routes.missed_topics import GATHER_S, PREFETCHES_IN_FLIGHT_MAX, QUESTIONS_ALIKE
+from edge.routes.missed_topics import BATCH_DELAY_S, PREFETCHES_IN_FLIGHT_MAX, STEADY_BATCHES
 from mqtt.packets import Puback
 from mqtt.reasons import ReasonCode
 from tests.clients import packets
@@ -26,8 +26,8 @@ from wire.messages.routes import (
 )
 
 
-def test_miss_parks_the_publisher_and_is_asked_once() -> None:
-    """All misses of a turn and shard go in one question; order behind it is kept."""
+def test_miss_parks_the_publisher_and_sends_one_request() -> None:
+    """All misses of an iteration and shard share one request; later packets keep their order."""
     edge = Edge()
     subscriber, one, two = edge.client("s"), edge.client("1"), edge.client("2")
     subscriber.subscribe("a")
@@ -36,24 +36,24 @@ def test_miss_parks_the_publisher_and_is_asked_once() -> None:
     for session in (one, two):
         session.publish("a", b"1", 1, 1)
         session.publish("a", b"2", 1, 2)
-    (question,) = edge.take(Resolve)
-    assert question.topics == ["a"] and publishes(subscriber) == []
-    edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0]))
+    (request,) = edge.take(Resolve)
+    assert request.topics == ["a"] and publishes(subscriber) == []
+    edge.router(Resolved(request.request, request.shard_epoch, [Destinations()], [0]))
     edge.turn()
     assert [packet.payload for packet in publishes(subscriber)] == [b"1", b"2", b"1", b"2"]
     assert [packet.packet_identifier for packet in said(one, Puback)] == [1, 2]
 
 
-def test_invalidation_voids_what_is_asked() -> None:
-    """An answer that an invalidation overtook is not used: asked again, the publisher waits on."""
+def test_invalidation_voids_pending_request() -> None:
+    """An answer overtaken by an invalidation is not used: the request is repeated, and the publisher stays parked."""
     edge = Edge()
     publisher = edge.client()
     edge.held = {Resolve, Invalidated}
     publisher.publish("a/b", b"1", 1, 1)
-    (question,) = edge.take(Resolve)
-    edge.router(Invalidate(5, question.shard, 1, ["a/+"]))
-    assert edge.take(Invalidated) == [Invalidated(5, question.shard, 1)]
-    edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0]))
+    (request,) = edge.take(Resolve)
+    edge.router(Invalidate(5, request.shard, 1, ["a/+"]))
+    assert edge.take(Invalidated) == [Invalidated(5, request.shard, 1)]
+    edge.router(Resolved(request.request, request.shard_epoch, [Destinations()], [0]))
     edge.turn()
     (again,) = edge.take(Resolve)
     assert said(publisher, Puback) == []
@@ -63,7 +63,6 @@ def test_invalidation_voids_what_is_asked() -> None:
 
 
 def test_invalidation_drops_the_cached_answer() -> None:
-    """The next PUBLISH asks again."""
     edge = Edge()
     publisher = edge.client()
     publisher.publish("a/b", b"1", 1, 1)
@@ -73,22 +72,22 @@ def test_invalidation_drops_the_cached_answer() -> None:
     assert len(edge.take(Resolve)) == 1
 
 
-def test_question_is_repeated_after_moved_and_after_silence() -> None:
-    """Nothing waits for ever for a router that has gone."""
+def test_request_is_repeated_after_moved_and_after_timeout() -> None:
+    """No publisher waits permanently for a failed router."""
     edge = Edge()
     publisher = edge.client()
     edge.held = {Resolve}
     publisher.publish("a", b"1", 1, 1)
-    (question,) = edge.take(Resolve)
-    edge.router(Moved(question.request, "shard", question.shard, 2))
+    (request,) = edge.take(Resolve)
+    edge.router(Moved(request.request, "shard", request.shard, 2))
     edge.turn(0.2)
     (again,) = edge.take(Resolve)
     edge.turn(5.0)
     assert len(edge.take(Resolve)) == 1 and again.topics == ["a"]
 
 
-def test_new_owner_of_a_shard_is_told_filters_and_that_nothing_is_cached() -> None:
-    """It gets the edge's report, and a registration without topics: what the former owner answered is void."""
+def test_new_shard_owner_receives_filters_and_empty_registration() -> None:
+    """It receives the edge's report, and a registration without topics: answers of the former owner are void."""
     edge = Edge()
     subscriber, publisher = edge.client("s"), edge.client("p")
     subscriber.subscribe("f/#")
@@ -107,13 +106,13 @@ def test_new_owner_of_a_shard_is_told_filters_and_that_nothing_is_cached() -> No
     assert [message.topics for message in registered] == [[], []]
     assert {message.shard_epoch for message in registered} == {2}
     publisher.publish("a", b"2")
-    assert not edge.take(Resolve), "it waits for company while something is asked"
-    edge.turn(GATHER_S)
+    assert not edge.take(Resolve), "it is batched while a request is in flight"
+    edge.turn(BATCH_DELAY_S)
     assert [message.topics for message in edge.take(Resolve)] == [["a"]]
 
 
-def test_topics_missed_while_others_are_asked_for_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For GATHER_S at most, and when the answer comes for no more than GATHER_S since the question before."""
+def test_topics_missed_during_a_request_share_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For at most BATCH_DELAY_S after the miss, or after the previous request."""
     edge = Edge()
     publishers = [edge.client(f"p{number}") for number in range(9)]
     edge.held.add(Resolve)
@@ -126,38 +125,38 @@ def test_topics_missed_while_others_are_asked_for_are_asked_for_together(monkeyp
             monkeypatch.setattr(edge.core, "turn_end", lambda _: pytest.fail("a turn for a topic that only waits"))
     monkeypatch.undo()
     assert not edge.take(Resolve)
-    edge.turn(GATHER_S)
-    asked = edge.take(Resolve)
-    assert sorted(topic for resolve in asked for topic in resolve.topics) == ["t/1", "t/2", "t/3", "t/4"]
+    edge.turn(BATCH_DELAY_S)
+    taken = edge.take(Resolve)
+    assert sorted(topic for resolve in taken for topic in resolve.topics) == ["t/1", "t/2", "t/3", "t/4"]
     for number in (5, 6, 7):
         publishers[number].publish(f"t/{number}")
     assert not edge.take(Resolve)
-    for resolve in (first, *asked):
+    for resolve in (first, *taken):
         reply = edge.reply(resolve)
         assert reply is not None
         edge.router(reply)
     edge.turn()
     assert not edge.take(Resolve), "four came together: more may come"
-    edge.turn(GATHER_S)
+    edge.turn(BATCH_DELAY_S)
     assert sorted(topic for resolve in edge.take(Resolve) for topic in resolve.topics) == ["t/5", "t/6", "t/7"]
 
 
-def test_a_publisher_that_waits_for_each_answer_waits_for_no_company() -> None:
-    """Topic after topic, each is asked for in the turn in which it was missed."""
+def test_sequential_publisher_is_not_batched() -> None:
+    """Topic after topic, each is requested in the iteration of its miss."""
     edge = Edge()
     publisher = edge.client("p")
     edge.held.add(Resolve)
     for number in range(40):
         publisher.publish(f"t/{number}")
-        (question,) = edge.take(Resolve)
-        reply = edge.reply(question)
+        (request,) = edge.take(Resolve)
+        reply = edge.reply(request)
         assert reply is not None
         edge.router(reply)
         edge.turn()
 
 
-def test_publishers_that_wait_for_each_answer_wait_for_each_other_alone() -> None:
-    """Four that miss again as soon as they are answered are asked for when all four did, but for one question in 17."""
+def test_batch_size_equals_number_of_sequential_publishers() -> None:
+    """Four publishers that miss again after each answer are requested together, except for one request in 17."""
     edge = Edge()
     publishers = [edge.client(f"p{number}") for number in range(4)]
     edge.held.add(Resolve)
@@ -165,40 +164,40 @@ def test_publishers_that_wait_for_each_answer_wait_for_each_other_alone() -> Non
     for number in range(100):
         for publisher in publishers:
             publisher.publish(f"{publisher.client.client_id}/{number}")
-        questions = edge.take(Resolve)
-        if not questions:
+        requests = edge.take(Resolve)
+        if not requests:
             vain += 1
-            edge.turn(GATHER_S)
-            questions = edge.take(Resolve)
-        while sum(len(question.topics) for question in questions) < len(publishers):
-            edge.turn(GATHER_S)
-            questions += edge.take(Resolve)
-        for question in questions:
-            reply = edge.reply(question)
+            edge.turn(BATCH_DELAY_S)
+            requests = edge.take(Resolve)
+        while sum(len(request.topics) for request in requests) < len(publishers):
+            edge.turn(BATCH_DELAY_S)
+            requests += edge.take(Resolve)
+        for request in requests:
+            reply = edge.reply(request)
             assert reply is not None
             edge.router(reply)
         edge.turn()
-    assert vain <= 100 // QUESTIONS_ALIKE
+    assert vain <= 100 // STEADY_BATCHES
 
 
-def test_topics_that_keep_coming_share_questions() -> None:
-    """Ten each millisecond, answered at once: three a question become about ten."""
+def test_continuous_topics_share_requests() -> None:
+    """Ten per millisecond, answered at once: batches of three grow to about ten."""
     edge = Edge()
     publishers = [edge.client(f"p{number}") for number in range(500)]
     edge.held.add(Resolve)
-    questions, answers = [], []
+    requests, answers = [], []
     for number, publisher in enumerate(publishers):
         publisher.publish(f"t/{number}")
-        asked = edge.take(Resolve)
-        questions += asked
-        answers += [(number + 3, question) for question in asked]
+        taken = edge.take(Resolve)
+        requests += taken
+        answers += [(number + 3, request) for request in taken]
         while answers and answers[0][0] <= number:
             reply = edge.reply(answers.pop(0)[1])
             assert reply is not None
             edge.router(reply)
-        edge.turn(GATHER_S / 10)
-    topics = sum(len(question.topics) for question in questions)
-    assert topics > 480 and topics / len(questions) > 6
+        edge.turn(BATCH_DELAY_S / 10)
+    topics = sum(len(request.topics) for request in requests)
+    assert topics > 480 and topics / len(requests) > 6
 
 
 def burst(*topics: str, qos: int = 0) -> bytes:
@@ -212,10 +211,10 @@ def test_topics_of_one_write_are_resolved_in_one_request() -> None:
     subscriber.subscribe("t/#")
     edge.held = {Resolve}
     publisher.send(burst("t/1", "t/2", "t/3", "t/1", "t/2"))
-    asked = edge.take(Resolve)
-    assert sorted(topic for question in asked for topic in question.topics) == ["t/1", "t/2", "t/3"]
-    for question in asked:
-        edge.router(cast(Control, edge.reply(question)))
+    taken = edge.take(Resolve)
+    assert sorted(topic for request in taken for topic in request.topics) == ["t/1", "t/2", "t/3"]
+    for request in taken:
+        edge.router(cast(Control, edge.reply(request)))
     edge.turn()
     assert [copy.topic_name for copy in publishes(subscriber)] == ["t/1", "t/2", "t/3", "t/1", "t/2"]
     assert not edge.take(Resolve) and not edge.core.cache.waits
@@ -226,10 +225,10 @@ def test_a_filter_invalidates_a_topic_whose_prefetch_is_in_flight() -> None:
     edge, _, publisher = with_clients()
     edge.held = {Resolve, Invalidated}
     publisher.send(burst("t/1", "t/2"))
-    (question,) = edge.take(Resolve)
-    edge.router(Invalidate(9, question.shard, question.shard_epoch, ["t/2"]))
+    (request,) = edge.take(Resolve)
+    edge.router(Invalidate(9, request.shard, request.shard_epoch, ["t/2"]))
     assert [answer.number for answer in edge.take(Invalidated)] == [9]
-    edge.router(cast(Control, edge.reply(question)))
+    edge.router(cast(Control, edge.reply(request)))
     edge.turn()
     (again,) = edge.take(Resolve)
     assert again.topics == ["t/2"] and edge.core.cache.waiters() == 1
@@ -240,9 +239,9 @@ def test_a_filter_invalidates_a_prefetched_topic_before_its_first_use() -> None:
     edge, _, publisher = with_clients()
     edge.held = {Resolve, Invalidated}
     publisher.send(burst("t/1", "t/2"))
-    (question,) = edge.take(Resolve)
-    edge.router(Resolved(question.request, question.shard_epoch, [Destinations()], [0, 0]))
-    edge.router(Invalidate(9, question.shard, question.shard_epoch, ["t/2"]))
+    (request,) = edge.take(Resolve)
+    edge.router(Resolved(request.request, request.shard_epoch, [Destinations()], [0, 0]))
+    edge.router(Invalidate(9, request.shard, request.shard_epoch, ["t/2"]))
     edge.turn()
     assert [answer.number for answer in edge.take(Invalidated)] == [9]
     (again,) = edge.take(Resolve)
@@ -257,15 +256,15 @@ def test_missed_topics_are_requested_before_prefetched_ones() -> None:
         publisher.send(burst(*[f"{prefix}/{number}" for number in range(3_000)]))
     edge.turn()
     first = edge.take(Resolve)
-    assert sum(len(question.topics) for question in first) == PREFETCHES_IN_FLIGHT_MAX
+    assert sum(len(request.topics) for request in first) == PREFETCHES_IN_FLIGHT_MAX
     other.publish("mine", b"1", 1, 1)
-    edge.turn(GATHER_S)
-    (question,) = edge.take(Resolve)
-    assert question.topics == ["mine"]
+    edge.turn(BATCH_DELAY_S)
+    (request,) = edge.take(Resolve)
+    assert request.topics == ["mine"]
 
 
 def test_topics_in_use_stay_cached_during_a_flood_of_new_ones() -> None:
-    """A client that publishes to new topics evicts none that other clients use."""
+    """A client that publishes to new topics does not evict topics of other clients."""
     edge = Edge(routes_max=64)
     publisher, flood = edge.client("p"), edge.client("f")
     for turn in range(20):
@@ -282,18 +281,18 @@ def test_topics_in_use_stay_cached_during_a_flood_of_new_ones() -> None:
     assert len(edge.core.cache) == 64
 
 
-def test_answers_about_a_shard_are_its_owner_s_alone() -> None:
-    """NIST: protect. Another router of the same group names the request and the epoch: refused, and nothing changes."""
+def test_answers_from_other_routers_are_refused() -> None:
+    """Another router of the same group sends the correct request and epoch: refused without effect."""
     edge = Edge()
     edge.register(NodeEntry("r1", "router", 1, "r1:1", state=NodeState.ACTIVE))
     publisher, subscriber = edge.client("p"), edge.client("s")
     edge.held = {Resolve, AddRoutes}
     publisher.publish("a/b", b"1", 1, 1)
     subscriber.subscribe("c")
-    (question,), (asked,) = edge.take(Resolve), edge.take(AddRoutes)
-    resolved = Resolved(question.request, question.shard_epoch, [Destinations()], [0])
-    added = RoutesAdded(asked.request, asked.shard, asked.shard_epoch, asked.sender_epoch)
-    for forged in (resolved, added, Moved(question.request, "shard", question.shard, 1)):
+    (request,), (taken,) = edge.take(Resolve), edge.take(AddRoutes)
+    resolved = Resolved(request.request, request.shard_epoch, [Destinations()], [0])
+    added = RoutesAdded(taken.request, taken.shard, taken.shard_epoch, taken.sender_epoch)
+    for forged in (resolved, added, Moved(request.request, "shard", request.shard, 1)):
         edge.router(forged, node="r1")
         edge.turn()
     assert edge.core.counts["refused_placement"] == 3

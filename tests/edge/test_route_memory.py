@@ -1,4 +1,4 @@
-"""What Routes share is one object, the route cache has a bound in bytes, and shared groups take fair turns."""
+"""Routes share equal objects, the route cache has a limit in bytes, and shared groups rotate fairly."""
 
 import gc
 from collections import Counter
@@ -32,7 +32,7 @@ def routes(edge: TimedEdge, topics: list[str]) -> list[object]:
 
 
 @pytest.mark.parametrize(("cached", "many"), SIZES)
-def test_subscribers_of_everything_are_one_tuple(cached: int, many: int) -> None:
+def test_subscribers_of_all_topics_share_one_tuple(cached: int, many: int) -> None:
     """80 bytes for each topic and subscriber would be 5 GiB."""
     edge = TimedEdge()
     for number in range(many):
@@ -48,8 +48,8 @@ def test_subscribers_of_everything_are_one_tuple(cached: int, many: int) -> None
 
 
 @pytest.mark.parametrize(("cached", "many"), SIZES)
-def test_groups_of_everything_are_one_each(cached: int, many: int) -> None:
-    """A group with its wheel for each topic would be 0.9 MB a topic."""
+def test_groups_of_all_topics_share_one_object_each(cached: int, many: int) -> None:
+    """A group with its table for each topic would be 0.9 MB per topic."""
     edge = TimedEdge()
     groups = [GroupDestinations(f"g{number}/#", [("e0", 1), ("e1", 3)], [(1, 1)]) for number in range(many)]
     gc.collect()
@@ -61,8 +61,8 @@ def test_groups_of_everything_are_one_each(cached: int, many: int) -> None:
     assert resident_bytes() - before < 256 * MIB
 
 
-def test_what_a_topic_has_alone_is_counted_and_the_oldest_go() -> None:
-    """Each topic has a subscriber of its own beside 300 of everything: a tuple of its own."""
+def test_unshared_bytes_are_counted_and_oldest_topics_evicted() -> None:
+    """Each topic has one subscriber in addition to 300 of all topics: its own tuple."""
     edge = TimedEdge(EdgeLimits(sys_interval_s=0, routes_bytes_max=MIB, filters_per_session_max=2_000))
     for number in range(300):
         edge.step(edge.feed(edge.client(f"c{number}"), subscribe(["#"])))
@@ -76,11 +76,11 @@ def test_what_a_topic_has_alone_is_counted_and_the_oldest_go() -> None:
     assert edge.core.hot.route(topics[-1].encode()) is not None
     assert edge.core.hot.route(topics[0].encode()) is None
     publisher = edge.client("p")
-    publisher.publish(topics[0], b"x")  # asked again
+    publisher.publish(topics[0], b"x")  # requested again
     assert edge.core.hot.route(topics[0].encode()) is not None
 
 
-def test_the_count_falls_when_the_last_route_is_gone() -> None:
+def test_byte_count_decreases_with_the_last_route() -> None:
     edge = TimedEdge()
     one = edge.client("one")
     one.subscribe("#", "plant/#", qos=0)
@@ -88,7 +88,7 @@ def test_the_count_falls_when_the_last_route_is_gone() -> None:
     assert edge.core.routes.shared_bytes.bytes > 0
     one.drop()
     edge.settle()
-    while edge.core.cache.next_deadline() < float("inf"):  # the sweep renews Routes that nobody uses
+    while edge.core.cache.next_deadline() < float("inf"):  # the sweep renews unused Routes
         edge.step()
     edge.step(lambda: edge.router(Invalidate(1, 0, 1, ["#"])))
     assert [name for name in names(100) if edge.core.cache.answer(name) is not None] == []
@@ -97,7 +97,7 @@ def test_the_count_falls_when_the_last_route_is_gone() -> None:
 
 
 def test_a_route_follows_overlapping_subscriptions() -> None:
-    """Topics that the same filters match share what was merged for them, until one of these filters changes."""
+    """Topics that the same filters match share merged subscribers, until one of these filters changes."""
     edge = TimedEdge()
     both, wide = edge.client("both"), edge.client("wide")
     wide.subscribe("a/#", qos=0)
@@ -119,8 +119,8 @@ def test_a_route_follows_overlapping_subscriptions() -> None:
     assert [packet.payload for packet in wide.read() if isinstance(packet, Publish)] == [b"x"]
 
 
-def test_a_group_takes_turns_over_all_its_topics_and_through_changes() -> None:
-    """By weight; a change of its members does not begin with the first one again."""
+def test_group_rotation_continues_over_topics_and_member_changes() -> None:
+    """By weight; a change of its members does not restart the rotation."""
     groups = SharedGroups("e0", False, lambda _: None)
     group = groups.get(GroupDestinations("g/#", [("e0", 2)], [(1, 1), (2, 1)]))
     assert groups.get(GroupDestinations("g/#", [("e0", 2)], [(1, 1), (2, 1)])) is group
@@ -128,14 +128,14 @@ def test_a_group_takes_turns_over_all_its_topics_and_through_changes() -> None:
     given = Counter(_place(group.next(b"%d" % number)) for number in range(400))
     assert given == {HERE: 200, 1: 100, 2: 100}
     given = Counter()
-    for number in range(300):  # a third member comes and goes all the time
+    for number in range(300):  # a third member joins and leaves continuously
         partitions = [(1, 1), (2, 1), (3, 1)][: 2 + number % 2]
         group = groups.get(GroupDestinations("g/#", [], partitions))
         given[_place(group.next(b"t"))] += 1
     assert min(given.values()) >= 50
 
 
-def test_a_group_of_a_thousand_million_members_is_no_list() -> None:
+def test_group_memory_is_independent_of_member_count() -> None:
     groups = SharedGroups("e0", False, lambda _: None)
     group = groups.get(GroupDestinations("g/#", [("e0", 10**9)], [(1, 10**9)]))
     assert group.next(b"t") == HERE

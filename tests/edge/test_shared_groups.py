@@ -1,4 +1,4 @@
-"""Shared groups at one edge's core: turns, refusals, and messages of members that ended."""
+"""Shared groups at one edge's core: rotation, refusals, and messages of disconnected members."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ from wire.messages.routes import (
 from wire.messages.wills import SessionWill
 
 
-def test_shared_group_takes_turns() -> None:
-    """One member per message, round robin [MQTT-4.8.2-4]; one that left gets nothing."""
+def test_shared_group_rotates_members() -> None:
+    """One member per message, round robin [MQTT-4.8.2-4]; a member that left receives none."""
     edge = Edge()
     members = [edge.client(f"m{number}") for number in range(3)]
     for member in members:
@@ -40,7 +40,7 @@ def test_shared_group_takes_turns() -> None:
 
 
 def group_of_two(qos: int, **limits: Any) -> tuple[Edge, Session, Session, Session]:
-    """A publisher, and two members of a group whose first turn is the first one's."""
+    """Return an edge, a publisher, and two members of a group; the first message goes to the first one."""
     edge = Edge()
     first, second = edge.client("m0", **limits), edge.client("m1")
     for member in (first, second):
@@ -50,8 +50,8 @@ def group_of_two(qos: int, **limits: Any) -> tuple[Edge, Session, Session, Sessi
     return edge, edge.client("p"), first, second
 
 
-def test_what_a_member_did_not_acknowledge_goes_to_another() -> None:
-    """QoS 1, section 4.8.2: in order, with DUP 0, without what it acknowledged; never back to who left."""
+def test_unacknowledged_qos1_copies_go_to_another_member() -> None:
+    """QoS 1, section 4.8.2: in order, with DUP 0, without acknowledged ones; never back to the former member."""
     edge, publisher, first, second = group_of_two(1)
     for number in range(6):
         publisher.publish("a", b"%d" % number, 1, number + 1)
@@ -63,13 +63,13 @@ def test_what_a_member_did_not_acknowledge_goes_to_another() -> None:
     again = publishes(second)
     assert [(copy.payload, copy.qos, copy.dup) for copy in again] == [(b"0", 1, False), (b"4", 1, False)]
     assert edge.core.counts["shares_redispatched"] == 2
-    second.drop()  # nobody is left: ephemeral members keep nothing
+    second.drop()  # no member left: ephemeral members keep no messages
     edge.turn()
     assert edge.core.hot.counters()["dropped_no_pick"] == 5
 
 
-def test_qos2_that_was_sent_stays_with_its_member() -> None:
-    """[MQTT-4.8.2-5]; what still waited for the window was sent to nobody, and goes to another member."""
+def test_sent_qos2_copies_stay_with_their_member() -> None:
+    """[MQTT-4.8.2-5]; unsent messages that waited for the window go to another member."""
     edge, publisher, first, second = group_of_two(2, properties={PropertyId.RECEIVE_MAXIMUM: 2})
     for number in range(8):
         publisher.publish("a", b"%d" % number, 2, number + 1)
@@ -80,8 +80,8 @@ def test_qos2_that_was_sent_stays_with_its_member() -> None:
     assert [(copy.payload, copy.qos) for copy in publishes(second)] == [(b"4", 2), (b"6", 2)]
 
 
-def test_what_a_member_refused_goes_to_nobody_else() -> None:
-    """[MQTT-4.8.2-6]; and one that expired meanwhile neither [MQTT-3.3.2-5]."""
+def test_refused_copy_is_not_redispatched() -> None:
+    """[MQTT-4.8.2-6]; nor does a message that expired meanwhile [MQTT-3.3.2-5]."""
     edge, publisher, first, second = group_of_two(1)
     publisher.publish("a", b"refused", 1, 1)
     publisher.publish("a", b"other", 1, 2)
@@ -95,8 +95,8 @@ def test_what_a_member_refused_goes_to_nobody_else() -> None:
     assert publishes(second) == []
 
 
-def test_a_members_unfinished_copies_go_to_another_edge() -> None:
-    """Nobody is left here: the copy is a pick at the edge that has a member, and refused there it goes to storage."""
+def test_unacknowledged_copies_go_to_another_edge() -> None:
+    """Without a local member the copy is sent to an edge with a member, and after its refusal to storage."""
     edge, publisher, first, second = group_of_two(1)
     publisher.publish("a", b"1", 1, 1)
     publishes(first)
@@ -116,8 +116,8 @@ def order(pick: SharePick | None = None, qos: int = 2) -> RedispatchOrder:
     return RedispatchOrder(0, 1, 1, 5, b"g/a", SessionWill("a", b"left", qos), pick)
 
 
-def test_what_a_durable_member_left_goes_where_its_partition_recorded() -> None:
-    """Nothing is sent before the pick is recorded; a repeat reaches nobody twice and is answered."""
+def test_redispatched_copy_goes_to_the_recorded_pick() -> None:
+    """The edge sends it only after the pick is recorded; a repeat is answered without a second delivery."""
     edge, _, first, second = group_of_two(2)
     here = SharePick(b"g/a", -1, "e0", 1)
     edge.held = {RedispatchReply}
@@ -129,13 +129,13 @@ def test_what_a_durable_member_left_goes_where_its_partition_recorded() -> None:
     edge.turn()
     assert [(copy.payload, copy.qos) for copy in publishes(first) + publishes(second)] == [(b"left", 2)]
     assert [(answer.number, answer.pick) for answer in edge.take(RedispatchReply)] == [(5, None)]
-    edge.storage(order(here))  # its partition has not heard it
+    edge.storage(order(here))  # its partition did not receive the answer
     edge.turn()
     assert publishes(first) + publishes(second) == []
     assert [(answer.number, answer.pick) for answer in edge.take(RedispatchReply)] == [(5, None)]
 
 
-def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_nothing() -> None:
+def test_ended_pick_is_replaced_on_record_and_ended_group_gets_no_copy() -> None:
     """An edge that died is replaced by a higher attempt, which waits for its record too."""
     edge, _, first, second = group_of_two(1)
     edge.held = {RedispatchReply}
@@ -152,8 +152,8 @@ def test_a_pick_that_is_over_is_replaced_on_record_and_a_group_that_ended_gets_n
     assert edge.core.counts["shares_ended"] == 1
 
 
-def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
-    """It was sent there and not taken: nothing goes to the next destination before that is recorded too."""
+def test_edge_that_dies_with_redispatched_copy_is_replaced_on_record() -> None:
+    """It was sent there without an acknowledgement: the next destination is recorded before the copy is sent."""
     edge, _, first, second = group_of_two(1)
     edge.held = {RedispatchReply}
     edge.storage(order(SharePick(b"g/a", -1, "e1", 1)))
@@ -167,7 +167,7 @@ def test_an_edge_that_dies_with_what_was_left_is_replaced_on_record() -> None:
     assert publishes(first) + publishes(second) == []
 
 
-def test_sticky_group_keeps_a_topic_with_its_member() -> None:
+def test_sticky_group_keeps_topic_with_its_member() -> None:
     """With ``shared_subscriptions = "sticky"`` a topic's messages stay in order at one member, until it leaves."""
     edge = Edge(EdgeLimits(sys_interval_s=0, sticky_shares=True))
     members = [edge.client(f"m{number}") for number in range(3)]
@@ -190,8 +190,8 @@ def test_sticky_group_keeps_a_topic_with_its_member() -> None:
     assert sorted(copy.topic_name for member in members[1:] for copy in publishes(member)) == sorted(topics)
 
 
-def test_a_group_is_joined_at_a_rate() -> None:
-    """NIST: protect. Who comes and goes faster waits unread and is refused nothing; other filters have none."""
+def test_group_joins_are_rate_limited() -> None:
+    """Faster joins wait unread and are not refused; other filters have no such rate."""
     edge = Edge(EdgeLimits(sys_interval_s=0, share_join_rate_max=10.0))
     churning = [edge.client(f"c{number}") for number in range(3)]
     joined = 0

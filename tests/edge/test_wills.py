@@ -1,4 +1,4 @@
-"""Wills that an edge's own partition fires."""
+"""Wills that a partition orders at its edge."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def answers(edge: Edge) -> list[tuple[int, bool]]:
 
 
 def test_will_is_fanned_out_and_reported() -> None:
-    """The partition hears WillFired when everybody has it."""
+    """The partition receives WillFired after all destinations have the will."""
     edge = Edge()
     session = edge.client("s")
     session.subscribe("w")
@@ -29,7 +29,7 @@ def test_will_is_fanned_out_and_reported() -> None:
     assert [(m.request, m.partition, m.number) for m in edge.take(WillFired)] == [(3, 1, 17)]
 
 
-def test_a_will_that_is_ordered_again_while_it_waits_is_answered_once_to_the_new_primary() -> None:
+def test_repeated_will_order_is_answered_once_to_the_new_primary() -> None:
     """The topic is not resolved yet when the partition moves to another node."""
     edge = Edge()
     edge.held = {WillFired, Resolve}
@@ -39,15 +39,15 @@ def test_a_will_that_is_ordered_again_while_it_waits_is_answered_once_to_the_new
     edge.turn()
     edge.storage(FireWill(0, 1, 1, 17, SessionWill("w", b"bye", 1)), "s1")
     edge.turn()
-    (asked,) = edge.take(Resolve)
-    edge.router(Resolved(asked.request, asked.shard_epoch, [Destinations()], [0]))
+    (resolve,) = edge.take(Resolve)
+    edge.router(Resolved(resolve.request, resolve.shard_epoch, [Destinations()], [0]))
     edge.turn()
     assert [(node, type(message)) for node, message in edge.core.told if isinstance(message, WillFired)] == [
         ("s1", WillFired)
     ]
 
 
-def test_an_order_of_a_later_map_is_answered_so_that_it_comes_again() -> None:
+def test_will_order_of_a_later_map_is_answered_for_repetition() -> None:
     edge = Edge()
     edge.held = {WillFired, RedispatchReply}
     edge.storage(FireWill(0, 1, 9, 17, SessionWill("w", b"bye", 1)))
@@ -57,8 +57,8 @@ def test_an_order_of_a_later_map_is_answered_so_that_it_comes_again() -> None:
     assert [(answer.number, answer.again) for answer in edge.take(RedispatchReply)] == [(4, True)]
 
 
-def test_wills_above_the_bound_are_refused_and_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An edge keeps so many that no destination has acknowledged."""
+def test_wills_above_the_limit_are_refused_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit counts wills without an acknowledgement of their destinations."""
     monkeypatch.setattr(publishing, "WILLS_MAX", 2)
     edge = Edge()
     edge.held = {WillFired, Resolve}
@@ -68,7 +68,7 @@ def test_wills_above_the_bound_are_refused_and_come_again(monkeypatch: pytest.Mo
     assert answers(edge) == [(3, True)] and edge.core.counts["wills_refused"] == 1
 
 
-def test_an_answer_for_which_the_link_has_no_room_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_will_answer_is_retried_after_a_full_link(monkeypatch: pytest.MonkeyPatch) -> None:
     edge = Edge()
     edge.held = {WillFired}
     full = [True]
@@ -88,8 +88,8 @@ def test_an_answer_for_which_the_link_has_no_room_is_sent_later(monkeypatch: pyt
     assert answers(edge) == []
 
 
-def test_copies_of_shared_groups_are_left_to_the_partition() -> None:
-    """Others get the will now; an edge that repeats it would pick other members."""
+def test_will_copies_of_shared_groups_are_left_to_the_partition() -> None:
+    """Other subscribers receive the will now; an edge that repeats it would select other members."""
     edge = Edge()
     edge.held = {WillFired}
     edge.routes["w"] = Destinations(groups=[GroupDestinations("g/w", [("e0", 1)])])

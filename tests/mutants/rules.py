@@ -320,7 +320,7 @@ RULES: tuple[SeededBug, ...] = (
         "placement_changed",
         _last_first,
         test_link_schedules.test_c4_two_messages_wait_for_their_record,
-        _wrapped(Recording, "_ask_to_record", _parks_nobody),
+        _wrapped(Recording, "_request_record", _parks_nobody),
     ),
     _rule(
         "D1: complaints end no lease",

@@ -215,8 +215,8 @@ def _answer_survives(_: Any, cache: RouteCache, router: str, order: Any, _now: f
 
 
 def _void_answers_are_kept(original: Any, cache: RouteCache, router: str, answer: Any) -> bool:
-    for question in cache._questions.values():
-        question.number = cache._void.done
+    for request in cache._requests.values():
+        request.number = cache._void.done
     return bool(original(cache, router, answer))
 
 

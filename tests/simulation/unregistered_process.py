@@ -151,7 +151,7 @@ class UnregisteredProcess(HostileNode):
         }
         if not isinstance(node, StorageProcess):
             core = node.core
-            pending = (vars(core.requests)["_by_number"], vars(core.cache)["_questions"])
+            pending = (vars(core.requests)["_by_number"], vars(core.cache)["_requests"])
             known["request"] = [number for numbers in pending for number in numbers][:32]
         return known
 

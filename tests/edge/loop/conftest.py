@@ -1,4 +1,4 @@
-"""Every test of the hot loop runs twice: on the compiled modules and on the same files uncompiled."""
+"""Runs every test of the loop twice: on the compiled modules and on the same files uncompiled."""
 
 import importlib
 import importlib.machinery
@@ -20,7 +20,7 @@ _LOADED: dict[str, SimpleNamespace] = {}
 
 
 class SourceOnly:
-    """Finds edge.loop modules as .py files although an extension module lies beside them."""
+    """Finds edge.loop modules as .py files even if an extension module exists."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""A hot loop without sockets, with the toy handler, and clients that are byte strings."""
+"""A broker loop without sockets, with the toy handler, and clients that are byte strings."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ FOREVER = 1 << 60
 
 
 class Broker:
-    """One edge: the loop's engine and the toy handler, driven by hand."""
+    """One edge: the broker loop and the toy handler, driven by the test."""
 
     def __init__(self, hot: Any, incarnation: int = 7, **limits: Any) -> None:
         self.modules = hot
         self.handler = ToyHandler(hot)
         self.now_ns = 1_000_000_000
-        self.hot = hot.engine.Engine(self.handler, incarnation, hot.options.HotLimits(**limits))
+        self.hot = hot.broker_loop.BrokerLoop(self.handler, incarnation, hot.options.HotLimits(**limits))
         self.handler.hot = self.hot
         self.hot.set_lease(FOREVER)
         self.hot.begin_turn(self.now_ns)
 
     def route_to(self, **destinations: Any) -> None:
-        """Every topic also goes there."""
+        """Add these destinations to every topic's Route."""
 
         def extra(topic: bytes) -> dict[str, Any]:
             del topic
@@ -93,17 +93,17 @@ class Node:
         self.broker.send(self.conn, hello())
 
     def take(self) -> list[tuple[int, bytes]]:
-        """Take our node's frames without telling it yet; (kind, payload) each."""
+        """Return our node's frames without acknowledging them; (kind, payload) each."""
         frames = [(f.kind, f.payload) for f in self.link.receive(self.broker.raw(self.conn))]
         self.received += frames
         return frames
 
     def records(self) -> list[Any]:
-        """Take frames and return the records of PUBLISH among them."""
+        """Return the records of PUBLISH among our node's frames."""
         return [r for kind, payload in self.take() if kind == FrameKind.PUBLISH for r in decode_publish(payload)]
 
     def tell(self) -> None:
-        """Let our node have TAKEN and whatever was sent."""
+        """Send TAKEN and queued bytes to our node."""
         self.broker.send(self.conn, self.link.take_output())
 
     def send(self, kind: int, payload: bytes) -> None:
@@ -112,7 +112,7 @@ class Node:
 
 
 def forwarded(hot: Any) -> tuple[Broker, Node]:
-    """Return a loop, and the edge to which every topic goes."""
+    """Return a loop, and the edge that receives every topic."""
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
     broker.route_to(edges=(edge.peer,))
@@ -120,7 +120,7 @@ def forwarded(hot: Any) -> tuple[Broker, Node]:
 
 
 def stored(hot: Any) -> tuple[Broker, Node]:
-    """Return a loop, and the storage node to whose partition 5 every topic goes."""
+    """Return a loop, and the storage node with partition 5, which receives every topic."""
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_primary(5, store.peer)

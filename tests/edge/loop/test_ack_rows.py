@@ -1,4 +1,4 @@
-"""The loop's rows for the acknowledgement ledger: one per PUBACK or PUBREC, handed over before these leave."""
+"""The loop's rows for the acknowledgement ledger: one per PUBACK or PUBREC, stored before these are sent."""
 
 import json
 from typing import Any
@@ -12,16 +12,16 @@ OFFSET_NS = 500_000_000
 
 
 class _Sink:
-    """Keeps what it is given, with what the publisher would have been sent by then."""
+    """Records rows, and the publisher's output at that time."""
 
     def __init__(self, broker: Broker) -> None:
-        self.asked: list[bytes] = []
+        self.requested: list[bytes] = []
         self.turns: list[list[list[int]]] = []
         broker.hot.ledger = self
         broker.hot.ledger_offset_ns = OFFSET_NS
 
     def route_text(self, route: Any) -> bytes:
-        self.asked.append(route.topic)
+        self.requested.append(route.topic)
         return b"".join(b",%d" % number for number in (99, *route.partitions))
 
     def take_rows(self, rows: bytes, count: int) -> None:
@@ -39,25 +39,25 @@ def _with_storage(hot: Any, *partitions: int) -> tuple[Broker, Node, _Sink]:
     return broker, store, _Sink(broker)
 
 
-def test_a_turn_is_handed_over_at_once_and_a_route_is_asked_for_once(hot: Any) -> None:
-    """Kind, incarnation, tag, QoS, UTC ms when it came, and what the route says; nothing while nothing is answered."""
+def test_ack_rows_are_flushed_per_iteration_and_route_text_is_requested_once(hot: Any) -> None:
+    """A row has kind, incarnation, tag, QoS, UTC ms of arrival, and the route's text."""
     broker, store, sink = _with_storage(hot, 4, 5)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"a", 1, 1) + publish(b"t", b"b", 2, 2) + publish(b"u", b"c", 1, 3))
-    came_ms = (broker.now_ns + OFFSET_NS) // 1_000_000
+    arrival_ms = (broker.now_ns + OFFSET_NS) // 1_000_000
     tags = [record.tag for record in store.records()]
     broker.now_ns += 9_000_000
     store.send(FrameKind.PUBLISH_ACK, b"".join(encode_publish_ack(tag, 4, 0) for tag in tags))
     assert sink.turns == []
     store.send(FrameKind.PUBLISH_ACK, b"".join(encode_publish_ack(tag, 5, 0) for tag in tags))
-    rows = [[0, 7, tag, qos, came_ms, 99, 4, 5] for tag, qos in zip(tags, (1, 2, 1), strict=True)]
+    rows = [[0, 7, tag, qos, arrival_ms, 99, 4, 5] for tag, qos in zip(tags, (1, 2, 1), strict=True)]
     assert sink.turns == [rows]
-    assert sink.asked == [b"t", b"u"]
+    assert sink.requested == [b"t", b"u"]
     assert broker.take(pub) == [ack(0x40, 1), ack(0x50, 2), ack(0x40, 3)]
 
 
-def test_numbers_of_a_session_and_the_register_stand_in_the_row(hot: Any) -> None:
-    """What the core publishes for a client has the origin that its session's partition gave, up to 64 bits."""
+def test_ack_row_of_core_message_has_session_origin(hot: Any) -> None:
+    """A message that the core publishes for a client has its session's origin, up to 64 bits."""
     broker, store, sink = _with_storage(hot, 4)
     pub = broker.client()
     broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
@@ -73,8 +73,8 @@ def test_numbers_of_a_session_and_the_register_stand_in_the_row(hot: Any) -> Non
     assert sink.turns == [[[1, huge, 10, 1, (broker.now_ns + OFFSET_NS) // 1_000_000, 99, 4, 6]]]
 
 
-def test_what_was_refused_has_no_row(hot: Any) -> None:
-    """Nobody was promised anything: not by an error, nor by the success of a message that went nowhere."""
+def test_ack_rows_exclude_refused_messages(hot: Any) -> None:
+    """A refusal and an acknowledgement without destinations promise no delivery."""
     broker, store, sink = _with_storage(hot, 4)
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 1, 1, 5))
@@ -85,13 +85,13 @@ def test_what_was_refused_has_no_row(hot: Any) -> None:
     assert sink.turns == []
 
 
-def test_a_live_copy_goes_by_the_origin_of_its_retained_one(hot: Any) -> None:
-    """The message was retained before: one origin, and the retained partition is among the partitions."""
+def test_ack_row_of_live_copy_has_origin_of_retained_copy(hot: Any) -> None:
+    """The message was retained before: one origin, and the row includes the retained partition."""
     broker, store, sink = _with_storage(hot, 4)
     pub = broker.client()
     broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     broker.send(pub, publish(b"t", b"a", 1, 1, retain=True))
-    tag = broker.hot.publish(hot.state.Route(b"t"), hot.state.Inbound(b"t", b"a", 1, retain=True), 6)
+    tag = broker.hot.publish(hot.state.Route(b"t"), hot.state.InboundPublish(b"t", b"a", 1, retain=True), 6)
     live = hot.state.Route(b"t", partitions=(4,))
     broker.hot.publish(live, broker.handler.inbounds.pop(), written=(tag, 6))
     broker.turn()

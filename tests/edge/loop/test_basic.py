@@ -48,8 +48,8 @@ def test_ping(hot: Any) -> None:
     assert broker.raw(pub) == b"\xd0\x00" * 3
 
 
-def test_turn_end_waits_for_its_time(hot: Any) -> None:
-    """A turn of QoS 0 and acknowledgements costs no call into the core."""
+def test_turn_end_is_called_at_its_deadline(hot: Any) -> None:
+    """An iteration with QoS 0 and acknowledgements does not call the core."""
     broker = Broker(hot)
     calls: list[int] = []
     broker.handler.turn_end = calls.append  # type: ignore[assignment, method-assign]
@@ -66,7 +66,7 @@ def test_acknowledgement_of_another_flow_ends_the_connection(hot: Any) -> None:
     for qos, answer in ((1, 0x50), (1, 0x70), (2, 0x40), (2, 0x70)):
         broker = Broker(hot)
         errors: list[int] = []
-        broker.handler.error = lambda _, code, told=errors: told.append(code)  # type: ignore[method-assign, misc]
+        broker.handler.error = lambda _, code, codes=errors: codes.append(code)  # type: ignore[method-assign, misc]
         sub = broker.subscriber(b"a", qos)
         broker.send(broker.client(), publish(b"a", b"m", qos, 1))
         assert len(broker.take(sub)) == 1
@@ -74,7 +74,7 @@ def test_acknowledgement_of_another_flow_ends_the_connection(hot: Any) -> None:
         assert errors == [0x82], (qos, hex(answer))
 
 
-def test_pubrel_answers_a_pubrec_of_nothing_unless_it_tells_an_error(hot: Any) -> None:
+def test_unknown_pubrec_is_answered_by_pubrel_unless_it_is_an_error(hot: Any) -> None:
     """[MQTT-4.3.3-4]: PUBREL only after a reason code below 0x80."""
     broker = Broker(hot)
     before, after = broker.client(5), broker.subscriber(b"a", 2, version=5)

@@ -1,6 +1,6 @@
-"""The compiled loop and the same files uncompiled do the same to any bytes, also to damaged ones.
+"""The compiled loop and the same files uncompiled give equal results for any bytes, also for damaged ones.
 
-Where C integers wrap or a length goes wrong, this is where it shows; run it with an address sanitizer now and then.
+This finds C integers that wrap and wrong lengths; run it with an address sanitizer from time to time.
 """
 
 import random
@@ -54,7 +54,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
 
 
 def play(modules: Any, seed: int) -> list[Any]:
-    """Everything that comes out of one random session."""
+    """Return all output of one random session."""
     rng = random.Random(seed)
     broker = Broker(modules, output_high_bytes=50_000, output_low_bytes=10_000, pending_messages_max=20)
     edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
@@ -67,7 +67,7 @@ def play(modules: Any, seed: int) -> list[Any]:
     durable = broker.client(5)
     broker.handler.session_options = {}
     pub = broker.client(version)
-    said: list[Any] = []
+    output: list[Any] = []
     for _ in range(6):
         data = damaged(rng, client_bytes(rng, version))
         cut = rng.randrange(len(data) + 1)
@@ -79,19 +79,19 @@ def play(modules: Any, seed: int) -> list[Any]:
         node = store if kind == 6 else edge
         if not node.conn.closed:
             node.send(kind, payload)
-            said += node.take()
+            output += node.take()
         for conn in (*subs, durable, pub):
-            said.append(broker.raw(conn))
+            output.append(broker.raw(conn))
         answers = damaged(rng, b"".join(ack(rng.choice([0x40, 0x50, 0x70]), i) for i in range(1, 5)))
         target = rng.choice([*subs, durable])
         if not target.closed and not target.parked:
             broker.send(target, answers)
         broker.turn()
-    said.append([code for _, code in broker.handler.errors])
-    said.append(broker.handler.violations)
+    output.append([code for _, code in broker.handler.errors])
+    output.append(broker.handler.violations)
     counters = broker.hot.counters()
-    said.append(counters)
-    return said
+    output.append(counters)
+    return output
 
 
 def compare(seeds: range) -> None:
@@ -102,10 +102,10 @@ def compare(seeds: range) -> None:
         assert play(compiled, seed) == play(pure, seed), f"seed={seed}"
 
 
-def test_both_forms_do_the_same() -> None:
+def test_compiled_and_uncompiled_loop_have_equal_output() -> None:
     compare(range(500))
 
 
 @pytest.mark.slow
-def test_both_forms_do_the_same_at_length() -> None:
+def test_compiled_and_uncompiled_loop_have_equal_output_for_many_seeds() -> None:
     compare(range(1_000, 11_000))

@@ -1,4 +1,4 @@
-"""Backpressure and bounds: nobody makes the broker keep more than it said, and nothing is lost while it can wait."""
+"""Backpressure and limits: no client exceeds a configured limit, and a waiting sender loses no message."""
 
 import random
 from typing import Any
@@ -15,12 +15,12 @@ LIMITS = {"output_high_bytes": 20_000, "output_low_bytes": 5_000, "lag_after_ns"
 
 
 def unwritten(broker: Broker, conn: Any) -> int:
-    """Return the bytes that wait for the socket."""
+    """Return the bytes that are pending for the socket."""
     left: int = broker.hot.output_mark(conn) - broker.hot.written_to(conn)
     return left
 
 
-def test_publisher_waits_for_a_full_subscriber_and_nothing_is_lost(hot: Any) -> None:
+def test_publisher_waits_for_full_subscriber_without_loss(hot: Any) -> None:
     broker = Broker(hot, **LIMITS)
     sub, pub = broker.subscriber(b"t"), broker.client()
     sent = 0
@@ -28,7 +28,7 @@ def test_publisher_waits_for_a_full_subscriber_and_nothing_is_lost(hot: Any) -> 
         broker.send(pub, PACKET * 5)
         sent += 5
     assert 20 <= sent <= 30
-    broker.send(pub, PACKET * 100)  # what was on its way
+    broker.send(pub, PACKET * 100)  # in flight
     assert unwritten(broker, sub) < 30_000
     got = b""
     while data := broker.hot.take_output(sub, 4_000):
@@ -39,7 +39,7 @@ def test_publisher_waits_for_a_full_subscriber_and_nothing_is_lost(hot: Any) -> 
     assert broker.hot.counters()["dropped_slow"] == 0
 
 
-def test_dead_subscriber_stops_a_publisher_only_for_a_while(hot: Any) -> None:
+def test_dead_subscriber_blocks_publisher_for_limited_time(hot: Any) -> None:
     broker = Broker(hot, **LIMITS)
     dead, alive, pub = broker.subscriber(b"t"), broker.subscriber(b"t"), broker.client()
     broker.send(pub, PACKET * 40)
@@ -62,7 +62,7 @@ def test_dead_subscriber_stops_a_publisher_only_for_a_while(hot: Any) -> None:
     assert broker.raw(dead) == PACKET
 
 
-def test_link_is_read_on_and_the_slow_subscriber_loses(hot: Any) -> None:
+def test_link_input_continues_and_slow_subscriber_loses_messages(hot: Any) -> None:
     broker = Broker(hot, **LIMITS)
     edge = Node(broker, 2, "edge")
     sub = broker.subscriber(b"t")
@@ -73,7 +73,7 @@ def test_link_is_read_on_and_the_slow_subscriber_loses(hot: Any) -> None:
     assert broker.hot.counters()["dropped_slow"] > 0
 
 
-def test_client_that_reads_no_answers_is_not_read(hot: Any) -> None:
+def test_client_that_reads_no_output_is_not_read(hot: Any) -> None:
     broker = Broker(hot, **LIMITS)
     pub = broker.client()
     for _ in range(200):
@@ -87,8 +87,8 @@ def test_client_that_reads_no_answers_is_not_read(hot: Any) -> None:
     assert not pub.parked
 
 
-def test_turn_is_cut_and_goes_on_in_order(hot: Any) -> None:
-    broker = Broker(hot, turn_bytes_max=50_000)
+def test_full_iteration_resumes_in_order(hot: Any) -> None:
+    broker = Broker(hot, iteration_bytes_max=50_000)
     subs = [broker.subscriber(b"t", i % 2) for i in range(20)]
     pub = broker.client()
     data = b"".join(publish(b"t", b"%4d" % i + bytes(200), i % 2, 1 + i) for i in range(100))
@@ -132,7 +132,6 @@ def test_route_cache_is_bounded(hot: Any) -> None:
 
 
 def test_qos2_without_pubrel_is_bounded_in_v3(hot: Any) -> None:
-    """NIST: protect."""
     broker = Broker(hot, received_max=10)
     pub = broker.client()
     for i in range(1, 12):
@@ -148,7 +147,7 @@ def test_unauthenticated_bytes_are_bounded(hot: Any) -> None:
 
 
 def test_silent_clients_are_reported_once(hot: Any) -> None:
-    """[MQTT-3.1.2-22]: one and a half times the keep-alive; any packet counts as life."""
+    """[MQTT-3.1.2-22]: one and a half times the keep-alive; any packet resets the timeout."""
     broker = Broker(hot)
     broker.handler.session_options = {}
     waiting = broker.attach(connect_timeout_ns=5_000_000_000)
@@ -169,8 +168,8 @@ def test_silent_clients_are_reported_once(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_connect_has_a_time_of_its_own(hot: Any, late: bool) -> None:
-    """NIST: protect. It comes whole within it, however it drips; what we do behind it counts for the longer one."""
+def test_connect_packet_has_its_own_timeout(hot: Any, late: bool) -> None:
+    """CONNECT must be complete within its timeout, even if it arrives slowly; its processing has a longer timeout."""
     broker = Broker(hot)
     broker.handler.packet = lambda *_: None  # type: ignore[method-assign]
     conn = broker.attach(connect_timeout_ns=10_000_000_000, first_packet_ns=5_000_000_000)
@@ -191,7 +190,7 @@ def test_a_connect_has_a_time_of_its_own(hot: Any, late: bool) -> None:
 
 
 def test_closing_inside_any_call_is_safe(hot: Any) -> None:
-    """A random mix of everything with connections that vanish keeps the books straight."""
+    """A random mix of all packets with closing connections keeps the counts correct."""
     rng = random.Random(5)
     broker = Broker(hot, **LIMITS)
     edge = Node(broker, 2, "edge")
@@ -225,13 +224,15 @@ def test_closing_inside_any_call_is_safe(hot: Any) -> None:
                 broker.raw(conn)
         conns = [conn for conn in conns if not conn.closed]
     broker.turn()
-    waiting = [conn for conn in ended if not conn.closed]  # for PUBREC, before the PUBREL that came with it is read
+    waiting = [
+        conn for conn in ended if not conn.closed
+    ]  # those that wait for PUBREC, before the PUBREL that arrived with it is read
     assert broker.hot.counters()["connections"] == len(conns) + len(waiting) + 2
     assert all(conn.ack_queue for conn in waiting)
     assert broker.hot.counters()["output_high"] <= len(conns)
 
 
-def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
+def test_close_while_fenced_sends_no_held_acknowledgement(hot: Any) -> None:
     """PROTOCOL 1.6: no PUBACK of a fenced node, not even among the last bytes."""
     broker = Broker(hot)
     pub = broker.client(5)
@@ -244,8 +245,8 @@ def test_closing_while_fenced_says_nothing_that_was_held(hot: Any) -> None:
     assert broker.raw(pub) == b"\xe0\x01\x88"
 
 
-def test_one_history_is_one_order_of_the_sweep(hot: Any) -> None:
-    """Not that of addresses in memory: one seed of the simulation is one order of things (seed 10175)."""
+def test_sweep_order_is_deterministic(hot: Any) -> None:
+    """The order does not depend on memory addresses: a simulation seed determines it (seed 10175)."""
 
     def swept() -> list[int]:
         broker = Broker(hot)
@@ -261,8 +262,8 @@ def test_one_history_is_one_order_of_the_sweep(hot: Any) -> None:
     assert swept() == swept() and len(set(swept())) == 300
 
 
-def test_a_sweep_in_slices_leaves_nobody_out(hot: Any) -> None:
-    """Connections end and begin between its slices, and each end moves another one."""
+def test_sweep_in_slices_checks_every_connection(hot: Any) -> None:
+    """Connections close and open between its slices, and each close moves another one."""
     broker = Broker(hot)
     silent = [broker.attach(connect_timeout_ns=1_000_000_000) for _ in range(100)]
     broker.now_ns += 2_000_000_000
@@ -275,7 +276,7 @@ def test_a_sweep_in_slices_leaves_nobody_out(hot: Any) -> None:
         going = silent[slices * 13 % 100]
         broker.hot.close(going)
         ended.add(going.number)
-        broker.attach(connect_timeout_ns=1_000_000_000)  # of now: it is not silent
+        broker.attach(connect_timeout_ns=1_000_000_000)  # attached now: it is not silent
         broker.hot.end_turn(broker.now_ns)
     reported = [conn.number for conn, _ in broker.handler.errors]
     assert len(reported) == len(set(reported)) and slices >= 10
@@ -284,7 +285,7 @@ def test_a_sweep_in_slices_leaves_nobody_out(hot: Any) -> None:
     assert len(broker.handler.errors) == len(reported), "once is enough"
 
 
-def test_silence_is_not_counted_while_we_do_not_listen(hot: Any) -> None:
+def test_silence_is_not_counted_while_reading_is_paused(hot: Any) -> None:
     broker = Broker(hot, **LIMITS)
     broker.subscriber(b"t")
     pub = broker.attach()
@@ -296,7 +297,7 @@ def test_silence_is_not_counted_while_we_do_not_listen(hot: Any) -> None:
     assert broker.handler.errors == []
 
 
-def test_another_route_for_a_topic_holds_from_the_next_packet_on(hot: Any) -> None:
+def test_replaced_route_applies_from_the_next_packet(hot: Any) -> None:
     broker = Broker(hot)
     first, second, pub = broker.subscriber(b"t"), broker.client(), broker.client()
     broker.send(pub, publish(b"t", b"1"))
@@ -306,8 +307,8 @@ def test_another_route_for_a_topic_holds_from_the_next_packet_on(hot: Any) -> No
     assert broker.take(second) == [publish(b"t", b"2")]
 
 
-def test_output_that_a_filter_has_taken_is_not_written_before_it_asks_for_more(hot: Any) -> None:
-    """A WebSocket's frame may lie at a full socket: it counts as output of before."""
+def test_output_in_a_filter_is_not_counted_as_written(hot: Any) -> None:
+    """A WebSocket frame may be pending at a full socket: it counts as earlier output."""
 
     class Framed:
         ended = False

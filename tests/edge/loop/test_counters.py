@@ -1,4 +1,4 @@
-"""Counters of the loop are declared in one table, which the fields in Python and in C follow."""
+"""Counters of the loop are declared in one table; the fields in Python and in C agree with it."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from wire.messages.frames import FrameKind
 SOURCE = Path(__file__).resolve().parents[3] / "edge" / "loop" / "counters.py"
 
 
-def test_table_and_fields_are_the_same() -> None:
+def test_counter_table_equals_fields() -> None:
     fields = re.findall(r"^        self\.(\w+) = 0$", SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
     in_c = re.findall(
         r"^    cdef readonly unsigned long long (\w+)$", SOURCE.with_suffix(".pxd").read_text(), re.MULTILINE
@@ -23,7 +23,7 @@ def test_table_and_fields_are_the_same() -> None:
 
 
 def test_each_counter_is_reported(hot: Any) -> None:
-    """In the order of the table, and gauges behind them."""
+    """In the order of the table, followed by gauges."""
     broker = Broker(hot)
     broker.client()
     found = broker.hot.counters()
@@ -33,8 +33,8 @@ def test_each_counter_is_reported(hot: Any) -> None:
     assert all(type(value) is int for value in found.values())
 
 
-def test_bytes_of_payloads_are_counted_whichever_way_a_message_goes(hot: Any) -> None:
-    """Runs as they are and converted, single messages, what waits for a window, what another edge sends; each copy."""
+def test_payload_bytes_are_counted_on_every_path(hot: Any) -> None:
+    """Runs unchanged and converted, single messages, pending and forwarded ones; each copy."""
     broker = Broker(hot)
 
     def counted() -> tuple[int, int]:
@@ -42,7 +42,7 @@ def test_bytes_of_payloads_are_counted_whichever_way_a_message_goes(hot: Any) ->
         return found["publish_bytes_in"], found["publish_bytes_out"]
 
     pub, five = broker.client(), broker.client(5)
-    broker.send(pub, publish(b"t", b"123") + publish(b"t", b"12345"))  # nobody takes it
+    broker.send(pub, publish(b"t", b"123") + publish(b"t", b"12345"))  # without subscribers
     assert counted() == (8, 0)
     broker.subscriber(b"a", 1)
     broker.subscriber(b"a", 1, 5, 4)

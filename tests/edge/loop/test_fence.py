@@ -1,4 +1,4 @@
-"""The loop looks at its clock after each receive and before each flush, and tells the core that the time is over."""
+"""The loop reads its clock after each receive and before each flush, and reports the fence to the core."""
 
 import socket
 import time
@@ -16,48 +16,48 @@ SOON_NS = 200_000_000
 
 
 def closing(edge: Any) -> list[int]:
-    """Have the core cut every client when the loop says that the time is over; return when it did."""
-    said: list[int] = []
+    """Make the core cut every client at the fence; return the times of its calls."""
+    calls: list[int] = []
 
     def fence_over(now_ns: int) -> None:
-        said.append(now_ns)
+        calls.append(now_ns)
         for conn in list(edge.handler.subscriptions):
-            edge.loop.cut(conn)
+            edge.hot.cut(conn)
 
     edge.handler.fence_over = fence_over
-    return said
+    return calls
 
 
-def test_the_core_is_told_before_kept_bytes_are_parsed(hot: Any) -> None:
-    """A PUBLISH that waited for its route is not fanned out behind the end."""
+def test_fence_is_reported_before_buffered_bytes_are_parsed(hot: Any) -> None:
+    """A PUBLISH parked for its route is not fanned out after the fence."""
     broker = Broker(hot)
     subscriber, publisher = broker.subscriber(b"t"), broker.client()
-    said = closing(broker)
+    calls = closing(broker)
     broker.hot.set_fence(broker.now_ns + 5)
     broker.send(publisher, publish(b"t", b"in time"))
-    assert broker.take(subscriber) == [publish(b"t", b"in time")] and said == []
+    assert broker.take(subscriber) == [publish(b"t", b"in time")] and calls == []
     broker.now_ns += 5
     broker.send(publisher, publish(b"t", b"late"))
-    assert said == [broker.now_ns] and broker.raw(subscriber) == b""
+    assert calls == [broker.now_ns] and broker.raw(subscriber) == b""
 
 
-def test_the_core_is_told_once(hot: Any) -> None:
+def test_fence_is_reported_once(hot: Any) -> None:
     broker = Broker(hot)
-    said = closing(broker)
+    calls = closing(broker)
     broker.hot.set_fence(broker.now_ns)
     broker.turn()
     broker.now_ns += 10**9
     broker.turn()
-    assert len(said) == 1
+    assert len(calls) == 1
 
 
 class Served:
-    """A loop on real sockets that makes a turn when a test says so, a subscriber of ``t`` and a publisher."""
+    """A loop on real sockets with iterations driven by the test, a subscriber of ``t`` and a publisher."""
 
     def __init__(self, hot: Any) -> None:
         self.edge = Edge(hot, -1)
         self.clock: Callable[[], int] = hot.descriptors.boot_ns
-        self.said = closing(self.edge)
+        self.calls = closing(self.edge)
         self.subscriber, self.publisher = self._connected(), self._connected()
         self.subscriber.sendall(subscribe(b"t", 0))
         self._take(self.subscriber, 5)
@@ -80,12 +80,12 @@ class Served:
         raise AssertionError("nothing came")
 
     def pass_the_end(self) -> None:
-        """Stay in the middle of the first turn until the time is over."""
-        if not self.said:
+        """Block in the first iteration until the fence."""
+        if not self.calls:
             time.sleep(2 * SOON_NS / 1e9)
 
     def written(self) -> bytes:
-        """Return what the subscriber was written until its connection ended."""
+        """Return the bytes that the subscriber received until its connection closed."""
         self.edge.loop.run(0)
         self.subscriber.settimeout(PATIENCE_S)
         data = b""
@@ -100,7 +100,7 @@ class Served:
             return b""
 
     def close(self) -> None:
-        """End everything."""
+        """Close all sockets."""
         self.edge.loop.close()
         self.edge.listener.close()
         self.subscriber.close()
@@ -115,7 +115,7 @@ def served(hot: Any) -> Iterator[Served]:
 
 
 def test_the_clock_is_read_after_a_receive(served: Served) -> None:
-    """The turn begins in time, and stops before the bytes of the publisher are read."""
+    """The iteration begins before the fence, and stops before the publisher's bytes are read."""
     handler = served.edge.handler
     packet = handler.packet
 
@@ -128,16 +128,16 @@ def test_the_clock_is_read_after_a_receive(served: Served) -> None:
     served.publisher.sendall(publish(b"t", b"late"))
     served.edge.hot.set_fence(served.clock() + SOON_NS)
     served.edge.loop.run(0)
-    assert len(served.said) == 1
+    assert len(served.calls) == 1
     assert b"late" not in served.written()
 
 
 def test_the_clock_is_read_before_a_flush(served: Served) -> None:
-    """The PUBLISH was fanned out in time, and the process stops before it is written."""
+    """The PUBLISH was fanned out before the fence, and the process stops before the write."""
     served.edge.handler.turn_end = lambda now_ns: served.pass_the_end()  # type: ignore[method-assign]  # noqa: ARG005
     served.edge.hot.turn_end_ns = 0
     served.publisher.sendall(publish(b"t", b"late"))
     served.edge.hot.set_fence(served.clock() + SOON_NS)
     served.edge.loop.run(0)
-    assert len(served.said) == 1
+    assert len(served.calls) == 1
     assert b"late" not in served.written()

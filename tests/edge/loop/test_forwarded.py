@@ -40,8 +40,8 @@ def test_repeated_wills_are_dropped(hot: Any) -> None:
     assert len(broker.take(sub)) == 1
 
 
-def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(hot: Any) -> None:
-    """Each partition has a window of its own, under whatever epoch and through whichever edge its wills come."""
+def test_repeated_will_is_detected_after_thousands_of_other_partitions(hot: Any) -> None:
+    """Each partition has its own window, for every epoch and edge of its wills."""
     broker = Broker(hot)
     one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
     sub = broker.subscriber(b"w")
@@ -57,12 +57,12 @@ def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(hot
     assert sent(one, 1, 1, range(500, 508)) == 8
     assert sent(one, 2, 1, range(1, 5_001)) == 5_000
     assert sent(other, 1, 2, range(500, 510)) == 2
-    assert sent(other, 1, 2, range(490, 500)) == 10  # those that another edge was ordered to publish before
+    assert sent(other, 1, 2, range(490, 500)) == 10  # those that another edge published before
     assert sent(other, 1, 2, range(490, 510)) == 0
 
 
-def test_publishers_that_were_heard_lately_are_remembered(hot: Any) -> None:
-    """The one that was silent for longest is forgotten, and that is counted."""
+def test_origins_of_recent_publishers_are_kept(hot: Any) -> None:
+    """The longest idle publisher is evicted and counted."""
     broker = Broker(hot, session_origins_max=3)
     edge = Node(broker, 2, "edge")
     sub = broker.subscriber(b"w", 2)
@@ -77,8 +77,8 @@ def test_publishers_that_were_heard_lately_are_remembered(hot: Any) -> None:
     assert broker.hot.counters()["origins_forgotten"] == 1
 
 
-def test_what_another_edge_fanned_out_before_is_dropped(hot: Any) -> None:
-    """A durable publisher repeats QoS 2 through another edge: our subscribers get what came first, and no more."""
+def test_message_repeated_through_another_edge_is_dropped(hot: Any) -> None:
+    """A durable publisher repeats QoS 2 through another edge: our subscribers receive only the first one."""
     broker = Broker(hot)
     one, other = Node(broker, 2, "edge"), Node(broker, 3, "edge")
     sub = broker.subscriber(b"w", 2)
@@ -106,7 +106,7 @@ def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
 
 
 @pytest.mark.parametrize("flag", [0x10, 0x20, 0x40, 0x80])
-def test_a_message_with_a_publisher_is_for_storage_and_ends_the_link(hot: Any, flag: int) -> None:
+def test_message_with_owner_ends_the_link_to_an_edge(hot: Any, flag: int) -> None:
     broker, edge = forwarded(hot)
     sub = broker.subscriber(b"t")
     record = bytearray(encode_message(PublishMessage(0, b"t", b"m", 0, owner=b"anna", owner_made=3)))

@@ -1,4 +1,4 @@
-"""What waits for another node becomes frames that its link takes, however much of it there is."""
+"""Pending messages for another node become frames within its link's limit, whatever their number."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from wire.messages.frames import FRAME_BYTES_MAX, FrameKind
 KIB, MIB = 1024, 1024 * 1024
 
 
-def say(broker: Broker, peer: Any, payload: bytes, done: list[int]) -> None:
+def publish_from_core(broker: Broker, peer: Any, payload: bytes, done: list[int]) -> None:
     route = broker.hot.route(b"t") or broker.modules.state.Route(b"t", edges=(peer,))
-    broker.hot.publish(route, broker.modules.state.Inbound(b"t", payload, 1), on_done=done.append)
+    broker.hot.publish(route, broker.modules.state.InboundPublish(b"t", payload, 1), on_done=done.append)
 
 
 def frames_of(edge: Node) -> list[list[bytes]]:
-    """Take every frame there is; the payloads of each one's messages."""
+    """Return the payloads of each frame."""
     found: list[list[bytes]] = []
     while frames := edge.take():
         for kind, payload in frames:
@@ -27,7 +27,7 @@ def frames_of(edge: Node) -> list[list[bytes]]:
     return found
 
 
-def test_a_long_message_behind_a_full_batch_begins_the_next_frame(hot: Any) -> None:
+def test_long_message_behind_full_batch_starts_next_frame(hot: Any) -> None:
     """Both were one frame of more than 8 MiB, which the link refuses: the edge ended."""
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
@@ -35,7 +35,7 @@ def test_a_long_message_behind_a_full_batch_begins_the_next_frame(hot: Any) -> N
     payloads = [b"a" * (MIB - 4 * KIB), b"b" * (8 * MIB - 512 * KIB), b"c"]
     broker.hot.begin_turn(broker.now_ns)
     for payload in payloads:
-        say(broker, edge.peer, payload, done)
+        publish_from_core(broker, edge.peer, payload, done)
     broker.hot.end_turn(broker.now_ns)
     assert frames_of(edge) == [payloads[:1], payloads[1:2], payloads[2:]]
     assert done == []
@@ -43,8 +43,8 @@ def test_a_long_message_behind_a_full_batch_begins_the_next_frame(hot: Any) -> N
     assert done == [0, 0, 0]
 
 
-def test_what_waits_for_a_lease_leaves_in_frames_when_it_is_back(hot: Any) -> None:
-    """It was one frame, of all that the core published meanwhile; nothing leaves before the lease is there."""
+def test_messages_held_without_lease_are_sent_in_frames_after_renewal(hot: Any) -> None:
+    """It was one frame of all messages that the core published meanwhile; the edge sends none before the lease."""
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
     broker.handler.frame = lambda *_: None  # type: ignore[method-assign]
@@ -52,9 +52,9 @@ def test_what_waits_for_a_lease_leaves_in_frames_when_it_is_back(hot: Any) -> No
     done: list[int] = []
     payloads = [bytes([number]) * (MIB - KIB) for number in range(20)]
     for payload in payloads:
-        say(broker, edge.peer, payload, done)
+        publish_from_core(broker, edge.peer, payload, done)
         broker.turn()
-    edge.send(FrameKind.CONTROL, b"")  # the room of the link is looked at
+    edge.send(FrameKind.CONTROL, b"")  # the link's free capacity is checked
     assert frames_of(edge) == []
     broker.hot.set_lease(FOREVER)
     broker.turn()
@@ -65,8 +65,8 @@ def test_what_waits_for_a_lease_leaves_in_frames_when_it_is_back(hot: Any) -> No
     assert done == [0] * 20
 
 
-def test_acknowledgements_that_wait_for_a_lease_leave_in_frames(hot: Any) -> None:
-    """A fenced edge says nothing and reads on: what it owes for shared picks grows with what others send."""
+def test_acknowledgements_held_without_lease_are_sent_in_frames(hot: Any) -> None:
+    """A fenced edge sends nothing and continues reading: its acknowledgements for shared picks accumulate."""
     if not hot.compiled:
         pytest.skip("100 000 messages: compiled only")
     broker = Broker(hot)

@@ -1,4 +1,4 @@
-"""Copies for a subscriber that has to wait: kept as records, and later what they would have been at once."""
+"""Copies for a subscriber that must wait: stored as records, and later equal to immediate copies."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ EXPIRY = b"\x02\x00\x00\x00\x0a"  # of 10 s
 
 
 def release(broker: Broker, conn: Any, held_s: int = 0) -> list[bytes]:
-    """End the waiting; return what the subscriber then gets."""
+    """End the hold; return the subscriber's packets."""
     copies = broker.handler.held.pop(conn)
     broker.hot.drop_routes()
     for sub, record in copies:
@@ -24,7 +24,7 @@ def release(broker: Broker, conn: Any, held_s: int = 0) -> list[bytes]:
 
 
 def held_and_not(hot: Any, version: int = 5, options: int = 2, identifier: int = 7) -> tuple[Broker, Any, Any]:
-    """A broker, and two subscribers alike, of which the first has to wait."""
+    """Return a broker, and two equal subscribers; the first one is held."""
     broker = Broker(hot)
     first, second = (broker.subscriber(b"t/#", options, version, identifier) for _ in range(2))
     broker.handler.held[first] = []
@@ -35,10 +35,8 @@ def held_and_not(hot: Any, version: int = 5, options: int = 2, identifier: int =
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("publisher_version", [4, 5])
 @pytest.mark.parametrize("options", [1, 2, 2 | 8])
-def test_copies_that_waited_are_those_that_did_not(
-    hot: Any, version: int, publisher_version: int, options: int
-) -> None:
-    """Runs, every QoS, RETAIN, properties, identifiers: byte for byte, in order, written when they are given back."""
+def test_held_copies_equal_immediate_copies(hot: Any, version: int, publisher_version: int, options: int) -> None:
+    """Runs, every QoS, RETAIN, properties, identifiers: byte for byte, in order, written when the core returns them."""
     broker, first, second = held_and_not(hot, version, options)
     pub = broker.client(publisher_version)
     properties = USER if publisher_version == 5 else b""
@@ -55,8 +53,8 @@ def test_copies_that_waited_are_those_that_did_not(
     assert broker.take(first) == broker.take(second) != []
 
 
-def test_a_publisher_has_its_answer_although_copies_wait(hot: Any) -> None:
-    """An ephemeral subscriber's copy is delivered as far as its publisher is concerned."""
+def test_publisher_is_acknowledged_while_copies_are_held(hot: Any) -> None:
+    """A held copy counts as delivered for its publisher."""
     broker, first, _ = held_and_not(hot)
     pub = broker.client(5)
     broker.send(pub, publish(b"t/a", b"m", 1, 3, 5))
@@ -64,7 +62,7 @@ def test_a_publisher_has_its_answer_although_copies_wait(hot: Any) -> None:
     assert len(broker.handler.held[first]) == 1
 
 
-def test_forwarded_messages_wait_too(hot: Any) -> None:
+def test_forwarded_messages_are_held(hot: Any) -> None:
     broker, first, second = held_and_not(hot)
     edge = Node(broker, 2, "edge")
     run = publish(b"t/a", b"1", 0, 0, 5, USER) + publish(b"t/a", b"2", 0, 0, 5)
@@ -76,7 +74,7 @@ def test_forwarded_messages_wait_too(hot: Any) -> None:
 
 
 def test_subscribers_of_one_message_share_its_record(hot: Any) -> None:
-    """A message for thousands of them is kept once."""
+    """A message for thousands of subscribers is stored once."""
     broker = Broker(hot)
     subscribers = [broker.subscriber(b"t", 1) for _ in range(3)]
     broker.handler.held.update((conn, []) for conn in subscribers)
@@ -89,8 +87,8 @@ def test_subscribers_of_one_message_share_its_record(hot: Any) -> None:
     assert isinstance(message, PublishMessage) and (message.topic, message.payload, message.qos) == (b"t", b"one", 1)
 
 
-def test_what_expires_while_it_waits_is_dropped(hot: Any) -> None:
-    """[MQTT-3.3.2-5]; and what is left is told [MQTT-3.3.2-6]."""
+def test_held_copy_that_expires_is_dropped(hot: Any) -> None:
+    """[MQTT-3.3.2-5]; other copies have the remaining time [MQTT-3.3.2-6]."""
     for held_s, left in ((4, [b"\x02\x00\x00\x00\x06m"]), (10, [])):
         broker, first, _ = held_and_not(hot, identifier=0)
         broker.send(broker.client(5), publish(b"t/a", b"m", 0, 0, 5, EXPIRY))
@@ -98,26 +96,26 @@ def test_what_expires_while_it_waits_is_dropped(hot: Any) -> None:
         assert broker.hot.counters()["dropped_expired"] == 1 - len(left)
 
 
-def test_an_old_route_brings_copies_at_once_when_nothing_is_read_any_more(hot: Any) -> None:
+def test_old_route_delivers_at_once_after_hold_ends(hot: Any) -> None:
     broker, first, second = held_and_not(hot)
     pub = broker.client()
     broker.send(pub, publish(b"t/a", b"1"))
-    del broker.handler.held[first]  # and the Route stays
+    del broker.handler.held[first]  # and the Route remains
     broker.take(second)
     broker.send(pub, publish(b"t/a", b"2") + publish(b"t/a", b"3", 1, 1))
     assert broker.take(first) == broker.take(second) != []
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_publisher_waits_while_there_is_no_room(hot: Any, qos: int) -> None:
-    """Until the turn has ended, in which the core makes room."""
+def test_publisher_waits_while_hold_is_full(hot: Any, qos: int) -> None:
+    """It resumes after the iteration, when the core has free space."""
     broker, _, _ = held_and_not(hot)
     broker.handler.hold = lambda *_: layout.HELD_FULL  # type: ignore[method-assign]
     pub = broker.client()
     broker.send(pub, publish(b"t/a", b"1", qos, qos))
     assert pub.parked
     broker.send(pub, publish(b"t/a", b"2", qos, 2 * qos))
-    assert pub.parked  # the second one was parsed in this turn
+    assert pub.parked  # the second one was parsed in this iteration
     broker.turn()
     assert not pub.parked
     assert broker.hot.counters()["packets_in"] >= 2

@@ -1,4 +1,4 @@
-"""A CONNECT that does not come: its time begins behind TLS."""
+"""The timeout of CONNECT begins after the TLS handshake."""
 
 import contextlib
 from pathlib import Path
@@ -17,13 +17,13 @@ SECOND = 1_000_000_000
 
 
 @pytest.mark.parametrize("secured", [False, True])
-async def test_who_sends_no_connect_is_ended(hot: Any, secured: bool, certificates: Path) -> None:
-    """NIST: protect. Long before the time for handshakes and logins is over; one that came in time stays."""
+async def test_client_without_connect_is_closed(hot: Any, secured: bool, certificates: Path) -> None:
+    """It ends long before the timeout for handshakes and logins; a client with a timely CONNECT stays."""
     context, trusting = tls_contexts(certificates)
     async with running(hot, tls=context if secured else None) as edge:
         times = {"connect_timeout_ns": 3600 * SECOND, "first_packet_ns": SECOND // 2}
         options = hot.options.ConnOptions(tls=context if secured else None, **times)
-        edge.handler.attach = lambda _, fd: edge.loop.attach(fd, 0, options, hot.descriptors.boot_ns())
+        edge.handler.attach = lambda _, fd: edge.hot.attach(fd, 0, options, hot.descriptors.boot_ns())
         streams: list[trio.abc.Stream] = []
         for _ in range(2):
             stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", edge.port)

@@ -1,4 +1,4 @@
-"""Constants of Python and C are equal, and offsets are those of the bytes that ``wire/messages/batches.py`` writes."""
+"""Constants of Python and C are equal, and offsets agree with the encoding of ``wire/messages/batches.py``."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ CONSTANT = re.compile(r"^    (\w+) = (.+)$", re.MULTILINE)
 
 
 def constants(text: str) -> dict[str, str]:
-    """Return the constants of a .pxd as they are written there."""
+    """Return the constants of a .pxd in their written form."""
     return {name: value for block in ENUM.findall(text) for name, value in CONSTANT.findall(block)}
 
 
@@ -35,7 +35,7 @@ def pxds() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.pxd") if constants(path.read_text(encoding="utf-8")))
 
 
-def test_the_check_sees_what_it_should() -> None:
+def test_layout_check_covers_main_modules() -> None:
     text = "cdef enum:\n    ONE = 1\n    TWO = 0x2\n\n\ncdef int one()\n\n\ncdef enum:\n    THREE = ONE\n"
     assert constants(text) == {"ONE": "1", "TWO": "0x2", "THREE": "ONE"}
     assert {"layout", "state", "loop"} <= set(pxds())
@@ -43,7 +43,6 @@ def test_the_check_sees_what_it_should() -> None:
 
 @pytest.mark.parametrize("name", pxds())
 def test_constants_are_the_same_in_c(name: str) -> None:
-    """Each constant of a .pxd has the value that the .py gives it when it is not compiled."""
     module: Any = layout if name == "layout" else getattr(load("pure"), name)
     found = constants((FOLDER / f"{name}.pxd").read_text(encoding="utf-8"))
     values = {key: getattr(module, value) if value.isidentifier() else int(value, 0) for key, value in found.items()}
@@ -54,8 +53,8 @@ def test_layout_has_each_constant_in_c() -> None:
     assert set(layout.__all__) == set(constants((FOLDER / "layout.pxd").read_text(encoding="utf-8")))
 
 
-def test_a_constant_of_the_layout_stands_nowhere_else() -> None:
-    """Frame kinds, offsets and reason codes are named once."""
+def test_layout_constants_are_defined_once() -> None:
+    """Frame kinds, offsets and reason codes are defined once."""
     for name in pxds():
         if name != "layout":
             assert not layout.__all__ & constants((FOLDER / f"{name}.pxd").read_text(encoding="utf-8")).keys(), name

@@ -1,4 +1,4 @@
-"""The loop on real sockets: both ways to live with trio, TLS, closing, a client that does not read."""
+"""The loop on real sockets: both ways to run with trio, TLS, close, a client that does not read."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ class Edge:
     def __init__(self, hot: Any, trio_fd: int, tls: ssl.SSLContext | None = None, **limits: Any) -> None:
         self.modules = hot
         self.handler = ToyHandler(hot)
-        self.hot = hot.engine.Engine(self.handler, 1, hot.options.HotLimits(**limits))
+        self.hot = hot.broker_loop.BrokerLoop(self.handler, 1, hot.options.HotLimits(**limits))
         self.handler.hot = self.hot
         self.hot.set_lease(FOREVER)
         self.loop = hot.loop.Loop(self.hot, trio_fd)
@@ -101,7 +101,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tls_contexts(certificates: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return those of a server and of its client."""
+    """Return the TLS contexts of a server and of its client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
     return context, ssl.create_default_context(cafile=str(certificates / "cert.pem"))
@@ -142,11 +142,11 @@ async def test_a_plain_client_on_a_tls_port_is_dropped(hot: Any, certificates: P
             while await stream.receive_some(1000):
                 pass
             raise EOFError
-        assert edge.loop.counters()["tls_failed"] == 1
+        assert edge.hot.counters()["tls_failed"] == 1
 
 
-async def test_trio_goes_on_beside_the_loop(hot: Any) -> None:
-    """Timers, other tasks and thread results are not held up by a loop that has nothing to do."""
+async def test_idle_loop_does_not_delay_trio(hot: Any) -> None:
+    """An idle loop does not delay timers, other tasks and thread results."""
     async with running(hot):
         with trio.fail_after(PATIENCE_S):
             for _ in range(5):
@@ -175,13 +175,13 @@ async def test_work_that_a_handler_schedules_wakes_trio(hot: Any) -> None:
             await woken.wait()
 
 
-async def test_last_packet_arrives_although_the_client_goes_on_sending(hot: Any) -> None:
+async def test_last_packet_arrives_while_client_continues_sending(hot: Any) -> None:
     """[MQTT-4.13.1-1]: half-close, no reset with unread bytes."""
     async with running(hot) as edge:
         it = await client(edge)
 
         def refuse(conn: Any, reason_code: int) -> None:
-            edge.loop.close(conn, b"\xe0\x01" + bytes([reason_code]))
+            edge.hot.close(conn, b"\xe0\x01" + bytes([reason_code]))
 
         edge.handler.error = refuse  # type: ignore[method-assign]
         await it.send(b"\x36\x05\x00\x01t\x00\x01" + publish(b"t", bytes(100_000)))
@@ -191,16 +191,16 @@ async def test_last_packet_arrives_although_the_client_goes_on_sending(hot: Any)
         await it.stream.aclose()
 
 
-async def test_client_that_said_disconnect_is_not_waited_for(hot: Any) -> None:
-    """It gets what was written before, and its descriptor is free although it stays."""
+async def test_descriptor_is_freed_after_disconnect(hot: Any) -> None:
+    """It receives earlier output, and its descriptor is freed although it stays connected."""
     async with running(hot) as edge:
         made: list[Any] = []
         attach: Any = edge.handler.attach
         edge.handler.attach = lambda owner, fd: made.append(attach(owner, fd))
         it = await client(edge)
         (conn,) = made
-        edge.loop.write(conn, b"last")
-        edge.loop.leave(conn)
+        edge.hot.write(conn, b"last")
+        edge.hot.leave(conn)
         edge.loop.kick()
         with trio.fail_after(30):
             assert await it.stream.receive_some(10) == b"last"
@@ -209,7 +209,7 @@ async def test_client_that_said_disconnect_is_not_waited_for(hot: Any) -> None:
         await it.stream.aclose()
 
 
-async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> None:
+async def test_slow_subscriber_receives_all_messages_later(hot: Any) -> None:
     async with running(hot, lag_after_ns=20_000_000_000) as edge:
         sub, pub = await client(edge), await client(edge)
         await sub.send(subscribe(b"t"))
@@ -219,18 +219,18 @@ async def test_subscriber_that_does_not_read_gets_everything_later(hot: Any) -> 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pub.send, packet * total)
             with trio.fail_after(PATIENCE_S):
-                while edge.loop.counters()["parked_slow"] == 0:
+                while edge.hot.counters()["parked_slow"] == 0:
                     await trio.sleep(0.01)
             got = bytearray()
             with trio.fail_after(PATIENCE_S):
                 while len(got) < len(packet) * total:
                     got += await sub.stream.receive_some(1 << 20)
             assert got == packet * total
-        assert edge.loop.counters()["dropped_slow"] == 0
+        assert edge.hot.counters()["dropped_slow"] == 0
 
 
-def test_parked_client_that_goes_on_sending_wakes_the_loop_once(hot: Any) -> None:
-    """What it says waits in the kernel until it is resumed, and then all of it is read."""
+def test_parked_client_with_more_input_wakes_the_loop_once(hot: Any) -> None:
+    """Its input stays in the kernel until it is resumed, and then all of it is read."""
     edge = Edge(hot, -1)
     conns: list[Any] = []
     answer = edge.handler.packet
@@ -244,18 +244,18 @@ def test_parked_client_that_goes_on_sending_wakes_the_loop_once(hot: Any) -> Non
     with socket.create_connection(("127.0.0.1", edge.port)) as stream:
         stream.settimeout(PATIENCE_S)
 
-        def says_more() -> bool:
+        def has_more_input() -> bool:
             return bool(select.select([edge.loop.epoll_fd], [], [], 0)[0])
 
         stream.sendall(connect() + subscribe(b"t"))
         _turn_until(edge, lambda: len(conns) == 2)
-        assert not says_more()
+        assert not has_more_input()
         stream.sendall(subscribe(b"u"))
         assert select.select([edge.loop.epoll_fd], [], [], 5)[0]
         edge.loop.run(0)
-        assert not says_more()
+        assert not has_more_input()
         assert len(conns) == 2
-        edge.loop.resume(conns[0])
+        edge.hot.resume(conns[0])
         _turn_until(edge, lambda: len(conns) == 3)
     edge.loop.close()
     edge.listener.close()
@@ -270,8 +270,8 @@ def _turn_until(edge: Edge, reached: Callable[[], bool]) -> None:
     raise AssertionError("not reached")
 
 
-def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> None:
-    """The client waits in the backlog; its socket, once accepted, does not block, delay or leak into children."""
+def test_listener_pauses_without_free_descriptors_until_next_sweep(hot: Any) -> None:
+    """The client waits in the backlog; its socket is nonblocking, without delay, and not inherited by children."""
     edge = Edge(hot, -1)
     taken: list[int] = []
     attach: Any = edge.handler.attach
@@ -290,7 +290,7 @@ def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> 
             edge.loop.run(0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert (edge.loop.counters()["accept_failed"], taken) == (1, [])
+        assert (edge.hot.counters()["accept_failed"], taken) == (1, [])
         edge.loop.run(1.1)
         (fd,) = taken
         assert not os.get_blocking(fd)
@@ -302,8 +302,8 @@ def test_without_descriptors_a_listener_rests_until_the_next_sweep(hot: Any) -> 
     edge.listener.close()
 
 
-def test_a_new_socket_comes_with_the_address_at_its_other_end(hot: Any, tmp_path: Path) -> None:
-    """Of both families, with its port; a local socket has none."""
+def test_accepted_socket_has_peer_address(hot: Any, tmp_path: Path) -> None:
+    """For IPv4 and IPv6 with the port; a local socket has no address."""
     edge = Edge(hot, -1)
     seen: list[tuple[object, str, int]] = []
     ports: list[int] = []
@@ -335,17 +335,17 @@ def test_a_new_socket_comes_with_the_address_at_its_other_end(hot: Any, tmp_path
         listener.close()
 
 
-async def test_connections_leave_nothing_behind(hot: Any) -> None:
+async def test_closed_connections_leave_no_state(hot: Any) -> None:
     async with running(hot) as edge:
         for _ in range(20):
             it = await client(edge)
             await it.stream.aclose()
         with trio.fail_after(PATIENCE_S):
-            while edge.loop.counters()["connections"]:
+            while edge.hot.counters()["connections"]:
                 await trio.sleep(0.01)
 
 
-async def test_a_failing_loop_is_told_not_swallowed(hot: Any) -> None:
+async def test_loop_exception_is_raised_to_the_host(hot: Any) -> None:
     def explode(conn: Any, first_byte: int, body: bytes) -> None:
         raise RuntimeError("a bug", conn, first_byte, body)
 
@@ -372,7 +372,7 @@ def test_under_a_mock_clock_the_loop_is_nested() -> None:
 
 
 class _Masked:
-    """A connection filter as simple as can be; END ends it."""
+    """A minimal connection filter; END ends it."""
 
     ended = False
 
@@ -387,10 +387,10 @@ class _Masked:
         return b""
 
 
-async def test_a_filter_stands_between_socket_and_packets(hot: Any) -> None:
+async def test_stream_filter_transforms_input_and_output(hot: Any) -> None:
     async with running(hot) as edge:
         filtered = hot.options.ConnOptions(filter=_Masked())
-        edge.handler.attach = lambda _, fd: edge.loop.attach(fd, 0, filtered, hot.descriptors.boot_ns())
+        edge.handler.attach = lambda _, fd: edge.hot.attach(fd, 0, filtered, hot.descriptors.boot_ns())
         stream = await trio.open_tcp_stream("127.0.0.1", edge.port)
         code = _Masked()
         await stream.send_all(code.wrap(connect() + subscribe(b"t") + publish(b"t", b"x" * 70_000)))
@@ -408,21 +408,21 @@ async def test_a_filter_stands_between_socket_and_packets(hot: Any) -> None:
 
 
 def _link(hot: Any, tls: tuple[Any, Any]) -> tuple[Edge, Edge, list[Any]]:
-    """Two edges with a link between them, HELLOs exchanged by hand, run by ``loop.run(0)`` in turn."""
+    """Return two edges with a link after manual HELLOs, run alternately by ``loop.run(0)``."""
     edges = Edge(hot, -1), Edge(hot, -1)
-    peers = [edge.loop.add_peer(2 - i, "edge", 1) for i, edge in enumerate(edges)]
+    peers = [edge.hot.add_peer(2 - i, "edge", 1) for i, edge in enumerate(edges)]
     for i, (edge, end) in enumerate(zip(edges, socket.socketpair(), strict=True)):
         end.setblocking(False)
         name = "localhost" if tls[i] is not None and i == 1 else None
         options = hot.options.ConnOptions(tls=tls[i], server_hostname=name)
-        conn = edge.loop.attach(end.detach(), 1, options, hot.descriptors.boot_ns())
+        conn = edge.hot.attach(end.detach(), 1, options, hot.descriptors.boot_ns())
 
         def hello(conn: Any, payload: bytes, edge: Edge = edge, peer: Any = peers[i]) -> None:
             assert payload == b"hello"
-            edge.loop.bind_link(conn, peer, 0)
+            edge.hot.bind_link(conn, peer, 0)
 
         edge.handler.hello = hello  # type: ignore[method-assign]
-        edge.loop.write(conn, HEADER.pack(5, 0, 0, 1, 0) + b"hello")
+        edge.hot.write(conn, HEADER.pack(5, 0, 0, 1, 0) + b"hello")
     return *edges, peers
 
 
@@ -470,25 +470,25 @@ def test_messages_cross_a_link_between_two_loops(hot: Any, secured: bool, certif
 
 
 @pytest.mark.parametrize("secured", [False, True])
-async def test_a_packet_that_has_begun_on_a_socket_has_its_time(hot: Any, secured: bool, certificates: Path) -> None:
-    """NIST: protect. From its first byte, not from the machine's start; then it is too slow."""
+async def test_incomplete_packet_on_socket_times_out(hot: Any, secured: bool, certificates: Path) -> None:
+    """The timeout runs from its first byte, not from the machine's start."""
     contexts = tls_contexts(certificates) if secured else (None, None)
     async with running(hot, tls=contexts[0]) as edge:
         it = await client(edge, contexts[1])
         await it.send(publish(b"t", b"x" * 3_000)[:100])
         with trio.fail_after(PATIENCE_S):
-            while not edge.loop.counters()["held_bytes"]:
+            while not edge.hot.counters()["held_bytes"]:
                 await trio.sleep(0.01)
         now_ns = edge.modules.descriptors.boot_ns()
-        edge.loop.sweep(now_ns + 5_000_000_000)
-        assert edge.loop.counters()["slow_packets"] == 0
-        edge.loop.sweep(now_ns + 20_000_000_000)
-        assert edge.loop.counters()["slow_packets"] == 1
+        edge.hot.sweep(now_ns + 5_000_000_000)
+        assert edge.hot.counters()["slow_packets"] == 0
+        edge.hot.sweep(now_ns + 20_000_000_000)
+        assert edge.hot.counters()["slow_packets"] == 1
 
 
 @pytest.mark.parametrize("secured", [False, True])
-async def test_bytes_on_a_socket_have_their_rate(hot: Any, secured: bool, certificates: Path) -> None:
-    """The rest waits unread, in the kernel."""
+async def test_byte_rate_of_a_socket_is_limited(hot: Any, secured: bool, certificates: Path) -> None:
+    """The rest stays unread in the kernel."""
     contexts = tls_contexts(certificates) if secured else (None, None)
     async with running(hot, tls=contexts[0]) as edge:
         edge.handler.session_options = {"byte_rate_max": 1_000_000.0}
@@ -497,4 +497,4 @@ async def test_bytes_on_a_socket_have_their_rate(hot: Any, secured: bool, certif
         async with trio.open_nursery() as nursery:
             nursery.start_soon(it.send, publish(b"t", bytes(50_000)) * 40 + publish(b"t", b"", 1, 7))
             assert await it.packets(1) == [ack(0x40, 7)]
-        assert trio.current_time() - began > 0.8  # two seconds' worth, one of them at once
+        assert trio.current_time() - began > 0.8  # two seconds' worth, one of them as a burst

@@ -1,4 +1,4 @@
-"""The sum of what is held for clients is exact after each turn, and nothing when they are served or gone."""
+"""The sum of bytes held for clients is exact after each iteration, and zero after they are served or closed."""
 
 import select
 import socket
@@ -14,7 +14,7 @@ from tests.edge.loop.test_loop import Edge
 KEPT_BYTES = 160
 
 
-def test_half_a_packet_counts_until_it_is_whole_or_its_client_gone(hot: Any) -> None:
+def test_partial_packet_is_held_until_complete_or_closed(hot: Any) -> None:
     broker = Broker(hot)
     one, other = broker.client(), broker.client()
     packet = publish(b"t", b"x" * 10_000)
@@ -28,7 +28,7 @@ def test_half_a_packet_counts_until_it_is_whole_or_its_client_gone(hot: Any) -> 
     assert broker.hot.held_bytes == 0
 
 
-def test_a_message_that_waits_for_several_clients_counts_once(hot: Any) -> None:
+def test_message_pending_for_several_clients_counts_once(hot: Any) -> None:
     broker = Broker(hot, outbound_window_max=1)
     readers = [broker.subscriber(b"t", 1) for _ in range(3)]
     publisher = broker.client()
@@ -41,7 +41,7 @@ def test_a_message_that_waits_for_several_clients_counts_once(hot: Any) -> None:
     first = readers.pop()
     broker.send(first, ack(0x40, 1))
     assert len(split(broker.raw(first))) == 1
-    assert broker.hot.held_bytes == 2 * (size + KEPT_BYTES)  # two others wait for it
+    assert broker.hot.held_bytes == 2 * (size + KEPT_BYTES)  # pending for two others
     for conn in readers:
         broker.hot.close(conn)
         broker.raw(conn)
@@ -52,7 +52,7 @@ def test_a_message_that_waits_for_several_clients_counts_once(hot: Any) -> None:
     assert broker.hot.held_bytes == 0
 
 
-def test_the_largest_holders_are_named_in_order(hot: Any) -> None:
+def test_largest_holders_are_ordered_by_bytes(hot: Any) -> None:
     broker = Broker(hot)
     conns = [broker.client() for _ in range(5)]
     packet = publish(b"t", b"x" * 60_000)
@@ -66,8 +66,8 @@ def test_the_largest_holders_are_named_in_order(hot: Any) -> None:
     assert broker.hot.held_bytes == 100_000
 
 
-def test_sockets_are_counted_too(hot: Any) -> None:
-    """Half packets and unsent output of real connections, until they are gone."""
+def test_held_bytes_include_sockets(hot: Any) -> None:
+    """Partial packets and unsent output of real connections count until these are closed."""
     edge = Edge(hot, -1)
     packet = publish(b"t", b"x" * 30_000)
     with (
@@ -79,19 +79,19 @@ def test_sockets_are_counted_too(hot: Any) -> None:
             _until(edge, partial(readable, client))
             client.recv(100)
         writer.sendall(packet[:5_000])
-        _until(edge, lambda: edge.loop.held_bytes == 5_000)
+        _until(edge, lambda: edge.hot.held_bytes == 5_000)
         writer.sendall(packet[5_000:])
-        _until(edge, lambda: edge.loop.held_bytes == 0)
+        _until(edge, lambda: edge.hot.held_bytes == 0)
         reader.sendall(subscribe(b"t"))
         _until(edge, lambda: readable(reader))
         writer.setblocking(False)
-        rest = memoryview(packet * 400)  # more than the reader's socket takes
-        while len(rest) and edge.loop.held_bytes <= 100_000:
+        rest = memoryview(packet * 400)  # more than the reader's socket accepts
+        while len(rest) and edge.hot.held_bytes <= 100_000:
             with suppress(BlockingIOError):
                 rest = rest[writer.send(rest) :]
             edge.loop.run(0)
-        _until(edge, lambda: edge.loop.held_bytes > 100_000)
-    _until(edge, lambda: edge.loop.held_bytes == 0)
+        _until(edge, lambda: edge.hot.held_bytes > 100_000)
+    _until(edge, lambda: edge.hot.held_bytes == 0)
     edge.loop.close()
     edge.listener.close()
 
@@ -105,4 +105,4 @@ def _until(edge: Any, met: Callable[[], bool]) -> None:
         if met():
             return
         edge.loop.run(0.001)
-    raise AssertionError(f"{edge.loop.held_bytes} bytes held")
+    raise AssertionError(f"{edge.hot.held_bytes} bytes held")

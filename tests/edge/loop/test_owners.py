@@ -1,4 +1,4 @@
-"""Whose a retained message is: told to the partition that retains it, and to nobody else."""
+"""The owner of a retained message is sent only to the partition that retains it."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ def owners(node: Node) -> list[tuple[bytes, bytes, int, tuple[int, ...]]]:
     return [(one.topic, one.owner, one.owner_made, one.partitions) for one in node.records()]
 
 
-def test_only_the_partition_that_retains_it_is_told(hot: Any) -> None:
-    """NIST: protect. QoS 0 goes everywhere at once; the records for edges and other partitions name nobody."""
+def test_owner_is_sent_only_to_the_retained_partition(hot: Any) -> None:
+    """QoS 0 is sent to all destinations at once; records for edges and other partitions name no owner."""
     broker, retains, other, edge = place(hot)
     route = hot.state.Route(b"a/b", (), (edge.peer,), (0, 1))
-    inbound = hot.state.Inbound(b"a/b", b"x", 0, True, b"", 5)
+    inbound = hot.state.InboundPublish(b"a/b", b"x", 0, True, b"", 5)
     broker.hot.publish(route, inbound, 0, owner=ANN)
     broker.hot.publish(route, inbound, 0)
     broker.turn()
@@ -38,11 +38,11 @@ def test_only_the_partition_that_retains_it_is_told(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("owner", [ANN, b"", encode_owner(b"u" * 65_535, (1 << 62) - 1)])
-def test_the_next_primary_is_told_too(hot: Any, owner: bytes) -> None:
-    """A message that its partition has not acknowledged goes to the next primary as it was."""
+def test_owner_is_sent_to_the_next_primary(hot: Any, owner: bytes) -> None:
+    """A message without an acknowledgement is sent to the next primary unchanged."""
     broker, retains, other, _ = place(hot)
     done: list[int] = []
-    inbound = hot.state.Inbound(b"a/b", b"x", 1, True, b"", 5)
+    inbound = hot.state.InboundPublish(b"a/b", b"x", 1, True, b"", 5)
     broker.hot.publish(hot.state.Route(b"a/b"), inbound, 0, 0, 0, 0, done.append, owner=owner)
     broker.turn()
     first = owners(retains)
@@ -53,12 +53,12 @@ def test_the_next_primary_is_told_too(hot: Any, owner: bytes) -> None:
     assert done == []
 
 
-def test_a_refused_message_of_somebody_is_found_by_its_topic(hot: Any) -> None:
-    """What is behind it on its topic is refused, as of anybody."""
+def test_refused_message_with_owner_is_found_by_topic(hot: Any) -> None:
+    """Later messages on its topic are refused, as without an owner."""
     broker, retains, _, _ = place(hot)
     done: list[int] = []
     conn = broker.client(5)
-    inbound = hot.state.Inbound(b"a/b", b"x", 1, True, b"", 5, conn=conn)
+    inbound = hot.state.InboundPublish(b"a/b", b"x", 1, True, b"", 5, conn=conn)
     broker.hot.publish(hot.state.Route(b"a/b"), inbound, 0, 0, 0, 0, done.append, owner=ANN)
     broker.turn()
     (record,) = retains.records()

@@ -100,7 +100,7 @@ ERRORS = [
     (4, b"\xc1\x00", 0x81, "PINGREQ flags"),
     (4, b"\xc0\x01\x00", 0x81, "PINGREQ with a body"),
     (4, b"\x30\xff\xff\xff\xff\x01", 0x81, "length of five bytes"),
-    (4, b"\x30" + varint(2_000_000), 0x95, "too large, told before the body"),
+    (4, b"\x30" + varint(2_000_000), 0x95, "too large, reported before the body"),
 ]
 
 
@@ -116,8 +116,8 @@ def test_errors(hot: Any, version: int, data: bytes, code: int) -> None:
 
 
 @pytest.mark.parametrize(("data", "code"), [(b"\x3e", 0x81), (b"\x60", 0x81), (b"\x0a\xc0", 0x82), (b"\x3e\x80", 0x81)])
-def test_errors_told_before_the_packet_has_come(hot: Any, data: bytes, code: int) -> None:
-    """What the first byte shows does not wait for the length; what came before still counts."""
+def test_invalid_first_byte_is_reported_before_the_packet_is_complete(hot: Any, data: bytes, code: int) -> None:
+    """An invalid first byte is reported without the length; earlier packets still count."""
     broker = Broker(hot)
     sub = broker.subscriber(b"#")
     pub = broker.client(5)
@@ -140,7 +140,7 @@ MUTABLE = st.lists(
 
 
 def first_bytes(data: bytes) -> list[int]:
-    """First bytes of the packets, the incomplete one included, as far as lengths are sound."""
+    """Return first bytes of the packets, the incomplete one included, while lengths are valid."""
     found, at = [], 0
     while at < len(data):
         found.append(data[at])
@@ -160,16 +160,16 @@ def first_bytes(data: bytes) -> list[int]:
 @pytest.mark.parametrize("version", [4, 5])
 @SLOW
 @given(messages=MUTABLE, flips=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2))
-def test_judges_like_the_reference_codec(
+def test_parser_refuses_the_same_packets_as_the_reference_codec(
     hot: Any,
     version: int,
     messages: list[tuple[bytes, bytes, int, int, bytes]],
     flips: list[tuple[int, int]],
 ) -> None:
-    """NIST: protect. A damaged stream is refused by both or by neither; two faults may be met in another order."""
+    """Both refuse a damaged stream, or neither; they may find two faults in another order."""
     data = bytearray()
     for index, (topic, payload, qos, identifier, properties) in enumerate(messages):
-        number = identifier and 4 * identifier + index  # unique: a repeated QoS 2 identifier is not looked at again
+        number = identifier and 4 * identifier + index  # unique: a repeated QoS 2 identifier is not validated again
         data += publish(topic, payload, qos, number, version, properties if version == 5 else b"")
     for at, byte in flips:
         data[at % len(data)] = byte
@@ -187,12 +187,12 @@ def test_judges_like_the_reference_codec(
     broker.send(pub, bytes(data))
     ours = broker.handler.errors[0][1] if broker.handler.errors else None
     if ours in (0x93, 0x94) or (ours == 0x82 and b"\x23" in data):
-        return  # of the connection, not of the packet
+        return  # error of the connection, not of the packet
     assert (ours is not None) == refused
 
 
 def test_inbound_quota(hot: Any) -> None:
-    """A new v5 session beyond Receive Maximum is 0x93 [MQTT-3.3.4-7]; QoS 2 counts until PUBCOMP."""
+    """A new v5 session above Receive Maximum is 0x93 [MQTT-3.3.4-7]; QoS 2 counts until PUBCOMP."""
     broker = Broker(hot)
     broker.handler.session_options = {"announced_receive_maximum": 2, "fresh": True}
     pub = broker.client(5)
@@ -230,15 +230,15 @@ def test_miss_keeps_order_until_resumed(hot: Any) -> None:
     assert broker.take(sub) == [first, second, publish(b"a", b"3")]
 
 
-def test_authorize_is_asked_once_and_refuses(hot: Any) -> None:
+def test_authorize_is_called_once_per_topic_and_can_refuse(hot: Any) -> None:
     broker = Broker(hot)
     broker.hot.authorizing = True
-    asked: list[bytes] = []
+    requested: list[bytes] = []
 
     def authorize(conn: Any, topic: bytes, retain: bool) -> int:
         del retain
         assert conn is pub
-        asked.append(topic)
+        requested.append(topic)
         return 0 if topic == b"no" else 0x3F
 
     broker.handler.authorize = authorize  # type: ignore[method-assign]
@@ -246,7 +246,7 @@ def test_authorize_is_asked_once_and_refuses(hot: Any) -> None:
     pub = broker.client(5)
     data = publish(b"no", b"", 0, 0, 5) + publish(b"yes", b"", 0, 0, 5) + publish(b"no", b"", 1, 4, 5)
     broker.send(pub, data * 2)
-    assert asked == [b"no", b"yes"]
+    assert requested == [b"no", b"yes"]
     assert [p[4:7] for p in broker.take(sub)] == [b"yes"] * 2
     assert broker.take(pub) == [ack(0x40, 4, 0x87)] * 2
     assert broker.hot.counters()["dropped_denied"] == 4

@@ -18,7 +18,7 @@ from wire.messages.frames import FrameKind
 
 
 def stored_twice(hot: Any) -> tuple[Broker, Node, Node]:
-    """Return a loop, and the storage nodes to whose partitions 5 and 6 every topic goes."""
+    """Return a loop, and the storage nodes with partitions 5 and 6, which receive every topic."""
     broker, one = stored(hot)
     other = Node(broker, 4, "storage")
     broker.hot.set_primary(6, other.peer)
@@ -57,7 +57,7 @@ def test_edge_acknowledges_by_taken(hot: Any, qos: int) -> None:
     assert broker.take(pub) == [ack(0x40 if qos == 1 else 0x50, 9)]
 
 
-def test_struck_edge_is_done(hot: Any) -> None:
+def test_retired_edge_finishes_its_messages(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"a", 1, 9))
@@ -69,7 +69,7 @@ def test_struck_edge_is_done(hot: Any) -> None:
 
 
 def test_acknowledgements_keep_the_order_of_publishing(hot: Any) -> None:
-    """[MQTT-4.6.0-2]: a later message that is done waits for an earlier one that is not."""
+    """[MQTT-4.6.0-2]: a later finished message waits for an earlier unfinished one."""
     broker = Broker(hot)
     edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
     broker.hot.set_primary(5, store.peer)
@@ -90,8 +90,8 @@ def test_acknowledgements_keep_the_order_of_publishing(hot: Any) -> None:
     assert broker.hot.counters()["acks_unknown"] == 1
 
 
-def test_what_the_former_incarnation_sent_is_not_acknowledged_to_the_next(hot: Any) -> None:
-    """It was committed late: that is said over the link of the next incarnation, whose message has not arrived."""
+def test_late_acknowledgement_of_former_incarnation_is_ignored(hot: Any) -> None:
+    """It was committed late: the acknowledgement arrives on the next incarnation's link, before its own message."""
     tags = []
     for incarnation in (7, 8):
         broker = Broker(hot, incarnation)
@@ -116,11 +116,11 @@ def test_v3_gets_no_acknowledgement_for_a_refused_message(hot: Any) -> None:
     store.send(FrameKind.PUBLISH_ACK, acks)
     assert broker.take(pub) == [ack(0x40, 2)]
     broker.send(pub, publish(b"p", b"", 2, 1, dup=True))
-    assert len(store.records()) == 1  # a new try
+    assert len(store.records()) == 1  # a retry
 
 
-def test_v3_is_closed_when_a_disk_has_no_room_for_its_message(hot: Any) -> None:
-    """What it sends behind the refused message must not overtake it when that comes again on the next connection."""
+def test_v3_client_is_closed_when_a_disk_is_full(hot: Any) -> None:
+    """Later messages must not overtake the refused one, which the client repeats on its next connection."""
     broker, store = stored(hot)
     pub = broker.client(4)
     broker.send(pub, publish(b"p", b"", 2, 1))
@@ -129,8 +129,8 @@ def test_v3_is_closed_when_a_disk_has_no_room_for_its_message(hot: Any) -> None:
     assert broker.handler.errors == [(pub, 0x97)]
 
 
-def test_no_room_at_one_of_two_ends_the_connection_at_once(hot: Any) -> None:
-    """The other may take its time: a message behind would become newer than the one that comes again."""
+def test_full_disk_at_one_of_two_partitions_closes_at_once(hot: Any) -> None:
+    """The other partition may answer late: a later message would be newer than the repeated one."""
     broker, one, _ = stored_twice(hot)
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 2, 3, 5))
@@ -186,7 +186,7 @@ def test_outbox_is_replayed_in_order_to_the_new_primary(hot: Any) -> None:
     assert [r.payload for r in new.records()] == [b"5"]
 
 
-def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
+def test_full_link_parks_publishers_without_loss(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()
     packet = publish(b"t", bytes(1000))
@@ -206,8 +206,8 @@ def test_link_without_room_parks_publishers_and_loses_nothing(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_storage_node_that_does_not_take_frames_parks_publishers_early(hot: Any, qos: int) -> None:
-    """Of every QoS; nothing is dropped, and what its other clients wait behind is 256 KiB."""
+def test_unacknowledged_frames_to_storage_park_publishers_early(hot: Any, qos: int) -> None:
+    """For every QoS; no message is dropped, and its other clients wait behind at most 256 KiB."""
     broker, store = stored(hot)
     packet = publish(b"t", bytes(1000), qos, 1)
     sent = 0
@@ -234,11 +234,8 @@ def take_all(broker: Broker, store: Node, sent: int) -> int:
     return got
 
 
-def test_retained_messages_of_qos_0_park_their_publisher_too(hot: Any) -> None:
-    """Their partition is none of the Route's: 200 000 of one client kept everybody's CONNECT waiting for 20 s.
-
-    NIST: protect.
-    """
+def test_retained_qos0_messages_park_their_publisher(hot: Any) -> None:
+    """No Route names their partition: 200 000 messages of one client delayed all CONNECTs by 20 s."""
     broker, store = stored(hot)
     broker.route_to()
 
@@ -258,7 +255,7 @@ def test_retained_messages_of_qos_0_park_their_publisher_too(hot: Any) -> None:
     assert take_all(broker, store, sent + 3) == sent + 3 and not pub.parked
 
 
-def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
+def test_reconnected_link_resends_unacknowledged_frames(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"1", 1, 1))
@@ -274,8 +271,8 @@ def test_link_lost_and_back_sends_what_was_not_taken(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("tier", ["edge", "storage", "router"])
-def test_only_an_edge_is_told_taken_at_once(hot: Any, tier: str) -> None:
-    """To others, which wait for nothing, it goes with the next frame, unless they keep much until then."""
+def test_taken_is_sent_at_once_only_to_edges(hot: Any, tier: str) -> None:
+    """Other nodes receive it with the next frame, unless they buffer much until then."""
     node = Node(Broker(hot), 2, tier)
     node.broker.handler.frame = lambda *_: None  # type: ignore[method-assign]
     node.broker.hot.dirty_conns()
@@ -287,8 +284,8 @@ def test_only_an_edge_is_told_taken_at_once(hot: Any, tier: str) -> None:
     assert node.link.peer_taken == 2
 
 
-def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
-    """A PUBACK with a failure says that nobody gets the message; where somebody has it the connection ends instead."""
+def test_refusal_after_a_delivery_closes_instead_of_failing(hot: Any) -> None:
+    """A failing PUBACK would deny the delivery; if a destination has the message, the connection ends instead."""
     broker, one, other = stored_twice(hot)
     pub = broker.client(5)
     broker.send(pub, publish(b"t", b"a", 1, 3, 5))
@@ -299,8 +296,8 @@ def test_refusal_behind_a_delivery_is_no_failure(hot: Any) -> None:
     assert broker.handler.errors == [(pub, 0x97)]
 
 
-def test_what_a_former_primary_refused_is_its_successor_s_to_answer(hot: Any) -> None:
-    """Its publisher was told that nobody gets the message, while the next primary, with room, took it."""
+def test_refusal_of_former_primary_is_left_to_its_successor(hot: Any) -> None:
+    """Its publisher received a failure, while the next primary, with free space, accepted the message."""
     broker, former = stored(hot)
     successor = Node(broker, 4, "storage")
     pub = broker.client(5)
@@ -319,8 +316,8 @@ def test_what_a_former_primary_refused_is_its_successor_s_to_answer(hot: Any) ->
     assert broker.take(pub) == [ack(0x40, 3)]
 
 
-def test_a_step_of_the_epoch_sends_again_what_the_same_primary_has_not_answered(hot: Any) -> None:
-    """It drops, without a word, what was meant for an earlier time of its as primary."""
+def test_new_epoch_replays_unacknowledged_messages_to_the_same_primary(hot: Any) -> None:
+    """It drops, without an answer, messages for its earlier epoch."""
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_epoch(5, 8)
@@ -360,8 +357,8 @@ def test_fenced_node_parks_acknowledged_publishing_and_keeps_qos0_local(hot: Any
     assert [r.payload for r in edge.records()] == [b"1"]
 
 
-def test_an_acknowledgement_that_the_core_keeps_back_keeps_its_place(hot: Any) -> None:
-    """A failure is told when the core says so; what was sent behind it is answered behind it."""
+def test_deferred_acknowledgement_keeps_its_order(hot: Any) -> None:
+    """The core decides when a failure is sent; later messages are answered behind it."""
     broker, store = stored(hot)
     pub = broker.client(5)
     broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
@@ -394,7 +391,7 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     sub = broker.subscriber(b"w")
     done: list[int] = []
     route = hot.state.Route(b"w", broker.handler.subscribers(b"w"))
-    will = hot.state.Inbound(b"w", b"gone", 1, retain=True, properties=b"\x01\x01")
+    will = hot.state.InboundPublish(b"w", b"gone", 1, retain=True, properties=b"\x01\x01")
     broker.hot.publish(
         route, will, retained_partition=5, origin_kind=OriginKind.WILL, origin_a=3, origin_b=4, on_done=done.append
     )
@@ -420,8 +417,8 @@ def test_publish_of_the_core_reports_when_done(hot: Any) -> None:
     assert done == [0]
 
 
-def test_what_the_core_publishes_late_is_numbered_then(hot: Any) -> None:
-    """A partition takes a number below one that it took for a repeat: the message was acknowledged and lost."""
+def test_message_published_late_is_numbered_at_publishing(hot: Any) -> None:
+    """A partition treats a number below an accepted one as a repeat: the message was acknowledged and lost."""
     broker, store = stored(hot)
     slow, quick = broker.client(), broker.client()
 

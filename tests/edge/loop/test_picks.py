@@ -1,4 +1,4 @@
-"""Shared picks between nodes: acknowledged, refused, numbered when they go."""
+"""Shared picks between nodes: acknowledged, refused, numbered when they are sent."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from wire.messages.frames import FrameKind
 def test_shared_pick_is_acknowledged_by_its_edge_and_refusable(hot: Any) -> None:
     broker = Broker(hot)
     edges = Node(broker, 2, "edge"), Node(broker, 3, "edge")
-    group = hot.state.Group()
+    group = hot.state.ShareGroup()
     broker.route_to(groups=(group,))
     picks = [hot.state.Remote(edges[0].peer, -1, b"g/t"), hot.state.Remote(edges[1].peer, -1, b"g/t")]
     broker.handler.pick = lambda *_: picks[0]  # type: ignore[method-assign]
@@ -36,12 +36,12 @@ def test_shared_pick_is_acknowledged_by_its_edge_and_refusable(hot: Any) -> None
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_shared_pick_that_goes_elsewhere_is_numbered_then(hot: Any, dies: bool) -> None:
-    """The next partition has higher numbers from here: under its old one it was a repeat, acknowledged and lost."""
+def test_redirected_shared_pick_is_renumbered(hot: Any, dies: bool) -> None:
+    """The next partition has higher numbers from this edge: the old one counted as a repeat, acknowledged and lost."""
     broker = Broker(hot)
     edge, store = Node(broker, 2, "edge"), Node(broker, 3, "storage")
     broker.hot.set_primary(5, store.peer)
-    group = hot.state.Group()
+    group = hot.state.ShareGroup()
     broker.route_to(groups=(group,))
     first, second = hot.state.Remote(edge.peer, -1, b"g/t"), hot.state.Remote(None, 5, b"g/t")
     picks = iter([first, second])
@@ -64,12 +64,12 @@ def test_shared_pick_that_goes_elsewhere_is_numbered_then(hot: Any, dies: bool) 
 
 
 @pytest.mark.parametrize(("code", "answered"), [(0x89, 0x97), (0x97, 0x97), (0x8F, 0)])
-def test_shared_pick_that_no_member_has_room_for_is_refused(hot: Any, code: int, answered: int) -> None:
-    """With a member, but without room for the message, nobody has it; without a member it is dropped."""
+def test_shared_pick_without_free_member_is_refused(hot: Any, code: int, answered: int) -> None:
+    """A full member refuses the message; without a member it is dropped."""
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_primary(5, store.peer)
-    broker.route_to(groups=(hot.state.Group(),))
+    broker.route_to(groups=(hot.state.ShareGroup(),))
     broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
     broker.handler.refused = lambda *_: None  # type: ignore[method-assign]
     pub = broker.client(5)
@@ -79,12 +79,12 @@ def test_shared_pick_that_no_member_has_room_for_is_refused(hot: Any, code: int,
     assert broker.take(pub) == [ack(0x40, 3, answered) if answered else ack(0x40, 3)]
 
 
-def test_shared_pick_that_a_member_s_partition_may_have_is_not_told_as_refused(hot: Any) -> None:
-    """Too many wait for it to serve, and it could not look: another member gets the message, or nobody is told."""
+def test_shared_pick_that_a_partition_may_have_gets_no_failure(hot: Any) -> None:
+    """The partition was too busy to check: another member receives the message, or no failure is sent."""
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_primary(5, store.peer)
-    broker.route_to(groups=(hot.state.Group(),))
+    broker.route_to(groups=(hot.state.ShareGroup(),))
     broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
     choices = [hot.state.Remote(None, 5, b"g/t"), None, None]
     broker.handler.refused = lambda *_: choices.pop(0)  # type: ignore[method-assign]
@@ -97,7 +97,7 @@ def test_shared_pick_that_a_member_s_partition_may_have_is_not_told_as_refused(h
     assert broker.take(pub) == [ack(0x40, 3), b"\xe0\x01\x97"]
 
 
-def test_shared_pick_for_us_is_delivered_or_refused(hot: Any) -> None:
+def test_shared_pick_from_another_edge_is_delivered_or_refused(hot: Any) -> None:
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
     member = broker.client()
@@ -116,7 +116,7 @@ def test_shared_pick_and_ordinary_copy_at_one_partition(hot: Any) -> None:
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_primary(5, store.peer)
-    broker.route_to(partitions=(5,), groups=(hot.state.Group(),))
+    broker.route_to(partitions=(5,), groups=(hot.state.ShareGroup(),))
     broker.handler.pick = lambda *_: hot.state.Remote(None, 5, b"g/t")  # type: ignore[method-assign]
     pub = broker.client()
     broker.send(pub, publish(b"t", b"a", 1, 3))

@@ -1,4 +1,4 @@
-"""What is parsed of a connection while retained messages of it are under way: docs/protocol.md rule 7.11."""
+"""Parsing of a connection while its retained messages are in flight: docs/protocol.md rule 7.11."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ PARK_PIPELINE = 64
 
 
 class Piped:
-    """A loop whose core takes retained messages and lets their connection go on; a subscriber of ``#``."""
+    """A loop with a core that accepts retained messages and resumes their connection; a subscriber of ``#``."""
 
     def __init__(self, hot: Any) -> None:
         self.broker = Broker(hot)
@@ -31,23 +31,23 @@ class Piped:
         self.broker.turn()
 
 
-def kept(topic: bytes, identifier: int, qos: int = 1) -> bytes:
+def retained(topic: bytes, identifier: int, qos: int = 1) -> bytes:
     return publish(topic, b"x", qos, identifier, retain=True)
 
 
-def test_retained_messages_pass_and_others_wait(hot: Any) -> None:
+def test_pipelined_connection_parses_only_retained_messages(hot: Any) -> None:
     piped = Piped(hot)
     broker, publisher = piped.broker, piped.publisher
     unknown = ack(0x40, 9)
     stream = [
-        kept(b"a", 1),
-        kept(b"b", 2, 2),
+        retained(b"a", 1),
+        retained(b"b", 2, 2),
         unknown,
         PINGREQ,
-        kept(b"c", 3),
+        retained(b"c", 3),
         publish(b"d", b"x"),
         PINGREQ,
-        kept(b"e", 4),
+        retained(b"e", 4),
     ]
     broker.send(publisher, b"".join(stream))
     assert piped.taken == [b"a", b"b", b"c"] and publisher.parked == PARK_PIPELINE
@@ -57,7 +57,7 @@ def test_retained_messages_pass_and_others_wait(hot: Any) -> None:
     assert piped.taken == [b"a", b"b", b"c", b"e"] and publisher.parked == 0
 
 
-def test_each_other_packet_waits(hot: Any) -> None:
+def test_pipelined_connection_parks_other_packets(hot: Any) -> None:
     for packet in (
         publish(b"d", b"x"),
         publish(b"d", b"x", 1, 5),
@@ -66,18 +66,18 @@ def test_each_other_packet_waits(hot: Any) -> None:
         b"\x82",
     ):
         piped = Piped(hot)
-        piped.broker.send(piped.publisher, kept(b"a", 1) + packet)
+        piped.broker.send(piped.publisher, retained(b"a", 1) + packet)
         assert piped.publisher.parked == PARK_PIPELINE and piped.taken == [b"a"], packet
         piped.end()
         assert not piped.publisher.parked & PARK_PIPELINE
 
 
-def test_the_end_of_the_input_waits(hot: Any) -> None:
+def test_end_of_file_waits_for_retained_messages(hot: Any) -> None:
     """With or without packets behind the retained messages."""
     for behind in (b"", publish(b"d", b"x"), publish(b"d", b"x")[:3]):
         piped = Piped(hot)
         broker, publisher = piped.broker, piped.publisher
-        broker.send(publisher, kept(b"a", 1) + behind)
+        broker.send(publisher, retained(b"a", 1) + behind)
         broker.hot.end_of_file(publisher)
         broker.turn()
         assert not publisher.closed
@@ -88,15 +88,15 @@ def test_the_end_of_the_input_waits(hot: Any) -> None:
 
 def test_a_closed_connection_has_no_pipeline(hot: Any) -> None:
     piped = Piped(hot)
-    piped.broker.send(piped.publisher, kept(b"a", 1))
+    piped.broker.send(piped.publisher, retained(b"a", 1))
     piped.broker.hot.close(piped.publisher)
     piped.end()
     piped.broker.hot.begin_pipeline(piped.publisher)
     assert not piped.publisher.pipelining and piped.publisher.closed
 
 
-def test_what_a_turn_left_is_parsed_before_the_end(hot: Any) -> None:
-    """A reset that comes with the answers to the first messages: the rest was lost, and the will came before it."""
+def test_input_left_by_an_iteration_is_parsed_before_the_close(hot: Any) -> None:
+    """A reset arrives with the answers to the first messages: the rest was lost, and the will preceded it."""
     piped = Piped(hot)
     broker, publisher = piped.broker, piped.publisher
     broker.send(publisher, b"".join(publish(b"t/%d" % number, b"x", retain=True) for number in range(100)))

@@ -1,4 +1,4 @@
-"""A client's publish rate, and topic aliases towards clients."""
+"""A client's publish rate, and topic aliases to clients."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ SECOND = 1_000_000_000
 
 
 def with_aliases(broker: Broker, topic_filter: bytes, aliases: int, **more: Any) -> Any:
-    """Open an MQTT 5 subscriber that takes topic aliases."""
+    """Open an MQTT 5 subscriber that accepts topic aliases."""
     conn = broker.subscriber(topic_filter, 2, version=5)
     options = broker.modules.options.SessionOptions(version=5, topic_alias_maximum=aliases, **more)
     broker.hot.open_session(conn, options)
@@ -36,7 +36,7 @@ def test_rate_counts_runs_and_single_packets(hot: Any) -> None:
 
 
 def test_first_topics_get_aliases_and_the_run_of_one_uses_it(hot: Any) -> None:
-    """[MQTT-3.1.2-26] [MQTT-3.1.2-27]: no more than the client takes; short names are not worth one."""
+    """[MQTT-3.1.2-26] [MQTT-3.1.2-27]: at most the client's maximum; short names have none."""
     broker = Broker(hot)
     conn = with_aliases(broker, b"#", 1)
     publisher = broker.client()
@@ -51,8 +51,8 @@ def test_first_topics_get_aliases_and_the_run_of_one_uses_it(hot: Any) -> None:
     ]
 
 
-def test_messages_that_waited_are_written_with_their_topic(hot: Any) -> None:
-    """Beyond the window a copy is encoded before anyone knows when it leaves."""
+def test_pending_messages_are_written_without_alias(hot: Any) -> None:
+    """Beyond the window a copy is encoded before its time of sending is known."""
     broker = Broker(hot)
     conn = with_aliases(broker, b"#", 5, receive_maximum=1)
     publisher = broker.client()
@@ -62,8 +62,8 @@ def test_messages_that_waited_are_written_with_their_topic(hot: Any) -> None:
     assert broker.take(conn) == [publish(b"topic", b"2", 1, 2, version=5)]
 
 
-def test_alias_that_would_make_the_packet_too_large_is_left_out(hot: Any) -> None:
-    """[MQTT-3.1.2-24]: what fits without an alias is sent without."""
+def test_alias_that_exceeds_maximum_packet_size_is_omitted(hot: Any) -> None:
+    """[MQTT-3.1.2-24]: a packet that fits without an alias is sent without one."""
     broker = Broker(hot)
     packet = publish(b"topic", b"x" * 20, version=5)
     conn = with_aliases(broker, b"#", 5, maximum_packet_size=len(packet))
@@ -74,8 +74,8 @@ def test_alias_that_would_make_the_packet_too_large_is_left_out(hot: Any) -> Non
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("session", [0, 9])
-def test_repeated_message_is_answered_however_often(hot: Any, session: int, version: int) -> None:
-    """[MQTT-4.3.3-10]: PUBREC for each, and each message counts once, whatever is said under its identifier."""
+def test_repeated_qos2_message_is_answered_each_time(hot: Any, session: int, version: int) -> None:
+    """[MQTT-4.3.3-10]: PUBREC for each, and each message counts once, whatever the content of the repeat."""
     broker = Broker(hot)
     broker.handler.session_options = {"session": session, "announced_receive_maximum": 3}
     publisher, subscriber = broker.client(version), broker.subscriber(b"#")
@@ -92,7 +92,7 @@ def test_repeated_message_is_answered_however_often(hot: Any, session: int, vers
 
 
 def test_repeat_sets_its_alias(hot: Any) -> None:
-    """[MQTT-3.3.2-12]: a message that is not sent on says what the next ones mean all the same."""
+    """[MQTT-3.3.2-12]: a repeat that is not forwarded still sets the alias for later messages."""
     broker = Broker(hot)
     publisher, subscriber = broker.client(5), broker.subscriber(b"#")
     broker.send(publisher, publish(b"a", b"x", 2, 1, 5) + publish(b"a", b"x", 2, 1, 5, alias(1)))
@@ -102,7 +102,7 @@ def test_repeat_sets_its_alias(hot: Any) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_repeat_and_release_wait_for_the_answer_to_the_first(hot: Any, version: int) -> None:
-    """PUBREC, PUBREC, PUBCOMP in this order, though all was read before the message was taken."""
+    """PUBREC, PUBREC, PUBCOMP in this order, although all packets were read before the message was accepted."""
     broker, edge = forwarded(hot)
     publisher = broker.client(version)
     broker.send(publisher, publish(b"a", b"x", 2, 1, version) * 2 + ack(0x62, 1) + publish(b"a", b"y", 1, 2, version))

@@ -1,4 +1,4 @@
-"""Decisions of rules in the loop: asked for once, kept by class on the Route, void when the rules change."""
+"""Authorization decisions in the loop: requested once, cached by class on the Route, void after a change of rules."""
 
 from typing import Any
 
@@ -15,25 +15,25 @@ DENIED = 0x87
 
 
 class Rules:
-    """A handler's answers by client and topic, and what it was asked."""
+    """The core's decisions by client and topic, and the loop's requests."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.classes: dict[Any, int] = {}
         self.answers: dict[bytes, int] = {}
-        self.asked: list[tuple[Any, bytes]] = []
+        self.requests: list[tuple[Any, bytes]] = []
         broker.hot.authorizing = True
         broker.handler.authorize = self.authorize  # type: ignore[method-assign]
 
     def authorize(self, conn: Any, topic: bytes, retain: bool) -> int:
         del retain
-        self.asked.append((conn, topic))
+        self.requests.append((conn, topic))
         self.broker.hot.join_class(conn, self.classes.get(conn, -1))
         return self.answers.get(topic, 0)
 
     def taken(self) -> list[bytes]:
-        topics = [topic for _, topic in self.asked]
-        self.asked.clear()
+        topics = [topic for _, topic in self.requests]
+        self.requests.clear()
         return topics
 
 
@@ -45,7 +45,7 @@ def received(broker: Broker, sub: Any) -> list[bytes]:
     return [packet[4 : 4 + packet[3]] for packet in broker.take(sub)]
 
 
-def test_a_class_is_asked_once_for_all_its_connections(hot: Any) -> None:
+def test_authorize_is_called_once_per_class(hot: Any) -> None:
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"yes": EACH_QOS | OF_CLASS, b"no": OF_CLASS}
@@ -54,7 +54,7 @@ def test_a_class_is_asked_once_for_all_its_connections(hot: Any) -> None:
     rules.classes = {first: 3, second: 3, other: 63}
     for conn in (first, second):
         broker.send(conn, (publish(b"yes", version=5) + publish(b"no", version=5)) * 2)
-    assert rules.taken() == [b"yes", b"no", b"yes"]  # the second tells its class by its first question
+    assert rules.taken() == [b"yes", b"no", b"yes"]  # the first request of the second connection sets its class
     broker.send(first, (publish(b"yes", version=5) + publish(b"no", version=5)) * 2)
     broker.send(second, (publish(b"no", version=5) + publish(b"yes", version=5)) * 2)
     assert rules.taken() == []
@@ -65,7 +65,7 @@ def test_a_class_is_asked_once_for_all_its_connections(hot: Any) -> None:
     assert received(broker, sub) == []
 
 
-def test_a_decision_of_one_client_is_no_other_ones(hot: Any) -> None:
+def test_client_decision_does_not_apply_to_others(hot: Any) -> None:
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"own": EACH_QOS}
@@ -80,8 +80,8 @@ def test_a_decision_of_one_client_is_no_other_ones(hot: Any) -> None:
     assert received(broker, sub) == [b"own"] * 3
 
 
-def test_a_decision_of_its_own_is_void_when_a_clients_rights_change(hot: Any) -> None:
-    """It stands on the Route, beside nothing of another client that publishes there, and at the connection."""
+def test_client_decision_is_void_after_its_permissions_change(hot: Any) -> None:
+    """It is on the Route, separate from other clients' decisions, and at the connection."""
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"own": EACH_QOS, b"x": EACH_QOS}
@@ -89,28 +89,28 @@ def test_a_decision_of_its_own_is_void_when_a_clients_rights_change(hot: Any) ->
     first, second = broker.client(), broker.client()
     for conn in (first, second, first, second):
         broker.send(conn, publish(b"own") + publish(b"x") + publish(b"own"))
-    assert rules.asked == [(conn, topic) for conn in (first, second) for topic in (b"own", b"x")]
+    assert rules.requests == [(conn, topic) for conn in (first, second) for topic in (b"own", b"x")]
     rules.taken()
     rules.answers = {b"x": EACH_QOS}
     broker.hot.forget_verdicts(first)
     assert len(received(broker, sub)) == 12
     broker.send(first, publish(b"own") + publish(b"x") + publish(b"own"))
-    assert rules.asked == [(first, b"own"), (first, b"x")]
+    assert rules.requests == [(first, b"own"), (first, b"x")]
     assert received(broker, sub) == [b"x"]
-    broker.send(second, publish(b"own") + publish(b"x"))  # whose rights are as they were
-    assert len(rules.asked) == 2 and received(broker, sub) == [b"own", b"x"]
+    broker.send(second, publish(b"own") + publish(b"x"))  # its permissions did not change
+    assert len(rules.requests) == 2 and received(broker, sub) == [b"own", b"x"]
 
 
-def test_retain_is_asked_for_beside_what_the_class_may(hot: Any) -> None:
-    """The answer about plain messages may have no bits with RETAIN; that about RETAIN is kept for both."""
+def test_retain_is_authorized_separately_from_the_class(hot: Any) -> None:
+    """The result for plain messages may have no bits with RETAIN; the one for RETAIN is cached for both."""
     broker = Broker(hot)
     rules = Rules(broker)
     sub, pub = broker.subscriber(b"#"), broker.client()
     rules.classes = {pub: 3}
-    asked: list[bool] = []
+    requests: list[bool] = []
 
     def authorize(conn: Any, topic: bytes, retain: bool) -> int:
-        asked.append(retain)
+        requests.append(retain)
         rules.answers = {b"t": (EACH_QOS | RETAINED if retain else EACH_QOS) | OF_CLASS}
         return rules.authorize(conn, topic, retain)
 
@@ -118,11 +118,11 @@ def test_retain_is_asked_for_beside_what_the_class_may(hot: Any) -> None:
     kept = bytes([0x31]) + publish(b"t")[1:]
     for _ in range(2):
         broker.send(pub, publish(b"t") + kept)
-    assert asked == [False, True] and received(broker, sub) == [b"t"] * 4
+    assert requests == [False, True] and received(broker, sub) == [b"t"] * 4
 
 
-def test_new_rules_void_what_was_decided(hot: Any) -> None:
-    """The bits on Routes, the table of a connection, and the topic that a connection used last."""
+def test_new_rules_void_cached_decisions(hot: Any) -> None:
+    """The bits on Routes, the table of a connection, and its last topic."""
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"class": EACH_QOS | OF_CLASS, b"own": EACH_QOS}
@@ -148,7 +148,7 @@ def test_new_rules_void_what_was_decided(hot: Any) -> None:
     assert received(broker, sub) == [b"class", b"own"]
 
 
-def test_a_number_that_another_class_had_shows_nothing_of_it(hot: Any) -> None:
+def test_reused_class_number_has_no_former_decisions(hot: Any) -> None:
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"a": EACH_QOS | OF_CLASS}
@@ -165,8 +165,8 @@ def test_a_number_that_another_class_had_shows_nothing_of_it(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", range(64))
-def test_qos_and_retain_have_decisions_of_their_own(hot: Any, answer: int) -> None:
-    """In any order, on one connection, to one topic: none passes by the decision of another."""
+def test_qos_and_retain_have_separate_decisions(hot: Any, answer: int) -> None:
+    """In any order, on one connection, to one topic: none uses the decision of another."""
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"a": answer}
@@ -202,8 +202,8 @@ def test_qos_and_retain_have_decisions_of_their_own(hot: Any, answer: int) -> No
     assert rules.taken() == [b"a"]
 
 
-def test_a_class_answer_with_qos_of_its_own_is_kept_off_the_route(hot: Any) -> None:
-    """A bit on a Route says yes to each QoS: an answer that does not must not become one."""
+def test_class_decision_that_depends_on_qos_is_not_cached_on_the_route(hot: Any) -> None:
+    """A bit on a Route allows each QoS, so a decision with fewer levels must not set it."""
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"a": 0x01 | OF_CLASS}
@@ -215,7 +215,7 @@ def test_a_class_answer_with_qos_of_its_own_is_kept_off_the_route(hot: Any) -> N
     assert len(broker.take(sub)) == 2
 
 
-def test_rules_that_move_while_they_are_asked_keep_nothing(hot: Any) -> None:
+def test_decision_during_a_rule_change_is_not_cached(hot: Any) -> None:
     broker = Broker(hot)
     rules = Rules(broker)
     pub = broker.client()
@@ -233,8 +233,8 @@ def test_rules_that_move_while_they_are_asked_keep_nothing(hot: Any) -> None:
     assert received(broker, sub) == [b"a"] * 2
 
 
-def test_what_waited_is_judged_when_it_goes_on(hot: Any) -> None:
-    """A PUBLISH that waits for its Route is judged in the turn of its dispatch, by the rules of then."""
+def test_parked_publish_is_authorized_when_it_resumes(hot: Any) -> None:
+    """A PUBLISH parked for its Route is authorized at its dispatch, by the rules of that time."""
     broker = Broker(hot)
     rules = Rules(broker)
     rules.answers = {b"a": EACH_QOS | OF_CLASS}
@@ -255,27 +255,27 @@ def test_epochs_and_numbers_out_of_bounds_are_refused(hot: Any) -> None:
     broker = Broker(hot)
     conn = broker.client()
     for number in (-2, 64):
-        with pytest.raises(ValueError, match="no bit"):
+        with pytest.raises(ValueError, match="class number"):
             broker.hot.join_class(conn, number)
     for epoch in (broker.hot.rights_epoch, 0, -1):
-        with pytest.raises(ValueError, match="does not follow"):
+        with pytest.raises(ValueError, match="not above the current"):
             broker.hot.void_verdicts(epoch)
 
 
-def test_pushes_to_a_judged_connection_are_judged_at_the_write(hot: Any) -> None:
-    """NIST: protect. The partition may not know rules of an edge, and its push may have left before they changed."""
+def test_pushes_are_authorized_at_the_write(hot: Any) -> None:
+    """The partition may not have the rules of an edge, and its push may have been sent before they changed."""
     broker = Broker(hot)
     store = Node(broker, 3, "storage")
     broker.hot.set_primary(0, store.peer)
     conn = broker.attach()
     broker.hot.open_session(conn, hot.options.SessionOptions(5, session=50, owner_epoch=6))
     broker.hot.set_primary_of(conn, store.peer)
-    asked: list[tuple[bytes, int]] = []
+    requests: list[tuple[bytes, int]] = []
     judged = conn
 
     def may_receive(conn: Any, topic: bytes, qos: int) -> bool:
         assert conn is judged
-        asked.append((topic, qos))
+        requests.append((topic, qos))
         return topic == b"yes"
 
     broker.handler.may_receive = may_receive  # type: ignore[method-assign]
@@ -285,15 +285,18 @@ def test_pushes_to_a_judged_connection_are_judged_at_the_write(hot: Any) -> None
 
     store.send(FrameKind.PUSH, push(1, 1, b"no"))
     assert len(broker.take(conn)) == 1
-    assert asked == []
+    assert requests == []
     broker.hot.judge_pushes_to(conn)
     store.take()
     store.send(FrameKind.PUSH, b"".join(push(2 + qos, qos, b"no") + push(5 + qos, qos, b"yes") for qos in (0, 1, 2)))
     assert [packet[4:7] for packet in broker.take(conn)] == [b"yes"] * 3
-    assert asked == [(topic, qos) for qos in (0, 1, 2) for topic in (b"no", b"yes")]
-    told = [ack for kind, data in store.take() if kind == FrameKind.PUSH_ACK for ack in decode_push_acks(data)]
-    assert [(ack.session_seq, ack.packet_type, ack.reason_code) for ack in told] == [(3, 3, DENIED), (4, 3, DENIED)]
-    assert all(isinstance(ack, PushAck) for ack in told)
+    assert requests == [(topic, qos) for qos in (0, 1, 2) for topic in (b"no", b"yes")]
+    push_acks = [ack for kind, data in store.take() if kind == FrameKind.PUSH_ACK for ack in decode_push_acks(data)]
+    assert [(ack.session_seq, ack.packet_type, ack.reason_code) for ack in push_acks] == [
+        (3, 3, DENIED),
+        (4, 3, DENIED),
+    ]
+    assert all(isinstance(ack, PushAck) for ack in push_acks)
     assert broker.hot.counters()["dropped_not_authorized"] == 3
-    broker.send(conn, ack(0x40, 13))  # an identifier that it was not sent
+    broker.send(conn, ack(0x40, 13))  # an identifier that was not sent to it
     assert broker.hot.counters()["acks_unknown"] == 1

@@ -16,7 +16,6 @@ RECEIVE_MAXIMUM_3 = b"\x21\x00\x03"
 
 
 def test_client_receive_maximum_bounds_qos_1_and_2_together(hot: Any) -> None:
-    """[MQTT-3.3.4-9]."""
     broker = Broker(hot)
     sub = broker.client(5, RECEIVE_MAXIMUM_3)
     broker.handler.subscriptions[sub][b"t"] = (2, 2, 0)
@@ -46,7 +45,7 @@ def test_pending_is_bounded_and_counted(hot: Any) -> None:
     assert got == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
-def test_pending_message_expires_or_leaves_with_what_is_left(hot: Any) -> None:
+def test_pending_message_expires_or_has_remaining_expiry(hot: Any) -> None:
     """[MQTT-3.3.2-5] [MQTT-3.3.2-6]."""
     broker = Broker(hot)
     sub = broker.client(5, b"\x21\x00\x01")
@@ -78,7 +77,7 @@ def test_identifiers_wrap_and_skip_those_in_use(hot: Any) -> None:
             broker.raw(pub)
         if not hot.compiled and i > 300:
             return
-    free = [number for number in range(2, 65_536) if number & 127 != 1]  # 1 holds its slot of 128
+    free = [number for number in range(2, 65_536) if number & 127 != 1]  # 1 uses its slot of 128
     assert seen[: len(free)] == free
     assert seen[len(free)] == 2
 
@@ -86,7 +85,7 @@ def test_identifiers_wrap_and_skip_those_in_use(hot: Any) -> None:
 @pytest.mark.parametrize(
     ("version", "properties"), [(4, b""), (5, b""), (5, b"\x02\x00\x00\x00\x05\x26\x00\x01a\x00\x01b")]
 )
-def test_every_class_of_subscriber_gets_its_encoding(hot: Any, version: int, properties: bytes) -> None:
+def test_each_subscriber_class_receives_its_encoding(hot: Any, version: int, properties: bytes) -> None:
     broker = Broker(hot)
     subs = {
         "four": broker.subscriber(b"t", 2, 4),
@@ -107,7 +106,7 @@ def test_every_class_of_subscriber_gets_its_encoding(hot: Any, version: int, pro
 
 
 def test_maximum_packet_size_of_the_client(hot: Any) -> None:
-    """[MQTT-3.1.2-24] [MQTT-3.1.2-25]: what is too large with its properties is dropped, and counted."""
+    """[MQTT-3.1.2-24] [MQTT-3.1.2-25]: a packet too large with its properties is dropped and counted."""
     broker = Broker(hot)
     sub = broker.client(5, b"\x27\x00\x00\x00\x10")
     broker.handler.subscriptions[sub][b"t"] = (1, 1, 0)
@@ -160,7 +159,7 @@ MESSAGES = st.lists(
 def test_delivery_equals_a_slow_model(
     hot: Any, version: int, subscribers: list[Any], messages: list[Any], cuts: list[int]
 ) -> None:
-    """Every subscriber gets every message of its topic once, in order, at the lower QoS, in its own encoding."""
+    """Every subscriber receives each message of its topic once, in order, at the lower QoS, in its own encoding."""
     broker = Broker(hot)
     topics = [(b"a", b"b", b"+")[i % 3] for i in range(len(subscribers))]
     conns = [broker.subscriber(t, q, v, i) for t, (v, q, i) in zip(topics, subscribers, strict=True)]
@@ -211,7 +210,7 @@ def acks(store: Node) -> list[tuple[int, int, int]]:
     return found
 
 
-def test_pushes_are_written_and_acknowledged_under_what_was_written(hot: Any) -> None:
+def test_pushes_are_written_and_acknowledged_by_entry(hot: Any) -> None:
     broker, store, conn = durable(hot)
     store.send(FrameKind.PUSH, push(1, 11, properties=b"\x0b\x03", expiry_s=9) + push(2, 12, 2, dup=True, retain=True))
     assert broker.take(conn) == [
@@ -229,7 +228,7 @@ def test_pushes_are_written_and_acknowledged_under_what_was_written(hot: Any) ->
     assert PushAck(1, 2, 3, 4, 5, 6).reason_code == 6
 
 
-def test_pubrel_answers_a_pubrec_of_nothing_unless_it_tells_an_error(hot: Any) -> None:
+def test_unknown_pubrec_is_answered_by_pubrel_unless_it_is_an_error(hot: Any) -> None:
     broker, store, conn = durable(hot)
     broker.send(conn, ack(0x50, 9) + ack(0x50, 10, 0x80))
     assert broker.take(conn) == [ack(0x62, 9, 0x92)]
@@ -245,7 +244,7 @@ def test_push_of_an_older_connection_or_unknown_session_is_ignored(hot: Any) -> 
 
 
 def test_repeated_pushes_after_a_failover_are_answered_not_written(hot: Any) -> None:
-    """PROTOCOL 4.5: the entry is open here, or the client's last word is known."""
+    """PROTOCOL 4.5: the entry is open here, or the client's last acknowledgement is known."""
     broker, store, conn = durable(hot)
     store.send(FrameKind.PUSH, push(1, 11) + push(2, 12) + push(3, 13, 2))
     broker.take(conn)
@@ -280,15 +279,15 @@ def test_push_that_is_too_large_counts_as_sent(hot: Any) -> None:
     assert acks(store) == [(1, 4, 0x95), (2, 5, 0x95)]
 
 
-def test_a_new_primary_gets_nothing_that_a_stored_session_sends_again(hot: Any) -> None:
-    """Simulation seed 72018: it came behind what the session's next connection had sent elsewhere meanwhile."""
+def test_new_primary_gets_no_message_that_a_durable_session_resends(hot: Any) -> None:
+    """Simulation seed 72018: it arrived behind newer messages of the session's next connection at another edge."""
     broker, store, conn = durable(hot)
     successor = Node(broker, 4, "storage")
     broker.hot.set_primary(5, store.peer)
     broker.route_to(partitions=(5,))
     other = broker.client(5)
     codes: list[int] = []
-    retained = hot.state.Inbound(b"r", b"kept", 1, True, conn=conn)
+    retained = hot.state.InboundPublish(b"r", b"kept", 1, True, conn=conn)
     broker.hot.publish(hot.state.Route(b"r"), retained, 5, on_done=codes.append)
     broker.send(conn, publish(b"t", b"m", 1, 1, 5))
     broker.send(other, publish(b"t", b"n", 1, 1, 5))

@@ -1,4 +1,4 @@
-"""Sockets that another process may have too: their end reaches the client, and epoll speaks of them no more."""
+"""Sockets that another process may share: their close reaches the client, and epoll reports them no longer."""
 
 import os
 from typing import Any
@@ -10,8 +10,8 @@ from tests.edge.loop.test_loop import Client, running
 from tests.patience import PATIENCE_S
 
 
-async def test_an_end_is_told_though_a_copy_is_open(hot: Any) -> None:
-    """And the next connection, which gets the same number, is not disturbed by the copy of the former one."""
+async def test_close_of_shared_socket_reaches_the_client(hot: Any) -> None:
+    """The next connection with the same descriptor is not affected by the copy of the former one."""
     copies: list[int] = []
     numbers: list[int] = []
     async with running(hot) as edge:

@@ -1,4 +1,4 @@
-"""Packets that come too slowly, and rates of one connection: reading pauses, and nothing is dropped."""
+"""Packets that arrive too slowly, and rates of one connection: reading pauses, and no byte is dropped."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ KEEP_ALIVE_TIMEOUT = 0x8D
 
 
 def drip(broker: Broker, conn: Any, data: bytes, seconds: int, a_second: int = 1) -> int:
-    """Send so many bytes a second and sweep; return after how many seconds the client was reported, -1 for never."""
+    """Send so many bytes per second and sweep; return the second of the client's report, -1 for none."""
     for second in range(seconds):
         broker.send(conn, data[second * a_second : (second + 1) * a_second])
         broker.now_ns += SECOND
@@ -23,8 +23,8 @@ def drip(broker: Broker, conn: Any, data: bytes, seconds: int, a_second: int = 1
     return -1
 
 
-def test_a_packet_that_drips_is_reported_once(hot: Any) -> None:
-    """NIST: protect. A byte a second holds a connection for ten seconds, whatever its keep alive."""
+def test_slow_packet_is_reported_once(hot: Any) -> None:
+    """A byte per second holds a connection for ten seconds, whatever its keep alive."""
     broker = Broker(hot)
     conn = broker.client()
     assert drip(broker, conn, publish(b"a", b"x" * 1_000), 60) == 10
@@ -33,15 +33,15 @@ def test_a_packet_that_drips_is_reported_once(hot: Any) -> None:
     assert len(broker.handler.errors) == 1 and broker.hot.counters()["slow_packets"] == 1
 
 
-def test_a_packet_is_whole_within_its_time_however_fast_it_drips(hot: Any) -> None:
-    """65 bytes a second are enough for one second's rate, and not for a packet of 8 KB."""
+def test_packet_must_be_complete_within_its_timeout(hot: Any) -> None:
+    """65 bytes per second satisfy the rate of one second, but not the timeout of a packet of 8 KB."""
     broker = Broker(hot)
     conn = broker.client()
     assert drip(broker, conn, publish(b"a", b"x" * 8_000), 60, a_second=65) == 31
 
 
-def test_a_large_packet_on_a_slow_network_comes_through(hot: Any) -> None:
-    """64 KiB in 29 s, and the next one: each has a time of its own."""
+def test_large_packet_on_slow_network_is_received(hot: Any) -> None:
+    """64 KiB in 29 s, and the next one: each has its own timeout."""
     broker = Broker(hot)
     conn = broker.client()
     packet = publish(b"a", b"x" * 64_000)
@@ -50,8 +50,8 @@ def test_a_large_packet_on_a_slow_network_comes_through(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 10])
-def test_a_network_may_stall_for_a_moment(hot: Any, cut: int) -> None:
-    """Nine seconds in the middle of a packet, or of its header, end nobody."""
+def test_short_network_stall_is_tolerated(hot: Any, cut: int) -> None:
+    """A pause of nine seconds inside a packet, or its header, disconnects no client."""
     broker = Broker(hot)
     conn = broker.client()
     packet = publish(b"a", b"x" * 300)
@@ -63,8 +63,8 @@ def test_a_network_may_stall_for_a_moment(hot: Any, cut: int) -> None:
     assert not broker.handler.errors and broker.hot.counters()["publish_in_qos0"] == 10
 
 
-def test_small_packets_behind_each_other_are_no_slow_packet(hot: Any) -> None:
-    """A byte of the next one with each: what begins anew has its time anew."""
+def test_consecutive_small_packets_are_not_slow(hot: Any) -> None:
+    """Each arrives with a byte of the next one: a new packet restarts the timeout."""
     broker = Broker(hot)
     conn = broker.client()
     packet = publish(b"a", b"x")
@@ -72,14 +72,14 @@ def test_small_packets_behind_each_other_are_no_slow_packet(hot: Any) -> None:
     assert drip(broker, conn, stream[: len(packet) * 90 + 1], 90, a_second=len(packet)) == -1
 
 
-def test_no_limit_where_none_is_wanted(hot: Any) -> None:
+def test_zero_timeout_disables_the_limit(hot: Any) -> None:
     broker = Broker(hot, packet_timeout_ns=0)
     conn = broker.client()
     assert drip(broker, conn, publish(b"a", b"x" * 1_000), 100) == -1
 
 
-def test_a_client_that_we_do_not_read_is_not_slow(hot: Any) -> None:
-    """Its half packet waits behind our pause: the time begins when it is read again."""
+def test_client_with_paused_reading_is_not_slow(hot: Any) -> None:
+    """Its partial packet waits behind our pause: the timeout begins when reading resumes."""
     broker = Broker(hot, publish_rate_max=10.0)
     conn = broker.client()
     packet = publish(b"a", b"x" * 300)
@@ -97,7 +97,7 @@ def opened(broker: Broker, **rates: float) -> Any:
     return conn
 
 
-def test_a_connection_has_a_rate_of_its_own(hot: Any) -> None:
+def test_connection_rate_overrides_the_loop_rate(hot: Any) -> None:
     """Lower or higher than the loop's; other connections keep theirs."""
     broker = Broker(hot, publish_rate_max=100.0)
     slow, plain, fast = opened(broker, publish_rate_max=10.0), opened(broker), opened(broker, publish_rate_max=1e4)
@@ -115,8 +115,8 @@ def test_a_connection_has_a_rate_of_its_own(hot: Any) -> None:
     assert slow.parked == 0
 
 
-def test_bytes_have_a_rate_and_none_is_lost(hot: Any) -> None:
-    """Of all packets, and of half ones; what came is answered, the rest waits unread."""
+def test_byte_rate_pauses_reading_without_loss(hot: Any) -> None:
+    """Of all packets, partial ones included; received packets are answered, the rest stays unread."""
     broker = Broker(hot)
     conn = opened(broker, byte_rate_max=1_000.0)
     packet = publish(b"a", b"x" * 590, 1, 1)
@@ -137,8 +137,8 @@ def test_bytes_have_a_rate_and_none_is_lost(hot: Any) -> None:
     assert other.parked == 0
 
 
-def test_the_stricter_of_both_rates_holds(hot: Any) -> None:
-    """A connection goes on when neither is used up."""
+def test_stricter_of_both_rates_applies(hot: Any) -> None:
+    """A connection resumes when neither is exhausted."""
     broker = Broker(hot)
     conn = opened(broker, publish_rate_max=1_000.0, byte_rate_max=1_000.0)
     broker.send(conn, publish(b"a", b"x" * 3_000))

@@ -1,4 +1,4 @@
-"""Marks of traces in the loop: what is told of a marked message or connection, and that nothing is told of others."""
+"""Trace marks in the loop: events of marked messages and connections, and none of others."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from wire.messages.frames import FrameKind
 
 
 class Sink:
-    """Takes events as the edge does."""
+    """Receives events like the edge."""
 
     payload_bytes = 2
 
@@ -53,7 +53,7 @@ class Sink:
 
 
 def traced(broker: Broker, named: bytes = b"t") -> Sink:
-    """Have a topic traced; all others are not."""
+    """Mark one topic; all others are unmarked."""
     sink = Sink()
     broker.hot.trace = sink
     install = broker.hot.install_route
@@ -69,7 +69,7 @@ def traced(broker: Broker, named: bytes = b"t") -> Sink:
     return sink
 
 
-def test_nothing_is_told_of_what_bears_no_mark(hot: Any) -> None:
+def test_unmarked_messages_have_no_events(hot: Any) -> None:
     broker, edge = forwarded(hot)
     sub = broker.subscriber(b"#", 1)
     sink = traced(broker)
@@ -81,7 +81,7 @@ def test_nothing_is_told_of_what_bears_no_mark(hot: Any) -> None:
     assert sink.events == []
 
 
-def test_a_local_message_is_told_from_receipt_to_both_acknowledgements(hot: Any) -> None:
+def test_local_message_has_events_from_receipt_to_both_acknowledgements(hot: Any) -> None:
     """Its events share an origin, and have the first bytes of its payload."""
     broker = Broker(hot)
     sub = broker.subscriber(b"#", 1)
@@ -89,15 +89,15 @@ def test_a_local_message_is_told_from_receipt_to_both_acknowledgements(hot: Any)
     pub = broker.client()
     broker.send(pub, publish(b"t", b"payload", 1, 5))
     broker.send(sub, ack(0x40, 1))
-    broker.send(sub, ack(0x40, 1))  # not told again
+    broker.send(sub, ack(0x40, 1))  # not reported again
     assert sink.stages() == ["received", "written", "acknowledged", "acked"]
     assert len({event[2] for event in sink.events}) == 1 and sink.events[0][2] > 0
     assert sink.events[0][3:5] == (5, 1)
     assert set(sink.payloads) == {b"pa"}
 
 
-def test_runs_are_cut_at_a_marked_topic(hot: Any) -> None:
-    """QoS 0 of a marked topic goes message by message, each with an origin; all arrive in their order."""
+def test_marked_topic_splits_runs(hot: Any) -> None:
+    """QoS 0 of a marked topic is sent message by message, each with an origin; all arrive in order."""
     broker = Broker(hot)
     sub = broker.subscriber(b"#")
     sink = traced(broker)
@@ -109,8 +109,8 @@ def test_runs_are_cut_at_a_marked_topic(hot: Any) -> None:
     assert len({event[2] for event in sink.events}) == 2
 
 
-def test_a_marked_message_bears_its_mark_to_other_nodes(hot: Any) -> None:
-    """A flag of the record and its origin; an edge reads it again."""
+def test_mark_is_forwarded_to_other_nodes(hot: Any) -> None:
+    """The record has a flag and its origin; an edge decodes them."""
     broker, edge = forwarded(hot)
     sink = traced(broker)
     pub = broker.client()
@@ -126,7 +126,7 @@ def test_a_marked_message_bears_its_mark_to_other_nodes(hot: Any) -> None:
     assert not edge.records()[0].traced
 
 
-def test_a_marked_message_of_another_edge_is_told(hot: Any) -> None:
+def test_forwarded_marked_message_has_events(hot: Any) -> None:
     broker = Broker(hot)
     other = Node(broker, 2, "edge")
     sub = broker.subscriber(b"#", 1)
@@ -138,8 +138,8 @@ def test_a_marked_message_of_another_edge_is_told(hot: Any) -> None:
     assert [(event[0], event[2]) for event in sink.events] == [("accepted", 5), ("written", 5), ("acked", 5)]
 
 
-def test_a_refusal_and_a_drop_are_told(hot: Any) -> None:
-    """Nobody subscribes; no lease, which QoS 0 does not wait for."""
+def test_refusal_and_drop_have_events(hot: Any) -> None:
+    """Without a subscriber; without a lease, which QoS 0 does not wait for."""
     broker = Broker(hot)
     sink = traced(broker)
     pub = broker.client()
@@ -153,7 +153,7 @@ def test_a_refusal_and_a_drop_are_told(hot: Any) -> None:
     assert sink.stages() == ["received", "forwarded", "dropped"]
 
 
-def test_a_copy_that_waits_for_the_window_is_told_twice(hot: Any) -> None:
+def test_pending_copy_has_queued_and_written_events(hot: Any) -> None:
     broker = Broker(hot)
     sub = broker.subscriber(b"#", 1)
     sink = traced(broker)
@@ -169,8 +169,8 @@ def test_a_copy_that_waits_for_the_window_is_told_twice(hot: Any) -> None:
     assert len({event[2] for event in sink.events}) == 1
 
 
-def test_a_marked_connection_tells_of_what_it_gets_and_publishes(hot: Any) -> None:
-    """A run to it goes packet by packet, in the same bytes; others get theirs as before."""
+def test_marked_connection_has_events_of_both_directions(hot: Any) -> None:
+    """A run to it is sent packet by packet, in the same bytes; others receive it unchanged."""
     broker = Broker(hot)
     sub, other = broker.subscriber(b"#"), broker.subscriber(b"#")
     sink = traced(broker, b"none")
@@ -186,7 +186,7 @@ def test_a_marked_connection_tells_of_what_it_gets_and_publishes(hot: Any) -> No
     assert sink.stages()[2:] == ["received", "written", "written", "acknowledged"]
 
 
-def test_a_marked_push_is_told_with_its_entry(hot: Any) -> None:
+def test_marked_push_event_has_its_entry(hot: Any) -> None:
     broker, store = stored(hot)
     sink = traced(broker)
     conn = broker.attach()
@@ -201,7 +201,7 @@ def test_a_marked_push_is_told_with_its_entry(hot: Any) -> None:
     assert sink.events == [("written", b"t", 0, 1, 1, True), ("acked", b"t", 0, 1, 4, 1, True)]
 
 
-def test_a_refused_destination_is_told_to_its_publisher(hot: Any) -> None:
+def test_refused_destination_has_event_at_its_publisher(hot: Any) -> None:
     broker, store = stored(hot)
     sink = traced(broker)
     pub = broker.client(5)

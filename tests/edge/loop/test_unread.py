@@ -1,4 +1,4 @@
-"""What waits unread in the kernel while the process stands still: no silence of a client."""
+"""Unread input in the kernel of a stopped process does not count as client silence."""
 
 import socket
 import time
@@ -9,8 +9,8 @@ from tests.edge.loop.test_loop import Edge
 from tests.patience import PATIENCE_S
 
 
-def test_what_waits_unread_is_no_silence(hot: Any) -> None:
-    """A CONNECT comes in time, and the process stands still behind its look at the sockets: the client is let in."""
+def test_unread_input_does_not_count_as_silence(hot: Any) -> None:
+    """A CONNECT arrives in time, and the process stops after its poll: the client is accepted."""
     edge = Edge(hot, -1)
     options = hot.options.ConnOptions(connect_timeout_ns=500_000_000)
     address = ("127.0.0.1", edge.port)
@@ -21,7 +21,7 @@ def test_what_waits_unread_is_no_silence(hot: Any) -> None:
             if len(clients) > 1:
                 client.sendall(connect(b"c"))
                 time.sleep(1.2)  # above the time for a CONNECT, and that between two sweeps
-            edge.loop.attach(fd, 0, options, hot.descriptors.boot_ns())
+            edge.hot.attach(fd, 0, options, hot.descriptors.boot_ns())
 
         edge.handler.attach = attach
         edge.loop.run(0)
@@ -35,15 +35,15 @@ def test_what_waits_unread_is_no_silence(hot: Any) -> None:
     edge.listener.close()
 
 
-def test_a_core_that_is_busy_keeps_nobody_unread(hot: Any) -> None:
-    """NIST: protect. Its next piece of work is due at once, so no turn waits; each looks at the sockets all the same.
+def test_busy_core_does_not_delay_reading(hot: Any) -> None:
+    """The core always has work due, so no iteration waits; each still polls the sockets.
 
-    One that found nothing was the last one for half a second: whoever sent meanwhile waited for the next heartbeat.
+    After an empty poll the next one was half a second later: new input waited for the next heartbeat.
     """
     edge = Edge(hot, -1)
 
     def busy(now_ns: int) -> None:
-        edge.loop.turn_end_ns = now_ns
+        edge.hot.turn_end_ns = now_ns
 
     edge.handler.turn_end = busy  # type: ignore[method-assign]
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Who asks in CONNECT for the origins of its messages gets them; who must not be sent user properties gets none."""
+"""Only clients that request origins in CONNECT, and accept user properties, receive them."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ USER, PROBLEM = int(PropertyId.USER_PROPERTY), int(PropertyId.REQUEST_PROBLEM_IN
 SIZE, EXPIRY = int(PropertyId.MAXIMUM_PACKET_SIZE), int(PropertyId.SESSION_EXPIRY_INTERVAL)
 
 
-def asking(edge: Edge, client_id: str = "p", **more: Any) -> Session:
+def requesting_client(edge: Edge, client_id: str = "p", **more: Any) -> Session:
     properties: dict[int, object] = {USER: [("other", "1"), (NAME, "1")]}
     return edge.client(client_id, properties=properties | more.pop("also", {}), **more)
 
 
 def origins(session: Session) -> list[str]:
-    """Return what each packet that was written says, "" of one without."""
+    """Return the origin in each written packet, "" for none."""
     found = []
     for packet in session.read():
         pairs = dict(packet.properties.get(USER, []))
@@ -29,11 +29,11 @@ def origins(session: Session) -> list[str]:
     return found
 
 
-def test_each_qos_and_retained_messages_have_one() -> None:
-    """Of a stored session's QoS 2 the counter that its partition gave, of all others this edge's number."""
+def test_origin_is_reported_for_each_qos_and_retained_messages() -> None:
+    """The counter of the partition for a durable session's QoS 2, else this edge's number."""
     edge = Edge()
     edge.client("s").subscribe("#", qos=2)
-    first, stored = asking(edge), asking(edge, "stored", also={EXPIRY: 60})
+    first, stored = requesting_client(edge), requesting_client(edge, "stored", also={EXPIRY: 60})
     first.publish("t", qos=1, identifier=1)
     first.publish("t", qos=2, identifier=2)
     first.send(Pubrel(2))
@@ -53,7 +53,7 @@ def test_each_qos_and_retained_messages_have_one() -> None:
         {USER: [(NAME, "1")], SIZE: 30},
     ],
 )
-def test_whoever_did_not_ask_or_takes_none_gets_none(properties: dict[int, object]) -> None:
+def test_origin_is_not_reported_to_clients_without_request_or_properties(properties: dict[int, object]) -> None:
     edge = Edge()
     client = edge.client("p", properties=properties)
     client.publish("t", qos=1, identifier=1)
@@ -62,11 +62,11 @@ def test_whoever_did_not_ask_or_takes_none_gets_none(properties: dict[int, objec
 
 
 @pytest.mark.parametrize("reason_code", [0, 0x97])
-def test_a_retained_message_has_the_number_of_the_copy_that_stood_first(reason_code: int) -> None:
+def test_retained_message_reports_origin_of_its_retained_copy(reason_code: int) -> None:
     edge = Edge()
     register = RetainedPartitions(edge)
     edge.client("s").subscribe("#", qos=1)
-    client = asking(edge)
+    client = requesting_client(edge)
     client.publish("t", qos=1, identifier=1, retain=True)
     (stands,) = register.waiting
     stands(reason_code)

@@ -1,4 +1,4 @@
-"""Origins in PUBACK and PUBREC: who asked gets one with each, on every way of a message; nobody else does."""
+"""Origins in PUBACK and PUBREC: only clients that requested them receive them, on every path of a message."""
 
 import struct
 from typing import Any
@@ -15,7 +15,7 @@ from wire.messages.hello import first_number
 NAME = b"stratamq-origin"
 
 
-def asking(broker: Broker, properties: bytes = b"", **options: Any) -> Any:
+def requesting_client(broker: Broker, properties: bytes = b"", **options: Any) -> Any:
     broker.hot.origin_prefix = b"e7/7/"
     broker.handler.session_options = {"tells_origins": True, **options}
     client = broker.client(5, properties)
@@ -32,7 +32,7 @@ def with_storage(hot: Any) -> tuple[Broker, Node]:
     return broker, store
 
 
-def told(broker: Broker, conn: Any) -> list[tuple[int, int, int, str]]:
+def acknowledgements(broker: Broker, conn: Any) -> list[tuple[int, int, int, str]]:
     """Return first byte, identifier, reason code and origin ("" for none) of each packet."""
     found = []
     for data in broker.take(conn):
@@ -49,26 +49,26 @@ def told(broker: Broker, conn: Any) -> list[tuple[int, int, int, str]]:
     return found
 
 
-def test_live_subscribers_stored_ones_and_nobody(hot: Any) -> None:
-    """Each number is that of the record which other nodes have."""
+def test_origin_is_reported_for_live_and_durable_subscribers_and_none(hot: Any) -> None:
+    """Each number equals that of the record for other nodes."""
     broker, store = with_storage(hot)
-    client = asking(broker)
+    client = requesting_client(broker)
     broker.send(client, publish(b"t", b"a", 1, 1, 5) + publish(b"t", b"b", 2, 2, 5))
     tags = [record.tag for record in store.records()]
     store.send(FrameKind.PUBLISH_ACK, b"".join(encode_publish_ack(tag, 4, 0) for tag in tags))
-    assert told(broker, client) == [(0x40, 1, 0, f"e7/7/{tags[0]}"), (0x50, 2, 0, f"e7/7/{tags[1]}")]
+    assert acknowledgements(broker, client) == [(0x40, 1, 0, f"e7/7/{tags[0]}"), (0x50, 2, 0, f"e7/7/{tags[1]}")]
     broker = Broker(hot)
-    client = asking(broker)
+    client = requesting_client(broker)
     broker.send(client, publish(b"t", b"a", 1, 1, 5) + publish(b"t", b"b", 2, 2, 5))
-    (_, _, first, one), (_, _, second, other) = told(broker, client)
+    (_, _, first, one), (_, _, second, other) = acknowledgements(broker, client)
     assert (first, second) == (0x10, 0) and one != other and one.startswith("e7/7/")
     live = broker.subscriber(b"#", 2)
     broker.send(client, publish(b"t", b"a", 1, 3, 5))
-    assert told(broker, client)[0][:3] == (0x40, 3, 0)
+    assert acknowledgements(broker, client)[0][:3] == (0x40, 3, 0)
     assert len(broker.take(live)) == 1
 
 
-def test_others_get_what_they_got_and_3_1_1_never_more(hot: Any) -> None:
+def test_origin_is_not_reported_without_request_or_to_3_1_1(hot: Any) -> None:
     broker = Broker(hot)
     live, both = broker.subscriber(b"#", 1), publish(b"t", b"a", 1, 1, 5) + publish(b"t", b"b", 2, 2, 5)
     broker.send(other := broker.client(5), both)
@@ -79,27 +79,27 @@ def test_others_get_what_they_got_and_3_1_1_never_more(hot: Any) -> None:
     assert len(split(broker.raw(live))) == 4
 
 
-def test_a_repeat_has_the_origin_of_its_message_until_pubrel(hot: Any) -> None:
+def test_repeat_has_origin_of_its_message_until_pubrel(hot: Any) -> None:
     broker = Broker(hot)
     broker.subscriber(b"#", 1)
-    client = asking(broker)
+    client = requesting_client(broker)
     message = publish(b"t", b"a", 2, 9, 5)
     broker.send(client, message)
     broker.send(client, publish(b"t", b"b", 2, 10, 5))
     broker.send(client, publish(b"t", b"a", 2, 9, 5, dup=True))
-    first, second, repeat = told(broker, client)
+    first, second, repeat = acknowledgements(broker, client)
     assert first == repeat and first != second
     broker.send(client, ack(0x62, 9))
     broker.send(client, message)
-    released, again = told(broker, client)
+    released, again = acknowledgements(broker, client)
     assert released == (0x70, 9, 0, "") and again[3] not in ("", first[3])
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_what_the_core_publishes_bears_its_origin(hot: Any, written: bool) -> None:
-    """Of a stored session its inbound counter; of a retained message the number of the copy that stood first."""
+def test_core_message_reports_its_origin(hot: Any, written: bool) -> None:
+    """A durable session's inbound counter; for a retained message the number of the retained copy."""
     broker, store = with_storage(hot)
-    client = asking(broker)
+    client = requesting_client(broker)
     broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     broker.send(client, publish(b"t", b"a", 1, 1, 5, retain=True))
     route, inbound = hot.state.Route(b"t", partitions=(4,)), broker.handler.inbounds.pop()
@@ -110,49 +110,49 @@ def test_what_the_core_publishes_bears_its_origin(hot: Any, written: bool) -> No
     broker.turn()
     (tag,) = {record.tag for record in store.records()}
     store.send(FrameKind.PUBLISH_ACK, encode_publish_ack(tag, 4, 0))
-    assert told(broker, client) == [(0x40, 1, 0, "e7/7/77" if written else "session/252-17/9")]
+    assert acknowledgements(broker, client) == [(0x40, 1, 0, "e7/7/77" if written else "session/252-17/9")]
 
 
-def test_what_is_not_published_again_bears_the_origin_that_is_named(hot: Any) -> None:
+def test_acknowledged_message_reports_the_given_origin(hot: Any) -> None:
     broker = Broker(hot)
-    client = asking(broker)
+    client = requesting_client(broker)
     broker.handler.inbound = lambda _, inbound, _route: broker.handler.inbounds.append(inbound)  # type: ignore[method-assign, assignment]
     broker.send(client, publish(b"t", b"a", 1, 1, 5, retain=True))
     inbound = broker.handler.inbounds.pop()
     broker.hot.bears(inbound, OriginKind.EDGE, 0, 78)
     broker.hot.acknowledge(inbound, 0x97)
     broker.turn()
-    assert told(broker, client) == [(0x40, 1, 0x97, "e7/7/78")]
+    assert acknowledgements(broker, client) == [(0x40, 1, 0x97, "e7/7/78")]
 
 
-@pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
-def test_a_small_maximum_packet_size_leaves_it_out(hot: Any, room: int, fits: bool) -> None:
+@pytest.mark.parametrize(("margin", "fits"), [(0, True), (-1, False)])
+def test_origin_is_omitted_above_maximum_packet_size(hot: Any, margin: int, fits: bool) -> None:
     broker = Broker(hot)
     size = len(NAME) + 11 + len(f"e7/7/{wire_number(broker)}")
-    client = asking(broker, b"\x27" + struct.pack(">I", size + room))
+    client = requesting_client(broker, b"\x27" + struct.pack(">I", size + margin))
     broker.send(client, publish(b"t", b"a", 1, 1, 5) + publish(b"t", b"b", 2, 2, 5))
-    puback, pubrec = told(broker, client)
+    puback, pubrec = acknowledgements(broker, client)
     assert (bool(puback[3]), bool(pubrec[3])) == (fits, fits) and puback[2] == 0x10
 
 
 def wire_number(broker: Broker) -> int:
-    """Return the number that the next message has."""
+    """Return the number of the next message."""
     return first_number(broker.hot.incarnation) + 1
 
 
-def test_a_refused_message_that_is_traced_is_told_by_the_same_number(hot: Any) -> None:
+def test_traced_refused_message_reports_the_trace_origin(hot: Any) -> None:
     broker = Broker(hot)
     sink = traced(broker)
-    client = asking(broker)
+    client = requesting_client(broker)
     broker.send(client, publish(b"t", b"a", 1, 1, 5))
-    ((_, _, code, origin),) = told(broker, client)
+    ((_, _, code, origin),) = acknowledgements(broker, client)
     assert code == 0x10 and origin == f"e7/7/{sink.events[0][2]}"
     assert sink.stages() == ["received", "refused"]
 
 
-def test_a_long_name_makes_two_bytes_of_each_length(hot: Any) -> None:
+def test_long_origin_has_two_byte_lengths(hot: Any) -> None:
     broker = Broker(hot)
-    client = asking(broker)
+    client = requesting_client(broker)
     broker.hot.origin_prefix = b"n" * 120 + b"/7/"
     broker.send(client, publish(b"t", b"a", 1, 1, 5))
     (data,) = broker.take(client)

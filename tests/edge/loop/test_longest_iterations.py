@@ -1,4 +1,4 @@
-"""How long the loop's turns took: the longest of all, and of those that took no packet of a client."""
+"""Maximum duration of iterations: of all, and of those without client packets."""
 
 import time
 from typing import Any
@@ -10,8 +10,8 @@ from tests.clients.packets import PINGREQ, subscribe
 from tests.edge.loop.test_loop import client, running
 
 
-async def test_longest_turn_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Handler call that takes long shows in the turn that it was made in."""
+async def test_slow_handler_call_counts_as_longest_iteration(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow Handler call counts in its iteration."""
     async with running(hot) as edge:
         it = await client(edge)
         edge.loop.longest_ns = 0
@@ -31,12 +31,12 @@ async def test_longest_turn_is_told(hot: Any, monkeypatch: pytest.MonkeyPatch) -
         assert edge.loop.longest_ns >= 30_000_000
 
 
-async def test_longest_turn_without_a_client_is_told_apart(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timers of the core take it; what a client's packet takes is not the node's own work."""
+async def test_longest_internal_iteration_excludes_client_packets(hot: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core timer counts; a client packet is not the node's internal work."""
     spent_s = {"packet": 0.03, "turn_end": 0.0}
 
-    def spend(what: str) -> None:
-        end = time.monotonic() + spent_s[what]
+    def spend(stage: str) -> None:
+        end = time.monotonic() + spent_s[stage]
         while time.monotonic() < end:
             pass
 
