@@ -36,13 +36,13 @@ if not cython.compiled:
     )
     from edge.loop.outbound_identifiers import free_identifier, is_of_flow, set_state, state_of
     from edge.loop.output import answer_unknown, mark_dirty, unpark, update_capacity, write_short
-    from edge.loop.pushes import push_acknowledged
+    from edge.loop.pushes import handle_push_ack
     from edge.loop.reported_origins import forget_origin, note_origin, write_ack_with_origin
     from edge.loop.round_trips import end_trip
     from edge.loop.state import ANSWER_PENDING, PARK_QUOTA, RELEASE_PENDING
     from edge.loop.traces import trace_acked, trace_answered
 
-    ACK_WAITS = 0x100  # result of ``acknowledged``, outside the range of reason codes
+    ACK_WAITS = 0x100  # result of ``handle_ack``, outside the range of reason codes
 
 __all__: list[str] = []
 
@@ -67,7 +67,7 @@ def reserve_ack(conn: LoopConnection, message: PendingAck) -> None:
     conn.ack_queue.append(message)
 
 
-def answer(
+def write_ack(
     hot: LoopState, conn: LoopConnection, qos: cython.int, packet_identifier: cython.int, reason_code: cython.int
 ) -> None:
     """Write PUBACK or PUBREC."""
@@ -155,7 +155,7 @@ def finish(hot: LoopState, message: PendingAck) -> None:
             message.reason_code = QUOTA_EXCEEDED  # PUBACK and PUBREC have no such reason code
         if conn.origins is not None:
             note_origin(hot, conn, message)
-        answer(hot, conn, message.qos, message.packet_identifier, message.reason_code)
+        write_ack(hot, conn, message.qos, message.packet_identifier, message.reason_code)
         count_duration(hot.acks_in, hot.now_ns - message.at_ns)
         if hot.ledger is not None and message.reason_code < FAILURE:
             record_ack(hot, message)
@@ -178,7 +178,7 @@ def _withhold(hot: LoopState, conn: LoopConnection, message: PendingAck) -> cyth
     return False
 
 
-def taken(hot: LoopState, peer: LoopPeer, number: cython.ulonglong) -> None:
+def finish_acked_frames(hot: LoopState, peer: LoopPeer, number: cython.ulonglong) -> None:
     """Finish the messages in a peer edge's frames up to an acknowledged number."""
     message: PendingAck
     while peer.inflight and peer.inflight[0][0] <= number:
@@ -189,7 +189,7 @@ def taken(hot: LoopState, peer: LoopPeer, number: cython.ulonglong) -> None:
 # -- from the client
 
 
-def acknowledged(
+def handle_ack(
     hot: LoopState,
     conn: LoopConnection,
     first: cython.int,
@@ -221,9 +221,9 @@ def acknowledged(
         if error_code != 0:
             return error_code
     if first == 0x62:
-        return _released(hot, conn, identifier, reason_code)
+        return _handle_pubrel(hot, conn, identifier, reason_code)
     if conn.session != 0:
-        return push_acknowledged(hot, conn, first >> 4, identifier, reason_code)
+        return handle_push_ack(hot, conn, first >> 4, identifier, reason_code)
     if conn.outbound is None:
         return answer_unknown(hot, conn, first, identifier, reason_code)
     return _ephemeral(hot, conn, first, identifier, reason_code)
@@ -254,7 +254,7 @@ def _ephemeral(
     return 0
 
 
-def _released(hot: LoopState, conn: LoopConnection, identifier: cython.int, reason_code: cython.int) -> cython.int:
+def _handle_pubrel(hot: LoopState, conn: LoopConnection, identifier: cython.int, reason_code: cython.int) -> cython.int:
     """Handle PUBREL: delete the identifier and answer PUBCOMP [MQTT-4.3.3-11].
 
     PUBREL waits until the message has its PUBREC. The answer to an unknown identifier is 0x92. A resumed durable

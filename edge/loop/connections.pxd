@@ -9,7 +9,7 @@ from edge.loop.parked_input cimport (
 )
 from edge.loop.memory cimport count_held, release_pending, share_of
 from edge.loop.output cimport (
-    drained, mark_dirty, output_of, pending_output, release_waiters, take_dirty, unlink_dirty, unpark
+    after_send, mark_dirty, output_of, pending_output, release_waiters, take_dirty, unlink_dirty, unpark
 )
 from edge.loop.parse cimport count_bytes, parse, pause
 from edge.loop.shared_rate_limits cimport consume_filters

@@ -50,7 +50,7 @@ if not cython.compiled:
     from edge.loop.layout import BY_PEER, BY_US, FAILED
     from edge.loop.memory import count_held, release_pending, share_of
     from edge.loop.output import (
-        drained,
+        after_send,
         mark_dirty,
         output_of,
         pending_output,
@@ -249,7 +249,7 @@ class Connections(LoopState):
             conn.wrapped = len(data)
             if conn.outbound is not None and conn.outbound.pending and pending_output(conn) <= self.output_high:
                 drain_pending(self, conn)
-            drained(self, conn)
+            after_send(self, conn)
             count_held(self, conn)
         if conn.is_link and conn.peer is not None and not data:
             data = conn.peer.link.take_output()

@@ -7,7 +7,7 @@ from edge.loop.notes cimport note_drop, note_drops
 from edge.loop.origins cimport note_pick, take_origin, was_picked
 from edge.loop.batches cimport append_record, append_run
 from edge.loop.outboxes cimport find_targets, send_to_edge, send_to_partition, send_to_partitions
-from edge.loop.records cimport load_record, owned, record_of, renumbered, topic_of
+from edge.loop.records cimport load_record, with_owner, record_of, with_tag, topic_of
 from edge.loop.picks cimport keep_pick
 from edge.loop.state cimport LoopConnection, ShareGroup, LoopState, InboundPublish, PendingAck, OutboundWindow, PublishView, LoopPeer, Remote, Route, Sub
 from edge.loop.traces cimport trace_copy, trace_sent
@@ -22,7 +22,7 @@ cdef object fan_out_run(
     LoopState hot, LoopConnection publisher, Route route, int version, unsigned char* data, Py_ssize_t start, Py_ssize_t end,
     Py_ssize_t packet_max, Py_ssize_t count
 )
-cdef object refused(LoopState hot, PendingAck copy, int reason_code)
+cdef object handle_refusal(LoopState hot, PendingAck copy, int reason_code)
 cdef object deliver_pick(LoopState hot, Sub sub, PublishView packet, bytes share)
 cdef object redispatch(LoopState hot, PendingAck copy, object chosen)
 

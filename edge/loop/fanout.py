@@ -1,5 +1,4 @@
-"""Fan-out of one message, or one run, to all destinations of its Route: local sessions, edges, partitions, shared
-groups.
+"""Fan-out of one message or run to all destinations: local sessions, edges, partitions, shared groups.
 
 A shared group's copy of a QoS 1/2 message is its own ``PendingAck`` with its own tag: it may share a partition with
 the ordinary copy, and may be refused and sent elsewhere. Its parent waits for it.
@@ -31,7 +30,7 @@ if not cython.compiled:
     from edge.loop.origins import note_pick, take_origin, was_picked
     from edge.loop.outboxes import send_to_edge, send_to_partition, send_to_partitions
     from edge.loop.picks import keep_pick
-    from edge.loop.records import load_record, owned, record_of, renumbered, topic_of
+    from edge.loop.records import load_record, record_of, topic_of, with_owner, with_tag
     from edge.loop.traces import trace_copy, trace_sent
 
     PICK_BYTES = 4096  # of an iteration's byte limit, for one pick: about as long as appending so much
@@ -102,7 +101,7 @@ def _send_owned(
     QoS 1 and 2 are sent to no other partition in the same call (``edge/publishing/sending.py``), so one record is kept.
     """
     partition: cython.int
-    send_to_partition(hot, retained_partition, owned(record, hot.owner_block), message, b"")
+    send_to_partition(hot, retained_partition, with_owner(record, hot.owner_block), message, b"")
     for partition in route.partitions:
         if partition != retained_partition:
             send_to_partition(hot, partition, record, message, b"")
@@ -232,7 +231,7 @@ def _send_pick(hot: LoopState, remote: Remote, record: bytes, copy: PendingAck |
             note_drop(hot, None, "peer_gone", topic_of(record), None)
         else:
             copy.waiting += 1
-            refused(hot, copy, SERVER_UNAVAILABLE)
+            handle_refusal(hot, copy, SERVER_UNAVAILABLE)
     else:
         if copy is not None:
             copy.waiting += 1
@@ -240,7 +239,7 @@ def _send_pick(hot: LoopState, remote: Remote, record: bytes, copy: PendingAck |
         append_record(hot, peer, record, (), remote.share)
 
 
-def refused(hot: LoopState, copy: PendingAck, reason_code: cython.int) -> None:
+def handle_refusal(hot: LoopState, copy: PendingAck, reason_code: cython.int) -> None:
     """Handle the refusal or failure of a pick: the core selects another, until none is left [MQTT-4.8.2-5].
 
     With none left, the message is refused if a member could not receive it, and dropped if there is no member.
@@ -270,7 +269,7 @@ def redispatch(hot: LoopState, copy: PendingAck, chosen: object) -> None:
         # Other messages were sent since it was numbered: a partition treats a lower number as a repeat.
         hot.tags += 1
         copy.tag = hot.tags
-        copy.record = renumbered(hot, copy.record, copy.tag)
+        copy.record = with_tag(hot, copy.record, copy.tag)
         remote = chosen  # type: ignore[assignment]  # the core returns a Sub, a Remote or None
         _send_pick(hot, remote, copy.record, copy)
         return

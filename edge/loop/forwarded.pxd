@@ -1,9 +1,9 @@
 # C form of forwarded.py.
-from edge.loop.acks cimport destination_done, taken
+from edge.loop.acks cimport destination_done, finish_acked_frames
 from edge.loop.buffers cimport Buffer, get16, get32, get64, put16, put64, read_varint, reserve, varint_end
 from edge.loop.deliver cimport deliver_local, deliver_run
 from edge.loop.encode cimport load_plain, walk_properties
-from edge.loop.fanout cimport deliver_pick, refused
+from edge.loop.fanout cimport deliver_pick, handle_refusal
 from edge.loop.layout cimport (
     AT_AN_EDGE, FAILURE, HELLO, MESSAGE_EXPIRY_AT, MESSAGE_FLAGS_AT, MESSAGE_HEAD, MESSAGE_ORIGIN_A_AT,
     MESSAGE_ORIGIN_B_AT, MESSAGE_ORIGIN_KIND_AT, MESSAGE_PARTITIONS_AT, MESSAGE_PAYLOAD_BYTES_AT,

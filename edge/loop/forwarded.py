@@ -12,12 +12,12 @@ from edge.loop.state import LoopConnection, LoopPeer, LoopState, PartitionOutbox
 from wire.messages.frames import HEADER, HEADER_BYTES
 
 if not cython.compiled:
-    from edge.loop.acks import destination_done, taken
+    from edge.loop.acks import destination_done, finish_acked_frames
     from edge.loop.batches import publish_acks_of, update_capacity
     from edge.loop.buffers import get16, get32, get64, put16, put64, read_varint, reserve, varint_end
     from edge.loop.deliver import deliver_local, deliver_run
     from edge.loop.encode import walk_properties
-    from edge.loop.fanout import deliver_pick, refused
+    from edge.loop.fanout import deliver_pick, handle_refusal
     from edge.loop.layout import (
         AT_AN_EDGE,
         FAILURE,
@@ -99,7 +99,7 @@ def receive_link(hot: LoopState, conn: LoopConnection, data: bytes) -> None:
             receive_pushes(hot, peer, frame.payload)
         else:
             hot.handler.frame(peer, kind, frame.payload)
-    taken(hot, peer, peer.link.peer_taken)
+    finish_acked_frames(hot, peer, peer.link.peer_taken)
     update_capacity(hot, peer)
     peer.unacked_bytes += len(data)
     # Only an edge waits for TAKEN. To other nodes it is sent with frames or the next heartbeat, unless they buffer much
@@ -347,7 +347,7 @@ def _failed(hot: LoopState, message: PendingAck, code: cython.int) -> None:
     if code == SUPERSEDED:
         _superseded(hot, message)
     elif message.pick is not None:
-        refused(hot, message, code)
+        handle_refusal(hot, message, code)
     elif code == SERVER_BUSY:
         _refuse_full(hot, message)
     else:

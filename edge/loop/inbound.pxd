@@ -1,5 +1,5 @@
 # C form of inbound.py.
-from edge.loop.acks cimport answer, destination_done, new_message, reserve_ack
+from edge.loop.acks cimport write_ack, destination_done, new_message, reserve_ack
 from edge.loop.buffers cimport Buffer, get16, reserve, take_bytes
 from edge.loop.deliver cimport park_if_slow
 from edge.loop.encode cimport copy_plain, valid_topic, walk_properties
@@ -16,7 +16,7 @@ from edge.loop.refused_topics cimport ENDS, TAKES, check_refused
 from edge.loop.routes cimport known_route
 from edge.loop.state cimport ANSWER_PENDING, LoopConnection, LoopState, InboundPublish, PendingAck, PublishView, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA, Route
 from edge.loop.traces cimport note_event, trace_refused
-from edge.loop.verdicts cimport allowed_route
+from edge.loop.verdicts cimport authorize_route
 
 
 cdef enum:

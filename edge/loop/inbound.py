@@ -12,7 +12,7 @@ from edge.loop.buffers import Buffer
 from edge.loop.state import InboundPublish, LoopConnection, LoopState, PendingAck, PublishView, Route
 
 if not cython.compiled:
-    from edge.loop.acks import answer, destination_done, new_message, reserve_ack
+    from edge.loop.acks import destination_done, new_message, reserve_ack, write_ack
     from edge.loop.buffers import get16, reserve, take_bytes
     from edge.loop.deliver import park_if_slow
     from edge.loop.encode import copy_plain, valid_topic, walk_properties
@@ -38,7 +38,7 @@ if not cython.compiled:
     from edge.loop.routes import known_route
     from edge.loop.state import ANSWER_PENDING, PARK_HANDLER, PARK_OUTPUT, PARK_QUOTA
     from edge.loop.traces import note_event, trace_refused
-    from edge.loop.verdicts import allowed_route
+    from edge.loop.verdicts import authorize_route
 
     INBOUND_BYTES = 64 * 1024  # of an iteration's byte limit, for a message passed to the core
     NEW_IDENTIFIER, REPEAT_ANSWERED, REPEAT_WAITS = 0, 1, 2  # of _answer_repeat; compiled: inbound.pxd
@@ -95,7 +95,7 @@ def _route_of(hot: LoopState, conn: LoopConnection, topic: bytes, qos: cython.in
             return None
     conn.last_version = hot.routes_version
     if hot.authorizing and route.reason_code == 0 and not _is_allowed(hot, conn, route, retain):
-        route = allowed_route(hot, conn, route, topic, qos, retain)
+        route = authorize_route(hot, conn, route, topic, qos, retain)
     conn.last_topic = topic
     conn.last_route = route
     if conn.refused is not None:
@@ -264,7 +264,7 @@ def _answer_repeat(hot: LoopState, conn: LoopConnection, packet_identifier: cyth
     hot.packets_in += 1
     hot.dropped_repeated += 1
     conn.quota += 1 if conn.version != 5 else 0  # answer counts it back
-    answer(hot, conn, 2, packet_identifier, code)
+    write_ack(hot, conn, 2, packet_identifier, code)
     return REPEAT_ANSWERED
 
 
@@ -345,7 +345,7 @@ def _accept(hot: LoopState, conn: LoopConnection, route: Route, packet: PublishV
         destination_done(hot, message, code)
         return
     # The acknowledgement precedes the copies: a subscriber of its own topic reads PUBREC before PUBLISH.
-    answer(hot, conn, qos, identifier, code)
+    write_ack(hot, conn, qos, identifier, code)
     if code == 0:
         fan_out(hot, conn, route, packet, None, -1)
         if packet.traced:

@@ -2,7 +2,7 @@
 from edge.loop.batches cimport append_record
 from edge.loop.notes cimport note_drop
 from edge.loop.output cimport mark_dirty, unpark
-from edge.loop.records cimport aged, topic_of
+from edge.loop.records cimport with_remaining_expiry, topic_of
 from edge.loop.state cimport LoopConnection, LoopState, PendingAck, PartitionOutbox, PARK_PEER, LoopPeer, Route
 
 

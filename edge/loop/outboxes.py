@@ -13,7 +13,7 @@ if not cython.compiled:
     from edge.loop.batches import append_record
     from edge.loop.notes import note_drop
     from edge.loop.output import mark_dirty, unpark
-    from edge.loop.records import aged, topic_of
+    from edge.loop.records import topic_of, with_remaining_expiry
     from edge.loop.state import PARK_PEER
 
 __all__: list[str] = []
@@ -204,7 +204,7 @@ def _pump(hot: LoopState, partition: cython.int, outbox: PartitionOutbox) -> cyt
             append_record(
                 hot,
                 peer,
-                aged(hot, message),
+                with_remaining_expiry(hot, message),
                 (partition,),
                 message.pick.share if message.pick is not None else b"",
             )

@@ -14,7 +14,7 @@ cdef object unpark(LoopState hot, LoopConnection conn, int bit)
 cdef object note_high(LoopState hot, LoopConnection conn)
 cdef object wait_for(LoopState hot, LoopConnection publisher, LoopConnection subscriber)
 cdef object release_waiters(LoopState hot, LoopConnection conn)
-cdef object drained(LoopState hot, LoopConnection conn)
+cdef object after_send(LoopState hot, LoopConnection conn)
 cdef object update_capacity(LoopState hot, LoopConnection conn)
 cdef object end_lag(LoopState hot)
 cdef Py_ssize_t send_now(LoopConnection conn, unsigned char* data, Py_ssize_t start, Py_ssize_t count) noexcept

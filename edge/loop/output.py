@@ -116,7 +116,7 @@ def _release(hot: LoopState, publisher: LoopConnection) -> None:
         unpark(hot, publisher, PARK_SLOW)
 
 
-def drained(hot: LoopState, conn: LoopConnection) -> None:
+def after_send(hot: LoopState, conn: LoopConnection) -> None:
     """After a send: return an empty buffer to the pool, and end the pause when the output is low."""
     if conn.out is not None and conn.out.start == conn.out.end:
         conn.out.start = 0

@@ -1,5 +1,5 @@
 # C form of parse.py.
-from edge.loop.acks cimport ACK_WAITS, acknowledged
+from edge.loop.acks cimport ACK_WAITS, handle_ack
 from edge.loop.buffers cimport Buffer, get16, read_varint, reserve, same_bytes, varint_end
 from edge.loop.encode cimport walk_properties
 from edge.loop.fanout cimport fan_out_run

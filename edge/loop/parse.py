@@ -12,7 +12,7 @@ from edge.loop.buffers import Buffer
 from edge.loop.state import LoopConnection, LoopState, PublishView, Route
 
 if not cython.compiled:
-    from edge.loop.acks import ACK_WAITS, acknowledged
+    from edge.loop.acks import ACK_WAITS, handle_ack
     from edge.loop.buffers import get16, read_varint, reserve, same_bytes, varint_end
     from edge.loop.encode import walk_properties
     from edge.loop.fanout import fan_out_run
@@ -304,7 +304,7 @@ def _handle_packet(
                 conn.parked |= PARK_OUTPUT  # each requires an answer, and the client reads none
                 mark_dirty(hot, conn)
                 return False
-            error_code = acknowledged(hot, conn, first, data, body, stop)
+            error_code = handle_ack(hot, conn, first, data, body, stop)
             if error_code == ACK_WAITS:
                 return False
             hot.packets_in += 1

@@ -1,7 +1,7 @@
 # C form of peering.py.
 from edge.loop.acks cimport destination_done
 from edge.loop.batches cimport flush_peer, release_peer
-from edge.loop.fanout cimport refused
+from edge.loop.fanout cimport handle_refusal
 from edge.loop.layout cimport SERVER_UNAVAILABLE, SUPERSEDED
 from edge.loop.outboxes cimport leave_outbox, add_former
 from edge.loop.output cimport mark_dirty, unpark

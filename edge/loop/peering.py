@@ -16,7 +16,7 @@ from wire.messages.hello import TIER_OPERATOR, TIER_STORAGE
 if not cython.compiled:
     from edge.loop.acks import destination_done
     from edge.loop.batches import flush_peer, release_peer
-    from edge.loop.fanout import refused
+    from edge.loop.fanout import handle_refusal
     from edge.loop.layout import SERVER_UNAVAILABLE, SUPERSEDED
     from edge.loop.outboxes import add_former, leave_outbox
     from edge.loop.output import mark_dirty, unpark
@@ -112,7 +112,7 @@ class Peering(PublishMethods):
         picks = list(peer.picks.values())
         peer.picks.clear()
         for message in picks:
-            refused(self, message, SERVER_UNAVAILABLE)
+            handle_refusal(self, message, SERVER_UNAVAILABLE)
         if peer.conn is not None:
             self.close(peer.conn, linger=False)
 

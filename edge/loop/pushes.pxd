@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef object receive_pushes(LoopState hot, LoopPeer peer, bytes payload)
-cdef int push_acknowledged(LoopState hot, LoopConnection conn, int packet_type, int packet_identifier, int reason_code) except -1
+cdef int handle_push_ack(LoopState hot, LoopConnection conn, int packet_type, int packet_identifier, int reason_code) except -1
 cdef object send_push_ack(
     LoopState hot, LoopConnection conn, unsigned long partition_epoch, unsigned long long session_seq, int packet_type,
     int reason_code

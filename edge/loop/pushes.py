@@ -238,7 +238,7 @@ def _push_release(
     write_short(hot, conn, 0x62, identifier, 0)
 
 
-def push_acknowledged(
+def handle_push_ack(
     hot: LoopState,
     conn: LoopConnection,
     packet_type: cython.int,

@@ -17,8 +17,8 @@ cdef enum:
 
 
 cdef bytes record_of(LoopState hot, PublishView packet, unsigned long long tag)
-cdef bytes owned(bytes record, bytes owner_block)
+cdef bytes with_owner(bytes record, bytes owner_block)
 cdef bytes topic_of(bytes record)
-cdef bytes renumbered(LoopState hot, bytes record, unsigned long long tag)
+cdef bytes with_tag(LoopState hot, bytes record, unsigned long long tag)
 cdef object load_record(PublishView packet, bytes record)
-cdef bytes aged(LoopState hot, PendingAck message)
+cdef bytes with_remaining_expiry(LoopState hot, PendingAck message)

@@ -79,7 +79,7 @@ def record_of(hot: LoopState, packet: PublishView, tag: cython.ulonglong) -> byt
     return take_bytes(record, size)
 
 
-def owned(record: bytes, owner_block: bytes) -> bytes:
+def with_owner(record: bytes, owner_block: bytes) -> bytes:
     """Return the record with its publisher's user, which only the partition that retains the topic receives."""
     flags: cython.int = record[MESSAGE_FLAGS_AT] | OWNER_FLAG
     head: bytes = record[:MESSAGE_FLAGS_AT] + flags.to_bytes(1, "big") + record[MESSAGE_FLAGS_AT + 1 : MESSAGE_HEAD]
@@ -87,7 +87,7 @@ def owned(record: bytes, owner_block: bytes) -> bytes:
 
 
 def topic_of(record: bytes) -> bytes:
-    """Return the topic of a record made by ``record_of`` or ``owned``; b"" of an empty one."""
+    """Return the topic of a record made by ``record_of`` or ``with_owner``; b"" of an empty one."""
     at: cython.Py_ssize_t = MESSAGE_HEAD
     if len(record) < MESSAGE_HEAD:
         return b""
@@ -96,7 +96,7 @@ def topic_of(record: bytes) -> bytes:
     return record[at : at + get16(record, MESSAGE_TOPIC_BYTES_AT)]
 
 
-def renumbered(hot: LoopState, record: bytes, tag: cython.ulonglong) -> bytes:
+def with_tag(hot: LoopState, record: bytes, tag: cython.ulonglong) -> bytes:
     """Return the record with another number, which replaces its origin too if the former one was its origin."""
     data: cython.p_uchar = record
     again: Buffer = hot.scratch
@@ -137,7 +137,7 @@ def load_record(packet: PublishView, record: bytes) -> None:
     packet.payload_bytes = get32(packet.data, MESSAGE_PAYLOAD_BYTES_AT)
 
 
-def aged(hot: LoopState, message: PendingAck) -> bytes:
+def with_remaining_expiry(hot: LoopState, message: PendingAck) -> bytes:
     """Return the record with the remaining expiry [MQTT-3.3.2-6]."""
     record: bytes = message.record
     expiry_s: cython.ulong = get32(record, MESSAGE_EXPIRY_AT)

@@ -10,7 +10,7 @@ from edge.loop.linux cimport (
 )
 from edge.loop.parked_input cimport may_read_ahead
 from edge.loop.memory cimport count_held
-from edge.loop.output cimport drained, mark_dirty, output_of, take_dirty, unlink_dirty
+from edge.loop.output cimport after_send, mark_dirty, output_of, take_dirty, unlink_dirty
 from edge.loop.state cimport LoopConnection, LoopPeer, UNREGISTERED
 from libc.errno cimport EAGAIN, EINTR, errno
 

@@ -24,7 +24,7 @@ if not cython.compiled:
     from edge.loop.descriptors import NO_CONNECTION, accept_one, boot_ns, half_close
     from edge.loop.layout import FAILED, SHUTDOWN
     from edge.loop.memory import count_held
-    from edge.loop.output import drained, mark_dirty, output_of, take_dirty, unlink_dirty
+    from edge.loop.output import after_send, mark_dirty, output_of, take_dirty, unlink_dirty
     from edge.loop.parked_input import may_read_ahead
     from edge.loop.state import UNREGISTERED
 
@@ -183,7 +183,7 @@ class Sockets:
         out.start += sent
         conn.written += sent
         hot.bytes_out += sent
-        drained(hot, conn)
+        after_send(hot, conn)
         if conn.outbound is not None and conn.outbound.pending:
             drain_pending(hot, conn)
         return sent < count
@@ -221,7 +221,7 @@ class Sockets:
             conn.out.start += sent
             conn.written += sent
             hot.bytes_out += sent
-            drained(hot, conn)
+            after_send(hot, conn)
         if conn.outbound is not None and conn.outbound.pending:
             drain_pending(hot, conn)
         return False

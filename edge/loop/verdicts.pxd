@@ -10,7 +10,7 @@ cdef enum:
     TOO_DEEP = 0x80
 
 
-cdef Route allowed_route(LoopState hot, LoopConnection conn, Route route, bytes topic, int qos, bint retain)
+cdef Route authorize_route(LoopState hot, LoopConnection conn, Route route, bytes topic, int qos, bint retain)
 
 
 # private

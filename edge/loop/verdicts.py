@@ -21,7 +21,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 
-def allowed_route(
+def authorize_route(
     hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, qos: cython.int, retain: cython.bint
 ) -> Route:
     """Return the Route if the rules allow the message, else a Route that refuses it.

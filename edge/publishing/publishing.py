@@ -1,5 +1,4 @@
-"""PUBLISH packets that the loop cannot handle alone: route misses, retained messages, QoS 2 of durable publishers,
-wills.
+"""PUBLISH beyond the fast path: route misses, retained messages, QoS 2 of durable publishers, wills.
 
 ``edge/publishing/recording.py`` records a message; ``edge/publishing/sending.py`` sends it to all destinations.
 Source: MQTT 5.0 sections 3.3, 4.3, 4.8.2; docs/protocol.md sections 4, 5, 7.

@@ -212,8 +212,8 @@ class MessageSender:
                 self._loop.acknowledge(publish, reason_code)
             self._leave(item)
         else:
-            # A client that subscribed meanwhile reads the retained message behind this write. So the edge needs the
-            # Route of this iteration, not the older one.
+            # The Route may have changed: a client that subscribed meanwhile reads the retained message behind this
+            # write, and the hold of a subscriber's live messages may have ended.
             self._routes.with_route(publish.topic, item.routed_to_others)
 
     def send_to_others(self, item: OutgoingMessage, route: Route) -> None:

@@ -253,8 +253,7 @@ class RouteCache:
         return placement.owner, Resolve(number, request.shard, placement.epoch, topics, not topics)
 
     def probe(self, shard: int, topic: str, then: Callable[[], None]) -> bool:
-        """Request a topic from a shard's owner without caching the answer, then call ``then``; replaces the former
-        probe.
+        """Request a topic without caching the answer, then call ``then``; replaces the former probe.
 
         The owner counts the topic as cached by this edge. Invalidating a topic that is not cached is acknowledged
         too.

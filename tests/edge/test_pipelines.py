@@ -27,7 +27,7 @@ def payloads(session: Session) -> list[bytes]:
     return [copy.payload for copy in publishes(session)]
 
 
-def test_retained_messages_do_not_wait_for_each_other() -> None:
+def test_retained_messages_are_pipelined() -> None:
     """Each waited for the previous commit: 30 to 300 per second, and PUBLISH without RETAIN reaches 12 000."""
     edge, session, publisher, stores = piped("a", "b", "c")
     assert len(stores.waiting) == 3 and session.read() == publisher.read() == []

@@ -47,7 +47,7 @@ def test_topic_above_limits_closes_the_connection(topic: str) -> None:
     assert not any(isinstance(message, Resolve) and message.topics for message in edge.seen)
 
 
-def test_topic_aliases_towards_the_client() -> None:
+def test_topic_aliases_to_the_client() -> None:
     """[MQTT-3.1.2-26]: at most its maximum, the first topics have one; later the alias replaces the name."""
     edge = Edge()
     session = edge.client("s", properties={PropertyId.TOPIC_ALIAS_MAXIMUM: 1})

@@ -96,7 +96,7 @@ def test_byte_count_decreases_with_the_last_route() -> None:
     assert len(edge.core.routes.answers) == len(edge.core.routes.answers.groups) == 0
 
 
-def test_a_route_follows_overlapping_subscriptions() -> None:
+def test_route_is_updated_with_overlapping_subscriptions() -> None:
     """Topics that the same filters match share merged subscribers, until one of these filters changes."""
     edge = TimedEdge()
     both, wide = edge.client("both"), edge.client("wide")

@@ -189,7 +189,7 @@ def test_connect_packet_has_its_own_timeout(hot: Any, late: bool) -> None:
     assert broker.handler.errors == [(conn, 0x80)]
 
 
-def test_closing_inside_any_call_is_safe(hot: Any) -> None:
+def test_close_inside_any_call_is_safe(hot: Any) -> None:
     """A random mix of all packets with closing connections keeps the counts correct."""
     rng = random.Random(5)
     broker = Broker(hot, **LIMITS)

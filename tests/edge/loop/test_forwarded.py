@@ -96,7 +96,7 @@ def test_message_repeated_through_another_edge_is_dropped(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 90, 7))
-def test_broken_frames_end_the_link_not_the_process(hot: Any, cut: int) -> None:
+def test_malformed_frames_close_only_the_link(hot: Any, cut: int) -> None:
     broker = Broker(hot)
     edge = Node(broker, 2, "edge")
     payload = encode_run(PublishRun(4, b"t", publish(b"t", b"a"))) + encode_message(PublishMessage(1, b"t", b"m", 1))

@@ -63,7 +63,7 @@ def test_user_properties_above_count_limit_are_refused(hot: Any, qos: int, more:
     assert len(broker.take(reader)) == 2 - more
 
 
-def test_an_alias_hides_no_user_property(hot: Any) -> None:
+def test_alias_does_not_hide_user_properties(hot: Any) -> None:
     broker = Broker(hot, user_property_bytes_max=len(PROPERTY) - 1)
     conn = broker.client(5)
     alias = b"\x23\x00\x01"

@@ -120,7 +120,7 @@ def test_many_topics_are_prefetched_in_one_call(hot: Any) -> None:
     assert parked.prefetched == [b"t/%d" % number for number in range(501, 700)]
 
 
-def test_refused_prefetches_are_offered_again(hot: Any) -> None:
+def test_refused_prefetches_are_repeated(hot: Any) -> None:
     """The core accepts a part: no topic is skipped."""
     parked = ParkedPublisher(hot)
     offered: list[list[bytes]] = []

@@ -56,7 +56,7 @@ def test_every_split_gives_the_same_bytes(hot: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_subscriber_reads_what_the_reference_codec_reads(hot: Any, version: int) -> None:
+def test_subscriber_output_equals_the_reference_codec(hot: Any, version: int) -> None:
     broker = Broker(hot)
     four, five = broker.subscriber(b"a/b", 2, 4), broker.subscriber(b"a/b", 2, 5, 9)
     pub = broker.client(version)

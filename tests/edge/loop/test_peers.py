@@ -26,7 +26,7 @@ def stored_twice(hot: Any) -> tuple[Broker, Node, Node]:
     return broker, one, other
 
 
-def test_run_is_forwarded_in_one_frame_per_turn(hot: Any) -> None:
+def test_run_is_forwarded_in_one_frame_per_iteration(hot: Any) -> None:
     broker, edge = forwarded(hot)
     pub = broker.client()
     data = publish(b"t", b"a") + publish(b"t", b"b")

@@ -35,7 +35,7 @@ def test_rate_counts_runs_and_single_packets(hot: Any) -> None:
     assert publisher.parked == 0
 
 
-def test_first_topics_get_aliases_and_the_run_of_one_uses_it(hot: Any) -> None:
+def test_first_topics_get_aliases_and_their_runs_use_them(hot: Any) -> None:
     """[MQTT-3.1.2-26] [MQTT-3.1.2-27]: at most the client's maximum; short names have none."""
     broker = Broker(hot)
     conn = with_aliases(broker, b"#", 1)
@@ -101,7 +101,7 @@ def test_repeat_sets_its_alias(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_repeat_and_release_wait_for_the_answer_to_the_first(hot: Any, version: int) -> None:
+def test_repeat_and_release_wait_for_the_first_acknowledgement(hot: Any, version: int) -> None:
     """PUBREC, PUBREC, PUBCOMP in this order, although all packets were read before the message was accepted."""
     broker, edge = forwarded(hot)
     publisher = broker.client(version)
@@ -113,7 +113,7 @@ def test_repeat_and_release_wait_for_the_answer_to_the_first(hot: Any, version: 
     assert len(edge.records()) == 1
 
 
-def test_bytes_before_connect_do_not_stop_the_clock(hot: Any) -> None:
+def test_bytes_before_connect_do_not_reset_the_timeout(hot: Any) -> None:
     """The connect timeout runs from accept."""
     broker = Broker(hot)
     conn = broker.attach(connect_timeout_ns=10 * SECOND)
