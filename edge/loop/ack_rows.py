@@ -15,7 +15,7 @@ if not cython.compiled:
 __all__: list[str] = []
 
 NS_PER_MS = 1_000_000
-WHOLE = 1 << 30
+ALL_BYTES = 1 << 30
 
 
 def record_ack(hot: LoopState, message: PendingAck) -> None:
@@ -53,4 +53,4 @@ def flush_rows(hot: LoopState) -> None:
     """Pass the buffered rows to the ledger."""
     count = hot.ledger_count
     hot.ledger_count = 0
-    hot.ledger.take_rows(take_bytes(hot.ledger_rows, WHOLE), count)
+    hot.ledger.take_rows(take_bytes(hot.ledger_rows, ALL_BYTES), count)

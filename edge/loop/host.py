@@ -30,13 +30,13 @@ class _Inverse(trio.abc.Instrument):
             return
         try:
             if self.loop.run(timeout):
-                self.token.run_sync_soon(_nothing)  # trio has computed its own wait already: end it
+                self.token.run_sync_soon(_wake)  # trio has computed its own wait already: end it
         except BaseException as error:
             self.failure = error
             self.token.run_sync_soon(self.scope.cancel)
 
 
-def _nothing() -> None:
+def _wake() -> None:
     """Wake trio; the call itself has no effect."""
 
 

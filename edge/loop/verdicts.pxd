@@ -15,5 +15,5 @@ cdef Route authorize_route(LoopState hot, LoopConnection conn, Route route, byte
 
 # private
 cdef int _verdicts(LoopState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
-cdef int _ask(LoopState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
+cdef int _authorize(LoopState hot, LoopConnection conn, Route route, bytes topic, bint retain) except -1
 cdef void _renew(LoopState hot, Route route) noexcept

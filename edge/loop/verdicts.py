@@ -58,10 +58,10 @@ def _verdicts(hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, 
                 route.cached_authz_key = conn.authz_key
                 route.cached_verdict = known
             return known
-    return _ask(hot, conn, route, topic, retain)
+    return _authorize(hot, conn, route, topic, retain)
 
 
-def _ask(hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
+def _authorize(hot: LoopState, conn: LoopConnection, route: Route, topic: bytes, retain: cython.bint) -> cython.int:
     verdicts: cython.int = hot.handler.authorize(conn, topic, retain)
     plain: cython.int = verdicts & PLAIN
     if conn.rights_epoch != hot.rights_epoch:

@@ -27,7 +27,7 @@ from wire.messages.routes import Invalidate, Invalidated, Resolve, Resolved
 __all__ = ["RouteCache"]
 
 TOPICS_PER_RESOLVE = 200  # an answer is decoded at once
-SPARED_MAX = 8  # topics in use that are passed over per eviction
+SKIPPED_MAX = 8  # topics in use that are passed over per eviction
 RETRY_S = 0.5
 TOPIC_BYTES = 700  # of a cached topic with its Routes, without its name and shared objects
 STEPS_MAX = 30  # per iteration, see the next two
@@ -334,7 +334,7 @@ class RouteCache:
 
     def _evict_one(self) -> None:
         """Evict the oldest unused topic: a client with many new topics does not evict the topics of others."""
-        for _ in range(SPARED_MAX):
+        for _ in range(SKIPPED_MAX):
             topic = next(iter(self._cached))
             if not self._clear_used(topic):
                 break

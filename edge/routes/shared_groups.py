@@ -74,9 +74,9 @@ class SharedGroup(ShareGroup):
     def others(self, refused: Sequence[Remote | int]) -> list[Remote | int]:
         """Return the other destinations, each once; queues for disconnected members are last."""
         self._resolve()
-        gone = {_place(destination) for destination in refused}
+        refused_places = {_place(destination) for destination in refused}
         return sorted(
-            (choice for choice in self._choices if _place(choice) not in gone),
+            (choice for choice in self._choices if _place(choice) not in refused_places),
             key=lambda destination: isinstance(destination, Remote) and destination.partition >= 0,
         )
 
