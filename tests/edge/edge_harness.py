@@ -1,4 +1,4 @@
-"""An edge core without sockets: its loop is driven by hand, routers and storage are answers that a test writes."""
+"""An edge core without sockets: tests drive its loop, and supply the responses of routers and storage nodes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -75,7 +75,7 @@ def cluster_map(epoch: int = 1, primary: str = "s0", partition_epoch: int = 1, s
 
 
 class RecordingNode(EdgeNode):
-    """Notes what the edge says to other nodes instead of sending it."""
+    """Records messages to other nodes instead of sending them."""
 
     def __init__(self, *arguments: Any) -> None:
         self.told: list[tuple[str, Control]] = []
@@ -95,7 +95,7 @@ class RecordingNode(EdgeNode):
 
 
 class RecordingEdge(EdgeCore):
-    """An edge whose messages to other nodes are noted."""
+    """An edge with recorded messages to other nodes."""
 
     node_type = RecordingNode
     node: RecordingNode
@@ -131,7 +131,7 @@ def facts(name: str, *, of_cluster: bool = False, serial: str = "1f") -> Certifi
 
 
 class Edge:
-    """One edge with a router r0 and storage s0 that answer at once, unless ``held`` names the message."""
+    """One edge with a router r0 and storage s0 that respond at once, except to messages in ``held``."""
 
     def __init__(
         self,
@@ -157,13 +157,13 @@ class Edge:
         )
         self.core.told = []
         self.held: set[type] = set()
-        self.seen: list[Control] = []  # all that was said, by anybody's answering
-        self.routes: dict[str, Destinations] = {}  # topic -> what the router answers
+        self.seen: list[Control] = []  # all sent messages
+        self.routes: dict[str, Destinations] = {}  # topic -> the router's response
         self.retained: list[RetainedMessage] = []
         self.sessions: dict[str, int] = {}
         self.epochs = 0
         self.core.lease.router_up("r0", self.now, 1)
-        self.core.lease.beat(self.now)  # asks for the map
+        self.core.lease.beat(self.now)  # requests the map
         self.router(*map_pages(cluster_map()))
         self.renew()
 
@@ -172,7 +172,7 @@ class Edge:
         return f"auto-{self.assigned}"
 
     def register(self, *entries: NodeEntry) -> None:
-        """Let the map have these nodes, as of its next epoch."""
+        """Register nodes in the next map epoch."""
         cluster_map = self.core.node.map
         self.router(MapStep(MapDelta(cluster_map.epoch + 1, entries, before=cluster_map.digest)))
 
@@ -181,7 +181,7 @@ class Edge:
     def renew(self, lease_s: float = 1000.0, leader: str = "r0", policy_epoch: int = 0) -> None:
         self.core.lease.router_up("r0", self.now, 1)
         self.core.lease.beat(self.now)
-        if leader != "r0":  # r0 names the leader, which then gets a heartbeat of its own
+        if leader != "r0":  # r0 names the leader, which then gets its own heartbeat
             self.router(HeartbeatReply(1, self.now, 0.0, 0, leader))
             self.core.lease.router_up(leader, self.now, 1)
             self.core.lease.beat(self.now)
@@ -189,7 +189,7 @@ class Edge:
         self.turn()
 
     def turn(self, seconds: float = 0.0) -> None:
-        """Let time pass and answer what is asked until nothing more is."""
+        """Advance the time and answer requests until there are none left."""
         self.now += seconds
         for _ in range(1_000):
             self.core.hot.begin_turn(self.ns)
@@ -213,7 +213,7 @@ class Edge:
             self.core.messages.from_storage(node, message)
 
     def take(self, kind: type | tuple[type, ...]) -> list[Any]:
-        """Return and forget what was said of one kind."""
+        """Return and remove the recorded messages of one type."""
         taken = [message for _, message in self.core.told if isinstance(message, kind)]
         self.core.told = [item for item in self.core.told if not isinstance(item[1], kind)]
         return taken
@@ -237,7 +237,7 @@ class Edge:
         if isinstance(message, AddRoutes):
             return RoutesAdded(message.request, message.shard, message.shard_epoch, message.sender_epoch)
         if isinstance(message, OpenSession):
-            return cast(Control, self._open(message))  # what the two records of a connect are not
+            return cast(Control, self._open(message))  # the other types than the two records of a connect
         if isinstance(message, SubscribeSession):
             codes = [subscription.qos for subscription in message.subscriptions]
             return SessionSubscribed(message.request, codes, [False] * len(codes))

@@ -1,4 +1,4 @@
-"""Retained partitions that answer when a test says so, and retained messages as partitions send them."""
+"""Retained partitions with responses by the test, and retained messages in their wire form."""
 
 from typing import Any, cast
 
@@ -20,10 +20,10 @@ def retained(topic: str, payload: bytes = b"old") -> RetainedMessage:
 
 
 class RetainedPartitions:
-    """Stands before the loop and keeps what goes to a retained partition alone until the test says so."""
+    """Wraps the loop and holds messages for a retained partition until the test releases them."""
 
     def __init__(self, edge: Edge) -> None:
-        self.waiting: list[Any] = []  # what to call with the reason code
+        self.waiting: list[Any] = []  # callbacks to be called with the reason code
         core, loop = edge.core, cast(CorePublisher, self)
         self._hot = core.hot
         sending = MessageSender(core.node, loop, core.clients, core.routes)

@@ -1,4 +1,4 @@
-"""Reads of a session that edge tests share: its publishes, packets of one kind; and a durable CONNECT."""
+"""Shared helpers: publishes of a session, packets of one type, and a durable CONNECT."""
 
 from typing import Any
 

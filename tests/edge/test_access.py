@@ -1,4 +1,4 @@
-"""The holder of an edge's parts of access."""
+"""The holder of an edge's access parts."""
 
 import math
 from typing import cast
@@ -8,7 +8,7 @@ from edge.clients.client import Client
 
 
 class Part:
-    """A part that writes down its calls."""
+    """A part that records its calls."""
 
     def __init__(self, name: str, calls: list[str], deadline: float) -> None:
         self.name = name
@@ -26,14 +26,14 @@ class Part:
         self.calls.append(f"{self.name} closed {why}")
 
 
-def test_without_parts_nothing_is_waited_for() -> None:
+def test_without_parts_deadline_is_infinite() -> None:
     access = EdgeAccess((), ())
     access.step(1.0)
     access.closed(cast(Client, None), 0)
     assert access.next_deadline() == math.inf
 
 
-def test_the_view_is_stepped_before_anybody_is_judged_by_it() -> None:
+def test_policy_steps_before_authorization() -> None:
     calls: list[str] = []
     follower, logins, conduct = Part("follower", calls, 9.0), Part("logins", calls, 7.0), Part("conduct", calls, 1.0)
     access = EdgeAccess((follower, logins), (logins, conduct))

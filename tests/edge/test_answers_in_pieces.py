@@ -1,4 +1,4 @@
-"""A router answers the topics that fit into a frame; the edge asks for the others again."""
+"""A router answers the topics that fit into a frame; the edge requests the others again."""
 
 from functools import partial
 
@@ -10,8 +10,8 @@ from wire.decoding import Unreadable
 from wire.messages.routes import Destinations, Resolve, Resolved
 
 
-def test_topics_left_out_of_an_answer_are_asked_for_again() -> None:
-    """An answer that says nothing of what was asked is none: its sender would be asked for ever."""
+def test_topics_missing_in_a_response_are_requested_again() -> None:
+    """A response without any requested topic is invalid: otherwise the edge would request forever."""
     edge = Edge()
     edge.held = {Resolve}
     publisher = edge.client()

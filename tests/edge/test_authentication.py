@@ -1,4 +1,4 @@
-"""Enhanced authentication at one edge's core: before CONNACK, again later, out of turn."""
+"""Enhanced authentication at one edge's core: before CONNACK, re-authentication, protocol errors."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def authenticate(edge: Edge) -> Session:
 
 
 def test_scram_before_connack() -> None:
-    """CONNACK has the method and the server's proof [MQTT-4.12.0-4]; who was proved is the client's identity."""
+    """CONNACK has the method and the server's proof [MQTT-4.12.0-4]; the proved user is the client's identity."""
     session = authenticate(scram_edge())
     (connack,) = session.read()
     assert isinstance(connack, Connack) and connack.reason_code == 0
@@ -36,8 +36,8 @@ def test_scram_before_connack() -> None:
     assert session.client.owner == "user"
 
 
-def test_reauthentication() -> None:
-    """AUTH 0x19 begins another exchange, AUTH 0x00 ends it; a wrong proof ends the connection [MQTT-4.12.1-2]."""
+def test_reauthentication_exchange() -> None:
+    """AUTH 0x19 starts another exchange, AUTH 0x00 ends it; a wrong proof ends the connection [MQTT-4.12.1-2]."""
     for proof, ends in ((CLIENT_FINAL, False), (b"c=biws,r=x,p=AAAA", True)):
         edge = scram_edge()
         session = authenticate(edge)
@@ -52,21 +52,20 @@ def test_reauthentication() -> None:
 @pytest.mark.parametrize(
     "packet",
     [
-        Auth(0x18, METHOD),  # no exchange is under way
+        Auth(0x18, METHOD),  # no exchange is in progress
         Auth(0x19, {PropertyId.AUTHENTICATION_METHOD: "OTHER"}),  # [MQTT-4.12.0-5]
-        Auth(0x00, METHOD),  # only the server says success
+        Auth(0x00, METHOD),  # only the server sends success
     ],
 )
-def test_auth_out_of_turn(packet: Auth) -> None:
-    """A protocol error ends the connection."""
+def test_unexpected_auth_is_a_protocol_error(packet: Auth) -> None:
     session = authenticate(scram_edge())
     session.read()
     session.send(packet)
     assert session.closed and session.read()[0].reason_code >= 0x80
 
 
-def test_packets_before_the_exchange_is_over() -> None:
-    """Only AUTH and DISCONNECT may come [MQTT-3.1.2-30]; without a method AUTH is an error [MQTT-4.12.0-6]."""
+def test_packets_during_the_exchange() -> None:
+    """Only AUTH and DISCONNECT are allowed [MQTT-3.1.2-30]; without a method AUTH is an error [MQTT-4.12.0-6]."""
     edge = scram_edge()
     session = edge.accept()
     session.send(Connect("c", properties=METHOD | {PropertyId.AUTHENTICATION_DATA: CLIENT_FIRST}))

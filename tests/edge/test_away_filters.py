@@ -1,7 +1,4 @@
-"""Filters of stored sessions whose clients are away: those that their user may not have any more are removed.
-
-NIST: protect.
-"""
+"""Subscriptions of disconnected durable sessions: filters without permission are removed."""
 
 import pytest
 from msgspec.structs import replace
@@ -42,7 +39,7 @@ DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60}
 
 
 class Away:
-    """A cluster whose partitions have sessions of ann that are away."""
+    """A cluster with disconnected sessions of ann."""
 
     def __init__(self, *names: str) -> None:
         self.cluster = Cluster(MAY, ANN, roles=True)
@@ -58,7 +55,7 @@ class Away:
         self.asked: list[ListDisconnected] = []
 
     def answer(self, *sessions: DisconnectedSession) -> list[ListDisconnected]:
-        """Answer all that is asked, with these sessions in the first partition alone; return the questions."""
+        """Answer all requests, with these sessions in the first partition; return the requests."""
         asked: list[ListDisconnected] = []
         for _ in range(4 * PARTITIONS):
             self.cluster.run()
@@ -74,15 +71,15 @@ class Away:
         return asked
 
     def after(self, *commands: c.SimpleCommand, session: DisconnectedSession | None = None) -> list[str]:
-        """Commit commands; return the filters that are removed."""
+        """Commit commands; return the removed filters."""
         self.removed = []
         self.cluster.order(*commands)
         self.asked = self.answer(session or self.session)
         return [name for order in self.removed for name in order.topic_filters]
 
 
-def test_a_right_that_is_taken_takes_the_filters_of_those_who_are_away() -> None:
-    """With the connection that ended named, so that one that came meanwhile keeps what it was granted."""
+def test_permission_removal_removes_filters_of_disconnected_sessions() -> None:
+    """With the owner epoch of the ended connection, so that a newer one keeps its grants."""
     away = Away()
     assert away.after(FEWER) == ["down/ann/x", "$share/g/down/ann/y"]
     assert [(one.partition, one.away, one.owner_epoch) for one in away.removed] == [(0, 5, 9)]
@@ -90,19 +87,19 @@ def test_a_right_that_is_taken_takes_the_filters_of_those_who_are_away() -> None
     assert away.edge.core.counts["revoked_filters_away"] == 2
 
 
-def test_roles_of_one_user_have_that_user_looked_at_alone() -> None:
+def test_role_change_of_one_user_checks_only_that_user() -> None:
     away = Away()
     assert away.after(c.ChangeUser("ann", roles=())) == ["down/ann/x", "all", "$share/g/down/ann/y"]
     assert [one.users for one in away.asked] == [["ann"]] * len(MINE)
 
 
-def test_what_only_gives_has_nobody_looked_at() -> None:
+def test_grant_checks_no_session() -> None:
     away = Away()
     assert away.after(c.AddUser("bob", HASH), c.PutRole("other", (RuleRecord(True, 0x1F, "x"),))) == []
     assert not away.asked
 
 
-def test_a_user_that_is_gone_has_no_filters_and_one_that_may_come_back_keeps_them() -> None:
+def test_removed_user_loses_filters_disabled_user_keeps_them() -> None:
     assert Away().after(c.SetDisabled("ann", True)) == []
     assert Away().after(c.AddBan(Ban("user", "ann", 0.0, ""))) == []
     names = ["down/ann/x", "all", "$share/g/down/ann/y"]
@@ -111,43 +108,43 @@ def test_a_user_that_is_gone_has_no_filters_and_one_that_may_come_back_keeps_the
 
 
 @pytest.mark.parametrize("owner", ["of a token", "ann"])
-def test_users_of_files_and_tokens_lose_nothing_while_they_are_away(owner: str) -> None:
-    """No router knows them, whatever one says of the name; they are judged when they come (docs/adr/0133)."""
+def test_users_of_files_and_tokens_keep_filters_while_disconnected(owner: str) -> None:
+    """Routers do not know them; they are authorized at their next CONNECT (docs/adr/0133)."""
     away = Away()
     assert away.after(FEWER, session=replace(away.session, owner=owner, owner_made=0)) == []
     assert away.asked
 
 
-def test_what_a_newer_policy_names_is_not_judged_by_an_older_one() -> None:
-    """A session that was made, or a user that was changed, behind this edge's view: it waits, and loses nothing."""
+def test_newer_policy_is_not_judged_by_an_older_view() -> None:
+    """A session or user newer than this edge's view waits, and loses no filter."""
     away = Away()
     later = replace(away.session, owner_made=away.made + 99)
     assert away.after(FEWER, session=later) == []
     assert away.edge.core.counts["away_filters_asked_again"] >= 1
 
 
-def test_rules_that_ask_for_more_than_names_take_nothing() -> None:
-    """An address is not kept of who is away, so what such a rule may have granted stays until the next CONNECT."""
+def test_rules_with_unknown_conditions_remove_nothing() -> None:
+    """The address of a disconnected client is not stored, so such grants stay until the next CONNECT."""
     away = Away()
     there = RuleRecord(True, 0x1F, "down/%u/#", network="10.0.0.0/8")
     assert away.after(c.PutRole("device", (there,))) == []
 
 
-def test_a_filter_that_some_listener_grants_stays() -> None:
+def test_filter_granted_by_any_listener_stays() -> None:
     away = Away()
     of_file = Sources(of_cluster=True, roles=roles(wide={"subscribe": ["down/#"]}).roles, authenticated=("wide",))
     away.edge.core.replace_rules(RuleBook({"plain": Sources(of_cluster=True), "tls": of_file}))
     assert away.after(c.PutRole("device", ())) == ["all"]
 
 
-def test_many_filters_go_in_pieces() -> None:
+def test_many_filters_are_removed_in_parts() -> None:
     away = Away(*(f"down/ann/{at}" for at in range(70)))
     assert len(away.after(FEWER)) == 70
     assert [len(order.topic_filters) for order in away.removed] == [REVOKED_AT_ONCE, REVOKED_AT_ONCE, 6]
 
 
-def test_who_becomes_a_partitions_edge_looks_at_all_of_it() -> None:
-    """The former one may have died over its work."""
+def test_new_edge_of_a_partition_checks_it_whole() -> None:
+    """The former edge may have died before it finished."""
     away = Away()
     away.after(FEWER)
     away.removed = []
@@ -163,8 +160,8 @@ def test_who_becomes_a_partitions_edge_looks_at_all_of_it() -> None:
     assert not away.answer(), "one that comes takes partitions, and died over nothing"
 
 
-def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
-    """It has no primary, for hours perhaps: it is asked again behind the others."""
+def test_unresponsive_partition_is_retried_last() -> None:
+    """It may have no primary for hours."""
     away = Away()
     away.cluster.order(FEWER)
     asked: list[ListDisconnected] = []
@@ -184,7 +181,7 @@ def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
 
 
 def resumed(away: Away, client_id: str, *told: str) -> Session:
-    """Return a connection of ann, whose session stood before; none told: its filters were too many."""
+    """Return a resumed connection of ann; without filters there were too many."""
     session = away.edge.accept(CLOSED)
     away.edge.held |= {OpenSession, ListFilters, UnsubscribeSession}
     session.connect(client_id, properties=DURABLE, clean_start=False, username="ann", password=b"good")
@@ -198,8 +195,8 @@ def resumed(away: Away, client_id: str, *told: str) -> Session:
 
 @pytest.mark.parametrize("partition", range(PARTITIONS))
 @pytest.mark.parametrize("when", ["asked for", "told", "taken in pieces", "judged at once"])
-def test_who_leaves_before_its_filters_are_judged_is_looked_at(when: str, partition: int) -> None:
-    """While it was here the partition's edge passed it by; wherever the partition belongs, this edge looks."""
+def test_disconnect_before_check_is_checked_by_its_edge(when: str, partition: int) -> None:
+    """While it was connected the partition's edge skipped it; its own edge checks it for any partition."""
     away = Away()
     number = next(n for n in range(99) if away.edge.core.node.map.partition_for(f"c{n}") == partition)
     tells = {"taken in pieces": [f"down/x/{at}" for at in range(40)], "judged at once": ["down/x"]}
@@ -221,7 +218,7 @@ def test_who_leaves_before_its_filters_are_judged_is_looked_at(when: str, partit
     assert [(one.partition, one.users) for one in away.edge.take(ListDisconnected)] == [(partition, ["ann"])]
 
 
-def test_who_leaves_when_all_is_judged_is_nobodys_business() -> None:
+def test_disconnect_after_check_is_ignored() -> None:
     away = Away()
     session = resumed(away, "c1", "all")
     away.cluster.run()

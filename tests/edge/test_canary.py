@@ -1,4 +1,4 @@
-"""The canary asks each shard and partition in turn; two failures make the edge not ready, one success ends it."""
+"""The canary probes each shard and partition; two failures make the edge not ready, one success ends it."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from wire.messages.routes import Resolve
 
 
 class Scene:
-    """An edge whose service looks at the canary."""
+    """An edge with a canary."""
 
     def __init__(self) -> None:
         self.edge = Edge()
@@ -31,8 +31,8 @@ class Scene:
         return self.metrics.readiness()["canary"]
 
 
-def test_every_shard_and_partition_has_its_turn() -> None:
-    """A canary is one question to each; nothing of it stays in the route cache."""
+def test_canary_probes_every_shard_and_partition() -> None:
+    """One probe for each; none stays in the route cache."""
     scene = Scene()
     routes = len(scene.edge.core.cache)
     for _ in range(PARTITIONS):
@@ -48,8 +48,8 @@ def test_every_shard_and_partition_has_its_turn() -> None:
     assert sum(scene.canary.times.counts) == PARTITIONS
 
 
-def test_a_pinned_prefix_is_asked_for_a_topic_of_its_own() -> None:
-    """Shards from S up have topics under their prefix alone."""
+def test_canary_of_pinned_prefix_uses_its_own_topic() -> None:
+    """Shards from S up have only topics under their prefix."""
     scene = Scene()
     cluster_map = scene.edge.core.map
     pinned = msgspec.structs.replace(
@@ -63,12 +63,12 @@ def test_a_pinned_prefix_is_asked_for_a_topic_of_its_own() -> None:
     assert [m for m in scene.edge.seen if isinstance(m, Resolve)][-1].topics == ["plant/line/$canary"]
 
 
-def test_two_failures_in_a_row_and_one_success() -> None:
-    """One failure is a failover; the reason names who was silent."""
+def test_two_failures_and_one_success() -> None:
+    """One failure may be a failover; the reason names the unresponsive parts."""
     scene = Scene()
     scene.look()
     scene.edge.held = {ReadRetained}
-    scene.look()  # asked, not answered
+    scene.look()  # sent, not answered
     scene.look()
     assert scene.canary.failures == 1 and scene.is_ready
     scene.look()
@@ -79,8 +79,8 @@ def test_two_failures_in_a_row_and_one_success() -> None:
     assert scene.is_ready and scene.canary.reason() == ""
 
 
-def test_a_silent_shard_is_named() -> None:
-    """The answer of the partition alone is no success."""
+def test_silent_shard_is_reported() -> None:
+    """A response of the partition alone is no success."""
     scene = Scene()
     scene.edge.held = {Resolve}
     for _ in range(3):
@@ -89,8 +89,8 @@ def test_a_silent_shard_is_named() -> None:
     assert len(scene.edge.core.requests) == 0
 
 
-def test_an_edge_without_a_lease_asks_nothing() -> None:
-    """Its lease is another condition."""
+def test_canary_without_lease_sends_nothing() -> None:
+    """The lease is a separate condition."""
     scene = Scene()
     scene.edge.turn(2_000)
     assert not scene.edge.core.node.has_lease()

@@ -1,4 +1,4 @@
-"""What an edge reports to the partition of a client ID: claims, ends, takeovers, withdrawals."""
+"""Reports of an edge to the partition of a client ID: claims, ends, takeovers, withdrawals."""
 
 import pytest
 
@@ -25,8 +25,8 @@ from wire.messages.sessions import (
 )
 
 
-def test_claims_of_a_storm_go_together() -> None:
-    """The first CONNECT is claimed at once, those of the next moment share a turn; no order is changed."""
+def test_claims_of_a_connect_storm_are_batched() -> None:
+    """The first CONNECT is claimed at once, the next ones share a batch; the order is kept."""
     edge = Edge(limits(claim_gap_s=0.003))
     edge.client("first")
     sessions = [edge.accept() for _ in range(3)]
@@ -39,8 +39,8 @@ def test_claims_of_a_storm_go_together() -> None:
     assert all(session.read()[0].reason_code == 0 for session in sessions)
 
 
-def test_claims_wait_longer_where_few_come_together() -> None:
-    """A storm that handshakes thin out shares turns too; who connects alone later waits no longer than at first."""
+def test_claim_gap_grows_with_small_batches() -> None:
+    """A later single CONNECT waits no longer than at first."""
     edge = Edge(limits(claim_gap_s=0.003))
     edge.client("first")
     waits_ms = []
@@ -54,8 +54,8 @@ def test_claims_wait_longer_where_few_come_together() -> None:
     assert waits_ms == [3, 6, 12, 12, 6, 3]
 
 
-def test_will_is_claimed_with_its_delay_and_expiry_taken_out() -> None:
-    """Will Delay and Message Expiry are the partition's business, other properties travel as they are."""
+def test_will_claim_separates_delay_and_expiry() -> None:
+    """The partition handles them; other properties are copied."""
     edge = Edge()
     properties: dict[int, object] = {
         PropertyId.WILL_DELAY_INTERVAL: 5,
@@ -70,8 +70,8 @@ def test_will_is_claimed_with_its_delay_and_expiry_taken_out() -> None:
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1%" + "x" * 200, ""])
-def test_a_will_carries_the_address_and_the_certificate_of_its_client(address: str) -> None:
-    """NIST: respond. Who fires it may be another edge, long after this one has died: both are judged then."""
+def test_will_has_address_and_certificate_of_its_client(address: str) -> None:
+    """Another edge may fire it long after this one died, and checks both."""
     vouched = Vouched()
     vouched.known["anna"] = principal("anna", fingerprint="ab" * 32)
     edge = Edge(steps=[vouched])
@@ -87,7 +87,7 @@ def test_a_will_carries_the_address_and_the_certificate_of_its_client(address: s
 
 
 @pytest.mark.parametrize(("packet", "clean"), [(Disconnect(), True), (Disconnect(4), False), (None, False)])
-def test_end_is_reported_with_whether_it_was_clean(packet: Disconnect | None, clean: bool) -> None:
+def test_end_report_says_whether_clean(packet: Disconnect | None, clean: bool) -> None:
     """DISCONNECT 0x00 discards the will, 0x04 and a lost connection publish it [MQTT-3.14.4-3]."""
     edge = Edge()
     session = edge.client()
@@ -97,8 +97,8 @@ def test_end_is_reported_with_whether_it_was_clean(packet: Disconnect | None, cl
     assert [(report.client_id, report.owner_epoch, report.clean) for report in reports] == [("c", 1, clean)]
 
 
-def test_ends_of_a_storm_are_reported_with_its_claims() -> None:
-    """Where nothing but the claim ends, the report waits for the next claims, and a moment at most."""
+def test_ends_are_reported_with_claims() -> None:
+    """Without session and will the report waits for the next claims, for a short time at most."""
     edge = Edge(limits(claim_gap_s=0.003))
     first = edge.client("first")
     edge.turn(0.004)
@@ -120,7 +120,7 @@ def test_ends_of_a_storm_are_reported_with_its_claims() -> None:
 
 
 @pytest.mark.parametrize("leaves", ["will", "session"])
-def test_an_end_that_leaves_something_is_reported_at_once(leaves: str) -> None:
+def test_end_with_session_or_will_is_reported_at_once(leaves: str) -> None:
     """The delay of a will, and the expiry of a session, count from the end of the connection."""
     edge = Edge(limits(claim_gap_s=0.003))
     will = Will("w", b"x", 1) if leaves == "will" else None
@@ -130,8 +130,8 @@ def test_an_end_that_leaves_something_is_reported_at_once(leaves: str) -> None:
     assert [m.client_id for m in edge.seen if isinstance(m, CloseSession)] == ["c"]
 
 
-def test_the_close_after_disconnect_says_that_the_will_is_discarded() -> None:
-    """With a will the socket stays open until the report is committed: what dies after the close changes nothing."""
+def test_close_after_disconnect_confirms_the_discarded_will() -> None:
+    """The socket stays open until the report is committed: later failures have no effect."""
     edge = Edge()
     edge.held = {CloseSession}
     session = edge.client(will=Will("w", b"x", 1))
@@ -147,8 +147,8 @@ def test_the_close_after_disconnect_says_that_the_will_is_discarded() -> None:
     assert session.closed and session.read() == []
 
 
-def test_a_disconnect_that_came_too_late_is_not_confirmed() -> None:
-    """Another connection had taken over, and the will was published: closing at once would deny that."""
+def test_late_disconnect_is_not_confirmed() -> None:
+    """A takeover had published the will: an immediate close would deny that."""
     edge = Edge()
     edge.held = {CloseSession}
     session = edge.client(will=Will("w", b"x", 1))
@@ -160,8 +160,8 @@ def test_a_disconnect_that_came_too_late_is_not_confirmed() -> None:
     assert session.closed
 
 
-def test_a_connect_whose_client_is_gone_is_withdrawn() -> None:
-    """Sent again to another primary it ends what the former one opened, and opens nothing."""
+def test_connect_of_closed_client_is_withdrawn() -> None:
+    """Sent again to another primary it ends the former's session, and opens none."""
     edge = Edge()
     edge.held = {OpenSession}
     first, second = edge.accept(), edge.accept()
@@ -179,8 +179,8 @@ def test_a_connect_whose_client_is_gone_is_withdrawn() -> None:
     ]
 
 
-def test_takeover_tells_the_older_connection_and_answers() -> None:
-    """[MQTT-3.1.4-3]: 0x8E, then the close; the older connection reports nothing any more."""
+def test_takeover_disconnects_the_older_connection() -> None:
+    """[MQTT-3.1.4-3]: 0x8E, then the close; the older connection sends no report any more."""
     edge = Edge()
     session = edge.client()
     edge.held = {SessionKicked}
@@ -191,8 +191,8 @@ def test_takeover_tells_the_older_connection_and_answers() -> None:
     assert not any(isinstance(message, CloseSession) for message in edge.seen)
 
 
-def test_takeover_of_a_connection_that_is_gone_is_answered_too() -> None:
-    """The partition waits for the answer; a newer connection of the client ID is left alone."""
+def test_takeover_of_closed_connection_is_answered() -> None:
+    """The partition waits for the response; a newer connection of the client ID is not affected."""
     edge = Edge()
     session = edge.client()
     edge.held = {SessionKicked}
@@ -201,8 +201,8 @@ def test_takeover_of_a_connection_that_is_gone_is_answered_too() -> None:
     assert [answer.request for answer in edge.take(SessionKicked)] == [8, 9] and not session.closed
 
 
-def test_claims_name_open_connections_of_the_partition() -> None:
-    """After a poll, an answer of a lower partition_epoch opens nothing."""
+def test_claims_poll_lists_open_connections() -> None:
+    """After a poll, a response of a lower partition_epoch opens no session."""
     edge = Edge()
     session = edge.client()
     edge.held = {Claims, OpenSession}
@@ -218,11 +218,10 @@ def test_claims_name_open_connections_of_the_partition() -> None:
     edge.storage(SessionOpened(request.request, request.partition, 2, 0, 9))
     assert late.read() == []
     edge.turn(0.2)
-    assert [message.request for message in edge.take(OpenSession)] == [request.request]  # asked again
+    assert [message.request for message in edge.take(OpenSession)] == [request.request]  # requested again
 
 
 def test_claim_is_sent_again_in_order_to_a_new_primary() -> None:
-    """Requests are kept until answered, and go to the next primary in their order under its epoch."""
     edge = Edge()
     edge.held = {OpenSession}
     for name in ("a", "b", "c", "d", "e"):
@@ -239,8 +238,7 @@ def test_claim_is_sent_again_in_order_to_a_new_primary() -> None:
         assert [message.request for _, message in second if message.partition == partition] == asked
 
 
-def test_moved_answer_is_asked_again() -> None:
-    """A node that is not the primary says so; the request waits a little and is repeated."""
+def test_moved_response_is_retried() -> None:
     edge = Edge()
     edge.held = {OpenSession}
     edge.accept().connect()

@@ -1,4 +1,4 @@
-"""An edge answers a claims poll in messages that fit into a frame, however many clients of a partition it holds."""
+"""An edge splits its response to a claims poll into messages that fit a frame."""
 
 from edge.clients.claims import PIECE_BYTES, claims_in_pieces
 from wire.messages.control import encode_control
@@ -8,8 +8,8 @@ from wire.messages.sessions import Claim, PollClaims
 POLL = PollClaims(5, 3, 9)
 
 
-def test_many_claims_come_in_pieces_that_fit() -> None:
-    """One message of 50 000 clients with long IDs fitted no frame: the new primary asked again and again."""
+def test_many_claims_are_split_into_frames() -> None:
+    """One message of 50 000 clients with long IDs exceeded a frame: the new primary polled forever."""
     many = range(50_000)
     claims = [Claim(f"{number:06}" + "ü" * 250, number, 1 << 40, 1 << 60, "ö" * 250, (1 << 62) - 1) for number in many]
     pieces = list(claims_in_pieces(POLL, claims))
@@ -20,7 +20,7 @@ def test_many_claims_come_in_pieces_that_fit() -> None:
     assert {(piece.request, piece.partition, piece.partition_epoch) for piece in pieces} == {(5, 3, 9)}
 
 
-def test_no_claims_are_one_message() -> None:
-    """It says that nobody is connected."""
+def test_empty_claims_are_one_message() -> None:
+    """It states that no client is connected."""
     (piece,) = claims_in_pieces(POLL, [])
     assert (piece.claims, piece.first, piece.last) == ([], True, True)

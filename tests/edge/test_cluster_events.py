@@ -18,7 +18,7 @@ EVERYTHING = "$SYS/cluster/events/#"
 
 
 def events(session: Session) -> list[tuple[str, dict[str, Any]]]:
-    """Return the last levels and values of the events that came."""
+    """Return the last levels and values of received events."""
     found = publishes(session)
     assert all(copy.qos == 0 and not copy.retain for copy in found)
     return [(copy.topic_name.rpartition("/")[2], json.loads(copy.payload)) for copy in found]
@@ -32,8 +32,8 @@ def watched(limits: EdgeLimits = ON) -> tuple[Edge, Session]:
     return edge, watcher
 
 
-def test_a_clients_events_from_connect_to_the_end() -> None:
-    """Each has the same fields; the code of DISCONNECT is told, and null where the socket just closed."""
+def test_client_events_from_connect_to_disconnect() -> None:
+    """Each has the same fields; the code of DISCONNECT, or null after a closed socket."""
     edge, watcher = watched()
     for properties in ({}, DURABLE):
         session = edge.client("c", properties=properties)
@@ -62,7 +62,7 @@ def test_events_are_off_by_default() -> None:
     assert events(watcher) == []
 
 
-def test_no_more_events_than_the_rate_and_the_rest_is_counted() -> None:
+def test_events_beyond_the_rate_are_counted() -> None:
     edge, watcher = watched(EdgeLimits(sys_interval_s=0, events=True, events_rate_max=3))
     edge.turn(10)
     for number in range(5):
@@ -74,8 +74,8 @@ def test_no_more_events_than_the_rate_and_the_rest_is_counted() -> None:
     assert len(events(watcher)) == 1
 
 
-def test_a_client_cannot_say_an_event() -> None:
-    """0x87: events come from nodes alone."""
+def test_client_cannot_publish_events() -> None:
+    """0x87: only nodes publish events."""
     edge, watcher = watched()
     session = edge.client("c")
     events(watcher)
@@ -84,7 +84,7 @@ def test_a_client_cannot_say_an_event() -> None:
     assert events(watcher) == []
 
 
-def test_an_expired_session_is_said_by_the_word_of_its_primary() -> None:
+def test_session_expired_event_requires_the_primary() -> None:
     edge, watcher = watched()
     edge.storage(SessionExpired(0, 1, "gone", "ann"))
     edge.storage(SessionExpired(0, 1, "not from the primary"), node="s1")
@@ -101,8 +101,8 @@ def moved(edge: Edge, former: ClusterMap, **changes: Any) -> ClusterMap:
     return after
 
 
-def test_events_of_nodes_by_what_the_map_says() -> None:
-    """A death, an orderly end, a return and a promotion; the edge that tells is the first that was and is active."""
+def test_node_events_follow_the_map() -> None:
+    """A death, an orderly stop, a return and a promotion; the first active edge publishes them."""
     edge, watcher = watched()
     first = cluster_map()
     nodes = dict(first.nodes)
@@ -120,12 +120,12 @@ def test_events_of_nodes_by_what_the_map_says() -> None:
     assert said == [("e1", "left", 1), ("s0", "joined", 2)]
 
 
-def test_an_edge_that_is_not_the_first_says_nothing_of_nodes() -> None:
+def test_only_the_first_edge_publishes_node_events() -> None:
     edge, watcher = watched()
     first = cluster_map()
     nodes = {"a-first": msgspec.structs.replace(first.nodes["e1"], node="a-first"), **first.nodes}
     second = moved(edge, first, nodes=nodes)
-    assert [value["node"] for _, value in events(watcher)] == ["a-first"]  # it was not there before: e0 is the first
+    assert [value["node"] for _, value in events(watcher)] == ["a-first"]  # new, so e0 publishes
     nodes = dict(nodes)
     nodes["s1"] = msgspec.structs.replace(nodes["s1"], state=NodeState.DEAD)
     moved(edge, second, nodes=nodes)

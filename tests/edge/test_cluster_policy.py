@@ -1,4 +1,4 @@
-"""The cluster's policy at one edge: in force for each decision at once, acknowledged when every client is judged."""
+"""The cluster's policy at one edge: in force at once, acknowledged after a check of every client."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ HASH, OTHER = (encode_record(make_record(word, bytes(16))) for word in (b"good",
 
 
 class Cluster:
-    """An edge that asks the policy of one router, whose log a test writes."""
+    """An edge and one policy router with a log that tests write."""
 
     def __init__(self, *before: c.SimpleCommand, roles: bool = False, more: AuthenticationStep | None = None) -> None:
         self.machine = PolicyMachine()
@@ -57,7 +57,7 @@ class Cluster:
         self.run()
 
     def order(self, *commands: c.SimpleCommand) -> None:
-        """Commit commands, and let their steps come."""
+        """Commit commands, and deliver their steps."""
         for command in commands:
             outcome = self.machine.apply(command)
             assert outcome.step is not None, outcome.refusal
@@ -65,7 +65,7 @@ class Cluster:
                 self.edge.router(decode_control(data))
 
     def run(self, seconds: float = 0.0) -> None:
-        """Answer what the edge asks, compute its hashes, and let it go on until it is at rest."""
+        """Answer requests, compute hashes, and run the edge until it is idle."""
         self.edge.turn(seconds)
         quiet = 0
         for _ in range(50):
@@ -81,7 +81,7 @@ class Cluster:
                 self.core.logins.done(number, ticket, ticket.job.password == PASSWORDS.get(ticket.job.user))  # type: ignore[attr-defined]
             self.edge.turn()
             quiet = quiet + 1 if not said and self.core.access.next_deadline() > self.edge.now else 0
-            if quiet == 2:  # the first of two turns may have asked something
+            if quiet == 2:  # the first of two iterations may have sent a request
                 return
         raise AssertionError("the edge does not come to rest")
 
@@ -112,8 +112,8 @@ def codes(session: Session) -> list[int]:
     return [int(packet.reason_code) for packet in session.read() if hasattr(packet, "reason_code")]
 
 
-def test_a_user_of_the_cluster_logs_in_with_its_password() -> None:
-    """Unknown, wrong, disabled and without a password are refused, each as its kind."""
+def test_cluster_user_logs_in_with_password() -> None:
+    """Unknown, wrong, disabled and missing passwords are refused, each with its code."""
     cluster = Cluster(ANN, c.AddUser("eve", HASH), c.SetDisabled("eve", True), c.AddUser("mute"))
     assert codes(cluster.come()) == [0]
     assert codes(cluster.come(password=b"bad")) == [0x86]
@@ -134,8 +134,8 @@ def test_a_user_of_the_cluster_logs_in_with_its_password() -> None:
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_what_is_taken_is_taken_from_those_who_are_there(taking: c.SimpleCommand) -> None:
-    """NIST: respond. P9 at one node: acknowledged only when the client is gone; others stay."""
+def test_policy_step_ends_affected_clients(taking: c.SimpleCommand) -> None:
+    """P9 at one node: acknowledged only when the client is closed; others stay."""
     cluster = Cluster(ANN, BOB)
     ann, bob = cluster.come(client_id="one"), cluster.come("bob")
     ann.read(), bob.read()
@@ -153,8 +153,8 @@ def test_what_is_taken_is_taken_from_those_who_are_there(taking: c.SimpleCommand
     [c.SetDisabled("bob", True), DEVICE, c.AddBan(Ban("user", "bob"))],
     ids=lambda command: type(command).__name__,
 )
-def test_a_step_about_others_costs_no_hash(taking: c.SimpleCommand) -> None:
-    """NIST: recover. A login that was good a moment ago is, whatever was taken: its record is asked for each time."""
+def test_policy_step_of_other_users_costs_no_hash(taking: c.SimpleCommand) -> None:
+    """The password check stays cached; the record is requested each time."""
     cluster = Cluster(ANN, BOB, DEVICE)
     assert codes(cluster.come()) == [0] and len(cluster.edge.chains.known) == 1
     cluster.order(taking if taking is not DEVICE else c.PutRole("device", (RuleRecord(True, 31, "b/#"),)))
@@ -172,12 +172,12 @@ def test_a_step_about_others_costs_no_hash(taking: c.SimpleCommand) -> None:
         (c.AddBan(Ban("network", "192.0.2.0/24")), False),
         (c.AddBan(Ban("certificate", "ab" * 32)), False),
         (c.AddBan(Ban("client_id", "one")), False),
-        (c.SetPassword("ann", OTHER), True),  # no ban: it may leave a will, which is judged when it fires
+        (c.SetPassword("ann", OTHER), True),  # not a ban: its will stays, and is authorized when it fires
     ],
     ids=lambda value: getattr(value, "ban", value) if not isinstance(value, bool) else "",
 )
-def test_a_will_does_not_fire_for_the_banned(taking: c.SimpleCommand, fires: bool) -> None:
-    """NIST: respond. P9: its partition discards it, for whoever would fire it knows neither address nor certificate."""
+def test_ban_discards_the_will(taking: c.SimpleCommand, fires: bool) -> None:
+    """P9: its partition discards it, because later edges would not know address and certificate."""
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
     session.client.seat = AdmissionControl(ListenerSettings(name="tls", port=0, tls=False), ()).enter("192.0.2.1")
@@ -192,8 +192,8 @@ def test_a_will_does_not_fire_for_the_banned(taking: c.SimpleCommand, fires: boo
     assert session.closed and report.clean is not fires
 
 
-def test_a_login_that_waits_when_its_user_is_disabled_is_judged_anew() -> None:
-    """The answer about the user, and the hash, are of before."""
+def test_login_waits_while_user_is_disabled_runs_again() -> None:
+    """The user record and the hash are outdated."""
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
@@ -206,8 +206,8 @@ def test_a_login_that_waits_when_its_user_is_disabled_is_judged_anew() -> None:
     assert codes(session) == [0x87]
 
 
-def test_a_login_between_chain_and_connack_is_judged_anew() -> None:
-    """The session opens while the step comes."""
+def test_login_between_chain_and_connack_runs_again() -> None:
+    """The session opens during the step."""
     cluster = Cluster(ANN)
     cluster.edge.held.add(OpenSession)
     session = cluster.come()
@@ -220,23 +220,23 @@ def test_a_login_between_chain_and_connack_is_judged_anew() -> None:
 
 
 @pytest.mark.parametrize("expiry_s", [0, 60])
-def test_a_session_whose_login_waits_once_more_is_opened_anew(expiry_s: int) -> None:
-    """What its partition pushes behind the answer finds no connection, and would never be sent again to this one."""
+def test_session_of_repeated_login_is_opened_again(expiry_s: int) -> None:
+    """Copies pushed after the response find no connection, and would not be sent again to this one."""
     cluster = Cluster(ANN, BOB)
     cluster.edge.held.add(OpenSession)
     session = cluster.edge.accept(CLOSED)
     session.connect("ann", username="ann", password=b"good", properties={PropertyId.SESSION_EXPIRY_INTERVAL: expiry_s})
     cluster.run()
     (opening,) = cluster.edge.take(OpenSession)
-    cluster.order(c.SetDisabled("bob", True))  # somebody else: the login is judged anew, and waits for a router
+    cluster.order(c.SetDisabled("bob", True))  # another user: the login runs again, and waits for a router
     cluster.edge.storage(cluster.edge.reply(opening))  # type: ignore[arg-type]
     cluster.edge.held.discard(OpenSession)
     cluster.run()
     assert codes(session) == [0x89 if expiry_s else 0]
 
 
-def test_no_client_is_let_in_before_the_policy_of_the_registration_is_there() -> None:
-    """C1: a new incarnation serves nobody by a policy from before itself."""
+def test_no_client_before_the_policy_of_the_registration() -> None:
+    """C1: a new incarnation does not use a policy from before itself."""
     cluster = Cluster()
     cluster.edge.router(Registered(1, 1, 3))
     session = cluster.edge.accept()
@@ -248,7 +248,7 @@ def test_no_client_is_let_in_before_the_policy_of_the_registration_is_there() ->
     assert codes(session) == [0]
 
 
-def test_a_router_that_answers_by_an_older_policy_tells_nothing() -> None:
+def test_response_of_older_policy_is_ignored() -> None:
     """B2: the user was disabled, and that router does not know it yet."""
     cluster = Cluster(ANN)
     behind = PolicyMachine()
@@ -266,8 +266,8 @@ def test_a_router_that_answers_by_an_older_policy_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("record", [b"\x91" * 20_000, b"\x93\xa2\xff\xfe\xa0\xa0", b"", b"\x81\xa1a" * 9_000])
-def test_a_record_that_is_none_is_counted_and_asked_for_again(record: bytes) -> None:
-    """Bytes that are no UTF-8 raised what nobody caught."""
+def test_unreadable_record_is_counted_and_requested_again(record: bytes) -> None:
+    """Invalid UTF-8 raised an uncaught error."""
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
@@ -276,8 +276,8 @@ def test_a_record_that_is_none_is_counted_and_asked_for_again(record: bytes) -> 
     assert cluster.core.counts["users_unreadable"] == 1 and not session.closed
 
 
-def test_nobody_is_let_in_where_no_router_answers() -> None:
-    """0x88 before the time for CONNECT is over, and the login leaves no trace."""
+def test_login_without_router_is_refused() -> None:
+    """0x88 before the connect timeout, and the login leaves no state."""
     cluster = Cluster(ANN)
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good")
@@ -286,12 +286,12 @@ def test_nobody_is_let_in_where_no_router_answers() -> None:
     assert codes(session) == [0x88] and cluster.core.counts["users_not_told"] == 1
 
 
-def test_a_whole_view_judges_every_user_of_the_cluster_anew() -> None:
-    """The steps between are lost: the routers are asked who has changed."""
+def test_whole_view_checks_every_cluster_user() -> None:
+    """The steps between are lost: the edge requests the users from routers."""
     cluster = Cluster(ANN, BOB)
     ann, bob = cluster.come(), cluster.come("bob")
     ann.read(), bob.read()
-    for number in range(3_000):  # no router keeps so many steps
+    for number in range(3_000):  # beyond the steps that a router keeps
         cluster.machine.apply(c.AddBan(Ban("user", f"u{number}")))
     cluster.machine.apply(c.SetDisabled("ann", True))
     cluster.stream = PolicyStream(256 * 1024)
@@ -303,8 +303,8 @@ def test_a_whole_view_judges_every_user_of_the_cluster_anew() -> None:
     assert cluster.in_force == cluster.machine.epoch
 
 
-def test_views_that_come_one_after_the_other_ask_once_in_a_while() -> None:
-    """A router that sends view after view, and tells nobody, costs one question at a time."""
+def test_repeated_whole_views_are_rate_limited() -> None:
+    """A router that sends view after view without records costs one request at a time."""
     cluster = Cluster(ANN)
     cluster.come()
     for number in range(20):
@@ -330,8 +330,8 @@ def test_views_that_come_one_after_the_other_ask_once_in_a_while() -> None:
     assert 1 <= sent <= 11
 
 
-def test_roles_of_the_cluster_decide_and_follow_its_steps() -> None:
-    """A role that loses a filter takes the subscription; one that gains a topic gives it at once."""
+def test_cluster_roles_follow_policy_steps() -> None:
+    """A role that loses a filter removes the subscription; one that gains a topic allows it at once."""
     cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), BOB, roles=True)
     ann, bob = cluster.come(), cluster.come("bob")
     ann.read(), bob.read()
@@ -345,11 +345,10 @@ def test_roles_of_the_cluster_decide_and_follow_its_steps() -> None:
     assert not ann.client.subscriptions and cluster.in_force == cluster.machine.epoch
     ann.read()
     ann.publish("z", qos=1, identifier=6)
-    assert codes(ann) == [0x10]  # nobody subscribes there
+    assert codes(ann) == [0x10]  # no subscriber there
 
 
-def test_roles_of_the_cluster_outlive_a_reload_of_files() -> None:
-    """The book that is read anew knows nothing of them."""
+def test_cluster_roles_survive_a_reload_of_files() -> None:
     cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), roles=True)
     ann = cluster.come()
     ann.read()
@@ -359,7 +358,7 @@ def test_roles_of_the_cluster_outlive_a_reload_of_files() -> None:
     assert codes(ann) == [0x10]
 
 
-def test_a_revoked_certificate_ends_its_connections() -> None:
+def test_revoked_certificate_ends_its_connections() -> None:
     """By issuer and serial number; another one of that issuer stays."""
     vouched = Vouched()
     cluster = Cluster(more=vouched)
@@ -372,8 +371,8 @@ def test_a_revoked_certificate_ends_its_connections() -> None:
     assert first.closed and not second.closed
 
 
-def test_a_revoked_token_ends_its_connections_and_lets_nobody_in() -> None:
-    """NIST: respond. By its jti, until that is pruned; another token of the same user stays."""
+def test_revoked_token_ends_its_connections_and_refuses_new_ones() -> None:
+    """By its jti, until that is pruned; another token of the same user stays."""
     vouched = Vouched()
     cluster = Cluster(more=vouched)
     for name, token in (("d1", "jti-1"), ("d2", "jti-2")):
@@ -389,13 +388,13 @@ def test_a_revoked_token_ends_its_connections_and_lets_nobody_in() -> None:
     assert codes(cluster.come("d1")) == [0]
 
 
-def test_a_token_is_revoked_without_an_issuer() -> None:
-    """One would be kept under a name that nobody asks for."""
+def test_token_revocation_has_no_issuer() -> None:
+    """With one it would be stored under an unused key."""
     assert "issuer" in PolicyMachine().suppose(c.Revoke(Revoked("token", "jti-1", "ab"))).refusal
 
 
-def test_ten_thousand_clients_are_judged_in_slices() -> None:
-    """No turn looks at more than some hundred; the epoch is acknowledged behind the last."""
+def test_ten_thousand_clients_are_checked_in_slices() -> None:
+    """No iteration exceeds its bound; the epoch is acknowledged after the last."""
     cluster = Cluster(ANN)
     sessions = [cluster.edge.client(f"c{number}") for number in range(2_000)]
     cluster.order(c.AddBan(Ban("client_id", "c1999")), c.AddBan(Ban("client_id", "c0")))
@@ -409,21 +408,21 @@ def test_ten_thousand_clients_are_judged_in_slices() -> None:
     assert [session.closed for session in sessions] == [number in (0, 1999) for number in range(2_000)]
 
 
-def test_an_edge_registers_for_how_long_it_serves_without_a_lease() -> None:
-    """C4: the routers wait for so long behind the end of its lease."""
+def test_registration_has_the_time_without_a_lease() -> None:
+    """C4: routers wait this time after the end of its lease."""
     core = Edge(EdgeLimits(sys_interval_s=0, fence_close_s=7.0)).core
     assert core.lease.entry.fence_close_s == 7.0
 
 
-def test_what_nobody_asked_for_changes_nothing() -> None:
-    """A late answer, and one of another question."""
+def test_unrequested_responses_are_ignored() -> None:
+    """A late response, and one of another request."""
     cluster = Cluster(ANN)
     cluster.edge.router(UserRecords(99, 5, ["ann"], [None]))
     assert cluster.core.counts["users_unasked"] == 1
 
 
-def test_a_lagging_router_is_left_for_the_leader() -> None:
-    """C7: a heartbeat's answer names a higher epoch than this router has told."""
+def test_lagging_router_is_replaced_by_the_leader() -> None:
+    """C7: a heartbeat response names a higher epoch than this router has sent."""
     cluster = Cluster(ANN)
     cluster.edge.register(NodeEntry("r1", "router", 1, "r1:1", state=NodeState.ACTIVE))
     cluster.core.policy.router_up("r1")
@@ -434,7 +433,7 @@ def test_a_lagging_router_is_left_for_the_leader() -> None:
     assert cluster.core.lease.policy_received == 2 and cluster.core.counts["policy_lagged"] == 1
 
 
-def test_a_step_that_is_none_is_refused_and_asked_for_again() -> None:
+def test_malformed_step_is_refused_and_requested_again() -> None:
     cluster = Cluster(ANN)
     cluster.edge.router(PolicyStepped(b"\xc1"))
     assert cluster.core.counts["policy_refused"] == 1

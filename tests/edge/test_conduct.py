@@ -1,4 +1,4 @@
-"""Clients that are refused for a while because of what they, or their addresses, did before."""
+"""Temporary refusals by the history of clients and addresses."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ OWN, STRANGE = "192.0.2.1", "198.51.100.9"
 
 
 def come(edge: Edge, address: str, policy: ListenerPolicy | None = None) -> Session:
-    """Take a connection of an address."""
+    """Accept a connection of an address."""
     session = edge.accept(policy)
     session.client.seat = INTAKE.enter(address)
     return session
@@ -52,14 +52,14 @@ def come_and_go(edge: Edge, address: str, client_id: str = "c") -> int:
 # --- failed logins
 
 
-def test_ten_wrong_passwords_keep_an_address_out_for_five_minutes() -> None:
-    """NIST: protect. The eleventh CONNECT is refused before its credentials are looked at; others are not touched."""
+def test_ten_wrong_passwords_block_the_address_for_five_minutes() -> None:
+    """The eleventh CONNECT is refused before its credentials are checked; others are unaffected."""
     edge = Edge()
     codes = [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(12)]
     assert codes == [0x86] * 10 + [0x9F] * 2
     assert edge.core.counts["refused_failed_logins"] == 2
-    assert code(edge, STRANGE) == 0x9F  # and where nobody is asked for credentials
-    assert code(edge, OWN, username="u", password=b"p", policy=CLOSED) == 0x86  # the user is nobody's to lock out
+    assert code(edge, STRANGE) == 0x9F  # also without a credential check
+    assert code(edge, OWN, username="u", password=b"p", policy=CLOSED) == 0x86  # the user is not locked out
     assert code(edge, OWN) == 0
     edge.turn(299.0)
     assert code(edge, STRANGE) == 0x9F
@@ -67,8 +67,8 @@ def test_ten_wrong_passwords_keep_an_address_out_for_five_minutes() -> None:
     assert code(edge, STRANGE) == 0
 
 
-def test_an_address_that_is_refused_stands_in_the_audit() -> None:
-    """NIST: detect. From the failure that brings it: behind TLS no CONNECT of that address is read any more."""
+def test_blocked_address_is_audited() -> None:
+    """At the failure that blocks it: behind TLS its CONNECTs are no longer read."""
     edge = Edge()
     noted: list[AuditRecord] = []
     edge.core.node.audit = noted.append
@@ -78,8 +78,8 @@ def test_an_address_that_is_refused_stands_in_the_audit() -> None:
     assert noted[-1].reason == "0x9F failed logins" and len(noted) == 11
 
 
-def test_a_refused_address_is_closed_before_its_handshake() -> None:
-    """A handshake costs more than all else; without TLS the client is told why."""
+def test_blocked_address_is_closed_before_its_handshake() -> None:
+    """A handshake is the most expensive step; without TLS the client gets the reason."""
     edge = Edge()
     for _ in range(10):
         code(edge, STRANGE, username="u", password=b"p", policy=CLOSED)
@@ -89,8 +89,7 @@ def test_a_refused_address_is_closed_before_its_handshake() -> None:
         assert not refusal(INTAKE, address, secure=secure)
 
 
-def test_a_wrong_proof_is_a_failed_login_and_an_unknown_method_is_none() -> None:
-    """Also one of MQTT 5's exchange; who names a method that is not offered has guessed nothing."""
+def test_wrong_scram_proof_is_a_failed_login_unknown_method_is_not() -> None:
     method: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: "SCRAM-SHA-256"}
     scram = Scram({"user": make_user("pencil", SALT)}, lambda: SERVER_NONCE, b"secret")
     edge = Edge(steps=[ScramStep(scram, allow_plain=True)])
@@ -108,8 +107,8 @@ def test_a_wrong_proof_is_a_failed_login_and_an_unknown_method_is_none() -> None
     assert [code(edge, OWN, properties=other) for _ in range(20)] == [0x8C] * 20
 
 
-def test_connects_beyond_the_rate_go_on_by_address_in_turn() -> None:
-    """NIST: protect. One that has sent none is next, however many another address has waiting."""
+def test_connects_beyond_the_rate_are_queued_by_address() -> None:
+    """An address without queued CONNECTs is next, regardless of the others."""
     edge = Edge(limits(connect_rate_max=2.0))
     flood = [come(edge, STRANGE) for _ in range(9)]
     newcomer = come(edge, OWN)
@@ -120,8 +119,8 @@ def test_connects_beyond_the_rate_go_on_by_address_in_turn() -> None:
     assert newcomer.read()[0].reason_code == 0 and sum(len(session.read()) for session in flood) <= 1
 
 
-def test_nothing_but_wrong_credentials_is_a_failed_login() -> None:
-    """Who gives none where some are wanted has guessed nothing, nor has who meets a busy edge."""
+def test_only_wrong_credentials_are_failed_logins() -> None:
+    """Missing credentials and a busy edge do not count."""
     edge = Edge()
     assert [code(edge, STRANGE, policy=CLOSED) for _ in range(20)] == [0x87] * 20
     busy = Edge(limits(connections_max=1))
@@ -130,15 +129,15 @@ def test_nothing_but_wrong_credentials_is_a_failed_login() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
-def test_trusted_and_unknown_addresses_are_never_counted(address: str) -> None:
-    """Many clients stand behind one of them."""
+def test_trusted_and_unknown_addresses_are_not_counted(address: str) -> None:
+    """Many clients share such an address."""
     edge = Edge()
     assert [code(edge, address, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
     assert [come_and_go(edge, address) for _ in range(30)] == [0] * 30
 
 
-def test_refusals_for_a_limit_stand_in_the_audit() -> None:
-    """NIST: detect. What a user has used up, too many clients or sessions of it, a will of the broker's topics."""
+def test_limit_refusals_are_audited() -> None:
+    """A used-up quota, too many clients or sessions of a user, a will of the broker's topics."""
     limits_of_anna = {"daily_bytes_max": 1_000, "connections_user_max": 1}
     vouched = Vouched()
     edge = Edge(steps=[vouched])
@@ -176,8 +175,8 @@ def test_refusals_for_a_limit_stand_in_the_audit() -> None:
 # --- flapping
 
 
-def test_fifteen_ends_in_a_minute_keep_the_pair_out() -> None:
-    """NIST: protect. The same client ID from elsewhere connects, and another one from the same address."""
+def test_fifteen_ends_in_a_minute_block_the_pair() -> None:
+    """The same client ID from another address connects, and another one from the same address."""
     edge = Edge()
     assert [come_and_go(edge, STRANGE, "owner") for _ in range(17)] == [0] * 15 + [0x9F] * 2
     assert edge.core.counts["refused_flapping"] == 2
@@ -186,16 +185,15 @@ def test_fifteen_ends_in_a_minute_keep_the_pair_out() -> None:
     assert come_and_go(edge, STRANGE, "owner") == 0
 
 
-def test_connections_without_a_session_are_no_flapping() -> None:
-    """A CONNECT that was refused has its own bound; a client without an ID gets another one each time."""
+def test_connections_without_session_are_not_flapping() -> None:
+    """A refused CONNECT has its own bound; a client without an ID gets another one each time."""
     edge = Edge(limits(failed_logins_max=0))
     assert [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
     assert code(edge, STRANGE) == 0
     assert [come_and_go(edge, STRANGE, "") for _ in range(30)] == [0] * 30
 
 
-def test_bounds_that_are_zero_refuse_nobody() -> None:
-    """As an operator asked for."""
+def test_zero_bounds_refuse_no_client() -> None:
     edge = Edge(limits(failed_logins_max=0, flapping_ends_max=0))
     assert [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
     assert [come_and_go(edge, STRANGE) for _ in range(30)] == [0] * 30
@@ -205,7 +203,7 @@ def test_bounds_that_are_zero_refuse_nobody() -> None:
 
 
 def take_over(edge: Edge, client_id: str, older: Session | None, request: int = 1) -> tuple[int, Session]:
-    """Connect; if that is accepted the partition ends the older connection."""
+    """Connect; if accepted, the partition ends the older connection."""
     session = come(edge, OWN)
     session.connect(client_id)
     (connack,) = session.read()
@@ -215,8 +213,8 @@ def take_over(edge: Edge, client_id: str, older: Session | None, request: int = 
     return int(connack.reason_code), session
 
 
-def test_two_clients_with_one_client_id_calm_down() -> None:
-    """NIST: protect. At most ten takeovers in the first minute; the older connection stands while they are refused."""
+def test_takeovers_of_one_client_id_are_limited() -> None:
+    """At most ten in the first minute; the older connection stays while they are refused."""
     edge = Edge(limits(takeovers_max=5, flapping_ends_max=0))
     _, holder = take_over(edge, "loop", None)
     taken, refused = 0, 0
@@ -233,8 +231,8 @@ def test_two_clients_with_one_client_id_calm_down() -> None:
     assert take_over(edge, "other", None)[0] == 0
 
 
-def test_strangers_use_no_takeovers_up() -> None:
-    """Who is not let in, or does not own the session, takes nothing over: the owner moves on."""
+def test_unauthenticated_clients_use_up_no_takeovers() -> None:
+    """A refused client, or one that does not own the session, takes over no connection."""
     edge = Edge(limits(takeovers_max=5, failed_logins_max=0))
     _, holder = take_over(edge, "c", None)
     assert [code(edge, STRANGE, username="u", password=b"p", policy=CLOSED) for _ in range(30)] == [0x86] * 30
@@ -249,8 +247,8 @@ def test_strangers_use_no_takeovers_up() -> None:
     assert take_over(edge, "c", holder)[0] == 0
 
 
-def test_an_end_by_the_client_is_no_takeover() -> None:
-    """A device that leaves and comes back has no other one with its ID."""
+def test_disconnect_is_no_takeover() -> None:
+    """A device that reconnects has no competitor."""
     edge = Edge(limits(takeovers_max=1, flapping_ends_max=0))
     assert [come_and_go(edge, OWN) for _ in range(20)] == [0] * 20
 
@@ -258,8 +256,8 @@ def test_an_end_by_the_client_is_no_takeover() -> None:
 # --- places
 
 
-def test_each_connection_gives_its_place_back_once() -> None:
-    """Whatever it came to: an open session, a refusal, silence, bytes that are none."""
+def test_each_connection_frees_its_slot_once() -> None:
+    """After an open session, a refusal, silence, or malformed bytes."""
     edge = Edge()
     before = len(INTAKE)
     come_and_go(edge, OWN)
@@ -277,8 +275,8 @@ def test_each_connection_gives_its_place_back_once() -> None:
 # --- wills
 
 
-def test_wills_are_paced_and_none_is_lost() -> None:
-    """A second's wills twice at first; what is above the rate waits here, and nobody orders it again."""
+def test_wills_are_rate_limited_without_loss() -> None:
+    """A burst of two seconds; wills above the rate wait here without another order."""
     edge = Edge(limits(will_rate_max=10.0))
     session = edge.client("s")
     session.subscribe("w")
@@ -298,8 +296,8 @@ def test_wills_are_paced_and_none_is_lost() -> None:
     assert edge.core.counts["wills_deferred"] == 80
 
 
-def test_a_will_that_is_under_way_costs_nothing_when_it_is_handed_over_again() -> None:
-    """A slow destination keeps no other will back."""
+def test_repeated_order_of_pending_will_is_free() -> None:
+    """A slow destination delays no other will."""
     edge = Edge(limits(will_rate_max=1.0))
     edge.held = {WillFired, Resolve}
     for _ in range(10):

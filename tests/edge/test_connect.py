@@ -17,8 +17,8 @@ from wire.messages.sessions import (
 )
 
 
-def test_connack_announces_the_limits() -> None:
-    """Receive Maximum and Topic Alias Maximum always, Maximum Packet Size to who speaks of it (section 3.2.2.3)."""
+def test_connack_announces_node_limits() -> None:
+    """Receive Maximum and Topic Alias Maximum always, Maximum Packet Size on request (section 3.2.2.3)."""
     edge = Edge(limits(announce_maximum_packet_size=False))
     assert edge.client().connack.properties == {PropertyId.TOPIC_ALIAS_MAXIMUM: 10, PropertyId.RECEIVE_MAXIMUM: 20}
     other = edge.client("d", properties={PropertyId.MAXIMUM_PACKET_SIZE: 5000})
@@ -27,8 +27,8 @@ def test_connack_announces_the_limits() -> None:
     assert told.connack.properties[PropertyId.MAXIMUM_PACKET_SIZE] == 1024 * 1024 + 64 * 1024
 
 
-def test_response_information_is_told_on_request() -> None:
-    """Section 3.1.2.11.7: only to who asks for it, and only where it is a topic of that client alone."""
+def test_response_information_on_request() -> None:
+    """Section 3.1.2.11.7: only on request, and only if it is a topic of that client alone."""
     edge = Edge(limits(response_information="responses/"))
     asking: dict[int, object] = {PropertyId.REQUEST_RESPONSE_INFORMATION: 1}
     assert edge.client("c", properties=asking).connack.properties[PropertyId.RESPONSE_INFORMATION] == "responses/c"
@@ -36,7 +36,7 @@ def test_response_information_is_told_on_request() -> None:
     assert PropertyId.RESPONSE_INFORMATION not in edge.client("+", properties=asking).connack.properties
 
 
-def test_client_without_identifier_is_told_its_own() -> None:
+def test_empty_client_id_gets_an_assigned_one() -> None:
     """[MQTT-3.2.2-16], and 3.1.1 with Clean Session gets one silently."""
     edge = Edge()
     session = edge.client("")
@@ -45,8 +45,8 @@ def test_client_without_identifier_is_told_its_own() -> None:
 
 
 @pytest.mark.parametrize(("version", "clean_start", "code"), [(3, True, 2), (4, False, 2)])
-def test_empty_identifier_that_is_refused(version: int, clean_start: bool, code: int) -> None:
-    """v3 [MQTT-3.1.3-8]; MQTT 3.1 never takes one."""
+def test_empty_client_id_is_refused(version: int, clean_start: bool, code: int) -> None:
+    """v3 [MQTT-3.1.3-8]; MQTT 3.1 never accepts one."""
     session = Edge().accept()
     session.connect("", version, clean_start=clean_start)
     (connack,) = session.read()
@@ -63,8 +63,8 @@ def test_empty_identifier_that_is_refused(version: int, clean_start: bool, code:
         (Connect("c", properties={PropertyId.AUTHENTICATION_METHOD: "NONE"}), 0x8C),
     ],
 )
-def test_connect_that_is_refused(connect: Connect, reason_code: int) -> None:
-    """A CONNACK names the reason, then the connection closes [MQTT-3.2.2-7]."""
+def test_refused_connect_gets_connack_and_close(connect: Connect, reason_code: int) -> None:
+    """A CONNACK has the reason, then the connection closes [MQTT-3.2.2-7]."""
     session = Edge().accept()
     session.send(connect)
     (connack,) = session.read()
@@ -72,7 +72,7 @@ def test_connect_that_is_refused(connect: Connect, reason_code: int) -> None:
 
 
 def test_first_packet_must_be_connect() -> None:
-    """[MQTT-3.1.0-1]: nothing is answered."""
+    """[MQTT-3.1.0-1]: no response."""
     session = Edge().accept()
     session.send(Pingreq())
     assert session.closed and session.read() == []
@@ -85,11 +85,8 @@ def test_second_connect_ends_the_connection() -> None:
     assert [packet.reason_code for packet in session.read()] == [0x82] and session.closed
 
 
-def test_keep_alive_beyond_the_cap_is_told() -> None:
-    """Server Keep Alive [MQTT-3.2.2-21]; the client is cut after one and a half of it [MQTT-3.1.2-22].
-
-    NIST: protect.
-    """
+def test_keep_alive_beyond_the_cap_is_announced() -> None:
+    """Server Keep Alive [MQTT-3.2.2-21]; the client is closed after one and a half of it [MQTT-3.1.2-22]."""
     edge = Edge(limits(keep_alive_max_s=60))
     session = edge.client(keep_alive_s=0)
     assert session.connack.properties[PropertyId.SERVER_KEEP_ALIVE] == 60
@@ -100,8 +97,8 @@ def test_keep_alive_beyond_the_cap_is_told() -> None:
     assert [packet.reason_code for packet in session.read()] == [0x8D]
 
 
-def test_client_that_takes_no_packet_as_large_as_connack_is_closed() -> None:
-    """[MQTT-3.1.2-24]: nothing larger may be sent, and CONNACK cannot be left out."""
+def test_connack_beyond_maximum_packet_size_closes() -> None:
+    """[MQTT-3.1.2-24]: a larger packet must not be sent, and CONNACK is mandatory."""
     edge = Edge()
     session = edge.accept()
     session.connect(properties={PropertyId.MAXIMUM_PACKET_SIZE: 2})
@@ -121,7 +118,7 @@ def test_session_present_follows_the_partition() -> None:
     assert present == [False, True, False, True]
 
 
-def test_session_expiry_is_capped_and_told() -> None:
+def test_session_expiry_is_capped_and_announced() -> None:
     """Section 3.2.2.3.2: the interval in use is in CONNACK when it differs."""
     edge = Edge(limits(session_expiry_max_s=50))
     session = edge.client(properties={PropertyId.SESSION_EXPIRY_INTERVAL: 100})
@@ -129,8 +126,8 @@ def test_session_expiry_is_capped_and_told() -> None:
     assert next(m for m in edge.seen if isinstance(m, OpenSession)).expiry_s == 50
 
 
-def test_an_edge_whose_router_lives_anew_follows_again() -> None:
-    """Simulation seed 3034: the end of a retired peer's link was told to nobody, and the map stood still for ever."""
+def test_edge_follows_a_restarted_router() -> None:
+    """Simulation seed 3034: the end of a retired peer's link was not reported, and the map was never updated again."""
     edge = Edge()
     assert edge.core.lease.following == "r0"
     moved = cluster_map(2)
@@ -153,7 +150,7 @@ def test_expiry_can_change_at_disconnect_but_not_from_zero() -> None:
 
 
 def test_connect_waits_for_a_lease() -> None:
-    """A fenced edge claims nothing; the client waits."""
+    """An edge without a lease sends no claims; the client waits."""
     edge = Edge()
     edge.core.lease.lease_until = START
     edge.turn()
@@ -164,8 +161,8 @@ def test_connect_waits_for_a_lease() -> None:
     assert [packet.reason_code for packet in session.read()] == [0]
 
 
-def test_fenced_for_too_long_closes_the_clients() -> None:
-    """After fence_close_s clients are sent elsewhere with 0x89: DISCONNECT has no 0x88 (table 3-13)."""
+def test_long_time_without_lease_closes_clients() -> None:
+    """After fence_close_s clients get 0x89: DISCONNECT has no 0x88 (table 3-13)."""
     edge = Edge(limits(fence_close_s=10.0))
     session = edge.client()
     edge.core.lease.lease_until = edge.now
@@ -177,8 +174,8 @@ def test_fenced_for_too_long_closes_the_clients() -> None:
     assert [packet.reason_code for packet in session.read()] == [0x89]
 
 
-def test_anonymous_clients_where_they_are_not_allowed() -> None:
-    """0x87 without a password, since a name alone proves nothing; 0x86 with one; 5 and 4 in 3.1.1."""
+def test_anonymous_clients_are_refused_if_not_allowed() -> None:
+    """0x87 without a password, because a name alone proves no identity; 0x86 with one; 5 and 4 in 3.1.1."""
     edge = Edge()
     closed = ListenerPolicy("tls", False)
     codes = []
@@ -190,8 +187,8 @@ def test_anonymous_clients_where_they_are_not_allowed() -> None:
     assert codes == [0x87, 0x87, 0x86, 5, 5, 4]
 
 
-def test_verified_certificate_names_the_client() -> None:
-    """It comes before the user name, and is enough where nobody is anonymous."""
+def test_verified_certificate_is_the_identity() -> None:
+    """It precedes the user name, and suffices without anonymous access."""
     edge = Edge(steps=[CertificateStep(NameKind.CN)], read_certificate=lambda _: facts("device-7"))
     session = edge.accept(ListenerPolicy("tls", False))
     session.connect(username="somebody-else")
@@ -222,7 +219,7 @@ def test_connect_rate_and_number_are_limited() -> None:
 
 
 def test_requests_beyond_the_bound_are_refused() -> None:
-    """0x89 when storage does not answer and too much waits."""
+    """0x89 when storage does not respond and too many requests are pending."""
     edge = Edge(limits(requests_max=2))
     edge.held = {OpenSession}
     sessions = [edge.accept() for _ in range(3)]
@@ -232,8 +229,8 @@ def test_requests_beyond_the_bound_are_refused() -> None:
     assert sessions[2].read() == [] or sessions[2].closed
 
 
-def test_slow_connect_is_cut_whatever_trickles_in() -> None:
-    """connect_timeout_s runs from accept; a byte now and then does not stop it."""
+def test_slow_connect_is_closed_despite_single_bytes() -> None:
+    """connect_timeout_s counts from accept."""
     edge = Edge(limits(connect_timeout_s=10.0))
     session = edge.accept()
     for byte in b"\x10\x20\x00\x04MQTT":
@@ -243,8 +240,8 @@ def test_slow_connect_is_cut_whatever_trickles_in() -> None:
     assert session.closed and session.read() == []
 
 
-def test_a_connect_comes_whole_in_a_time_of_its_own() -> None:
-    """NIST: protect. Whatever the login takes behind it; who was late is counted."""
+def test_connect_packet_has_its_own_timeout() -> None:
+    """Independent of the login time; late clients are counted."""
     edge = Edge(limits(connect_timeout_s=10.0, connect_packet_timeout_s=5.0))
     late, silent, honest = edge.accept(), edge.accept(), edge.accept()
     late.send(b"\x10\x20\x00\x04MQTT")
@@ -261,7 +258,7 @@ def test_a_connect_comes_whole_in_a_time_of_its_own() -> None:
 
 
 def test_declared_length_before_connect_is_bounded() -> None:
-    """NIST: protect. 256 MiB are refused at their fixed header: nothing is buffered."""
+    """256 MiB are refused at their fixed header: no byte is buffered."""
     session = Edge().accept()
     session.send(b"\x10\xff\xff\xff\x7f")
     assert session.closed
@@ -271,7 +268,7 @@ def test_declared_length_before_connect_is_bounded() -> None:
 
 
 def test_ready_when_every_partition_answers() -> None:
-    """Listeners open when the first CONNECT would be served, not when links stand."""
+    """Listeners open when the first CONNECT would be served, not when links are connected."""
     edge = Edge()
     edge.core.follower.storage_linked = lambda: True  # type: ignore[method-assign]
     edge.held = {ReadRetained}
@@ -284,8 +281,8 @@ def test_ready_when_every_partition_answers() -> None:
     assert edge.core.ready
 
 
-def test_codes_that_a_packet_does_not_know() -> None:
-    """[MQTT-3.2.2-8] [MQTT-3.14.2-1]: 0x80 stands for what CONNACK or DISCONNECT cannot say."""
+def test_unsupported_codes_become_unspecified() -> None:
+    """[MQTT-3.2.2-8] [MQTT-3.14.2-1]: 0x80 replaces codes that CONNACK or DISCONNECT does not have."""
     edge = Edge()
     session, waiting = edge.client(), edge.accept()
     edge.core.clients.disconnect(session.client, 0x88)
@@ -294,8 +291,8 @@ def test_codes_that_a_packet_does_not_know() -> None:
     assert [packet.reason_code for end in (session, waiting) for packet in end.read()] == [0x80, 0x80]
 
 
-def test_two_connects_of_one_packet_run() -> None:
-    """What follows CONNECT in the same bytes waits for CONNACK and keeps its order."""
+def test_packets_in_the_connect_bytes_wait() -> None:
+    """Packets after CONNECT in the same bytes wait for CONNACK and keep their order."""
     edge = Edge()
     session = edge.accept()
     from mqtt.codec import encode_packet

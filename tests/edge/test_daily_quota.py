@@ -1,4 +1,4 @@
-"""What a user may send to one edge on a day: counted over its connections, refused with 0x97 until midnight UTC."""
+"""Daily quota of a user at one edge: counted over its connections, refused with 0x97 until midnight UTC."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ QUOTA = 1_000
 
 
 class Users:
-    """An edge whose users have a quota."""
+    """An edge with a quota for its users."""
 
     def __init__(self) -> None:
         self.vouched = Vouched()
@@ -30,13 +30,13 @@ class Users:
 
 
 def send(session: Session, octets: int) -> list[Any]:
-    """Publish one message that is so long with its header, and return what came back."""
+    """Publish one message of this length with its header, and return the responses."""
     session.publish("t", bytes(octets - 9), qos=1, identifier=1)
     return list(session.read())
 
 
-def test_more_than_the_quota_ends_the_connection_and_keeps_the_user_out_until_midnight() -> None:
-    """NIST: protect. What came is dealt with; all connections of a user share its day, and others have their own."""
+def test_user_beyond_daily_quota_is_disconnected_until_midnight() -> None:
+    """Received packets are processed; all connections of a user share its day."""
     users = Users()
     first, _ = users.come("ann", "a")
     other, _ = users.come("ann", "b")
@@ -46,7 +46,7 @@ def test_more_than_the_quota_ends_the_connection_and_keeps_the_user_out_until_mi
     assert [packet.reason_code for packet in answers] == [0x10, 0x97]
     assert first.client.conn.closed and not other.client.conn.closed
     assert users.come("ann", "a")[1] == 0x97 and users.edge.core.counts["refused_daily_bytes"] == 2
-    assert users.come("ann", "a", version=4)[1] == 3  # server unavailable: 3.1.1 has no word for it
+    assert users.come("ann", "a", version=4)[1] == 3  # server unavailable: 3.1.1 has no better code
     assert users.come("bert", "c")[1] == 0
     assert [packet.reason_code for packet in send(other, 50)] == [0x10, 0x97]
     users.edge.turn(DAY_S)
@@ -55,7 +55,7 @@ def test_more_than_the_quota_ends_the_connection_and_keeps_the_user_out_until_mi
     assert code == 0 and [packet.reason_code for packet in send(again, 400)] == [0x10]
 
 
-def test_a_client_that_goes_at_once_has_sent_all_the_same() -> None:
+def test_bytes_of_immediate_disconnect_count() -> None:
     """A PUBLISH and a DISCONNECT in one read."""
     users = Users()
     for _ in range(2):
@@ -68,8 +68,8 @@ def test_a_client_that_goes_at_once_has_sent_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("user", ["", "ann"])
-def test_nobody_is_counted_without_a_quota(user: str) -> None:
-    """A limit of 0, none, and an anonymous client; the loop does not even tell of their bytes."""
+def test_bytes_without_quota_are_not_counted(user: str) -> None:
+    """A limit of 0, none, and an anonymous client; the loop does not report their bytes."""
     users = Users()
     if user:
         session, _ = users.come(user, "a", 0)

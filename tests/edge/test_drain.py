@@ -1,4 +1,4 @@
-"""An edge that is emptied: an order to drain holds until the map says so, and for one drain."""
+"""Drain of an edge: an order holds until the map marks the edge, and for one drain."""
 
 import msgspec
 from msgspec import structs
@@ -15,7 +15,7 @@ RATE = 50
 
 
 class CountedDoors:
-    """Doors that nobody comes through."""
+    """Fake listeners that count calls."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -28,7 +28,7 @@ class CountedDoors:
 
 
 class Place:
-    """An edge with a drain, and another edge that clients may be sent to."""
+    """An edge with a drain, and another edge for redirects."""
 
     def __init__(self) -> None:
         self.edge = Edge()
@@ -41,7 +41,7 @@ class Place:
         self.let(False)
 
     def let(self, drains: bool) -> None:
-        """Have a map come that says whether this edge drains."""
+        """Apply a map with or without the drain of this edge."""
         self._epoch += 1
         cluster = cluster_map(self._epoch)
         nodes = dict(cluster.nodes)
@@ -52,19 +52,19 @@ class Place:
         self.edge.turn()
 
     def look(self, seconds: float = 0.0) -> None:
-        """Let time pass, and look."""
+        """Advance the time, and run the drain."""
         self.edge.turn(seconds)
         self.drain.look(self.edge.now)
         self.edge.turn()
 
     def order(self) -> None:
-        """An operator wants clients sent on."""
+        """Order redirects."""
         subject = msgspec.json.encode(DrainOrder(1_000, redirect=True)).decode()
         told = self.drain.order(OrderNode(1, "client drain", subject))
         assert told.lines[-1] == "rate 1000"
 
     def emptied(self) -> str | None:
-        """Drain the edge; return where its client is sent, None where it is sent nowhere."""
+        """Drain the edge; return the redirect of its client, None for none."""
         self.let(True)
         self.look()
         self.look(REFUSE_AFTER_S + 0.1)
@@ -75,8 +75,8 @@ class Place:
         return told.properties.get(PropertyId.SERVER_REFERENCE)  # type: ignore[return-value]
 
 
-def test_an_order_holds_until_the_map_says_that_the_edge_drains() -> None:
-    """A look in between, as on a busy machine, forgot it: clients were sent nowhere, at the rate of the settings."""
+def test_order_holds_until_the_map_marks_the_drain() -> None:
+    """A call before that discarded it on busy machines: no redirects, and the configured rate."""
     place = Place()
     place.order()
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_an_order_holds_until_the_map_says_that_the_edge_drains() -> None:
     assert place.emptied() == OTHER
 
 
-def test_an_order_holds_for_one_drain() -> None:
+def test_order_holds_for_one_drain() -> None:
     place = Place()
     place.order()
     assert place.emptied() == OTHER
@@ -95,7 +95,7 @@ def test_an_order_holds_for_one_drain() -> None:
     assert place.emptied() is None
 
 
-def test_an_order_that_no_drain_follows_is_forgotten() -> None:
+def test_order_without_drain_expires() -> None:
     place = Place()
     place.order()
     place.look()

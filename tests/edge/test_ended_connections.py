@@ -1,4 +1,4 @@
-"""What is left of connections that ended: nothing, without the garbage collector, which hardly ever looks at all."""
+"""Closed connections leave no objects, even without the garbage collector, which runs rarely."""
 
 import gc
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.memory import without_collector
 from wire.messages.routes import Destinations, GroupDestinations
 
 DURABLE: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 100}
-LEFT_S = 11.0  # longer than a client that said DISCONNECT is kept
+LEFT_S = 11.0  # longer than a socket is kept after DISCONNECT
 KINDS = (Client, LoopConnection, InboundPublish, PendingAck, OutboundWindow, Sub)
 
 
@@ -25,7 +25,7 @@ def no_collector() -> Iterator[None]:
 
 
 def alive() -> dict[str, int]:
-    """Return how many objects there are of each kind that belongs to connections."""
+    """Return the number of live objects of each type that belongs to connections."""
     counts = dict.fromkeys(KINDS, 0)
     for found in gc.get_objects():
         if type(found) in counts:
@@ -34,7 +34,7 @@ def alive() -> dict[str, int]:
 
 
 def settle(edge: Edge) -> None:
-    """Let go of what the harness keeps, and of clients whose DISCONNECT may still be answered."""
+    """Release the harness's references, and complete pending DISCONNECTs."""
     edge.turn(LEFT_S)
     edge.renew()
     edge.core.hot.dirty_conns()
@@ -53,7 +53,7 @@ def leave(session: Session, how: int) -> None:
 
 
 def talk(edge: Edge, turn: int, durable: bool) -> None:
-    """One connection with subscriptions, a will, and messages both ways that are acknowledged, or are not."""
+    """One connection with subscriptions, a will, and messages both ways, acknowledged or not."""
     will = Will("will", b"w", 1, False, {}) if turn % 2 else None
     session = edge.client(f"c{turn % 7}", 5, DURABLE if durable else {}, will=will)
     session.subscribe("own/#", "$share/g/own/+", qos=2)
@@ -69,8 +69,8 @@ def talk(edge: Edge, turn: int, durable: bool) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_ended_connections_leave_nothing(durable: bool) -> None:
-    """As many objects after 1 500 connections that talked as after the first hundred."""
+def test_ended_connections_leave_no_objects(durable: bool) -> None:
+    """As many objects after 1 500 connections as after the first hundred."""
     edge = Edge()
     edge.routes["own/1"] = Destinations(groups=[GroupDestinations("$share/g/own/+", edges=[("e0", 1)])])
     for turn in range(100):
@@ -83,8 +83,8 @@ def test_ended_connections_leave_nothing(durable: bool) -> None:
     assert alive() == before
 
 
-def test_connections_that_never_opened_leave_nothing() -> None:
-    """Refused, malformed, silent, or gone before the answer of their partition."""
+def test_unopened_connections_leave_no_objects() -> None:
+    """Refused, malformed, silent, or closed before the response of their partition."""
     edge = Edge()
     before = alive()
     for turn in range(2_000):

@@ -1,4 +1,4 @@
-"""Families of an edge's events on its page: labels instead of names, and each drop once, by its reason."""
+"""Metric families of an edge's events: labels, and each drop once by its reason."""
 
 from conf.drop_reasons import REASONS
 from conf.metrics import Metrics
@@ -31,7 +31,7 @@ def test_connects_disconnects_and_takeovers_have_labels() -> None:
     assert not [name for (name,) in events if name.startswith(("connects_", "disconnects_", "dropped_"))]
 
 
-def test_drops_of_the_loop_and_the_core_are_one_family() -> None:
+def test_drops_of_loop_and_core_share_a_family() -> None:
     edge = Edge()
     edge.client("c").publish("$SYS/x")
     edge.core.counts.add("dropped_retained_rights", 2)

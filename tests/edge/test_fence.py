@@ -1,6 +1,6 @@
-"""An edge without a lease serves its own clients until ``fence_close_s`` behind the END of its lease, and no longer.
+"""An edge without a lease serves its clients until ``fence_close_s`` after the END of its lease, and no longer.
 
-Schedules C2, C3 and C8 of docs/revocation.md: whoever waits for the rights of a silent edge to end counts on it.
+Schedules C2, C3 and C8 of docs/revocation.md: removal of permissions at an isolated edge relies on it.
 """
 
 import pytest
@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 
 
 def serving(lease_s: float = 2.0) -> tuple[Edge, Session, Session]:
-    """Return an edge under a lease, its subscriber and its publisher of QoS 0; nobody renews the lease."""
+    """Return an edge with a lease, its subscriber and its publisher of QoS 0; the lease is not renewed."""
     edge = Edge(limits(fence_close_s=10.0))
     subscriber, publisher = edge.client("s"), edge.client("p")
     subscriber.subscribe("a", qos=0)
@@ -24,12 +24,12 @@ def serving(lease_s: float = 2.0) -> tuple[Edge, Session, Session]:
 
 
 def payloads(session: Session) -> list[bytes]:
-    """Return what a subscriber was written."""
+    """Return the payloads written to a subscriber."""
     return [packet.payload for packet in session.read() if hasattr(packet, "payload")]
 
 
-def test_c3_a_stopped_edge_serves_nobody_when_it_goes_on() -> None:
-    """C3: its process stops within the lease; an hour later the first bytes that it reads are a PUBLISH."""
+def test_c3_suspended_edge_serves_no_client_after_resume() -> None:
+    """C3: its process is suspended within the lease; an hour later it first reads a PUBLISH."""
     edge, subscriber, publisher = serving()
     edge.now += HOUR_S
     publisher.publish("a", b"late")
@@ -37,8 +37,8 @@ def test_c3_a_stopped_edge_serves_nobody_when_it_goes_on() -> None:
     assert payloads(subscriber) == []
 
 
-def test_c8_a_turn_that_stops_in_its_middle_writes_nothing_behind_it() -> None:
-    """C8: the PUBLISH was read and fanned out in time, and the process stops before the flush."""
+def test_c8_iteration_suspended_before_flush_writes_nothing() -> None:
+    """C8: the PUBLISH was read and fanned out in time, and the process is suspended before the flush."""
     edge, subscriber, publisher = serving()
     hot = edge.core.hot
     hot.begin_turn(edge.ns)
@@ -50,7 +50,7 @@ def test_c8_a_turn_that_stops_in_its_middle_writes_nothing_behind_it() -> None:
 
 
 @pytest.mark.parametrize("noticed_s", [2.1, 9.0, 11.9])
-def test_the_time_counts_from_the_end_of_the_lease_whenever_that_is_noticed(noticed_s: float) -> None:
+def test_fence_time_counts_from_the_end_of_the_lease(noticed_s: float) -> None:
     edge, subscriber, publisher = serving()
     edge.turn(noticed_s)
     publisher.publish("a", b"in time")
@@ -59,8 +59,8 @@ def test_the_time_counts_from_the_end_of_the_lease_whenever_that_is_noticed(noti
     assert subscriber.closed and publisher.closed
 
 
-def test_the_edge_wants_a_turn_when_its_time_is_over() -> None:
-    """A client that says nothing would keep its deliveries until somebody else woke the edge."""
+def test_fence_deadline_wakes_the_edge() -> None:
+    """Otherwise a silent client would keep its deliveries until another event."""
     edge, subscriber, _ = serving()
     until = edge.core.lease.lease_until
     edge.turn(2.5)
@@ -70,8 +70,8 @@ def test_the_edge_wants_a_turn_when_its_time_is_over() -> None:
     assert subscriber.closed
 
 
-def test_a_grant_that_was_asked_for_before_the_stop_does_not_help() -> None:
-    """Its lease counts from the question, so it is over as well."""
+def test_lease_requested_before_suspension_does_not_help() -> None:
+    """A lease counts from the request, so it has expired as well."""
     edge, subscriber, publisher = serving()
     asked = edge.now
     edge.now += HOUR_S
@@ -80,8 +80,8 @@ def test_a_grant_that_was_asked_for_before_the_stop_does_not_help() -> None:
     assert subscriber.closed and payloads(subscriber) == []
 
 
-def test_a_grant_behind_the_end_of_the_lease_keeps_the_clients() -> None:
-    """Cut off for some seconds, and let in again before the time is over."""
+def test_new_lease_before_the_deadline_keeps_clients() -> None:
+    """Isolated for some seconds, and connected again before the deadline."""
     edge, subscriber, publisher = serving()
     edge.turn(5.0)
     edge.renew(lease_s=4.0)
@@ -92,18 +92,18 @@ def test_a_grant_behind_the_end_of_the_lease_keeps_the_clients() -> None:
     assert payloads(subscriber) == [b"still here"]
 
 
-def test_an_incarnation_that_left_serves_nobody() -> None:
-    """``Leave`` proves to the leader that nothing is decided here any more: no time is waited for."""
+def test_left_incarnation_serves_no_client() -> None:
+    """``Leave`` proves to the leader that this incarnation decides no more: there is no delay."""
     edge, subscriber, publisher = serving()
     edge.core.lease.leave(edge.now)
-    edge.core.node.wake()  # an edge leaves in a turn that looks at all parts
+    edge.core.node.wake()  # a full iteration
     publisher.publish("a", b"late")
     edge.turn()
     assert subscriber.closed and publisher.closed
 
 
-def test_clients_that_come_later_are_served_under_the_next_lease() -> None:
-    """The time that is over is that of the clients of then."""
+def test_later_clients_are_served_with_the_next_lease() -> None:
+    """The deadline applied to earlier clients."""
     edge, subscriber, _ = serving()
     edge.turn(HOUR_S)
     assert subscriber.closed

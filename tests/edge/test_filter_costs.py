@@ -1,4 +1,4 @@
-"""Filters that would make matching too expensive are refused in SUBACK, and the edge serves all others."""
+"""Filters that make matching too expensive are refused in SUBACK; other clients are served."""
 
 import itertools
 
@@ -16,8 +16,8 @@ TOPIC = "/".join("a" * 31)
 
 
 @pytest.mark.parametrize(("version", "refusal"), [(5, 0x97), (4, 0x80)])
-def test_hostile_filters_of_an_ephemeral_session(version: int, refusal: int) -> None:
-    """NIST: protect. 0x97, in 3.1.1 0x80; counted, and a topic that all of them meet is delivered by those granted."""
+def test_expensive_filters_of_ephemeral_session_are_refused(version: int, refusal: int) -> None:
+    """0x97, in 3.1.1 0x80; counted, and a matching topic is delivered for the granted ones."""
     edge = Edge()
     session = edge.client("hostile", version)
     found: list[int] = []
@@ -34,8 +34,8 @@ def test_hostile_filters_of_an_ephemeral_session(version: int, refusal: int) -> 
     assert other.read()[0].reason_codes == [0]
 
 
-def test_the_cost_ends_with_the_connection() -> None:
-    """The trie is as cheap as before, and the next session gets as much as the first."""
+def test_filter_cost_ends_with_the_connection() -> None:
+    """The trie is as cheap as before, and the next session has the same budget."""
     edge = Edge()
     found = []
     for number in range(3):
@@ -47,8 +47,8 @@ def test_the_cost_ends_with_the_connection() -> None:
 
 
 @pytest.mark.parametrize(("version", "refusal"), [(5, 0x97), (4, 0x80)])
-def test_what_the_partition_refuses_is_no_subscription(version: int, refusal: int) -> None:
-    """A stored session's SUBACK has the partition's codes; only what it granted is held, and read for."""
+def test_filters_refused_by_the_partition_are_not_added(version: int, refusal: int) -> None:
+    """SUBACK has the partition's codes; only granted filters are held and read."""
     edge = Edge()
     properties: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60} if version == 5 else {}
     session = edge.client("stored", version, properties, clean_start=False)
@@ -63,8 +63,8 @@ def test_what_the_partition_refuses_is_no_subscription(version: int, refusal: in
     assert asked == ["a", "c"]
 
 
-def test_few_filters_of_one_subscribe_are_read_at_a_time() -> None:
-    """The next begins when one ends; each is read once, and held messages leave behind the last."""
+def test_reads_of_one_subscribe_are_bounded() -> None:
+    """Each is read once, and held messages are released after the last."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetainedAll}
     session.subscribe(*(f"+/x{number}" for number in range(100)), qos=0)
@@ -83,8 +83,8 @@ def test_few_filters_of_one_subscribe_are_read_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_silent_nodes_delay_reads_and_end_none(gone: bool) -> None:
-    """Their partitions are asked one by one after a while, and then the next filters; without the client, none."""
+def test_silent_nodes_delay_reads_without_loss(gone: bool) -> None:
+    """Their partitions are requested one by one after a timeout, then the next filters; without the client, none."""
     edge = Edge()
     session = edge.client("s")
     edge.held = {ReadRetainedAll}

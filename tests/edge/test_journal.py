@@ -1,4 +1,4 @@
-"""The journal of an edge: what it refuses, ends and drops is written down with whom it concerned."""
+"""The journal of an edge records refusals, ends and drops by client."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def written(edge: Edge) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def test_a_client_that_broke_the_protocol_is_written_down() -> None:
+def test_protocol_error_is_journaled() -> None:
     edge = Edge()
     session = edge.client("good")
     session.publish("bad/+", qos=1, identifier=1)
@@ -27,7 +27,7 @@ def test_a_client_that_broke_the_protocol_is_written_down() -> None:
     assert abs(row.at_ms - START_UTC * 1000) < 1000 and row.node == "e0"
 
 
-def test_a_takeover_is_written_down() -> None:
+def test_takeover_is_journaled() -> None:
     edge = Edge()
     client = edge.client("twice")
     held = edge.core.clients.get(client.client.number)
@@ -37,7 +37,7 @@ def test_a_takeover_is_written_down() -> None:
     assert ("takeover", "taken_over", "twice", "") in written(edge)
 
 
-def test_drops_of_the_loop_are_written_down_by_client_once_a_second() -> None:
+def test_drops_of_the_loop_are_journaled_by_client_once_a_second() -> None:
     edge = Edge(pending_messages_max=3)
     edge.client("slow", properties={33: 1}).subscribe("a/#", qos=1)
     publisher = edge.client("p")
@@ -49,7 +49,7 @@ def test_drops_of_the_loop_are_written_down_by_client_once_a_second() -> None:
     assert edge.core.node.journal.left_out() == dropped - 1 > 1
 
 
-def test_a_flood_of_drops_costs_a_bounded_number_of_entries_in_a_turn() -> None:
+def test_many_drops_make_bounded_entries_per_iteration() -> None:
     edge = Edge(pending_messages_max=1)
     for number in range(40):
         edge.client(f"slow{number}", properties={33: 1}).subscribe("a", qos=1)
@@ -62,15 +62,15 @@ def test_a_flood_of_drops_costs_a_bounded_number_of_entries_in_a_turn() -> None:
     assert edge.core.node.journal.left_out() == edge.core.hot.counters()["dropped_pending"] - len(found)
 
 
-def test_a_refused_filter_is_written_down() -> None:
+def test_refused_filter_is_journaled() -> None:
     edge = Edge(EdgeLimits(sys_interval_s=0, topic_levels_max=3))
     edge.client("s").subscribe("a/b/c/d", "ok", qos=1)
     edge.turn()
     assert written(edge) == [("refused", "0x8f", "s", "a/b/c/d")]
 
 
-def test_every_drop_of_the_loop_is_noted() -> None:
-    """A counter of a drop is raised beside a note, but for repeats, which nobody misses."""
+def test_every_drop_of_the_loop_is_journaled() -> None:
+    """A drop counter is raised next to a journal call, except for repeats."""
     folder = Path(layout.__file__).parent
     bare = []
     for file in sorted(folder.glob("*.py")):
@@ -82,8 +82,8 @@ def test_every_drop_of_the_loop_is_noted() -> None:
     assert not bare
 
 
-def test_a_packet_that_is_too_large_is_written_down_with_its_bound() -> None:
-    """A 3.1.1 client is closed without a word and comes back for ever: its operator reads why."""
+def test_too_large_packet_is_journaled_with_its_bound() -> None:
+    """A 3.1.1 client gets no reason and reconnects forever: its operator needs the entry."""
     edge = Edge()
     session = edge.client("zigbee", version=4)
     session.publish("t", bytes(1_200_000))

@@ -1,4 +1,4 @@
-"""Limits of one client, who a certificate names, and what stands between a listener's socket and MQTT."""
+"""Limits of one client, identity by certificate, and protocols below MQTT."""
 
 import contextlib
 import datetime
@@ -33,8 +33,8 @@ def payloads(session: Session) -> list[bytes]:
     return [packet.payload for packet in session.read() if isinstance(packet, Publish)]
 
 
-def test_publish_rate_is_kept_by_not_reading() -> None:
-    """A second's worth may come at once; then the client waits unread until it is paid for."""
+def test_publish_rate_pauses_reading() -> None:
+    """A burst of one second is allowed; then reading pauses for as long as the rate requires."""
     edge = Edge(publish_rate_max=100.0)
     publisher, other = edge.client("p"), edge.client("o")
     run = encode_packet(Publish("a", b"x"), 5)
@@ -53,7 +53,7 @@ def test_publish_rate_is_kept_by_not_reading() -> None:
 
 
 def test_user_properties_are_bounded_by_bytes() -> None:
-    """0x97 in CONNACK and DISCONNECT; 5 000 small ones pass where the bound allows them."""
+    """0x97 in CONNACK and DISCONNECT; 5 000 small ones pass within the bound."""
     many: dict[int, object] = {PropertyId.USER_PROPERTY: [("key", "value")] * 5000}
     for bytes_max, code in ((8 * 1024, 0x97), (128 * 1024, 0)):
         edge = Edge(
@@ -67,7 +67,7 @@ def test_user_properties_are_bounded_by_bytes() -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_user_properties_are_bounded_by_their_number(more: int) -> None:
-    """NIST: protect. 0x97 in each packet that may have some: CONNECT, its will, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT."""
+    """0x97 in each packet with user properties: CONNECT, its will, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT."""
     properties: dict[int, object] = {PropertyId.USER_PROPERTY: [("k", "v")] * (64 + more)}
     will = Will("w", b"", properties=properties)
     codes = [0x97] * more
@@ -91,7 +91,7 @@ def test_user_properties_are_bounded_by_their_number(more: int) -> None:
 
 
 def test_user_properties_of_subscribe_are_bounded() -> None:
-    """A packet of an open session is answered by DISCONNECT 0x97."""
+    """A packet of an open session gets DISCONNECT 0x97."""
     session = Edge(EdgeLimits(sys_interval_s=0, user_property_bytes_max=1000)).client()
     many: dict[int, object] = {PropertyId.USER_PROPERTY: [("key", "value")] * 200}
     session.send(Subscribe(1, [SubscriptionRequest("a")], many))
@@ -100,9 +100,8 @@ def test_user_properties_of_subscribe_are_bounded() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_quota_of_unreleased_qos_2(version: int) -> None:
-    """Beyond Receive Maximum without PUBREL: 0x93 [MQTT-3.3.4-7]; 3.1.1, which is told none, ends at its bound.
-
-    NIST: protect.
+    """Beyond Receive Maximum without PUBREL: 0x93 [MQTT-3.3.4-7]; 3.1.1 has no announced one, and closes at its
+    bound.
     """
     edge = Edge(received_max=50)
     session = edge.client("c", version=version)
@@ -117,12 +116,12 @@ def test_quota_of_unreleased_qos_2(version: int) -> None:
 
 
 @pytest.mark.parametrize("expiry_s", [0, 100])
-def test_backlog_of_a_client_that_returns(expiry_s: int) -> None:
-    """paho sends all that it has at CONNACK: 60 messages for a Receive Maximum of 20, a stored session or none."""
+def test_backlog_of_returning_client_is_accepted(expiry_s: int) -> None:
+    """paho sends its backlog at CONNACK: 60 messages for a Receive Maximum of 20, in durable and ephemeral sessions."""
     session = Edge().client("c", properties={PropertyId.SESSION_EXPIRY_INTERVAL: expiry_s}, clean_start=False)
     backlog = [Publish("a", b"x", 2, packet_identifier=number) for number in range(1, 61)]
     session.send(b"".join(encode_packet(packet, 5) for packet in backlog))
-    for _ in range(60):  # a stored session's are recorded one after another
+    for _ in range(60):  # those of a durable session are recorded one after another
         session.edge.turn()
     assert [packet.packet_identifier for packet in session.read()] == list(range(1, 61))
     for number in range(1, 61):
@@ -131,7 +130,7 @@ def test_backlog_of_a_client_that_returns(expiry_s: int) -> None:
 
 
 def test_never_acknowledging_subscriber_is_bounded() -> None:
-    """Window and queue fill, then the newest is dropped, counted; the publisher goes on."""
+    """Window and queue fill, then the newest is dropped and counted; the publisher continues."""
     edge = Edge(pending_messages_max=10, outbound_window_max=5)
     subscriber, publisher = edge.client("s"), edge.client("p")
     subscriber.subscribe("a", qos=1)
@@ -144,7 +143,7 @@ def test_never_acknowledging_subscriber_is_bounded() -> None:
 
 
 def test_packet_larger_than_announced_ends_the_connection() -> None:
-    """0x95 at its fixed header: no byte of it is kept."""
+    """0x95 at its fixed header: its bytes are not buffered."""
     edge = Edge(EdgeLimits(sys_interval_s=0, maximum_packet_size=10_000))
     session = edge.client()
     session.send(b"\x30\xff\xff\xff\x7f" + bytes(100))
@@ -156,7 +155,7 @@ def test_packet_larger_than_announced_ends_the_connection() -> None:
     [("", ""), ("client", "device-7"), ("edge", None), ("router", None), ("storage", None), ("operator", None)],
 )
 def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: str, identity: str | None) -> None:
-    """TLS alone proves nobody, and what opens links is no client."""
+    """TLS alone proves no identity, and a certificate of links is no client's."""
     authority = DevelopmentAuthority(tmp_path / "tls", "c", datetime.datetime.now(datetime.UTC))
     server = authority.server()
     client = authority.client("device-7")
@@ -186,8 +185,8 @@ def test_only_a_verified_certificate_identifies(tmp_path: Path, shown: str, iden
     assert shown_facts(SimpleNamespace(tls=None)) is None  # type: ignore[arg-type]
 
 
-def test_a_certificate_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its facts follow from its bytes; a long one is not kept, and an unreadable one is refused each time."""
+def test_certificate_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its facts depend only on its bytes; a long one is not cached, and an unreadable one is refused each time."""
     read: list[int] = []
 
     def reads(der: bytes, *_: object, **__: object) -> CertificateFacts:
@@ -211,8 +210,8 @@ def test_a_certificate_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x87), (4, 5)])
-def test_a_node_is_no_client(version: int, code: int) -> None:
-    """Its certificate is refused whatever the listener allows, and counted."""
+def test_node_certificate_is_refused_for_clients(version: int, code: int) -> None:
+    """In any listener, and counted."""
     edge = Edge(read_certificate=lambda _: facts("e0", of_cluster=True))
     session = edge.accept()
     session.connect("c", version)
@@ -221,7 +220,7 @@ def test_a_node_is_no_client(version: int, code: int) -> None:
 
 
 def test_settings_reach_the_core_and_the_loop() -> None:
-    """Every bound of the settings that core or loop has is handed on under its name."""
+    """Every setting of a bound has the same name in the core or the loop."""
     from conf.edge_settings import EdgeSettings
 
     settings = EdgeSettings(publish_rate_max=7, connect_rate_max=3, topic_levels_max=5, pending_messages_max=9)
@@ -230,7 +229,7 @@ def test_settings_reach_the_core_and_the_loop() -> None:
 
 
 def test_retain_is_cleared_on_live_copies_unless_published_so() -> None:
-    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]; the copies leave although the retained partition has not answered yet."""
+    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]; the copies do not wait for the retained partition."""
     edge = Edge()
     plain, kept, publisher = edge.client("1"), edge.client("2"), edge.client("p")
     plain.subscribe("a", qos=0)
@@ -244,7 +243,7 @@ def test_retain_is_cleared_on_live_copies_unless_published_so() -> None:
 
 
 def test_dollar_topics_and_wildcards() -> None:
-    """[MQTT-4.7.2-1]: neither # nor + at the beginning matches them; a/# matches a."""
+    """[MQTT-4.7.2-1]: neither # nor + at the start matches them; a/# matches a."""
     edge, session, publisher = with_clients()
     session.subscribe("#", "+/x", "$other/#", qos=0)
     session.subscribe("a/#", qos=0)
@@ -257,7 +256,7 @@ def test_dollar_topics_and_wildcards() -> None:
 
 
 def test_largest_packet_fits_into_a_frame_between_nodes() -> None:
-    """A setting beyond it is refused at start; the first message of that size would end the link again and again."""
+    """A larger setting is refused at the start; otherwise a message of that size would close the link repeatedly."""
     payload = bytes(PACKET_BYTES_MAX - 5 - 2 - 65_535)
     message = PublishMessage(1, b"t" * 65_535, payload, 1, share=b"s" * 65_535, partitions=tuple(range(PARTITIONS_MAX)))
     assert len(encode_message(message)) < FRAME_BYTES_MAX

@@ -13,8 +13,8 @@ def plain(port: int = 0) -> EdgeListener:
     return EdgeListener(ListenerSettings(name="plain", port=port, tls=False))
 
 
-def test_a_client_that_comes_too_early_is_refused() -> None:
-    """In the backlog it would wait for as long as the edge needs to be ready; refused, it can try another one."""
+def test_early_client_is_refused() -> None:
+    """In the backlog it would wait until the edge is ready; refused, it can try another one."""
     listener = plain()
     with listener.socket:
         address = listener.socket.getsockname()
@@ -24,8 +24,8 @@ def test_a_client_that_comes_too_early_is_refused() -> None:
         socket.create_connection(address).close()
 
 
-def test_a_taken_address_is_told_at_start_and_when_it_opens() -> None:
-    """Bound sockets that do not listen yet may share an address; the second one to listen hears of it."""
+def test_used_address_is_reported_at_start_and_at_open() -> None:
+    """Bound sockets that do not listen yet may share an address; the second listen fails."""
     first, second = plain(), None
     with first.socket:
         port = first.socket.getsockname()[1]
@@ -38,13 +38,13 @@ def test_a_taken_address_is_told_at_start_and_when_it_opens() -> None:
             plain(port)
 
 
-def test_a_listener_that_was_shut_opens_where_it_was() -> None:
-    """Its address stands in the map, though the system chose the port."""
+def test_shut_listener_opens_at_the_same_port() -> None:
+    """The map has its address, although the system chose the port."""
     listener = plain()
     with listener.socket:
         address = listener.socket.getsockname()
         listener.open()
-        listener.socket.setblocking(False)  # as the loop has it
+        listener.socket.setblocking(False)  # as in the loop
         listener.shut(lambda *_: None)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)

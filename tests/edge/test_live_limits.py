@@ -1,4 +1,4 @@
-"""Limits of ``[edge]``, taken up while the edge runs."""
+"""Live limits of ``[edge]``, applied by a reload."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.edge.test_conduct import come as come_from
 from wire.messages.wills import FireWill, SessionWill, WillFired
 from wire.node.reload import NodeReload, Reloaded
 
-OTHERS = {  # what is read at the start only: a value that differs
+OTHERS = {  # settings read at the start only: a different value
     "announce_maximum_packet_size": False,
     "retain_available": False,
     "maximum_qos": 1,
@@ -46,7 +46,7 @@ def config(**edge: Any) -> EdgeConfig:
 
 
 class Running:
-    """An edge whose settings can be read again."""
+    """An edge with settings that can be reloaded."""
 
     def __init__(self, sources: Sources | None = None, **edge: Any) -> None:
         self.config = before = config(**edge)
@@ -66,7 +66,7 @@ class Running:
         self.kicks += 1
 
     def reload(self, **edge: Any) -> Reloaded:
-        """Read other settings, and let the edge come to rest."""
+        """Reload other settings, and run the edge until it is idle."""
         self.config = config(**edge)
         outcome = self._reload.apply(self._reload.prepare())
         self.edge.turn(0.1)
@@ -74,7 +74,7 @@ class Running:
 
 
 def code(edge: Edge, address: str, client_id: str = "c", policy: ListenerPolicy | None = None, **more: Any) -> int:
-    """Return how a CONNECT is answered; claims of a storm wait for each other for some milliseconds."""
+    """Return the response to a CONNECT; claims of a storm wait some milliseconds for their batch."""
     session = come_from(edge, address, policy)
     session.connect(client_id, **more)
     edge.turn(0.02)
@@ -83,7 +83,7 @@ def code(edge: Edge, address: str, client_id: str = "c", policy: ListenerPolicy 
 
 
 def another(name: str) -> Any:
-    """Return a value of a setting that is not its default."""
+    """Return a value of a setting other than its default."""
     default = getattr(EdgeSettings(), name)
     return (
         default // 2
@@ -95,8 +95,8 @@ def another(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_each_limit_is_in_force_behind_a_reload(name: str) -> None:
-    """NIST: recover. The difference is shown; a second reload takes it back."""
+def test_each_limit_is_applied_by_a_reload(name: str) -> None:
+    """The difference is reported; a second reload restores it."""
     running, value = Running(), another(name)
     outcome = running.reload(**{name: value})
     assert outcome.ok and outcome.lines == (f"edge.{name}: {getattr(EdgeSettings(), name)} -> {value}",)
@@ -109,21 +109,21 @@ def test_each_limit_is_in_force_behind_a_reload(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_an_edge_was_started_with_wants_a_restart(name: str) -> None:
-    """NIST: recover. All or nothing: a limit beside it is not taken up either."""
+def test_other_settings_require_a_restart(name: str) -> None:
+    """All or nothing: a limit in the same reload is not applied either."""
     running = Running()
     outcome = running.reload(**{name: OTHERS[name], "connections_max": 3})
     assert not outcome.ok and any(f"edge.{name} differs" in line and "restart" in line for line in outcome.lines)
     assert running.core.limits == edge_limits(EdgeSettings()) and not running.kicks
 
 
-def test_each_setting_of_an_edge_is_one_or_the_other() -> None:
-    """A new one has to be decided about; those of files and of listeners are parts of their own."""
+def test_each_setting_is_live_or_not() -> None:
+    """A new one must be classified; those of files and of listeners have their own parts."""
     files = {"listeners", "ledger", "scram_users_file", "scram_secret_file"}
     assert set(EdgeSettings.model_fields) == {*LIVE, *OTHERS, *files}
 
 
-def test_numbers_of_clients_and_connects() -> None:
+def test_connection_and_connect_limits() -> None:
     running = Running()
     edge = running.edge
     assert [code(edge, STRANGE, f"a{number}") for number in range(3)] == [0, 0, 0]
@@ -139,8 +139,8 @@ def test_numbers_of_clients_and_connects() -> None:
     assert [code(edge, STRANGE, f"d{number}") for number in range(4)] == [0, 0, 0, 0]
 
 
-def test_failed_logins_and_who_is_refused_stays_so() -> None:
-    """NIST: protect. A reload is no way out, unless there is no limit any more."""
+def test_failed_login_limit_keeps_current_refusals() -> None:
+    """Unless the limit was removed."""
     running = Running()
     edge = running.edge
 
@@ -158,7 +158,7 @@ def test_failed_logins_and_who_is_refused_stays_so() -> None:
     assert [fail() for _ in range(3)] == [0x86, 0x86, 0x9F]
 
 
-def test_takeovers_and_ends() -> None:
+def test_takeover_and_flapping_limits() -> None:
     running = Running()
     edge = running.edge
 
@@ -179,7 +179,7 @@ def test_takeovers_and_ends() -> None:
     assert [come_and_go() for _ in range(9)] == [0] * 9
 
 
-def test_wills_that_fire() -> None:
+def test_will_rate_limit() -> None:
     running = Running()
     edge = running.edge
     edge.held |= {WillFired}
@@ -190,7 +190,7 @@ def test_wills_that_fire() -> None:
     assert len(edge.take(WillFired)) == 2 and edge.core.counts["wills_deferred"] == 2
 
 
-def test_stored_sessions() -> None:
+def test_session_rate_limit() -> None:
     running = Running(session_rate=0.0)
     edge = running.edge
     stored = {PropertyId.SESSION_EXPIRY_INTERVAL: 60}
@@ -206,8 +206,8 @@ def test_stored_sessions() -> None:
     assert made(5) == 2
 
 
-def test_clients_that_stand_follow_but_for_what_connack_told() -> None:
-    """A keep alive and a packet's length were told; rates, levels and filters were not."""
+def test_open_clients_follow_except_announced_limits() -> None:
+    """Keep alive and packet size were announced; rates, levels and filters were not."""
     running = Running(roles())
     edge = running.edge
     session = come(edge, principal("anna", roles=("device",)))
@@ -230,7 +230,7 @@ def test_clients_that_stand_follow_but_for_what_connack_told() -> None:
     assert (later.keep_alive_max_s, later.packet_bytes_max) == (9, 2_048)
 
 
-def test_topics_that_are_cached_are_looked_at_again() -> None:
+def test_cached_topics_are_validated_again() -> None:
     running = Running(roles())
     session = come(running.edge, principal("anna", roles=("device",)))
     session.publish("up/a/b", qos=1, identifier=1)
@@ -240,7 +240,7 @@ def test_topics_that_are_cached_are_looked_at_again() -> None:
     assert [packet.reason_code for packet in session.read()] == [0x90]
 
 
-def test_user_properties_of_packets_and_of_publishes() -> None:
+def test_user_property_limits_of_codec_and_loop() -> None:
     """One bound, of the codec and of the loop."""
     running = Running()
     pairs: dict[int, object] = {PropertyId.USER_PROPERTY: [("k", "v" * 100)]}

@@ -1,4 +1,4 @@
-"""Looks at an edge: what its clients, subscriptions, routes and windows are shown as."""
+"""Operators' queries at an edge: rows of clients, subscriptions, routes and windows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ ADMIN = PeerKey("admin:ann/1", "operator", 1)
 
 
 def look(edge: Edge, what: str, key: PeerKey = ADMIN, **options: Any) -> QueryResult:
-    """Return the answer of an edge to one look."""
+    """Return an edge's response to one query."""
     options.setdefault("role", "admin")
     edge.core.operators.take(key, Query(7, what, **options))
     edge.turn(0.01)
@@ -42,7 +42,7 @@ def rows(edge: Edge, what: str, **options: Any) -> list[Any]:
     return rows_of(what, seen)
 
 
-def test_clients_are_listed_with_their_columns() -> None:
+def test_clients_query_returns_all_columns() -> None:
     edge = Edge()
     edge.client("first", keep_alive_s=60)
     edge.turn(5.0)
@@ -56,8 +56,8 @@ def test_clients_are_listed_with_their_columns() -> None:
     assert second.connected_at_ms == pytest.approx((START_UTC + 5) * 1000, abs=50)
 
 
-def test_a_row_of_all_columns_is_that_of_each_column() -> None:
-    """It is made at once, for speed."""
+def test_whole_row_equals_single_columns() -> None:
+    """It is built in one call, for speed."""
     edge = Edge()
     edge.client("ephemeral", properties={33: 1}).subscribe("a", qos=1)
     edge.client("stored", version=4, clean_start=False)
@@ -68,7 +68,7 @@ def test_a_row_of_all_columns_is_that_of_each_column() -> None:
     every = rows(edge, "clients")
     assert len(every) == 4 and every[0].queued == 2
     names = columns_of("clients")
-    for few in (names[at : at + 3] for at in range(0, len(names), 3)):  # each read by itself
+    for few in (names[at : at + 3] for at in range(0, len(names), 3)):  # each queried by itself
         assert shown(rows(edge, "clients", columns=[*few]), few) == shown(every, few)
     for many in (names, names[:12], names[10:]):
         found = rows(edge, "clients", columns=[*many])
@@ -77,12 +77,12 @@ def test_a_row_of_all_columns_is_that_of_each_column() -> None:
 
 
 def shown(found: list[Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return columns of rows; a row is as old as its turn."""
+    """Return columns of rows; a row is as old as its iteration."""
     plain = [[getattr(row, name) for name in names] for row in found]
     return [tuple(round(one, 0) if isinstance(one, float) else one for one in row) for row in plain]
 
 
-def test_pages_of_clients_show_each_once_while_others_come_and_go() -> None:
+def test_pages_of_clients_return_each_once_during_changes() -> None:
     edge = Edge()
     sessions = [edge.client(f"c{n}") for n in range(30)]
     seen = look(edge, "clients", limit=10)
@@ -97,7 +97,7 @@ def test_pages_of_clients_show_each_once_while_others_come_and_go() -> None:
     assert found == [f"c{n}" for n in range(30) if n != 15] + ["late"]
 
 
-def test_one_client_shows_its_window_and_what_waits() -> None:
+def test_client_row_has_window_and_queue() -> None:
     edge = Edge()
     subscriber = edge.client("s", properties={33: 2})  # Receive Maximum
     subscriber.subscribe("a/#", qos=1)
@@ -117,8 +117,10 @@ def test_one_client_shows_its_window_and_what_waits() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_client_shows_how_long_it_takes_to_acknowledge(qos: int) -> None:
-    """One packet is timed at a time, those that waited for the window too; the bound is a power of two times 64 us."""
+def test_client_row_has_acknowledgement_time(qos: int) -> None:
+    """One packet is timed at a time, including those that waited for the window; bounds are powers of two times 64
+    us.
+    """
     edge = Edge()
     subscriber = edge.client("s", properties={33: 1})
     subscriber.subscribe("a", qos=qos)
@@ -126,7 +128,7 @@ def test_a_client_shows_how_long_it_takes_to_acknowledge(qos: int) -> None:
     for number in range(2):
         publisher.publish("a", qos=qos, identifier=number + 1)
     assert {row.client_id: row.rtt_p99_ms for row in rows(edge, "clients")} == {"s": None, "p": None}
-    for waited_s, shown in ((0.0, 16.384), (0.9, 1048.576)):  # a look takes 10 ms here
+    for waited_s, shown in ((0.0, 16.384), (0.9, 1048.576)):  # a query takes 10 ms here
         edge.turn(waited_s)
         first = next(packet for packet in subscriber.read() if isinstance(packet, Publish)).packet_identifier or 0
         subscriber.send(Puback(first) if qos == 1 else Pubrec(first))
@@ -136,8 +138,8 @@ def test_a_client_shows_how_long_it_takes_to_acknowledge(qos: int) -> None:
         assert [row.rtt_p99_ms for row in rows(edge, "clients", where={"client_id": "s"})] == [shown]
 
 
-def test_a_subscription_says_since_when_it_stands() -> None:
-    """That of the last SUBSCRIBE; a group's as well."""
+def test_subscription_row_has_its_time() -> None:
+    """Of the last SUBSCRIBE; also for shared subscriptions."""
     edge = Edge()
     session = edge.client("s")
     session.subscribe("a", "$share/g/b")
@@ -147,8 +149,8 @@ def test_a_subscription_says_since_when_it_stands() -> None:
     assert since["a"] == since["b"] == pytest.approx(0.0, abs=0.1) and since["c"] == pytest.approx(7.0, abs=0.1)
 
 
-def test_the_window_of_a_stored_session_is_not_shown_here() -> None:
-    """Its partition keeps it, by a setting of its own; what the client announced is shown as it said it."""
+def test_window_of_durable_session_is_null() -> None:
+    """Its partition has it; the Receive Maximum is the client's own."""
     edge = Edge()
     edge.client("s", clean_start=False, properties={17: 60})
     edge.client("e", properties={33: 7})
@@ -158,13 +160,13 @@ def test_the_window_of_a_stored_session_is_not_shown_here() -> None:
     assert row.window is None and not rows(edge, "slow", where={"by": "window"})
 
 
-def test_a_client_that_is_not_here_is_named() -> None:
+def test_unknown_client_is_reported() -> None:
     seen = look(Edge(), "client", where={"client_id": "nobody"})
     assert seen.error == "edge e0 has no connection of client 'nobody'"
     assert seen.exit_code == 1
 
 
-def test_what_is_in_flight_is_shown_in_both_directions() -> None:
+def test_inflight_rows_in_both_directions() -> None:
     edge = Edge()
     edge.routes = {"t": Destinations([], [0])}
     subscriber = edge.client("s")
@@ -200,7 +202,7 @@ def test_subscriptions_of_ephemeral_sessions_are_listed() -> None:
     assert row.filter == "a/2"
 
 
-def test_routes_say_where_topics_go() -> None:
+def test_route_rows_have_destinations() -> None:
     edge = Edge()
     edge.routes = {"a": Destinations([], [2]), "b": Destinations()}
     session = edge.client("c")
@@ -214,7 +216,7 @@ def test_routes_say_where_topics_go() -> None:
     assert [row.topic for row in rows(edge, "routes", where={"topic": "b*"})] == ["b"]
 
 
-def test_matches_say_who_gets_a_topic_and_who_does_not() -> None:
+def test_match_rows_have_receivers_and_reasons() -> None:
     edge = Edge()
     edge.client("plain").subscribe("a/+", qos=1)
     edge.client("own").subscribe("a/b", qos=0, no_local=True)
@@ -234,7 +236,7 @@ def test_matches_say_who_gets_a_topic_and_who_does_not() -> None:
     }
 
 
-def test_a_shared_group_shows_its_members_and_whose_turn_it_is() -> None:
+def test_share_row_has_members_and_next_one() -> None:
     edge = Edge()
     for name in "abc":
         edge.client(name).subscribe("$share/g/x/#")
@@ -248,8 +250,8 @@ def test_a_shared_group_shows_its_members_and_whose_turn_it_is() -> None:
     assert turns == {"a": True, "b": False, "c": False}
 
 
-def test_a_shared_group_counts_copies_and_those_that_went_on() -> None:
-    """One of two members acknowledges nothing and goes: what it had goes to the other one."""
+def test_share_row_counts_copies_and_redispatches() -> None:
+    """One of two members closes without acknowledgements: its copies go to the other."""
     edge = Edge()
     edge.routes = {"x": Destinations(groups=[GroupDestinations("g/x", [("e0", 2)], [])])}
     gone, stays = (edge.client(name) for name in ("gone", "stays"))
@@ -268,7 +270,7 @@ def test_a_shared_group_counts_copies_and_those_that_went_on() -> None:
     assert (row.members, row.delivered, row.redispatched, row.skew) == (1, 6, 2, 1.0)
 
 
-def test_slow_clients_have_their_figure() -> None:
+def test_slow_clients_query() -> None:
     edge = Edge()
     subscriber = edge.client("s", properties={33: 2})
     subscriber.subscribe("a", qos=1)
@@ -283,7 +285,7 @@ def test_slow_clients_have_their_figure() -> None:
     assert "not by 'cats'" in look(edge, "slow", where={"by": "cats"}).error
 
 
-def test_drops_have_their_reasons() -> None:
+def test_drops_query() -> None:
     edge = Edge(pending_messages_max=1)
     edge.client("s", properties={33: 1}).subscribe("a", qos=1)
     publisher = edge.client("p")
@@ -298,8 +300,8 @@ def test_drops_have_their_reasons() -> None:
     assert {one.client_id: one.dropped for one in rows(edge, "clients")} == {"s": 2, "p": 0}
 
 
-def test_a_drop_of_a_message_with_a_number_names_it() -> None:
-    """A partition gets it too, so it has an origin: the journal says which message fell."""
+def test_dropped_message_origin_is_journaled() -> None:
+    """A partition gets it too, so it has an origin, which identifies it in the journal."""
     edge = Edge(pending_messages_max=1)
     edge.routes = {"a": Destinations([], [0])}
     edge.client("s", properties={33: 1}).subscribe("a", qos=1)
@@ -321,7 +323,7 @@ def operator_link(edge: Edge, name: str = "1") -> LoopConnection:
 
 
 def answers(edge: Edge, conn: LoopConnection) -> list[Control]:
-    """Return the control messages that were written to a link."""
+    """Return the control messages written to a link."""
     data = edge.core.hot.take_output(conn) + edge.core.hot.take_output(conn)
     found = []
     while data:
@@ -346,7 +348,7 @@ class PlainEdge(Edge):
         node.tell = tell  # type: ignore[assignment,method-assign]
 
 
-def test_an_operator_is_answered_over_its_link() -> None:
+def test_operator_gets_response_over_its_link() -> None:
     edge = PlainEdge()
     conn = operator_link(edge)
     feed(edge, conn, frame(encode_control(Query(3, "drops")), 1))
@@ -356,8 +358,8 @@ def test_an_operator_is_answered_over_its_link() -> None:
     assert isinstance(reply, AdminReply) and not reply.ok
 
 
-def test_an_operator_leaves_nothing_behind() -> None:
-    """An edge had a peer for each command that ever came, and rebuilt its routes for it."""
+def test_closed_operator_leaves_no_peer() -> None:
+    """Earlier an edge kept a peer for each command, and rebuilt its routes for it."""
     edge = PlainEdge()
     before = len(edge.core.peers.connected())
     generation = edge.core.hot.generation
@@ -373,7 +375,7 @@ def test_an_operator_leaves_nothing_behind() -> None:
     assert edge.core.hot.generation == generation
 
 
-def test_so_many_operators_and_no_more() -> None:
+def test_number_of_operators_is_bounded() -> None:
     edge = PlainEdge()
     conns = [operator_link(edge, str(name)) for name in range(OPERATORS_MAX)]
     assert not any(conn.closed for conn in conns)
@@ -383,7 +385,7 @@ def test_so_many_operators_and_no_more() -> None:
     assert not operator_link(edge, "later").closed
 
 
-def test_an_operator_that_does_not_read_loses_its_link() -> None:
+def test_slow_operator_loses_its_link() -> None:
     edge = PlainEdge(EdgeLimits(sys_interval_s=0, client_id_bytes_max=2_000))
     for number in range(300):
         edge.client(f"{number}-" + "x" * 1_000)
@@ -408,7 +410,7 @@ def test_an_operator_that_does_not_read_loses_its_link() -> None:
         AdminReply(1, ok=True),
     ],
 )
-def test_an_operator_that_says_anything_else_loses_its_link(message: Control) -> None:
+def test_operator_with_forbidden_message_loses_its_link(message: Control) -> None:
     edge = PlainEdge()
     conn = operator_link(edge)
     feed(edge, conn, frame(encode_control(message), 1))
@@ -418,7 +420,7 @@ def test_an_operator_that_says_anything_else_loses_its_link(message: Control) ->
 @pytest.mark.parametrize(
     "kind", [FrameKind.RAFT, FrameKind.PUBLISH, FrameKind.PUSH, FrameKind.REPLICATE, FrameKind.CONTROLS]
 )
-def test_no_other_frame_of_an_operator_is_taken(kind: int) -> None:
+def test_forbidden_frames_of_operators_are_refused(kind: int) -> None:
     edge = PlainEdge()
     conn = operator_link(edge)
     payload = encode_control(Query(1, "drops"))
@@ -426,7 +428,7 @@ def test_no_other_frame_of_an_operator_is_taken(kind: int) -> None:
     assert conn.closed
 
 
-def test_every_kind_of_an_edge_is_shown() -> None:
+def test_every_query_kind_of_an_edge_has_rows() -> None:
     edge = Edge()
     core: EdgeCore = edge.core
     shown = core.operators.desk.kinds()

@@ -1,4 +1,4 @@
-"""What clients make an edge hold is bounded in all: new ones are refused, then the largest holders go."""
+"""Memory of clients is bounded in all: new ones are refused, then those with the most memory are disconnected."""
 
 from pathlib import Path
 
@@ -35,14 +35,14 @@ def test_new_clients_are_refused_above_seventy_percent(version: int, refusal: in
     assert isinstance(connack, Connack) and connack.reason_code == refusal
     assert edge.core.counts["memory_refused"] == 1
     assert not holder.closed and not other.closed
-    served.subscribe("a", qos=0)  # whoever is connected is served
+    served.subscribe("a", qos=0)  # connected clients are served
     assert served.read()[0].reason_codes == [0]
     other.drop()
     edge.client("welcome")
 
 
-def test_the_largest_holders_are_cut_above_eightyfive_percent() -> None:
-    """NIST: protect. Until a quarter is free; counted by reason, MQTT 5 clients are told why."""
+def test_largest_holders_are_disconnected_above_eightyfive_percent() -> None:
+    """Until a quarter is free; counted by reason, MQTT 5 clients get it."""
     edge = Edge(EdgeLimits(sys_interval_s=0, memory_max=1000 * KIB))
     small = [held(edge, f"small-{number}", 60 * KIB) for number in range(5)]
     large = held(edge, "large", 300 * KIB)
@@ -57,7 +57,7 @@ def test_the_largest_holders_are_cut_above_eightyfive_percent() -> None:
     assert edge.core.hot.held_bytes <= 750 * KIB
 
 
-def test_the_default_is_what_the_cgroup_or_the_machine_has(tmp_path: Path) -> None:
+def test_default_bound_follows_cgroup_or_machine(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       1000 kB\nMemFree: 5 kB\n")
     limit = tmp_path / "memory.max"

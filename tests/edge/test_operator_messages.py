@@ -1,4 +1,4 @@
-"""Messages that an operator has an edge publish: the outcome is told when every destination has them."""
+"""Messages that an edge publishes for an operator: the result follows the acknowledgements of all destinations."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from wire.messages.routes import Resolve
 def ordered(
     edge: Edge, order: SendOrder | KickOrder, verb: str = "msg send", *, dry_run: bool = False, role: str = "admin"
 ) -> NodeOrdered:
-    """Return what the edge answers at once."""
+    """Return the edge's immediate response."""
     edge.held = {NodeOrdered}
     edge.router(OrderNode(7, verb, msgspec.json.encode(order).decode(), dry_run, "ann", role))
     edge.turn()
@@ -23,7 +23,7 @@ def ordered(
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_subscriber_here_gets_it(qos: int) -> None:
+def test_ordered_message_reaches_local_subscriber(qos: int) -> None:
     edge = Edge()
     session = edge.client("reader")
     session.subscribe("plant/+", qos=2)
@@ -34,7 +34,7 @@ def test_a_subscriber_here_gets_it(qos: int) -> None:
     assert (answer.count, answer.error) == (1, "")
 
 
-def test_nobody_gets_what_is_only_tried() -> None:
+def test_dry_run_publishes_nothing() -> None:
     edge = Edge()
     session = edge.client("reader")
     session.subscribe("plant/+")
@@ -52,7 +52,7 @@ def test_nobody_gets_what_is_only_tried() -> None:
         (SendOrder(["a", "$gateway/x"], retain=True), "what begins with $ is the nodes'"),
     ],
 )
-def test_what_no_client_may_publish_is_refused_whole(order: SendOrder, why: str) -> None:
+def test_invalid_order_is_refused_whole(order: SendOrder, why: str) -> None:
     edge = Edge()
     session = edge.client("reader")
     session.subscribe("#")
@@ -64,7 +64,7 @@ def test_what_no_client_may_publish_is_refused_whole(order: SendOrder, why: str)
 @pytest.mark.parametrize(
     "subject", ["", "{}", '{"topics": []}', '{"topics": ["a"], "qos": 3}', '{"topics": 1}', "\\ud800"]
 )
-def test_an_order_that_is_none_has_an_error(subject: str) -> None:
+def test_malformed_order_returns_error(subject: str) -> None:
     edge = Edge()
     edge.held = {NodeOrdered}
     for verb in ("msg send", "client kick"):
@@ -73,8 +73,8 @@ def test_an_order_that_is_none_has_an_error(subject: str) -> None:
     assert all(answer.error.startswith("unreadable order") for answer in edge.take(NodeOrdered))
 
 
-def test_a_client_is_told_why_it_was_kicked() -> None:
-    """The reason code of the order, and the count of connections that ended."""
+def test_kicked_client_gets_the_reason_code() -> None:
+    """The reason code of the order, and the number of ended connections."""
     edge = Edge()
     session = edge.client("noisy")
     session.read()
@@ -84,8 +84,8 @@ def test_a_client_is_told_why_it_was_kicked() -> None:
     assert answer.count == 1 and getattr(told, "reason_code", 0) == 0x96
 
 
-def test_topics_that_nobody_resolves_do_not_keep_all_places() -> None:
-    """Each order waits for its topic's owner; the next one is refused, and taken when the others have waited long."""
+def test_orders_without_route_do_not_block_all_slots() -> None:
+    """Each order waits for its topic's owner; the next one is refused, and accepted after their timeout."""
     edge = Edge()
     edge.held = {Resolve, NodeOrdered}
     for number in range(OPEN_MAX + 1):
@@ -115,8 +115,8 @@ def test_topics_that_nobody_resolves_do_not_keep_all_places() -> None:
         ("reload", "viewer", "wants the role operator"),
     ],
 )
-def test_an_order_of_too_low_a_role_is_refused_here_too(verb: str, role: str, why: str) -> None:
-    """A router may be wrong about an operator, or be somebody else's: the node that acts judges once more."""
+def test_order_with_too_low_role_is_refused(verb: str, role: str, why: str) -> None:
+    """A router may be wrong or compromised: the acting node checks the role again."""
     edge = Edge()
     session = edge.client("noisy")
     session.read()
@@ -126,8 +126,8 @@ def test_an_order_of_too_low_a_role_is_refused_here_too(verb: str, role: str, wh
     assert [entry.event for entry in edge.core.node.journal.entries] == ["refused"]
 
 
-def test_only_an_admin_takes_a_retained_message_away() -> None:
-    """An order to send is no way around the role of ``retained clear``."""
+def test_clearing_a_retained_message_requires_admin() -> None:
+    """A send order must not bypass the role of ``retained clear``."""
     edge = Edge()
     answer = ordered(edge, SendOrder(["a"], b"", retain=True), role="operator")
     assert "wants the role admin" in answer.error

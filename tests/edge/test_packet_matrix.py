@@ -1,6 +1,6 @@
-"""Each type of packet in each state of a connection: what only a broker sends, or comes too early, reaches nothing.
+"""Each packet type in each state of a connection: unexpected and server-only packets reach no handler.
 
-The states are those of a connection of MQTT 5; each cell says whether the connection goes on.
+The states are those of an MQTT 5 connection; each cell says whether the connection stays open.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ PACKETS = {
     "DISCONNECT": packets.DISCONNECT,
     "AUTH": packets.packet(0xF0, b"\x18\x08\x15" + text(b"OTHER")),
 }
-# On an open connection: what each is answered with, [] for nothing; those that are not named end it with a reason.
+# On an open connection: expected responses, [] for none; other types end it with a reason code.
 ANSWERS = {
     "PUBLISH": ["Puback"],
     "PUBACK": [],
@@ -46,7 +46,7 @@ ANSWERS = {
     "UNSUBSCRIBE": ["Unsuback"],
     "PINGREQ": ["Pingresp"],
 }
-FENCED = ANSWERS | {"PUBLISH": [], "SUBSCRIBE": [], "UNSUBSCRIBE": []}  # answered when the lease is back
+FENCED = ANSWERS | {"PUBLISH": [], "SUBSCRIBE": [], "UNSUBSCRIBE": []}  # answered with the next lease
 
 
 def new() -> Session:
@@ -92,7 +92,7 @@ STATES: dict[str, Callable[[], Session]] = {
 
 
 def judge(session: Session, kind: str, answers: dict[str, list[str]]) -> None:
-    """An open connection either goes on with these answers, or ends with a reason above success."""
+    """Check that an open connection has these responses, or ends with a reason code above success."""
     read = session.read()
     if kind in answers:
         assert [type(packet).__name__ for packet in read] == answers[kind] and not session.closed
@@ -103,17 +103,17 @@ def judge(session: Session, kind: str, answers: dict[str, list[str]]) -> None:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("kind", PACKETS)
-def test_a_packet_in_a_state(state: str, kind: str) -> None:
-    """NIST: protect. 16 types in 6 states: none reaches a handler that is not its own."""
+def test_packet_in_state(state: str, kind: str) -> None:
+    """16 types in 6 states."""
     session = STATES[state]()
     session.send(PACKETS[kind])
     if state in ("open", "fenced"):
         judge(session, kind, ANSWERS if state == "open" else FENCED)
-    elif state == "opening":  # kept until CONNACK has left
+    elif state == "opening":  # kept until CONNACK was sent
         assert session.read() == [] and not session.closed
         session.edge.held.clear()
         session.edge.turn()
-        ends = kind == "DISCONNECT"  # of a client that did not wait: nobody is let in
+        ends = kind == "DISCONNECT"  # of a client that did not wait: it is not admitted
         output = session.edge.core.hot.take_output(session.client.conn)
         assert ends or (output[0] == 0x20 and output[3] == 0)
         assert session.closed is (kind not in ANSWERS)

@@ -1,4 +1,4 @@
-"""PROXY headers before TLS and MQTT: read to the byte, from whoever is trusted, whatever the pieces."""
+"""PROXY headers before TLS and MQTT: exact reads, trusted senders, any fragmentation."""
 
 import random
 import socket
@@ -81,7 +81,7 @@ WRONG: tuple[tuple[str, bytes], ...] = (
 )
 
 
-def test_checksum_of_the_vectors() -> None:
+def test_crc32c_vectors() -> None:
     """RFC 3720, appendix B.4."""
     assert [crc32c(data) for data in (b"", bytes(32), b"\xff" * 32, bytes(range(32)), b"123456789")] == [
         0, 0x8A9136AA, 0x62A8AB43, 0x46DD794E, 0xE3069283,
@@ -89,8 +89,8 @@ def test_checksum_of_the_vectors() -> None:
 
 
 @pytest.mark.parametrize(("versions", "header", "source"), GOOD)
-def test_exactly_the_header_is_taken(versions: str, header: bytes, source: tuple[str, int] | None) -> None:
-    """However the bytes come, none behind the header is asked for."""
+def test_exactly_the_header_is_read(versions: str, header: bytes, source: tuple[str, int] | None) -> None:
+    """In any fragmentation."""
     data = header + b"\x16\x03\x01 CONNECT"
     for step in (1, 2, 7, 1000):
         proxy, taken, seen = ProxyHeader(versions), 0, 0
@@ -102,8 +102,8 @@ def test_exactly_the_header_is_taken(versions: str, header: bytes, source: tuple
 
 
 @pytest.mark.parametrize(("versions", "data"), WRONG)
-def test_wrong_headers_are_refused(versions: str, data: bytes) -> None:
-    """At once or byte by byte; nobody comes in without a good one."""
+def test_invalid_headers_are_refused(versions: str, data: bytes) -> None:
+    """At once or byte by byte."""
     with pytest.raises(InvalidProxyHeader):
         ProxyHeader(versions).take(data)
     proxy = ProxyHeader(versions)
@@ -113,7 +113,7 @@ def test_wrong_headers_are_refused(versions: str, data: bytes) -> None:
 
 
 def test_random_bytes_are_refused_or_bounded() -> None:
-    """Damaged headers end, and never more than the largest header is taken."""
+    """Damaged headers end, within the largest header."""
     rng = random.Random(1)
     for _ in range(3000):
         data = bytearray(rng.choice(GOOD)[1] + bytes(rng.randrange(30)))
@@ -141,16 +141,16 @@ def test_random_bytes_are_refused_or_bounded() -> None:
         ("2001:db8::1", False),
     ],
 )
-def test_who_is_trusted_by_default(address: str, trusted: bool) -> None:
-    """Loopback, also when IPv4 is written as IPv6."""
+def test_default_trusted_networks(address: str, trusted: bool) -> None:
+    """Loopback, also as IPv4-mapped IPv6."""
     settings = ListenerSettings(name="x", port=0, tls=False, proxy_protocol="any")
     door = front_door(settings.proxy_protocol, settings.proxy_trusted)
     assert door is not None and door.trusted.names(address) is trusted
     assert front_door("none", settings.proxy_trusted) is None
 
 
-def test_a_wrong_network_is_told() -> None:
-    """At start, with its words."""
+def test_invalid_network_is_reported() -> None:
+    """At the start, with its text."""
     with pytest.raises(ValidationError, match=r"10\.0\.0\.1/8"):
         ListenerSettings(name="x", port=0, tls=False, proxy_trusted=("10.0.0.1/8",))
 
@@ -167,7 +167,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def step(sock: ProxiedSocket, theirs: socket.socket) -> int:
-    """Wait until something is there, then read."""
+    """Wait for data, then read."""
     import select
 
     assert select.select([theirs], [], [], 10)[0]
@@ -186,8 +186,8 @@ def step(sock: ProxiedSocket, theirs: socket.socket) -> int:
         (b"GET / HTTP/1.1\r\n", "proxy_headers_wrong"),
     ],
 )
-def test_connections_without_a_client(pair: Any, sent: bytes, outcome: str) -> None:
-    """A health check is no error, a header that is cut off is one."""
+def test_connections_without_client_data(pair: Any, sent: bytes, outcome: str) -> None:
+    """A health check is no error, a truncated header is one."""
     ours, theirs = pair
     first = ProxiedSocket("any")
     ours.sendall(sent)
@@ -198,7 +198,7 @@ def test_connections_without_a_client(pair: Any, sent: bytes, outcome: str) -> N
     assert first.outcome == outcome
 
 
-def test_trust_asks_the_socket(pair: Any) -> None:
+def test_trust_uses_the_socket_peer(pair: Any) -> None:
     _, theirs = pair
     assert TrustedProxies(["127.0.0.0/8"]).refusal(theirs.fileno()) == ""
     assert TrustedProxies(["10.0.0.0/8"]).refusal(theirs.fileno()) == "proxy_untrusted"
@@ -206,8 +206,8 @@ def test_trust_asks_the_socket(pair: Any) -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("form", ["compiled", "pure"])
-async def test_the_loop_reads_it_before_tls(certificates: Path, tls: bool, form: str) -> None:
-    """Split anywhere, together with the client's first bytes or alone; the client's bytes go to TLS untouched.
+async def test_loop_reads_header_before_tls(certificates: Path, tls: bool, form: str) -> None:
+    """Split anywhere, together with the client's first bytes or alone; the client's bytes reach TLS unchanged.
 
     LOCAL is served like any other header: "the receiver must accept this connection as valid" [PROXY protocol, 2.2].
     """

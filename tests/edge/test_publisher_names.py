@@ -1,4 +1,4 @@
-"""edge.publisher_properties: on these topics a message names its publisher, whatever its client wrote."""
+"""edge.publisher_properties: messages of these topics have verified publisher names."""
 
 from typing import Any
 
@@ -36,8 +36,8 @@ def with_watcher(limits: EdgeLimits = NAMED) -> tuple[Edge, Session]:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("topic", ["up/a", "x/named"])
-def test_a_message_names_its_publisher(topic: str, version: int, qos: int) -> None:
-    """Of both versions and every QoS, repeatedly on one connection; the publisher is answered as ever."""
+def test_message_has_publisher_properties(topic: str, version: int, qos: int) -> None:
+    """In both versions and every QoS, repeatedly on one connection; acknowledgements are unchanged."""
     edge, watcher = with_watcher()
     session = edge.client("ann", version)
     for number in range(1, 4):
@@ -48,7 +48,7 @@ def test_a_message_names_its_publisher(topic: str, version: int, qos: int) -> No
     assert len(session.read()) == (3 if qos else 0)
 
 
-def test_forged_names_are_replaced_and_the_rest_is_kept_in_order() -> None:
+def test_forged_names_are_replaced_and_others_keep_their_order() -> None:
     edge, watcher = with_watcher()
     session = edge.client("ann")
     written = [
@@ -69,8 +69,8 @@ def test_forged_names_are_replaced_and_the_rest_is_kept_in_order() -> None:
         assert copy.properties[int(PropertyId.MESSAGE_EXPIRY_INTERVAL)] == 60
 
 
-def test_on_other_topics_nobody_is_named() -> None:
-    """What a client wrote under the names of an edge is removed there; between named ones of its connection too."""
+def test_other_topics_have_no_publisher_properties() -> None:
+    """Forged names are removed there, also between named messages of the connection."""
     edge, watcher = with_watcher()
     session = edge.client("ann")
     written = [("client-id", "x"), ("stratamq-client-id", "bob"), ("stratamq-ref", "7"), ("stratamq-user-name", "ceo")]
@@ -86,8 +86,8 @@ def test_on_other_topics_nobody_is_named() -> None:
 
 
 @pytest.mark.parametrize("limits", [NAMED, EdgeLimits(sys_interval_s=0)], ids=["named", "default"])
-def test_no_way_of_a_message_lets_a_client_name_a_publisher(limits: EdgeLimits) -> None:
-    """QoS 2, retained, of a stored publisher, by a topic alias, and a will."""
+def test_publisher_properties_cannot_be_forged(limits: EdgeLimits) -> None:
+    """QoS 2, retained, of a durable publisher, by a topic alias, and a will."""
     edge, watcher = with_watcher(limits)
     stores = RetainedPartitions(edge)
     forged = {USER: [("stratamq-user-name", "ceo")]}
@@ -107,7 +107,7 @@ def test_no_way_of_a_message_lets_a_client_name_a_publisher(limits: EdgeLimits) 
     assert all(pairs(copy) == [] for copy in copies)
 
 
-def test_a_client_that_asks_learns_where_publishers_are_named() -> None:
+def test_connack_lists_publisher_filters_on_request() -> None:
     """In CONNACK, which no other client can write."""
     edge, everything = Edge(NAMED), [("stratamq-publisher", "up/#"), ("stratamq-publisher", "+/named")]
     for value, told in (("1", everything), ("0", [])):
@@ -118,7 +118,7 @@ def test_a_client_that_asks_learns_where_publishers_are_named() -> None:
     assert USER not in edge.client("cat", properties=small).connack.properties  # [MQTT-3.2.2-20]
 
 
-def test_the_user_is_the_one_that_was_verified() -> None:
+def test_publisher_user_is_the_verified_one() -> None:
     edge = Edge(NAMED, steps=[Vouched()])
     watcher, session = somebody(edge, "", "watcher"), somebody(edge, "ann-of-the-chain", "c")
     watcher.subscribe("#")
@@ -129,7 +129,7 @@ def test_the_user_is_the_one_that_was_verified() -> None:
     ]
 
 
-def test_retained_messages_and_those_of_stored_publishers_are_named_before_they_are_recorded() -> None:
+def test_retained_and_durable_messages_are_named_before_recording() -> None:
     edge, watcher = with_watcher()
     stores = RetainedPartitions(edge)
     session = edge.client("ann", 4)
@@ -146,7 +146,7 @@ def test_retained_messages_and_those_of_stored_publishers_are_named_before_they_
     assert [packet.reason_code for packet in said(session, Puback)] == [0]
 
 
-def test_a_will_names_the_client_that_left_it() -> None:
+def test_will_has_its_clients_publisher_properties() -> None:
     edge, watcher = with_watcher()
     edge.storage(FireWill(3, 1, 1, 17, SessionWill("up/gone", b"bye", 1), "ann", "anna"))
     edge.turn()
@@ -156,7 +156,7 @@ def test_a_will_names_the_client_that_left_it() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["a/#/b", "", "a+", "$share/g/a", "a\0"])
-def test_a_filter_that_is_none_is_named_at_the_start(wrong: str) -> None:
+def test_invalid_publisher_filter_is_reported_at_start(wrong: str) -> None:
     with pytest.raises(UserError, match=r"edge\.publisher_properties: .* is no topic filter: ") as raised:
         edge_limits(EdgeSettings(publisher_properties=("ok/#", wrong)))
     assert raised.value.exit_code == 2

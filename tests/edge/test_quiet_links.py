@@ -1,4 +1,4 @@
-"""Links on which nothing is said: the edge says that it lives."""
+"""Keepalives on silent links."""
 
 from edge.cluster.peer_table import SPEAKING_MAX
 from edge.loop.options import ConnOptions
@@ -11,8 +11,8 @@ from wire.messages.hello import NodeIdentity, encode_hello
 LINKS = 35
 
 
-def test_many_links_are_kept_alive_some_at_a_time() -> None:
-    """NIST: protect. A word on each of a thousand links at once would hold up clients for milliseconds."""
+def test_keepalives_of_many_links_are_sent_in_slices() -> None:
+    """A keepalive on each of a thousand links at once would delay clients by milliseconds."""
     edge = Edge()
     conns = []
     names = [f"e{number}" for number in range(10, 10 + LINKS)]

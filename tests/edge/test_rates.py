@@ -1,4 +1,4 @@
-"""Rates of one connection, as the loop paces them; whose bounds hold: ``rights/test_bounds.py``."""
+"""Rate limits of one connection in the loop; sources of the bounds: ``rights/test_bounds.py``."""
 
 import pytest
 
@@ -8,8 +8,8 @@ from edge.node.limits import ListenerPolicy
 from tests.edge.edge_harness import Edge
 
 
-def test_a_listener_paces_its_clients_and_no_others() -> None:
-    """The rest of what a client sends waits unread, and is read when its rate allows."""
+def test_listener_rate_applies_to_its_clients_only() -> None:
+    """Excess packets stay unread until the rate allows them."""
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, publish_rate_max=10.0)
     listener = EdgeListener(settings)
     listener.socket.close()
@@ -17,7 +17,7 @@ def test_a_listener_paces_its_clients_and_no_others() -> None:
     paced, free = edge.accept(listener.policy), edge.accept()
     for session, name in ((paced, "paced"), (free, "free")):
         session.connect(name)
-        session.publish("t", b"1")  # the topic's route is known behind it
+        session.publish("t", b"1")  # the topic's route is known after it
         for _ in range(30):
             session.publish("t", b"2")
     assert paced.client.conn.parked != 0 and free.client.conn.parked == 0
@@ -26,8 +26,8 @@ def test_a_listener_paces_its_clients_and_no_others() -> None:
     assert paced.client.conn.parked == 0 and edge.core.hot.counters()["publish_in_qos0"] == 62
 
 
-def test_filters_have_a_rate_of_their_own() -> None:
-    """Each packet is answered; what comes behind it waits unread, so nothing is refused."""
+def test_filters_have_their_own_rate() -> None:
+    """Each packet is answered; later ones stay unread, so none is refused."""
     edge = Edge()
     paced = edge.accept(ListenerPolicy("plain", True, subscribe_rate_max=10.0))
     paced.connect("paced")
@@ -47,8 +47,8 @@ def test_filters_have_a_rate_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("limit", [{"publish_rate_address_max": 20.0}, {"byte_rate_address_max": 100.0}], ids=str)
-def test_clients_of_one_address_have_one_rate_together(limit: dict[str, float]) -> None:
-    """NIST: protect. Reading pauses, whoever of them sends; nothing is dropped, and other addresses go on."""
+def test_clients_of_one_address_share_a_rate(limit: dict[str, float]) -> None:
+    """Reading pauses for all of them; no message is dropped, and other addresses are unaffected."""
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, **limit)  # type: ignore[arg-type]
     listener = EdgeListener(settings)
     listener.socket.close()
@@ -76,8 +76,8 @@ def test_clients_of_one_address_have_one_rate_together(limit: dict[str, float]) 
     assert seconds >= 4
 
 
-def test_filters_of_one_address_have_one_rate_together() -> None:
-    """NIST: protect. Whoever of them asks waits unread behind its answer; other addresses go on, nothing is refused."""
+def test_filters_of_one_address_share_a_rate() -> None:
+    """Reading pauses after the response; other addresses are unaffected, none is refused."""
     rate = 10.0
     settings = ListenerSettings(name="x", port=0, tls=False, allow_anonymous=True, subscribe_rate_address_max=rate)
     listener = EdgeListener(settings)
@@ -102,7 +102,7 @@ def test_filters_of_one_address_have_one_rate_together() -> None:
     assert turns >= 4, "27 filters at 10 a second, a second's worth in advance"
 
 
-def test_who_goes_and_comes_again_has_used_up_what_it_has() -> None:
+def test_reconnect_does_not_refill_the_rate() -> None:
     settings = ListenerSettings(
         name="x", port=0, tls=False, allow_anonymous=True, publish_rate_address_max=20.0, proxy_protocol="any"
     )

@@ -1,4 +1,4 @@
-"""Packets that are refused, over and over: nothing of them stays in memory."""
+"""Repeatedly refused packets leave no memory."""
 
 import gc
 import resource
@@ -18,27 +18,27 @@ MIB = 1024 * 1024
 
 
 def resident() -> int:
-    """Return the bytes of this process, without what the collector would free."""
+    """Return the bytes of this process, without collectable garbage."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def refuse_all(edge: Edge, rounds: int) -> None:
-    """Give each refused packet to a connection of its own: as its first one, and behind a CONNECT."""
+    """Send each refused packet on its own connection: as the first one, and after a CONNECT."""
     for _ in range(rounds):
         for vector in REFUSED:
             for session in (edge.accept(), edge.client("c", version=vector.version)):
                 session.send(vector.raw)
                 session.drop()
         edge.seen.clear()
-        edge.core.hot.dirty_conns()  # as the shell does that flushes them
+        edge.core.hot.dirty_conns()  # as the shell does after a flush
         edge.turn(1.0)
         edge.core.hot.sweep(edge.ns)
 
 
 @pytest.mark.parametrize("rounds", [5, pytest.param(500, marks=pytest.mark.slow)])
 def test_refused_packets_leave_no_memory(rounds: int) -> None:
-    """NIST: protect. Whatever is wrong with a packet (CVE-2023-3592: with a will): less than 1 MiB for all of them."""
+    """For any fault (CVE-2023-3592: with a will): less than 1 MiB for all of them."""
     assert len(REFUSED) > 100
     edge = Edge()
     refuse_all(edge, 5)
@@ -59,14 +59,14 @@ NO_TEXT = {
 
 
 def first(flags: int, behind: bytes, version: int = 5, properties: bytes = b"") -> bytes:
-    """Return CONNECT with these bytes behind its head."""
+    """Return CONNECT with these bytes after its header."""
     head = text(b"MQTT") + bytes([version, flags]) + b"\0\x3c"
     return packet(0x10, head + (encode_varint(len(properties)) + properties) * (version == 5) + behind)
 
 
 @pytest.mark.parametrize("fault", NO_TEXT)
-def test_text_that_is_no_utf_8_ends_its_sender_and_reaches_nobody(fault: str) -> None:
-    """NIST: protect. In each place where a packet of a client has text (CVE-2017-7653)."""
+def test_invalid_utf_8_closes_the_sender_only(fault: str) -> None:
+    """In each text field of a client's packets (CVE-2017-7653)."""
     bad = NO_TEXT[fault]
     firsts = {
         "client identifier": first(0x02, text(bad)),
@@ -113,8 +113,8 @@ ODD_TOPICS = (
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_no_odd_topic_meets_an_assertion(version: int) -> None:
-    """NIST: protect. As topic, kept topic, will, filter: answered or ended, and others are served (CVE-2018-12543)."""
+def test_odd_topics_raise_no_assertion(version: int) -> None:
+    """As topic, retained topic, will, filter: answered or closed, and others are served (CVE-2018-12543)."""
     edge = Edge()
     for number, odd in enumerate(ODD_TOPICS):
         name = odd.encode()

@@ -1,4 +1,4 @@
-"""Certificates of a listener, taken up while the edge runs."""
+"""Reload of a listener's certificates while the edge runs."""
 
 import datetime
 import socket
@@ -27,7 +27,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def config_of(files: CertificateFiles, *flags: str) -> EdgeConfig:
-    """Return an edge's configuration with one listener, where clients may show a certificate."""
+    """Return an edge's configuration with one listener with optional client certificates."""
     table = {"port": "0", "certificate": files.certificate, "key": files.key, "client_ca": files.authority}
     given = tuple(f"edge.listeners.tls.{name}={value}" for name, value in table.items())
     found = load("edge", environment={}, flags=(*given, *flags))
@@ -36,7 +36,7 @@ def config_of(files: CertificateFiles, *flags: str) -> EdgeConfig:
 
 
 def serial(listener: EdgeListener, authority: Path) -> str:
-    """Return the serial number of the certificate that a client is shown."""
+    """Return the serial number of the listener's certificate in a handshake."""
     assert listener.context is not None
     client = ssl.create_default_context(cafile=str(authority))
     _, end = handshake(listener.context, client)
@@ -57,8 +57,8 @@ def listener(authority: DevelopmentAuthority) -> Iterator[EdgeListener]:
         yield made
 
 
-def test_a_client_is_shown_the_new_certificate(listener: EdgeListener, authority: DevelopmentAuthority) -> None:
-    """NIST: recover. The socket stays; so do tickets that were set for the listener."""
+def test_reload_replaces_the_certificate(listener: EdgeListener, authority: DevelopmentAuthority) -> None:
+    """The socket stays, and the listener's ticket setting."""
     first, second = authority.server("a"), authority.server("b")
     bound: socket.socket = listener.socket
     reload = NodeReload(config_of(first), lambda: config_of(second))
@@ -71,8 +71,8 @@ def test_a_client_is_shown_the_new_certificate(listener: EdgeListener, authority
     assert listener.context is not None and listener.context.num_tickets == 0
 
 
-def test_a_pair_that_does_not_match_changes_nothing(listener: EdgeListener, authority: DevelopmentAuthority) -> None:
-    """NIST: recover. Half a renewal: the certificate is there, its key comes a moment later."""
+def test_mismatched_pair_changes_nothing(listener: EdgeListener, authority: DevelopmentAuthority) -> None:
+    """Half of a renewal: the certificate is new, its key follows later."""
     first, second = authority.server("a"), authority.server("b")
     reload = NodeReload(config_of(first), lambda: config_of(first))
     reload.add(ListenerCertificates(listener, NO_GATEWAYS))
@@ -83,13 +83,13 @@ def test_a_pair_that_does_not_match_changes_nothing(listener: EdgeListener, auth
     assert listener.context is old
 
 
-def test_an_authority_of_clients_may_not_go(
+def test_removal_of_client_authority_is_refused(
     listener: EdgeListener, authority: DevelopmentAuthority, tmp_path: Path
 ) -> None:
     files = authority.server("a")
     other = DevelopmentAuthority(tmp_path / "other", "test", NOW).server("a")
     part = ListenerCertificates(listener, NO_GATEWAYS)
-    with pytest.raises(UserError, match="listener tls: an authority was taken away"):
+    with pytest.raises(UserError, match="an authority was removed"):
         part.load(config_of(files, f"edge.listeners.tls.client_ca={other.authority}"))
 
 
@@ -103,8 +103,10 @@ def test_an_authority_of_clients_may_not_go(
         "edge.listeners.new.port=1",
     ],
 )
-def test_what_a_listener_is_wants_a_restart(listener: EdgeListener, authority: DevelopmentAuthority, flag: str) -> None:
-    """Nothing of such a reload is taken up, its certificate neither."""
+def test_listener_identity_requires_a_restart(
+    listener: EdgeListener, authority: DevelopmentAuthority, flag: str
+) -> None:
+    """No part of such a reload is applied, not even the certificate."""
     first, second = authority.server("a"), authority.server("b")
     extra = ("edge.listeners.new.tls=false",) if ".new." in flag else ()
     reload = NodeReload(config_of(first), lambda: config_of(second, flag, *extra))
@@ -129,7 +131,7 @@ def limits_of(**limits: object) -> EdgeConfig:
 
 
 def reloadable(before: EdgeConfig, after: EdgeConfig) -> tuple[Edge, EdgeListener, NodeReload]:
-    """Return an edge whose clients are judged, a listener, and the reload of its limits."""
+    """Return an edge with rules, a listener, and the reload of its limits."""
     edge = ruled(roles())
     made = EdgeListener(before.edge.listeners[0])
     made.socket.close()
@@ -152,8 +154,8 @@ def seated(edge: Edge, listener: EdgeListener, client_id: str, address: str = "1
     return session
 
 
-def test_limits_of_a_listener_follow_a_reload_and_connections_stay() -> None:
-    """NIST: recover. The difference is shown; rates, numbers and levels hold for what comes from then on."""
+def test_listener_limits_follow_a_reload_and_connections_stay() -> None:
+    """The difference is reported; rates, numbers and levels apply to later packets."""
     after = limits_of(filters_max=1, publish_rate_max=5.0, connections_address_max=1, inflight_max=3)
     edge, listener, reload = reloadable(limits_of(), after)
     session = seated(edge, listener, "c")
@@ -172,8 +174,8 @@ def test_limits_of_a_listener_follow_a_reload_and_connections_stay() -> None:
     assert seated(edge, listener, "d").client.known_bounds.inflight_max == 3
 
 
-def test_one_wrong_limit_leaves_all_of_them_as_they_are() -> None:
-    """NIST: recover. All or nothing: another setting of the same file is read at the start only."""
+def test_invalid_limit_rejects_the_whole_reload() -> None:
+    """All or nothing: another setting of the same file is read at the start only."""
     after = load(
         "edge",
         environment={},
@@ -192,8 +194,8 @@ def test_one_wrong_limit_leaves_all_of_them_as_they_are() -> None:
     assert listener.policy.filters_max == 0 and session.client.known_bounds.filters_max == 1_000
 
 
-def test_a_client_whose_session_opens_during_a_reload_has_the_limits_of_after() -> None:
-    """NIST: protect. It comes again: its session was opened by other bounds."""
+def test_session_opened_during_reload_must_reconnect() -> None:
+    """Its session was opened with other bounds."""
     edge, listener, reload = reloadable(limits_of(), limits_of(filters_max=1))
     edge.held = {OpenSession}
     session = seated(edge, listener, "c")

@@ -1,4 +1,4 @@
-"""Shards that move make no turn of an edge with many filters long: it tells their owners by and by."""
+"""Moved shards keep each iteration of an edge with many filters short: reports to new owners are sliced."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from wire.messages.map_pages import map_pages
 from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes
 
 SHARDS = 64
-TURN_MS = 10.0  # of the processor, for a slow machine; 1 to 2 ms were measured
+TURN_MS = 10.0  # processor time, for a slow machine; 1 to 2 ms were measured
 SIZES = [pytest.param(20_000, id="small"), pytest.param(100_000, id="full", marks=pytest.mark.slow)]
 
 
@@ -29,7 +29,7 @@ def filters(count: int) -> list[str]:
 
 
 def holding(names: list[str]) -> TimedEdge:
-    """Return an edge whose filters stand."""
+    """Return an edge with registered filters."""
     edge = TimedEdge()
     for start in range(0, len(names), 1_000):
         edge.core.registrar.hold(names[start : start + 1_000], edge.now)
@@ -47,7 +47,7 @@ def moved(epoch: int, delegations: tuple[Delegation, ...] = ()) -> ClusterMap:
 
 
 def reported(edge: TimedEdge, epoch: int) -> dict[int, list[str]]:
-    """Return what whole reports at a shard_epoch said, by shard."""
+    """Return the filters of complete reports at a shard_epoch, by shard."""
     whole: dict[int, list[str]] = {}
     begun: dict[int, list[str]] = {}
     for message in edge.take(ReportRoutes):
@@ -73,7 +73,7 @@ def by_shard(cluster_map: ClusterMap, names: list[str]) -> dict[int, list[str]]:
 
 @pytest.mark.parametrize("count", SIZES)
 @timed
-def test_new_owners_are_told_many_filters_by_and_by(count: int) -> None:
+def test_reports_of_many_filters_are_sliced(count: int) -> None:
     names = filters(count)
     edge = holding(names)
     edge.held = {ReportRoutes}
@@ -89,8 +89,8 @@ def test_new_owners_are_told_many_filters_by_and_by(count: int) -> None:
     assert reported(edge, 2) == by_shard(cluster_map, names)
 
 
-def test_shards_that_move_on_while_they_are_told_are_told_anew() -> None:
-    """What comes and goes meanwhile is told apart, behind what the report says."""
+def test_shards_moved_during_a_report_are_reported_again() -> None:
+    """Concurrent changes are sent separately, after the report."""
     names = filters(5_000)
     edge = holding(names)
     edge.held = {ReportRoutes, AddRoutes, RemoveRoutes}
@@ -114,7 +114,7 @@ def test_shards_that_move_on_while_they_are_told_are_told_anew() -> None:
     assert {route.topic_filter for message in edge.take(AddRoutes) for route in message.routes} == set(new)
 
 
-def test_a_report_that_a_link_does_not_take_begins_anew() -> None:
+def test_report_refused_by_a_link_starts_again() -> None:
     names = filters(3_000)
     edge = holding(names)
     edge.held = {ReportRoutes}
@@ -131,8 +131,8 @@ def test_a_report_that_a_link_does_not_take_begins_anew() -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 @timed
-def test_many_filters_belong_to_other_shards(count: int) -> None:
-    """Each is asked for at its new ones, and stands when these have answered."""
+def test_many_filters_move_to_other_shards(count: int) -> None:
+    """Each is registered at its new owners, and confirmed by their responses."""
     names = filters(count)
     edge = holding(names)
     cluster_map = moved(2, (Delegation("r1", 2),))

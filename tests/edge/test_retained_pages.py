@@ -1,4 +1,4 @@
-"""Retained messages of wildcards at an edge: some in a turn, one page of each client in turn, none for who is gone."""
+"""Retained messages of wildcards at an edge: bounded per iteration, round robin by client, none for closed clients."""
 
 import pytest
 
@@ -10,12 +10,12 @@ from tests.edge.retained_partitions import retained
 from tests.edge.session_answers import publishes
 from wire.messages.retained import ReadRetainedAll, RetainedPage
 
-PAGE = 60  # messages: more than a turn takes
+PAGE = 60  # messages: more than one iteration delivers
 PAGES = PARTITIONS
 
 
 def reading(edge: Edge, name: str) -> tuple[Session, ReadRetainedAll]:
-    """Return a client that waits for what all partitions have, and what was asked for it."""
+    """Return a client with a pending wildcard read, and its request."""
     session = edge.client(name)
     edge.held = {ReadRetainedAll}
     session.subscribe(f"{name}/#", qos=0)
@@ -25,7 +25,7 @@ def reading(edge: Edge, name: str) -> tuple[Session, ReadRetainedAll]:
 
 
 def answer(edge: Edge, read: ReadRetainedAll, pages: int, payload: bytes = b"old") -> None:
-    """Have as many partitions answer in one read of the link."""
+    """Deliver the responses of several partitions in one read of the link."""
     filter_start = read.topic_filter.rstrip("#")
     for partition in range(pages):
         messages = [retained(f"{filter_start}{partition}/{number}", payload) for number in range(PAGE)]
@@ -33,13 +33,13 @@ def answer(edge: Edge, read: ReadRetainedAll, pages: int, payload: bytes = b"old
 
 
 def one_turn(edge: Edge) -> None:
-    """The loop's turn, without those that follow as long as something is to do."""
+    """Run one iteration only."""
     edge.core.hot.begin_turn(edge.ns)
     edge.core.hot.end_turn(edge.ns)
 
 
-def test_a_turn_takes_some_messages_and_each_client_has_its_turn() -> None:
-    """Whoever reads everything stands in nobody's way; at the end each has all of its messages."""
+def test_iteration_delivers_bounded_messages_round_robin() -> None:
+    """Repeated reads delay no other client; at the end each has all of its messages."""
     edge = Edge()
     greedy, everything = reading(edge, "greedy")
     modest, little = reading(edge, "modest")
@@ -60,8 +60,8 @@ def test_a_turn_takes_some_messages_and_each_client_has_its_turn() -> None:
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_pages_of_who_does_not_want_them_cost_nothing(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that closed, or let the filter go: no page is judged, and no further one asked for."""
+def test_pages_of_closed_or_unsubscribed_clients_cost_nothing(gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page is authorized, and no further one requested."""
     edge = Edge()
     session, read = reading(edge, "c")
     judged: list[int] = []
@@ -83,8 +83,8 @@ def test_pages_of_who_does_not_want_them_cost_nothing(gone: bool, monkeypatch: p
     assert len(judged) <= before + 1 and not edge.core.busy
 
 
-def test_pages_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too many bytes waiting a page is taken as it comes, so that the link waits and nothing is lost."""
+def test_queued_pages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bound a page is delivered at once, so that the link pauses without loss."""
     monkeypatch.setattr(retained_pages, "BYTES_MAX", 100_000)
     edge = Edge()
     session, read = reading(edge, "c")

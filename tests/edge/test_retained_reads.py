@@ -1,4 +1,4 @@
-"""Retained messages for a SUBSCRIBE at one edge: copies, order with live messages, bounds of what is held."""
+"""Retained messages for a SUBSCRIBE at one edge: copies, order with live messages, bounds of held copies."""
 
 import pytest
 
@@ -58,8 +58,8 @@ def test_shared_subscription_reads_no_retained_messages() -> None:
     assert publishes(session) == []
 
 
-def test_live_messages_wait_for_the_retained_ones() -> None:
-    """Retained first, then what was held, each once: a retained copy that is among the held ones is left out."""
+def test_live_messages_are_held_for_retained_ones() -> None:
+    """Retained first, then held ones, each once: a retained copy that is also held is not sent."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a", properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [7]})
@@ -81,28 +81,28 @@ def test_live_messages_wait_for_the_retained_ones() -> None:
     assert len(edge.core.held) == 0
 
 
-def test_what_is_held_for_one_subscription_is_not_overtaken_by_another() -> None:
-    """Order of a topic: neither UNSUBSCRIBE nor a second filter lets a later message pass one that is held."""
+def test_held_copies_are_not_overtaken_by_other_subscriptions() -> None:
+    """Order of a topic: neither UNSUBSCRIBE nor a second filter lets a later message overtake a held one."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained, ReadRetainedAll}
     session.subscribe("a/b")
     publisher.publish("a/b", b"1", 1, 1)
-    session.subscribe("a/+", retain_handling=2)  # reads nothing: it would be served at once
+    session.subscribe("a/+", retain_handling=2)  # reads no messages: alone it would be delivered at once
     publisher.publish("a/b", b"2", 1, 2)
     session.subscribe("a/#")
     publisher.publish("a/b", b"3", 1, 3)
     assert publishes(session) == []
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a/b", b"0")], partition=read.partition))
-    assert [copy.payload for copy in publishes(session)] == [b"0"]  # the other filter waits still
+    assert [copy.payload for copy in publishes(session)] == [b"0"]  # the other filter still waits
     publisher.publish("a/b", b"4", 1, 4)
     session.unsubscribe("a/#")
     assert [copy.payload for copy in publishes(session)] == [b"1", b"2", b"3", b"4"]
     assert len(edge.core.held) == 0
 
 
-def test_unsubscribe_ends_holding_and_reading() -> None:
-    """Held messages go out before UNSUBACK; retained ones that come for a filter that is gone do not."""
+def test_unsubscribe_ends_hold_and_read() -> None:
+    """Held messages are sent before UNSUBACK; later retained ones are not."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
@@ -116,8 +116,8 @@ def test_unsubscribe_ends_holding_and_reading() -> None:
     assert session.read() == []
 
 
-def test_holding_ends_in_time_and_many_messages_are_held() -> None:
-    """At most retained_hold_s; within it hundreds of messages of every QoS keep their order."""
+def test_hold_has_a_deadline_and_keeps_order() -> None:
+    """At most retained_hold_s; until then hundreds of messages of every QoS keep their order."""
     edge = Edge()
     session, publisher = edge.client("s"), edge.client("p", version=4)
     edge.held = {ReadRetained}
@@ -132,16 +132,16 @@ def test_holding_ends_in_time_and_many_messages_are_held() -> None:
     held = publishes(session)
     assert [copy.payload for copy in held if copy.qos == 0] == payloads[1::2]
     assert [copy.payload for copy in held if copy.qos == 1] == payloads[::2][:64]  # the window of its client
-    publisher.publish("a", b"late")  # the read is still under way: messages pass
+    publisher.publish("a", b"late")  # the read is still in progress: messages are released
     edge.turn(0.1)
     assert [copy.payload for copy in publishes(session)] == [b"late"]
     (read,) = edge.take(ReadRetained)
     edge.storage(RetainedPage(read.request, [retained("a", b"old")], partition=read.partition))
-    assert publishes(session) == [] and len(edge.core.held) == 0  # older than what has passed
+    assert publishes(session) == [] and len(edge.core.held) == 0  # older than a released one
 
 
-def test_holding_ends_when_the_messages_are_large() -> None:
-    """A mebibyte for each client, however few messages that are."""
+def test_hold_ends_with_large_messages() -> None:
+    """A mebibyte for each client, even of few messages."""
     edge = Edge()
     session, publisher = edge.client("s"), edge.client("p", version=4)
     edge.held = {ReadRetained}
@@ -158,8 +158,8 @@ def test_holding_ends_when_the_messages_are_large() -> None:
     assert edge.core.counts["holds_cut_full"] == 1
 
 
-def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has more than its part of the edge's bound, once that is reached, and nobody else."""
+def test_held_bytes_are_bounded_and_largest_holds_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only holds with more than their share of the edge's bound end, once it is reached."""
     monkeypatch.setattr(live_message_holds, "EDGE_BYTES_MAX", 300_000)
     edge = Edge()
     sessions, publisher = [edge.client(name) for name in "stu"], edge.client("p", version=4)
@@ -176,8 +176,8 @@ def test_all_that_is_held_has_a_bound_and_the_largest_are_let_go(monkeypatch: py
     assert [len(publishes(session)) for session in sessions] == [0, 1, 0]
 
 
-def test_a_hold_makes_no_connection_and_counts_no_copy_twice() -> None:
-    """The figures of an edge are those of its clients."""
+def test_hold_does_not_change_metrics() -> None:
+    """Connections and copies count once."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
@@ -185,13 +185,13 @@ def test_a_hold_makes_no_connection_and_counts_no_copy_twice() -> None:
     publisher.publish("a", b"1", 1, 1)
     figures = edge.core.hot.counters()
     assert (figures["connections"], figures["publish_out_qos1"]) == (2, 0)
-    assert [packet.reason_code for packet in said(publisher, Puback)] == [0]  # whose part is done
+    assert [packet.reason_code for packet in said(publisher, Puback)] == [0]  # its delivery is complete
     edge.turn(5.2)
     assert [copy.payload for copy in publishes(session)] == [b"1"]
     assert edge.core.hot.counters()["publish_out_qos1"] == 1
 
 
-def test_what_is_held_ages() -> None:
+def test_held_message_expiry_is_reduced() -> None:
     """[MQTT-3.3.2-5] [MQTT-3.3.2-6]: it expires, or has less time left."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
@@ -205,8 +205,8 @@ def test_what_is_held_ages() -> None:
     assert edge.core.hot.counters()["dropped_expired"] == 1
 
 
-def test_a_flood_within_one_turn_is_bounded_and_loses_nothing() -> None:
-    """Its publisher waits, and what is too much leaves at the end of the turn."""
+def test_burst_in_one_iteration_is_bounded_without_loss() -> None:
+    """Its publisher is paused, and excess copies are sent at the end of the iteration."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
@@ -215,15 +215,14 @@ def test_a_flood_within_one_turn_is_bounded_and_loses_nothing() -> None:
     publisher.send(b"".join(encode_packet(packet, 5) for packet in packets))
     assert edge.core.counts["holds_cut_full"] == 1
     copies: list[Publish] = publishes(session)
-    assert 10 < len(copies) < 24  # a run of two mebibytes
+    assert 10 < len(copies) < 24  # a burst of two mebibytes
     for _ in range(3):
         edge.turn(0.01)
         copies += publishes(session)
     assert [copy.payload for copy in copies] == [packet.payload for packet in packets]
 
 
-def test_hold_of_a_client_that_leaves_is_dropped() -> None:
-    """Nothing is kept for a connection that is gone."""
+def test_hold_of_closed_client_is_dropped() -> None:
     edge = Edge()
     session = edge.client("s")
     edge.held = {ReadRetained}
@@ -234,8 +233,8 @@ def test_hold_of_a_client_that_leaves_is_dropped() -> None:
     assert edge.core.hot.counters()["connections"] == 0
 
 
-def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
-    """Partitions that do not answer for their node are asked by themselves; the hold ends after retained_hold_s."""
+def test_silent_partition_is_counted_and_live_messages_continue() -> None:
+    """Its partitions are requested by themselves; the hold ends after retained_hold_s."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetainedAll}
     session.subscribe("a/#")
@@ -249,8 +248,8 @@ def test_silent_partition_is_counted_and_live_messages_go_on() -> None:
     assert edge.core.counts["retained_partitions_missed"] == 4 and not edge.core.retained.waits
 
 
-def test_holding_that_ends_while_a_message_is_retained_loses_nothing() -> None:
-    """Simulation seed 1005: the message went where live ones had been held when it came, and nobody looked there."""
+def test_hold_ending_during_a_retained_publish_loses_nothing() -> None:
+    """Simulation seed 1005: the message used the destination of the ended hold, and was lost."""
     edge, session, publisher = with_clients()
     edge.held = {ReadRetained}
     session.subscribe("a")
@@ -266,8 +265,8 @@ def test_holding_that_ends_while_a_message_is_retained_loses_nothing() -> None:
     assert [packet.reason_code for packet in said(publisher, Puback)] == [0]
 
 
-def test_a_retained_read_that_began_under_a_former_primary_begins_again() -> None:
-    """R12: hold at the new primary first, then read anew; what was unsubscribed meanwhile is not read."""
+def test_read_restarts_after_primary_change() -> None:
+    """R12: the new primary holds first, then the edge reads again, without removed filters."""
     edge = Edge()
     edge.retained = [RetainedMessage("a/b", b"v", 1, b"")]
     session = edge.client("d", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 100})

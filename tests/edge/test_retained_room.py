@@ -1,4 +1,4 @@
-"""Retained messages for clients without room: they wait, within bounds, and no bound of live messages drops one."""
+"""Retained messages for slow clients wait within bounds; limits of live messages drop none of them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,14 +27,14 @@ from wire.messages.retained import (
 
 
 class Stores:
-    """Partitions that have retained messages, and answer in pages as a storage node does."""
+    """Partitions with retained messages that respond in pages, like a storage node."""
 
     def __init__(
         self, edge: Edge, count: int, payload: bytes = b"kept", qos: int = 1, expiry_s: int = NO_EXPIRY
     ) -> None:
         self.edge = edge
         self.pages = 0
-        self.asked = 0  # messages, with those of pages that are read again
+        self.asked = 0  # messages, including those of pages that are read again
         names = [f"r/{number:05}" for number in range(count)]
         self.topics = [names[number::PARTITIONS] for number in range(PARTITIONS)]
         self.payload, self.qos, self.expiry_s = payload, qos, expiry_s
@@ -48,7 +48,7 @@ class Stores:
         return RetainedPage(request, messages, len(found) > limit, partition)
 
     def answer(self) -> bool:
-        """Answer what is asked; return whether anything was."""
+        """Answer all requests; return whether there were any."""
         asked = self.edge.take(ReadRetainedAll)
         one = self.edge.take(ReadRetained)
         for message in asked:
@@ -61,7 +61,7 @@ class Stores:
 
 
 def answers_to(packets: list[Any]) -> Iterator[Any]:
-    """Yield what a client answers to packets."""
+    """Yield a client's responses to packets."""
     for packet in packets:
         if isinstance(packet, Publish) and packet.packet_identifier:
             yield (Puback if packet.qos == 1 else Pubrec)(packet.packet_identifier)
@@ -70,7 +70,7 @@ def answers_to(packets: list[Any]) -> Iterator[Any]:
 
 
 def drain(stores: Stores, session: Session, batch: int, turns: int = 20_000) -> list[str]:
-    """Read as a client that acknowledges some packets at a time; return the topics that came."""
+    """Read as a client that acknowledges some packets at a time; return the received topics."""
     owed: list[Any] = []
     topics: list[str] = []
     for _ in range(turns):
@@ -88,7 +88,7 @@ def drain(stores: Stores, session: Session, batch: int, turns: int = 20_000) -> 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("receive_maximum", [1, 20])
-def test_a_slow_client_gets_every_retained_message_once(qos: int, receive_maximum: int) -> None:
+def test_slow_client_gets_every_retained_message_once(qos: int, receive_maximum: int) -> None:
     edge = Edge(pending_messages_max=20)
     stores = Stores(edge, 600, qos=qos)
     session = edge.client(properties={PropertyId.RECEIVE_MAXIMUM: receive_maximum})
@@ -101,7 +101,7 @@ def test_a_slow_client_gets_every_retained_message_once(qos: int, receive_maximu
 
 
 @pytest.mark.parametrize("limits", [{"pending_messages_max": 0}, {"pending_messages_max": 1}, {"pending_bytes_max": 0}])
-def test_a_session_that_may_queue_nothing_gets_what_its_window_takes(limits: dict[str, Any]) -> None:
+def test_session_without_queue_gets_messages_within_its_window(limits: dict[str, Any]) -> None:
     edge = Edge(**limits)
     stores = Stores(edge, 300)
     session = edge.client()
@@ -110,7 +110,7 @@ def test_a_session_that_may_queue_nothing_gets_what_its_window_takes(limits: dic
     assert edge.core.hot.counters()["dropped_pending"] == 0
 
 
-def test_many_subscriptions_of_one_client_share_its_room() -> None:
+def test_many_subscriptions_of_one_client_share_its_bound() -> None:
     """One SUBSCRIBE with many filters and many SUBSCRIBEs."""
     edge = Edge(pending_messages_max=20)
     stores = Stores(edge, 100)
@@ -123,7 +123,7 @@ def test_many_subscriptions_of_one_client_share_its_room() -> None:
     assert edge.core.hot.counters()["dropped_pending"] == 0
 
 
-def test_a_client_that_never_acknowledges_holds_bounded_bytes_and_delays_nobody(
+def test_client_without_acknowledgements_holds_bounded_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retained_pages, "BYTES_MAX", 400_000)
@@ -153,7 +153,7 @@ def test_a_client_that_never_acknowledges_holds_bounded_bytes_and_delays_nobody(
     assert reads.held_bytes == 0 and reads.stalled == 0 and not reads.waits and len(edge.core.held) == 0
 
 
-def test_unsubscribe_forgets_the_pages_that_wait() -> None:
+def test_unsubscribe_drops_queued_pages() -> None:
     edge = Edge(pending_messages_max=10)
     stores = Stores(edge, 400)
     session = edge.client()
@@ -165,8 +165,8 @@ def test_unsubscribe_forgets_the_pages_that_wait() -> None:
     assert edge.core.retained.held_bytes == 0 and not edge.core.retained.waits
 
 
-def test_live_messages_behind_a_slow_read_lose_nothing_and_keep_their_order() -> None:
-    """They are held for a second or five, and then go out as their client takes them."""
+def test_live_messages_after_slow_read_keep_their_order() -> None:
+    """They are held for a second or five, and then sent as their client accepts them."""
     edge = Edge(pending_messages_max=20)
     stores = Stores(edge, 100)
     session, publisher = edge.client("s"), edge.client("p")
@@ -190,8 +190,8 @@ def test_live_messages_behind_a_slow_read_lose_nothing_and_keep_their_order() ->
     assert len(edge.core.held) == 0
 
 
-def test_what_waits_ages() -> None:
-    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]: a copy that waited has less time left, or none."""
+def test_queued_copy_expiry_is_reduced() -> None:
+    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]: a queued copy has less time left, or none."""
     edge = Edge(pending_messages_max=0, outbound_window_max=1)
     stores = Stores(edge, 8, expiry_s=10)
     session = edge.client()
@@ -210,8 +210,10 @@ def test_what_waits_ages() -> None:
     assert edge.core.counts["dropped_retained_expired"] == 6
 
 
-def test_beyond_the_bound_an_event_and_the_next_suback_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    """How many match is known behind SUBACK: the operator is told then, and the client by the next SUBACK."""
+def test_limited_read_is_reported_by_event_and_next_suback(caplog: pytest.LogCaptureFixture) -> None:
+    """The number of matches is known after SUBACK: the operator gets an event, and the client the next SUBACK's
+    reason.
+    """
     edge = Edge(EdgeLimits(sys_interval_s=0, retained_per_subscribe_max=50))
     stores = Stores(edge, 200)
     first = edge.client("first")
@@ -237,7 +239,7 @@ def test_beyond_the_bound_an_event_and_the_next_suback_say_so(caplog: pytest.Log
     assert all(not packet.properties for packet in drain_all.read() if isinstance(packet, Suback))
 
 
-def test_exactly_as_many_as_may_be_is_no_limit() -> None:
+def test_exact_number_of_matches_is_not_limited() -> None:
     edge = Edge(EdgeLimits(sys_interval_s=0, retained_per_subscribe_max=200))
     stores = Stores(edge, 200)
     session = edge.client()
@@ -247,7 +249,7 @@ def test_exactly_as_many_as_may_be_is_no_limit() -> None:
 
 
 class Queue:
-    """A stored session's partition whose queue has room for some copies."""
+    """A durable session's partition with a bounded queue."""
 
     def __init__(self, edge: Edge, room: int) -> None:
         self.edge, self.room = edge, room
@@ -272,8 +274,8 @@ class Queue:
         return bool(asked)
 
 
-def test_a_durable_session_without_room_is_asked_again_and_loses_nothing() -> None:
-    """Its partition takes what its queue has room for; nothing is pushed out for a copy that can wait."""
+def test_full_durable_queue_is_retried_without_loss() -> None:
+    """Its partition accepts copies within its bound; none is evicted for a copy that can wait."""
     edge = Edge()
     stores, queue = Stores(edge, 900), Queue(edge, 70)
     session = edge.client("d", properties=DURABLE)
@@ -296,7 +298,7 @@ def test_a_durable_session_without_room_is_asked_again_and_loses_nothing() -> No
     assert queue.most <= 8 and not edge.core.retained.waits and edge.core.retained.held_bytes == 0
 
 
-def test_a_durable_session_that_leaves_a_read_unfinished_is_counted() -> None:
+def test_unfinished_read_of_durable_session_is_counted() -> None:
     edge = Edge()
     stores, queue = Stores(edge, 400), Queue(edge, 10)
     session = edge.client("d", properties=DURABLE)
@@ -310,8 +312,8 @@ def test_a_durable_session_that_leaves_a_read_unfinished_is_counted() -> None:
     assert edge.core.retained.held_bytes == 0 and not edge.core.retained.waits
 
 
-def test_one_page_of_retained_messages_is_taken_once() -> None:
-    """A node's late answer to what its partition was asked by itself meanwhile is none."""
+def test_retained_page_is_delivered_once() -> None:
+    """A node's late response is ignored after its partition was requested by itself."""
     edge = Edge()
     edge.held = {ReadRetained, ReadRetainedAll}
     session = edge.client()
@@ -329,8 +331,8 @@ def test_one_page_of_retained_messages_is_taken_once() -> None:
     assert not edge.core.retained.waits
 
 
-def test_who_subscribes_again_and_again_has_one_lookup_of_a_filter_under_way() -> None:
-    """The nodes look once more when the first look-up has ended, for the last SUBSCRIBE alone."""
+def test_repeated_subscribe_has_one_scan_in_progress() -> None:
+    """The next scan starts after the first, for the last SUBSCRIBE only."""
     edge = Edge()
     edge.held = {ReadRetainedAll}
     session = edge.client()
@@ -347,8 +349,8 @@ def test_who_subscribes_again_and_again_has_one_lookup_of_a_filter_under_way() -
     assert not edge.take(ReadRetainedAll) and not edge.core.retained.waits and len(edge.core.held) == 0
 
 
-def test_a_partition_with_another_primary_is_asked_at_once() -> None:
-    """Its former one may never answer; one without a primary is asked when it has one."""
+def test_partition_with_new_primary_is_requested_at_once() -> None:
+    """Its former one may never respond; without a primary the request waits for one."""
     edge = Edge()
     edge.held = {ReadRetained, ReadRetainedAll}
     session = edge.client()
@@ -371,8 +373,8 @@ def test_a_partition_with_another_primary_is_asked_at_once() -> None:
     assert [packet.topic_name for packet in publishes(session)] == ["r/a"] and not edge.core.retained.waits
 
 
-def test_a_reader_beside_thirty_clients_that_never_acknowledge() -> None:
-    """The pages of stalled clients take neither its messages nor its turns."""
+def test_reader_next_to_thirty_stalled_clients() -> None:
+    """Pages of stalled clients delay neither its messages nor its iterations."""
     edge = Edge(pending_messages_max=20)
     stores = Stores(edge, 600)
     for number in range(30):

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256: the vector of RFC 7677, what is refused, and the file of users."""
+"""SCRAM-SHA-256: the vector of RFC 7677, refusals, and the file of users."""
 
 import base64
 import hashlib
@@ -40,8 +40,8 @@ def test_vector_of_rfc_7677_section_3() -> None:
     assert (final.identity, final.refused) == ("user", False)
 
 
-def test_a_finished_exchange_takes_nothing_more() -> None:
-    """A second client-final, even the right one, begins no session."""
+def test_finished_exchange_accepts_no_message() -> None:
+    """A second client-final, even the correct one, starts no session."""
     exchange = method().begin()
     exchange.receive(CLIENT_FIRST)
     assert exchange.receive(CLIENT_FINAL).identity
@@ -54,9 +54,9 @@ def test_a_finished_exchange_takes_nothing_more() -> None:
         b"",
         b"n",
         b"p=tls-unique,,n=user,r=abc",  # channel binding was never offered
-        b"n,a=admin,n=user,r=abc",  # acting for somebody else
+        b"n,a=admin,n=user,r=abc",  # an authorization identity
         b"n,,m=ext,n=user,r=abc",  # mandatory extension
-        b"n,,n=us=er,r=abc",  # an escape that is none
+        b"n,,n=us=er,r=abc",  # an invalid escape
         b"n,,n=user,r=",
         b"n,,n=user",
         b"n,,n=\xff,r=abc",
@@ -65,7 +65,7 @@ def test_a_finished_exchange_takes_nothing_more() -> None:
     ],
 )
 def test_malformed_client_first_is_refused(first: bytes) -> None:
-    """Nothing but the plain form of RFC 5802 section 7 begins an exchange."""
+    """Only the plain form of RFC 5802 section 7 starts an exchange."""
     assert method().begin().receive(first).refused
 
 
@@ -73,7 +73,7 @@ def test_malformed_client_first_is_refused(first: bytes) -> None:
     "final",
     [
         CLIENT_FINAL.replace(b"dHzb", b"dHzc"),
-        CLIENT_FINAL.replace(b"biws", b"eSws"),  # another binding than client-first said
+        CLIENT_FINAL.replace(b"biws", b"eSws"),  # another binding than in client-first
         CLIENT_FINAL.replace(b"hvYD", b"hvYE"),  # another nonce
         b"c=biws,r=x",
         CLIENT_FINAL[:-4],
@@ -81,15 +81,15 @@ def test_malformed_client_first_is_refused(first: bytes) -> None:
     ],
 )
 def test_wrong_client_final_is_refused(final: bytes) -> None:
-    """A wrong proof, nonce or binding ends the exchange without a word about which."""
+    """A wrong proof, nonce or binding ends the exchange without a hint which."""
     exchange = method().begin()
     exchange.receive(CLIENT_FIRST)
     answer = exchange.receive(final)
     assert answer.refused and not answer.data
 
 
-def test_unknown_user_is_shown_a_lasting_salt_and_refused_at_the_end() -> None:
-    """A name that is not in the file looks like one that is, until the proof."""
+def test_unknown_user_gets_a_constant_salt_and_is_refused_at_the_end() -> None:
+    """An unknown name is indistinguishable from a known one until the proof."""
     scram = method()
     exchanges = [scram.begin(), scram.begin()]
     firsts = [exchange.receive(b"n,,n=nobody,r=abc").data.decode() for exchange in exchanges]
@@ -105,7 +105,7 @@ def test_unknown_user_is_shown_a_lasting_salt_and_refused_at_the_end() -> None:
 
 
 def test_names_are_prepared_and_unescaped() -> None:
-    """``=2C`` and ``=3D`` stand for comma and equals sign, and RFC 4013 makes equal what looks equal."""
+    """``=2C`` and ``=3D`` encode comma and equals sign, and RFC 4013 normalizes equivalent names."""
     assert saslprep("I\u00adX") == "IX"
     assert saslprep("\u00aa") == "a"
     assert saslprep("\u2168") == "IX"
@@ -120,7 +120,7 @@ def test_names_are_prepared_and_unescaped() -> None:
 
 
 def test_user_file_round_trip(tmp_path: Path) -> None:
-    """A line that ``user_line`` made lets its user in."""
+    """A line of ``user_line`` admits its user."""
     path = tmp_path / "users"
     path.write_text("# users\n" + user_line("user", "pencil", SALT) + "\n")
     path.chmod(0o600)
@@ -137,8 +137,8 @@ def test_user_file_round_trip(tmp_path: Path) -> None:
         "\n".join([user_line("user", "p", SALT)] * 2),
     ],
 )
-def test_malformed_user_file_is_named_by_line(tmp_path: Path, line: str) -> None:
-    """Short keys, too few iterations, repeated names: the file is refused with the line's number."""
+def test_malformed_user_file_error_has_the_line(tmp_path: Path, line: str) -> None:
+    """Short keys, too few iterations, repeated names: the error has the line's number."""
     path = tmp_path / "users"
     path.write_text(line + "\n")
     path.chmod(0o600)
@@ -146,7 +146,7 @@ def test_malformed_user_file_is_named_by_line(tmp_path: Path, line: str) -> None
         load_users(path)
 
 
-def test_user_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_world_readable_user_file_is_refused(tmp_path: Path) -> None:
     """Keys are secrets: mode 0600, as with private keys."""
     path = tmp_path / "users"
     path.write_text("")
@@ -158,7 +158,7 @@ def test_user_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a\x00"])
-def test_impossible_user_names(name: str) -> None:
-    """A name that could not be written in a line is refused when the line is made."""
+def test_invalid_user_names(name: str) -> None:
+    """A name that cannot be encoded in a line is refused."""
     with pytest.raises(ValueError, match=r"user name|forbidden"):
         user_line(name, "p", SALT)

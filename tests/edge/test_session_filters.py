@@ -1,4 +1,4 @@
-"""Many filters of a durable session: in pieces, one after the other; one answer, in order, when all are answered."""
+"""Many filters of a durable session: requests in pieces, one after the other; one response, in order, at the end."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def durable(edge: Edge, version: int = 5) -> Session:
 
 
 def pieces(edge: Edge, codes: list[int]) -> list[SubscribeSession]:
-    """Answer piece by piece with these codes; a piece must not leave before the one before it was answered."""
+    """Answer piece by piece with these codes; a piece must not be sent before the response to the previous one."""
     taken = []
     left = list(codes)
     while asked := edge.take(SubscribeSession):
@@ -41,11 +41,11 @@ def pieces(edge: Edge, codes: list[int]) -> list[SubscribeSession]:
     return taken
 
 
-def test_a_subscribe_goes_in_pieces_and_is_answered_once_in_order(edge: Edge) -> None:
+def test_subscribe_in_pieces_is_answered_once_in_order(edge: Edge) -> None:
     session = durable(edge)
     codes = [number % 3 if number % 7 else 0x97 for number in range(MANY)]
     session.subscribe(*FILTERS)
-    session.subscribe("later", identifier=2)  # parked: handled behind all of it
+    session.subscribe("later", identifier=2)  # paused: handled after all of it
     found = pieces(edge, codes)
     assert [one.topic_filter for piece in found for one in piece.subscriptions] == FILTERS
     assert [len(piece.subscriptions) for piece in found] == [FILTERS_PER_PIECE] * 3 + [5]
@@ -58,8 +58,8 @@ def test_a_subscribe_goes_in_pieces_and_is_answered_once_in_order(edge: Edge) ->
     } | {"later"}
 
 
-def test_pieces_are_one_retained_read(edge: Edge) -> None:
-    """All name the first request: what the copies belong to, and what ends the holding of live messages."""
+def test_pieces_share_one_retained_read(edge: Edge) -> None:
+    """All have the first request's number, which identifies the copies and the end of the hold."""
     edge.held.add(DeliverRetained)
     edge.retained = [RetainedMessage("a/0/x", b"p", 0, b"", 0)]
     session = durable(edge)
@@ -77,7 +77,7 @@ def test_pieces_are_one_retained_read(edge: Edge) -> None:
     assert [request.done for request in delivered].count(True) == 1 and delivered[-1].done
 
 
-def test_a_new_primary_in_the_middle_is_asked_the_open_piece_only(edge: Edge) -> None:
+def test_new_primary_gets_only_the_unanswered_piece(edge: Edge) -> None:
     session = durable(edge)
     session.subscribe(*FILTERS)
     (first,) = edge.take(SubscribeSession)
@@ -94,7 +94,7 @@ def test_a_new_primary_in_the_middle_is_asked_the_open_piece_only(edge: Edge) ->
     assert suback.reason_codes == [1] * MANY
 
 
-def test_who_leaves_in_the_middle_asks_for_nothing_more(edge: Edge) -> None:
+def test_closed_client_sends_no_further_piece(edge: Edge) -> None:
     session = durable(edge)
     session.subscribe(*FILTERS)
     (first,) = edge.take(SubscribeSession)
@@ -104,9 +104,7 @@ def test_who_leaves_in_the_middle_asks_for_nothing_more(edge: Edge) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_cannot_be_asked_is_refused_and_the_rest_stands(
-    edge: Edge, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_piece_without_request_is_refused(edge: Edge, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     session = durable(edge, version)
     session.subscribe(*FILTERS)
     (first,) = edge.take(SubscribeSession)
@@ -118,7 +116,7 @@ def test_what_cannot_be_asked_is_refused_and_the_rest_stands(
     assert list(session.client.subscriptions) == FILTERS[:FILTERS_PER_PIECE]
 
 
-def test_an_unsubscribe_goes_in_pieces_and_is_answered_once_in_order(edge: Edge) -> None:
+def test_unsubscribe_in_pieces_is_answered_once_in_order(edge: Edge) -> None:
     session = durable(edge)
     session.subscribe(*FILTERS)
     pieces(edge, [0] * MANY)

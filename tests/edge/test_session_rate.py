@@ -1,4 +1,4 @@
-"""New stored sessions by rate per address: bursts, refunds, exempt networks, and the bound of the table."""
+"""Rate of new durable sessions per address: bursts, refunds, exempt networks, and the bound of the table."""
 
 import socket
 
@@ -13,8 +13,8 @@ from tests.edge.rights.ruled import Vouched, book, principal, roles
 from wire.messages.sessions import OpenSession, SessionOpened
 
 
-def test_a_burst_and_then_a_rate() -> None:
-    """Tokens come back with time, up to the burst; one address knows nothing of another."""
+def test_burst_then_rate() -> None:
+    """Tokens refill with time, up to the burst; addresses are independent."""
     rate = SessionRate(2.0, 3)
     assert [rate.take("a", 0.0) for _ in range(4)] == [True, True, True, False]
     assert rate.take("b", 0.0)
@@ -26,8 +26,8 @@ def test_a_burst_and_then_a_rate() -> None:
     assert len(rate) == 2
 
 
-def test_the_table_is_bounded() -> None:
-    """The address that was seen longest ago goes."""
+def test_table_is_bounded() -> None:
+    """The least recently used address is removed."""
     rate = SessionRate(1.0, 1)
     for number in range(ADDRESSES_MAX + 10):
         assert rate.take(str(number), 0.0)
@@ -48,8 +48,8 @@ def test_the_table_is_bounded() -> None:
         ("", ""),
     ],
 )
-def test_which_bucket_an_address_uses(address: str, metered: str | None) -> None:
-    """IPv6 by /64; a mapped address is what it maps; the networks of PROXY senders alone are exempt."""
+def test_bucket_of_an_address(address: str, metered: str | None) -> None:
+    """IPv6 by /64; an IPv4-mapped address is IPv4; only the networks of PROXY senders are exempt."""
     client = Edge().accept().client
     client.policy = ListenerPolicy(unmetered=("127.0.0.0/8", "::1/128"))
     client.address = (address, 1)
@@ -58,17 +58,17 @@ def test_which_bucket_an_address_uses(address: str, metered: str | None) -> None
     assert metered_address(client, lambda _: "") is not None
 
 
-def test_the_address_of_the_socket() -> None:
+def test_address_of_the_socket() -> None:
     """Without a PROXY header it is the peer's."""
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
         assert peer_of(accepted.fileno()) == "127.0.0.1"
-        assert accepted.getpeername()  # it was not closed by that
+        assert accepted.getpeername()  # the socket is still open
         assert peer_of(-1) == ""
 
 
 def stored(edge: Edge, name: str, version: int = 5, address: str = "203.0.113.7") -> int:
-    """Connect with a stored session and return the CONNACK's code; say to the partition what it may do."""
+    """Connect with a durable session and return CONNACK's code, as the partition with this permission."""
     session = edge.accept()
     session.client.address = (address, 1)
     properties: dict[int, object] = {PropertyId.SESSION_EXPIRY_INTERVAL: 60} if version == 5 else {}
@@ -81,8 +81,8 @@ def may_create(edge: Edge) -> list[bool]:
     return [message.may_create for message in edge.seen if isinstance(message, OpenSession)]
 
 
-def test_the_partition_is_told_who_may_make_a_session() -> None:
-    """A resumed session costs nothing; ephemeral ones are not asked for; other addresses are not concerned."""
+def test_partition_gets_the_permission_to_create() -> None:
+    """A resumed session costs no token; ephemeral ones take none; other addresses are unaffected."""
     edge = Edge(EdgeLimits(sys_interval_s=0, session_rate=1.0, session_burst=2))
     for _ in range(3):
         stored(edge, "a")
@@ -98,8 +98,8 @@ def test_the_partition_is_told_who_may_make_a_session() -> None:
     assert may_create(edge)[-2:] == [True, False]
 
 
-def test_a_user_has_a_rate_over_all_its_addresses() -> None:
-    """NIST: protect. Also behind a trusted proxy, whose address is not counted; another user has its own."""
+def test_user_rate_spans_its_addresses() -> None:
+    """Also behind a trusted proxy with an exempt address; another user has its own."""
     rules = book(roles(device={"publish": ["#"], "subscribe": ["#"]}))
     edge = Edge(EdgeLimits(sys_interval_s=0, session_rate=1.0, session_burst=2), rules=rules, steps=[Vouched()])
 
@@ -122,7 +122,7 @@ def test_a_user_has_a_rate_over_all_its_addresses() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x97), (4, 3)])
-def test_a_refusal_is_told_and_costs_no_token(version: int, code: int) -> None:
+def test_refusal_costs_no_token(version: int, code: int) -> None:
     """0x97 in CONNACK, 3 in 3.1.1."""
     edge = Edge(EdgeLimits(sys_interval_s=0, session_rate=0.001, session_burst=1))
     edge.held = {OpenSession}

@@ -1,6 +1,6 @@
-"""No client makes a turn long: what costs much is done in slices, or when it is used.
+"""Expensive client requests keep iterations short: they run in slices, or on demand.
 
-Bounds are of this thread's processor time, above what was measured (2 to 4 ms at full size) for slower machines. The
+Bounds are of this thread's processor time, above the measured values (2 to 4 ms at full size) for slower machines. The
 full sizes are slow tests.
 """
 
@@ -28,7 +28,7 @@ SIZES = [pytest.param(2_000, 200, id="small"), pytest.param(65_536, 1_000, id="f
 
 @pytest.fixture(autouse=True)
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As many shards as a cluster has by default; a node freezes what it has, so the collector hardly looks."""
+    """As many shards as in a default cluster; nodes freeze their objects, so the collector rarely runs."""
     monkeypatch.setattr(edge_harness, "SHARDS", 64)
     with without_collector():
         yield
@@ -40,7 +40,7 @@ def topics(count: int) -> list[str]:
 
 @pytest.mark.parametrize(("cached", "many"), SIZES)
 @timed
-def test_one_subscribe_of_many_wildcards_and_its_unsubscribe(cached: int, many: int) -> None:
+def test_subscribe_and_unsubscribe_of_many_wildcards(cached: int, many: int) -> None:
     edge = TimedEdge()
     edge.cache(topics(cached))
     session = edge.client("c")
@@ -63,8 +63,8 @@ def test_one_subscribe_of_many_wildcards_and_its_unsubscribe(cached: int, many: 
 
 @pytest.mark.parametrize(("cached", "many"), SIZES)
 @timed
-def test_subscribers_of_everything_that_leave_at_once(cached: int, many: int) -> None:
-    """As when a switch dies; meanwhile whoever is left is served."""
+def test_wildcard_subscribers_closing_together(cached: int, many: int) -> None:
+    """As after a failed switch; the remaining clients are served meanwhile."""
     edge = TimedEdge()
     edge.cache(topics(cached))
     leaving = [edge.client(f"leaving-{number}") for number in range(many)]
@@ -75,7 +75,7 @@ def test_subscribers_of_everything_that_leave_at_once(cached: int, many: int) ->
     stays.read()
     edge.settle()
     edge.worst_ms()
-    # The bytes of the copies are no part of this: one message, and its Route has them all.
+    # The bytes of the copies are not measured: one message, with a Route to all of them.
     edge.step(edge.feed(publisher, Publish("r1/d1/v1", b"before", properties={})))
     route = edge.core.hot.route(b"r1/d1/v1")
     assert route is not None and len(route.subs) == many + 1
@@ -98,8 +98,8 @@ def test_subscribers_of_everything_that_leave_at_once(cached: int, many: int) ->
 
 @pytest.mark.parametrize(("cached", "many"), SIZES)
 @timed
-def test_an_order_of_many_filters_is_in_force_before_it_is_acknowledged(cached: int, many: int) -> None:
-    """Nothing is looked through: each topic is checked when it is next used, and a sweep finds the rest."""
+def test_invalidation_of_many_filters_applies_before_its_acknowledgement(cached: int, many: int) -> None:
+    """No scan: each topic is checked at its next use, and a sweep finds the rest."""
     edge = TimedEdge()
     names = topics(cached)
     edge.cache(names)
@@ -123,8 +123,8 @@ def test_an_order_of_many_filters_is_in_force_before_it_is_acknowledged(cached: 
 
 
 @pytest.mark.parametrize("when", ["at once", "after it", "after the sweep"])
-def test_an_answer_that_crosses_an_order_is_void(when: str) -> None:
-    """Asked before the order came: taken while that is done, or after a sweep forgot its filters, it is asked again."""
+def test_response_crossing_an_invalidation_is_void(when: str) -> None:
+    """Requested before the invalidation: it is requested again, even after a sweep removed the filters."""
     edge = TimedEdge()
     edge.cache(topics(10))
     edge.held = {Resolve}
@@ -149,8 +149,8 @@ def test_an_answer_that_crosses_an_order_is_void(when: str) -> None:
 
 
 @timed
-def test_answers_of_thousands_of_topics() -> None:
-    """In questions of a few hundred, and taken a few at a time."""
+def test_responses_of_thousands_of_topics() -> None:
+    """Requests of a few hundred, applied a few at a time."""
     edge = TimedEdge()
     edge.worst_ms()
     names = topics(5_000)
@@ -160,8 +160,8 @@ def test_answers_of_thousands_of_topics() -> None:
 
 
 @timed
-def test_a_new_owner_of_all_shards_costs_a_question_each() -> None:
-    """What the former owners answered is void, unread; topics are asked for when they are used."""
+def test_new_owner_of_all_shards_costs_one_request_each() -> None:
+    """Responses of former owners are discarded unread; topics are requested on use."""
     edge = TimedEdge()
     names = topics(5_000)
     edge.cache(names)
@@ -177,8 +177,8 @@ def test_a_new_owner_of_all_shards_costs_a_question_each() -> None:
     assert [order.topics for order in edge.take(Resolve) if order.topics] == [[names[0]]]
 
 
-def test_a_filter_that_comes_and_goes_is_kept_for_a_while() -> None:
-    """Each new route of it would void what all edges cached: from the second time on nobody is told."""
+def test_recurring_filter_is_kept_for_a_while() -> None:
+    """Each new route would invalidate all edges' caches: from the second time on its removal is delayed."""
     edge = TimedEdge()
     session = edge.client("c")
     told = []
@@ -198,8 +198,10 @@ def test_a_filter_that_comes_and_goes_is_kept_for_a_while() -> None:
     assert len(edge.core.registrar) == 0
 
 
-def test_topics_are_hit_while_orders_void_them_again_and_again() -> None:
-    """1 000 orders a second for everything: each is acknowledged within 0.2 s, and most messages find their Route."""
+def test_topics_hit_during_continuous_invalidations() -> None:
+    """1 000 invalidations of all topics a second: each is acknowledged within 0.2 s, and most messages find their
+    Route.
+    """
     edge = TimedEdge()
     edge.cache(["t"])
     hits = 0
@@ -218,10 +220,10 @@ def test_topics_are_hit_while_orders_void_them_again_and_again() -> None:
     assert edge.core.cache.wide_delayed > 0
 
 
-def test_orders_of_one_router_have_a_bound_of_their_own() -> None:
-    """A thief of a router's certificate fills no edge, and another router's orders are carried out."""
+def test_invalidations_of_one_router_are_bounded() -> None:
+    """A compromised router cannot fill an edge, and other routers' invalidations are applied."""
     edge = TimedEdge()
-    order = Invalidate(1, 0, 1, ["x" * 6_000] * 1_000)  # more than a turn carries out
+    order = Invalidate(1, 0, 1, ["x" * 6_000] * 1_000)  # more than one iteration applies
     taken = [edge.core.cache.invalidate("thief", order, edge.now) for _ in range(100)]
     assert taken == sorted(taken, reverse=True) and 1 < sum(taken) < 10
     assert edge.core.cache.invalidate("r1", Invalidate(2, 0, 1, ["y"]), edge.now)
@@ -230,8 +232,8 @@ def test_orders_of_one_router_have_a_bound_of_their_own() -> None:
 
 
 @timed
-def test_packets_of_one_client_leave_room_for_others() -> None:
-    """Re-subscribing needs no answer of others: all that came at once would be done at once."""
+def test_packets_of_one_client_leave_time_for_others() -> None:
+    """A repeated SUBSCRIBE needs no other node: without slices all would run at once."""
     edge = TimedEdge()
     greedy, other = edge.client("greedy"), edge.client("other")
     greedy.subscribe("a", qos=0)
@@ -246,7 +248,7 @@ def test_packets_of_one_client_leave_room_for_others() -> None:
     assert len(greedy.read()) == 1_000
 
 
-def test_a_packet_of_far_too_many_filters_ends_its_connection() -> None:
+def test_packet_with_far_too_many_filters_closes_its_connection() -> None:
     edge = TimedEdge()
     session = edge.client("c")
     filters = [f"{number}" for number in range(2_001)]
@@ -272,7 +274,7 @@ def test_filters_are_counted_without_decoding(version: int, count: int) -> None:
         count_filters(packet[at:cut], version, 1, 10)
 
 
-def test_a_client_that_leaves_while_it_subscribes_leaves_nothing() -> None:
+def test_close_during_subscribe_leaves_no_state() -> None:
     edge = TimedEdge()
     session = edge.client("c")
     edge.held = {AddRoutes}
@@ -289,7 +291,7 @@ def test_a_client_that_leaves_while_it_subscribes_leaves_nothing() -> None:
     assert not edge.core.registrar.waits
 
 
-def test_a_long_job_holds_up_no_short_one() -> None:
+def test_long_job_does_not_delay_short_ones() -> None:
     done = []
 
     def job(name: str, steps: int) -> Iterator[int]:
@@ -312,8 +314,8 @@ def test_a_long_job_holds_up_no_short_one() -> None:
     assert len(slices) == 1 and not len(ordered)
 
 
-def test_destinations_are_found_again_after_peers_changed() -> None:
-    """Routes name peers; those of a retired edge are left out when they are next used."""
+def test_destinations_are_resolved_again_after_peer_changes() -> None:
+    """Routes name peers; those of a retired edge are removed at their next use."""
     edge = TimedEdge()
     edge.cache(["t"], Destinations(edges=["e1"]))
     route = edge.core.hot.route(b"t")

@@ -1,4 +1,4 @@
-"""Users of the cluster with other roles, groups or limits: their clients stay, and have what the user has now (P9)."""
+"""Users of the cluster with changed roles, groups or limits: their clients stay, with the current ones (P9)."""
 
 import pytest
 
@@ -24,8 +24,8 @@ PLANT = c.PutGroup("plant", ("device",))
     ],
     ids=["out of the group", "another role", "group without roles", "group with another"],
 )
-def test_a_user_with_other_roles_stays_and_has_those(taking: c.SimpleCommand) -> None:
-    """NIST: protect. P9 without an end: subscription, publish and delivery follow, and then it is acknowledged."""
+def test_changed_roles_apply_to_connected_user(taking: c.SimpleCommand) -> None:
+    """P9 without a disconnect: subscription, publish and delivery follow, then the epoch is acknowledged."""
     cluster = Cluster(DEVICE, OTHERS, PLANT, c.AddUser("ann", HASH, groups=("plant",)), BOB, roles=True)
     ann, bob = cluster.come(), cluster.come("bob")
     ann.subscribe("a/b")
@@ -48,8 +48,8 @@ def test_a_user_with_other_roles_stays_and_has_those(taking: c.SimpleCommand) ->
     assert codes(ann) == [0x10] and cluster.core.counts.get("logins_ended", 0) == 0
 
 
-def test_a_role_that_a_user_had_twice_goes_with_the_second_of_them() -> None:
-    """Of its own, and of its group: what is left after the first is known, so the second takes it."""
+def test_role_granted_twice_is_removed_with_the_second_grant() -> None:
+    """Of its own, and of its group."""
     cluster = Cluster(DEVICE, PLANT, c.AddUser("ann", HASH, roles=("device",), groups=("plant",)), roles=True)
     ann = cluster.come()
     for taking, code in ((c.ChangeUser("ann", ()), 0x10), (c.PutGroup("plant", ()), 0x87)):
@@ -60,7 +60,7 @@ def test_a_role_that_a_user_had_twice_goes_with_the_second_of_them() -> None:
         assert codes(ann) == [code]
 
 
-def test_steps_that_come_in_a_row_leave_the_last_of_them() -> None:
+def test_consecutive_steps_apply_the_last_one() -> None:
     cluster = Cluster(DEVICE, OTHERS, c.AddUser("ann", HASH, roles=("device",)), roles=True)
     ann = cluster.come()
     cluster.order(c.ChangeUser("ann", ("others",)), c.ChangeUser("ann", ("device",)), c.ChangeUser("ann", ()))
@@ -70,7 +70,7 @@ def test_steps_that_come_in_a_row_leave_the_last_of_them() -> None:
     assert codes(ann) == [0x87] and not ann.closed
 
 
-def test_another_limit_of_a_user_is_in_force_at_once() -> None:
+def test_changed_user_limit_applies_at_once() -> None:
     cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), roles=True)
     ann = cluster.come()
     cluster.order(c.ChangeUser("ann", None, None, {"filters_max": 1}))
@@ -80,8 +80,8 @@ def test_another_limit_of_a_user_is_in_force_at_once() -> None:
     assert [list(packet.reason_codes) for packet in ann.read()] == [[2, 0x97]] and not ann.closed
 
 
-def test_output_of_before_is_waited_for_where_a_user_lost_a_role() -> None:
-    """Schedule A2, for one client: who does not read for a second is closed, and the verb waits no longer for it."""
+def test_earlier_output_is_awaited_after_role_removal() -> None:
+    """Schedule A2, for one client: a client that does not read for a second is closed, and the verb continues."""
     cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), roles=True)
     ann = cluster.come()
     ann.subscribe("a/b")
@@ -99,8 +99,8 @@ def test_output_of_before_is_waited_for_where_a_user_lost_a_role() -> None:
     assert not [packet for packet in ann.read() if hasattr(packet, "payload")]
 
 
-def test_a_subscribe_under_way_is_judged_by_the_roles_of_its_suback() -> None:
-    """Schedule A3, without an end of the connection: its partition answers when the role is gone."""
+def test_pending_subscribe_is_authorized_at_suback() -> None:
+    """Schedule A3, without a disconnect: its partition responds after the role was removed."""
     cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), roles=True)
     session = cluster.edge.accept(CLOSED)
     session.connect("c", username="ann", password=b"good", properties={PropertyId.SESSION_EXPIRY_INTERVAL: 60})
@@ -118,12 +118,12 @@ def test_a_subscribe_under_way_is_judged_by_the_roles_of_its_suback() -> None:
     assert [message for message in cluster.edge.seen if isinstance(message, UnsubscribeSession)]
 
 
-def test_a_whole_view_gives_each_user_what_it_has_now() -> None:
-    """The step is lost; the routers tell the user, and who stays stays."""
+def test_whole_view_gives_each_user_its_current_rights() -> None:
+    """The step is lost; routers return the user, and unaffected clients stay."""
     cluster = Cluster(DEVICE, c.AddUser("ann", HASH, roles=("device",)), roles=True)
     ann = cluster.come()
     cluster.machine.apply(c.ChangeUser("ann", ()))
-    for number in range(3_000):  # no router keeps so many steps
+    for number in range(3_000):  # beyond the steps that a router keeps
         cluster.machine.apply(c.AddBan(Ban("user", f"u{number}")))
     cluster.stream = PolicyStream(256 * 1024)
     cluster.core.policy.router_down("r0")
@@ -135,8 +135,8 @@ def test_a_whole_view_gives_each_user_what_it_has_now() -> None:
     assert codes(ann) == [0x87] and not ann.closed and cluster.in_force == cluster.machine.epoch
 
 
-def test_a_whole_view_ends_who_was_disabled_and_enabled_meanwhile() -> None:
-    """Schedule D1: what was the reason for it may hold the connection still."""
+def test_whole_view_ends_user_disabled_and_enabled_meanwhile() -> None:
+    """Schedule D1: an intruder may still hold the connection."""
     cluster = Cluster(ANN, BOB)
     ann, bob = cluster.come(), cluster.come("bob")
     cluster.machine.apply(c.SetDisabled("ann", True))

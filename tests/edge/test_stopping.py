@@ -1,4 +1,4 @@
-"""The orderly end of an edge: last answers, then DISCONNECT 0x8B, then this incarnation leaves the map."""
+"""The orderly stop of an edge: last responses, then DISCONNECT 0x8B, then the incarnation leaves the map."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def reasons(session: Session) -> list[int]:
     return [packet.reason_code for packet in session.read() if isinstance(packet, Disconnect)]
 
 
-def test_every_version_is_let_go_and_its_session_reported() -> None:
-    """0x8B for MQTT 5, the close alone for 3.1.1; none of them is a DISCONNECT of the client (section 3.14.4)."""
+def test_every_version_is_closed_and_reported() -> None:
+    """0x8B for MQTT 5, the close alone for 3.1.1; neither is a DISCONNECT of the client (section 3.14.4)."""
     edge = Edge()
     new, old = edge.client("new", 5, {0x11: 60}, clean_start=True), edge.client("old", 4, clean_start=False)
     silent = edge.accept()
@@ -34,7 +34,7 @@ def test_every_version_is_let_go_and_its_session_reported() -> None:
     assert {message.client_id: message.clean for message in ends} == {"new": False, "old": False}
 
 
-def test_nothing_more_is_read_and_what_was_read_is_answered() -> None:
+def test_stop_reads_no_more_and_answers_received_packets() -> None:
     """PUBACK before DISCONNECT, once the destinations have acknowledged."""
     edge = Edge()
     session = edge.client()
@@ -52,7 +52,7 @@ def test_nothing_more_is_read_and_what_was_read_is_answered() -> None:
     assert packets[0].packet_identifier == 5 and packets[1].reason_code == 0x8B
 
 
-def test_who_is_never_answered_is_let_go_in_time() -> None:
+def test_unanswered_publisher_is_closed_at_the_deadline() -> None:
     """The message is not acknowledged: the client sends it again elsewhere."""
     edge = Edge()
     session = edge.client()
@@ -66,8 +66,8 @@ def test_who_is_never_answered_is_let_go_in_time() -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_connect_under_way_is_answered(answered: bool) -> None:
-    """The claim stands: CONNACK, then 0x8B; without an answer 0x88 (DISCONNECT comes after CONNACK only)."""
+def test_pending_connect_is_answered(answered: bool) -> None:
+    """The claim is valid: CONNACK, then 0x8B; without a response 0x88 (DISCONNECT follows CONNACK only)."""
     edge = Edge()
     edge.held = {OpenSession}
     session = edge.accept()
@@ -84,13 +84,13 @@ def test_a_connect_under_way_is_answered(answered: bool) -> None:
         assert [(type(packet), packet.reason_code) for packet in session.read()] == [(Connack, 0x88)]
 
 
-def test_it_leaves_when_its_clients_and_their_reports_are_gone() -> None:
-    """Leave is the last thing that it says; the map's answer ends the process."""
+def test_edge_leaves_after_clients_and_reports() -> None:
+    """Leave is its last message; the map's response ends the process."""
     edge = Edge()
     edge.client("c", 5, {0x11: 60})
     edge.held = {CloseSession}
     stop(edge)
-    edge.core.hot.dirty_conns()  # what sockets would have taken
+    edge.core.hot.dirty_conns()  # bytes that sockets would have sent
     edge.turn(0.1)
     assert not edge.take(Leave)
     edge.held = set()
@@ -105,8 +105,8 @@ def test_it_leaves_when_its_clients_and_their_reports_are_gone() -> None:
     assert edge.core.stopping.order.ended
 
 
-def test_storage_that_is_gone_holds_nobody_up_for_long() -> None:
-    """The reports are not answered: the edge leaves all the same, and that says how its connections ended."""
+def test_unreachable_storage_delays_the_stop_briefly() -> None:
+    """The reports are not answered: the edge leaves anyway, which reports the end of its connections."""
     edge = Edge()
     edge.client("c", 5, {0x11: 60})
     edge.held = {CloseSession}
@@ -116,7 +116,7 @@ def test_storage_that_is_gone_holds_nobody_up_for_long() -> None:
     assert any(isinstance(message, Leave) for message in edge.seen)
 
 
-def test_many_clients_are_ended_in_slices() -> None:
+def test_many_clients_are_closed_in_slices() -> None:
     """The lease is renewed between them."""
     edge = Edge()
     sessions = [edge.client(f"c{number}") for number in range(450)]

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE at one edge's core: SUBACK behind the route, overlaps, refusals, bounds."""
+"""SUBSCRIBE and UNSUBSCRIBE at one edge's core: SUBACK after the route, overlaps, refusals, bounds."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from wire.messages.sessions import SubscribeSession
 
 
 def test_suback_waits_for_the_route() -> None:
-    """SUBACK leaves when the shard's owner says that every edge knows the filter."""
+    """SUBACK is sent when the shard's owner confirms the filter at every edge."""
     edge = Edge()
     session = edge.client()
     edge.held = {AddRoutes}
@@ -35,7 +35,7 @@ def test_suback_waits_for_the_route() -> None:
 
 
 def test_second_subscriber_waits_for_the_same_route() -> None:
-    """PROTOCOL of routes: whoever asked first, SUBACK needs the filter acknowledged."""
+    """Also for the second subscriber SUBACK waits for the acknowledged filter."""
     edge = Edge()
     one, two = edge.client("1"), edge.client("2")
     edge.held = {AddRoutes}
@@ -48,7 +48,7 @@ def test_second_subscriber_waits_for_the_same_route() -> None:
 
 
 def test_last_unsubscribe_removes_the_route() -> None:
-    """A filter's route goes with its last subscriber, after UNSUBACK [MQTT-3.10.4-1]."""
+    """A filter's route is removed with its last subscriber, after UNSUBACK [MQTT-3.10.4-1]."""
     edge = Edge()
     one, two = edge.client("1"), edge.client("2")
     one.subscribe("a")
@@ -65,7 +65,9 @@ def test_last_unsubscribe_removes_the_route() -> None:
 
 
 def test_overlapping_subscriptions_give_a_copy_for_each_identifier() -> None:
-    """The QoS of each [MQTT-3.3.4-2], its identifier [MQTT-3.3.4-4]; Node-RED knows no copy with two identifiers."""
+    """The QoS of each [MQTT-3.3.4-2], its identifier [MQTT-3.3.4-4]; Node-RED does not support two identifiers in a
+    copy.
+    """
     _, session, publisher = with_clients()
     session.subscribe("a/#", qos=0, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [1]})
     session.subscribe("a/+", qos=1, properties={PropertyId.SUBSCRIPTION_IDENTIFIER: [300]})
@@ -88,7 +90,7 @@ def test_merged_overlapping_subscriptions_give_one_copy() -> None:
     assert sorted(copy.properties[PropertyId.SUBSCRIPTION_IDENTIFIER]) == [1, 300]
 
 
-def test_no_local_holds_back_only_the_own_copy() -> None:
+def test_no_local_excludes_only_the_own_copy() -> None:
     """[MQTT-3.8.3-3]."""
     edge = Edge()
     one, two = edge.client("1"), edge.client("2")
@@ -113,8 +115,8 @@ def test_no_local_holds_back_only_the_own_copy() -> None:
         ("$share/g+/a", 0x81),
     ],
 )
-def test_filters_that_are_refused(topic_filter: str, code: int) -> None:
-    """NIST: protect. A malformed one ends the connection; one that is too deep has its own code [MQTT-3.9.3-1]."""
+def test_invalid_filters_are_refused(topic_filter: str, code: int) -> None:
+    """A malformed one closes the connection; one that is too deep has its own code [MQTT-3.9.3-1]."""
     session = Edge().client()
     session.subscribe("good", topic_filter)
     (answer,) = session.read()
@@ -125,15 +127,15 @@ def test_filters_that_are_refused(topic_filter: str, code: int) -> None:
 
 
 def test_filters_of_a_session_are_bounded() -> None:
-    """0x97; one that it has may be replaced."""
+    """0x97; an existing one may be replaced."""
     session = Edge(EdgeLimits(sys_interval_s=0, filters_per_session_max=2)).client()
     session.subscribe("a", "b", "c")
     session.subscribe("a", qos=0)
     assert [packet.reason_codes for packet in session.read()] == [[2, 2, 0x97], [0]]
 
 
-def test_durable_subscribe_is_the_partitions() -> None:
-    """Its SUBACK is the partition's answer; retained copies go through its queue, the last ends the holding there."""
+def test_durable_subscribe_follows_its_partition() -> None:
+    """SUBACK has the partition's codes; retained copies pass through its queue, and the last ends the hold there."""
     edge = Edge()
     edge.retained = [retained("a")]
     session = edge.client("d", properties=DURABLE)
@@ -149,8 +151,8 @@ def test_durable_subscribe_is_the_partitions() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x97), (4, 0x80)])
-def test_filters_of_one_packet_have_a_bound(version: int, code: int) -> None:
-    """NIST: protect. Those behind it are refused one by one; the next packet has room again."""
+def test_filters_of_one_packet_are_bounded(version: int, code: int) -> None:
+    """Excess filters are refused one by one; the next packet has its own bound."""
     edge = Edge(EdgeLimits(sys_interval_s=0, filters_per_packet_max=3))
     session = edge.client(version=version)
     for start in (0, 10):

@@ -1,4 +1,4 @@
-"""Names under $SYS beside those of a real Mosquitto; load averages; the nodes of the map."""
+"""$SYS names compared with a real Mosquitto; load averages; the nodes of the map."""
 
 import shutil
 import subprocess
@@ -16,22 +16,22 @@ from tests.edge.session_answers import publishes
 from tests.free_ports import free_port
 
 EXECUTABLE = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
-STORED = {  # that an edge does not have: it stores nothing, and 0 would be wrong
+STORED = {  # not provided: an edge stores no data, and 0 would be wrong
     f"$SYS/broker/{name}"
     for name in (
         *("clients/disconnected", "clients/inactive", "clients/expired", "retained messages/count"),
         *("messages/stored", "store/messages/count", "store/messages/bytes"),
     )
 }
-THEIRS_MIN = 50  # of 53 names of 2.0.11; the first look of a young broker has fewer
+THEIRS_MIN = 50  # of 53 names of 2.0.11; a young broker has fewer
 
 
 def named(sys: SysTopics) -> set[str]:
     return {topic for topic, _ in sys.matching("$SYS/#")}
 
 
-def test_all_names_of_mosquitto(tmp_path: Path) -> None:
-    """A running one is asked; none of its names is missing here but those of what is stored."""
+def test_sys_has_all_names_of_mosquitto(tmp_path: Path) -> None:
+    """A running one is read; only names of stored data are missing here."""
     if not Path(EXECUTABLE).exists():
         pytest.skip("mosquitto is not installed (Debian: mosquitto)")
     port = free_port()
@@ -54,7 +54,7 @@ def test_all_names_of_mosquitto(tmp_path: Path) -> None:
     assert theirs - named(sys) == STORED
 
 
-def test_load_averages_decay_as_mosquittos() -> None:
+def test_load_averages_decay_like_mosquitto() -> None:
     """Ten a second are 600 a minute: 63 % of it after the minutes of each, and the same on the way down."""
     loads, total = LoadAverages(), 0
     for _ in range(6 * 60):  # an hour of steps of 10 s
@@ -69,7 +69,7 @@ def test_load_averages_decay_as_mosquittos() -> None:
     assert float(first["x/1min"]) == pytest.approx(60 * (1 - 1 / 2.71828), rel=0.01)
 
 
-def test_the_nodes_of_the_map_are_shown_and_forgotten() -> None:
+def test_sys_topics_of_map_nodes() -> None:
     sys, first = SysTopics("1", "e0"), cluster_map()
     sys.update(0.0, 0.0, {}, first)
     values = dict(sys.matching("$SYS/cluster/nodes/s0/#"))
@@ -85,7 +85,7 @@ def test_the_nodes_of_the_map_are_shown_and_forgotten() -> None:
     assert changed["$SYS/cluster/ring/version"] == b"2"
 
 
-def test_figures_of_an_edge_are_what_happened() -> None:
+def test_sys_metrics_follow_events() -> None:
     edge = Edge(EdgeLimits(sys_interval_s=10))
     watcher = edge.client("watcher")
     watcher.subscribe("$SYS/broker/#", "$share/g/a", qos=0)

@@ -1,4 +1,4 @@
-"""Topics under $SYS at one edge: its own figures, and those that are routed."""
+"""Topics under $SYS at one edge: its own metrics, and routed ones."""
 
 import pytest
 
@@ -15,7 +15,7 @@ STATE = "$SYS/broker/connection/plant/state"
 
 
 def test_sys_is_delivered_at_subscribe_and_when_it_changes() -> None:
-    """$SYS/# has this edge's figures; # never matches them [MQTT-4.7.2-1]."""
+    """$SYS/# has this edge's metrics; # never matches them [MQTT-4.7.2-1]."""
     edge = Edge(EdgeLimits(sys_interval_s=10))
     session, other = edge.client("s"), edge.client("o")
     session.subscribe("$SYS/#", qos=0)
@@ -49,13 +49,13 @@ def test_sys_is_delivered_at_subscribe_and_when_it_changes() -> None:
         ("$SYS", False, True),
     ],
 )
-def test_which_filters_are_routed_and_which_have_figures(topic_filter: str, routed: bool, figures: bool) -> None:
-    """Below $SYS/broker/connection/ and $SYS/cluster/events/ topics are routed; all others under $SYS are an edge's."""
+def test_routed_filters_and_metric_filters(topic_filter: str, routed: bool, figures: bool) -> None:
+    """Topics below $SYS/broker/connection/ and $SYS/cluster/events/ are routed; all others under $SYS are an edge's."""
     assert (is_routed(topic_filter), has_figures(topic_filter)) == (routed, figures)
 
 
-def test_filters_that_reach_routed_topics_are_registered_and_released() -> None:
-    """Another edge's bridge states come here only if the owners of shards know of the filter."""
+def test_filters_of_routed_topics_are_registered_and_released() -> None:
+    """Another edge's bridge states arrive only if the shard owners know the filter."""
     edge = Edge()
     session = edge.client("s")
     session.subscribe("$SYS/broker/uptime", "$SYS/#", STATE)
@@ -70,8 +70,8 @@ def test_filters_that_reach_routed_topics_are_registered_and_released() -> None:
 
 
 @pytest.mark.parametrize("topic_filter", [STATE, "$SYS/broker/connection/#", "$SYS/#"])
-def test_retained_states_of_bridges_are_read_with_the_figures(topic_filter: str) -> None:
-    """$SYS/# gets both kinds at SUBSCRIBE; a filter of the routed ones gets no figures."""
+def test_retained_bridge_states_are_read_with_the_metrics(topic_filter: str) -> None:
+    """$SYS/# gets both kinds at SUBSCRIBE; a filter of the routed ones gets no metrics."""
     edge = Edge(EdgeLimits(sys_interval_s=10))
     edge.retained = [RetainedMessage(STATE, b"1", 1, b"")]
     session = edge.client("s")
@@ -82,8 +82,8 @@ def test_retained_states_of_bridges_are_read_with_the_figures(topic_filter: str)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_stored_session_gets_updates_of_the_figures_while_it_is_connected(resumed: bool) -> None:
-    """Its partition names the filters under $SYS that it had before; UNSUBSCRIBE ends the updates."""
+def test_durable_session_gets_metric_updates_while_connected(resumed: bool) -> None:
+    """Its partition returns its earlier $SYS filters; UNSUBSCRIBE ends the updates."""
     edge = Edge(EdgeLimits(sys_interval_s=10))
     if resumed:
         edge.held = {OpenSession}
@@ -114,8 +114,8 @@ def test_a_stored_session_gets_updates_of_the_figures_while_it_is_connected(resu
     edge.turn(10.1)
 
 
-def test_a_forwarded_state_reaches_a_local_subscriber() -> None:
-    """What another edge forwards under $SYS is matched like any topic."""
+def test_forwarded_state_reaches_local_subscriber() -> None:
+    """A forwarded message under $SYS is matched like any topic."""
     edge = Edge()
     session = edge.client("s")
     session.subscribe("$SYS/broker/connection/#", qos=0)
@@ -124,8 +124,8 @@ def test_a_forwarded_state_reaches_a_local_subscriber() -> None:
     assert [(copy.topic_name, copy.payload) for copy in publishes(session)] == [(STATE, b"0")]
 
 
-def test_topics_of_what_an_edge_does_not_store_do_not_exist() -> None:
-    """A dashboard made for Mosquitto shows no value there, and not a wrong one."""
+def test_sys_topics_of_stored_data_do_not_exist() -> None:
+    """A dashboard for Mosquitto shows no value there, instead of a wrong one."""
     edge = Edge(EdgeLimits(sys_interval_s=10))
     session = edge.client("s")
     edge.turn(10.1)

@@ -1,4 +1,4 @@
-"""Traces at an edge: marks on connections and Routes, what operators may, and events with names."""
+"""Traces at an edge: marks on connections and Routes, permissions of operators, and events."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ def told(edge: Edge, name: str) -> list[Any]:
     return rows(edge, "trace", where={"trace": name})
 
 
-def test_a_topic_is_marked_though_its_route_is_cached() -> None:
-    """And bears no mark any more when the trace has ended."""
+def test_topic_with_cached_route_is_marked() -> None:
+    """The mark is removed at the end of the trace."""
     edge = Edge()
     subscriber, publisher = edge.client("s"), edge.client("p")
     subscriber.subscribe("a/#", qos=1)
@@ -50,8 +50,8 @@ def test_a_topic_is_marked_though_its_route_is_cached() -> None:
     assert edge.core.hot.trace is None
 
 
-def test_connections_are_marked_now_and_when_they_come() -> None:
-    """A client that comes later is told of from its CONNACK on; others are not."""
+def test_connections_are_marked_now_and_on_connect() -> None:
+    """A later client has events from its CONNACK on; others have none."""
     edge = Edge()
     first, other = edge.client("dev-1"), edge.client("other")
     begin(edge, "t", "client", "dev-*")
@@ -73,7 +73,7 @@ def test_connections_are_marked_now_and_when_they_come() -> None:
     assert [(row.stage, row.client_id) for row in told(edge, "t") if row.carried] == [("written", "other")]
 
 
-def test_a_trace_ends_by_its_time_and_its_marks_go() -> None:
+def test_trace_expires_and_removes_its_marks() -> None:
     edge = Edge()
     publisher = edge.client("p")
     begin(edge, "t", "client", "p", for_s=5)
@@ -86,7 +86,7 @@ def test_a_trace_ends_by_its_time_and_its_marks_go() -> None:
     assert (row.trace, row.state, row.node) == ("t", "time", "e0")
 
 
-def test_where_a_message_goes_is_named() -> None:
+def test_forwarded_event_names_destinations() -> None:
     edge = Edge()
     edge.routes = {"a": Destinations([], [2])}
     publisher = edge.client("p")
@@ -96,8 +96,8 @@ def test_where_a_message_goes_is_named() -> None:
     assert forwarded.detail == "partitions 2"
 
 
-def test_a_retained_message_is_told_once() -> None:
-    """It goes to its retained partition first, and to others behind that."""
+def test_retained_message_is_traced_once() -> None:
+    """It is sent to its retained partition first, then to others."""
     edge = Edge()
     edge.routes = {"a": Destinations([], [2])}
     publisher = edge.client("p")
@@ -108,7 +108,7 @@ def test_a_retained_message_is_told_once() -> None:
     assert found.count("received") == 1 and found[:2] == ["received", "forwarded"]
 
 
-def test_viewers_may_not_and_unknown_names_are_refused() -> None:
+def test_viewers_and_unknown_names_are_refused() -> None:
     edge = Edge()
     start = StartTrace(1, "t", "topic", "a", role="operator")
     assert "role operator" in say(edge, start, VIEWER).error
@@ -117,7 +117,7 @@ def test_viewers_may_not_and_unknown_names_are_refused() -> None:
     assert rows(edge, "traces") == []
 
 
-def test_an_order_of_a_router_begins_one() -> None:
+def test_router_order_starts_a_trace() -> None:
     edge = Edge()
     order = OrderNode(9, "trace start", '{"trace": "t", "kind": "topic", "pattern": "a"}', False, "ann", "operator")
     edge.router(order)
@@ -127,8 +127,8 @@ def test_an_order_of_a_router_begins_one() -> None:
     assert (row.kind, row.pattern, row.state) == ("topic", "a", "running")
 
 
-def test_who_starts_or_leads_later_is_told_what_is_traced() -> None:
-    """Once for each such node: the trace as it was begun, how long it goes on, and its client's messages."""
+def test_new_nodes_and_primaries_get_running_traces() -> None:
+    """Once for each such node: the trace with its remaining time, and its client's messages."""
     edge = Edge()
     edge.held.add(RunningTrace)
     order = '{"trace": "t", "kind": "client", "pattern": "p", "for_s": 60, "everywhere": true}'

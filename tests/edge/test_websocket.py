@@ -1,4 +1,4 @@
-"""WebSocket in front of MQTT: sans-IO, byte by byte."""
+"""WebSocket below MQTT: sans-IO, byte by byte."""
 
 import gc
 import itertools
@@ -52,7 +52,7 @@ def opened(clock: Callable[[], float] = lambda: 100.0) -> tuple[WebSocketServer,
 
 
 def test_packets_need_not_align_with_frames() -> None:
-    """NIST: protect. [MQTT-6.0.0-2]: whatever the framing, the bytes come out in order; both ways."""
+    """[MQTT-6.0.0-2]: the bytes keep their order in any framing, in both directions."""
     server, browser = opened()
     data = browser.message(b"ab") + browser.message(b"cde", finished=False) + browser.message(b"f")
     received = b"".join(server.receive(data[i : i + 1]) for i in range(len(data)))
@@ -62,12 +62,12 @@ def test_packets_need_not_align_with_frames() -> None:
 
 
 def packet(size: int) -> bytes:
-    """Return a PUBLISH of QoS 0 with ``size`` bytes behind its fixed header."""
+    """Return a PUBLISH of QoS 0 with ``size`` bytes after its fixed header."""
     return b"\x30" + encode_varint(size) + b"\0\1t" + bytes(size - 3)
 
 
-def test_each_packet_has_a_frame() -> None:
-    """paho C reads the second packet of a frame late; joined is a setting of the listener."""
+def test_each_packet_has_its_own_frame() -> None:
+    """paho C reads the second packet of a frame late; ``joined`` is a setting of the listener."""
     sizes = (3, 123, 124, 125, 126, 127, 128, 16_383, 16_384, 65_535, 65_536, 2_097_152)
     packets = [packet(size) for size in sizes] + [b"\xd0\0", b"\x40\2\0\1"]
     server, browser = opened()
@@ -82,15 +82,15 @@ def test_each_packet_has_a_frame() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xd0", b"\x30\xff", b"\x30\xff\xff\xff\xff\xff", b"\xd0\0\x30\5a", b"\x30\5"])
-def test_bytes_that_are_no_whole_packets_are_sent_all_the_same(data: bytes) -> None:
+def test_incomplete_packets_are_sent(data: bytes) -> None:
     server, browser = opened()
     assert (
         b"".join(event.data for event in browser.events(server.wrap(data)) if isinstance(event, BytesMessage)) == data
     )
 
 
-def test_handshake_in_pieces_and_data_behind_it() -> None:
-    """The handshake may come byte by byte; nothing is said before it."""
+def test_handshake_in_fragments_with_data() -> None:
+    """The handshake may arrive byte by byte; no output precedes it."""
     server, browser = WebSocketServer(), Browser("x", "mqtt")
     assert server.wrap(b"too early") == b""
     assert all(server.receive(browser.hello[i : i + 1]) == b"" for i in range(len(browser.hello)))
@@ -98,14 +98,14 @@ def test_handshake_in_pieces_and_data_behind_it() -> None:
 
 
 def test_wrong_subprotocol_is_rejected() -> None:
-    """[MQTT-6.0.0-3]: "mqtt" must be among those offered."""
+    """[MQTT-6.0.0-3]: "mqtt" must be among the offered ones."""
     server, browser = WebSocketServer(), Browser("chat")
     assert server.receive(browser.hello) == b"" and server.ended
     assert isinstance(browser.events(server.take_output())[0], RejectConnection)
 
 
 def test_text_frame_ends_the_connection() -> None:
-    """[MQTT-6.0.0-1]: the close frame says 1003."""
+    """[MQTT-6.0.0-1]: the close frame has 1003."""
     server, browser = opened()
     assert server.receive(browser.connection.send(TextMessage(data="x"))) == b"" and server.ended
     (event,) = browser.events(server.take_output())
@@ -114,8 +114,8 @@ def test_text_frame_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("kind", [Ping, Pong])
-def test_ping_is_answered_and_a_flood_ends_the_connection(kind: type) -> None:
-    """NIST: protect. Control frames have a rate, 1008; data between them change nothing, and pongs count too."""
+def test_ping_is_answered_and_control_flood_closes(kind: type) -> None:
+    """Control frames have a rate, 1008; interleaved data does not matter, and pongs count too."""
     server, browser = opened()
     assert server.receive(browser.connection.send(Ping(payload=b"p"))) == b""
     (event,) = browser.events(server.take_output())
@@ -126,8 +126,8 @@ def test_ping_is_answered_and_a_flood_ends_the_connection(kind: type) -> None:
     assert isinstance(last, CloseConnection) and last.code == 1008
 
 
-def test_control_frames_at_their_rate_are_no_flood() -> None:
-    """Ten a second for ever, and twenty at once behind a network that stood still."""
+def test_control_frames_within_their_rate() -> None:
+    """Ten a second without end, and twenty at once after a network outage."""
     moments = itertools.count()
     server, browser = opened(lambda: next(moments) / 20)
     for _ in range(500):
@@ -138,7 +138,7 @@ def test_control_frames_at_their_rate_are_no_flood() -> None:
 
 
 def test_close_is_answered() -> None:
-    """What came before the close still counts."""
+    """Data before the close is delivered."""
     server, browser = opened()
     data = browser.message(b"last") + browser.connection.send(CloseConnection(code=1000))
     assert server.receive(data) == b"last" and server.ended
@@ -146,7 +146,7 @@ def test_close_is_answered() -> None:
 
 
 def test_flood_of_tiny_fragments_ends_the_connection() -> None:
-    """A frame of one byte is no packet: some are taken, a stream of them costs more than it brings."""
+    """A frame of one byte is no packet: a few are accepted, a stream of them costs too much."""
     server, browser = opened()
     results = [server.receive(browser.message(b"x", finished=False)) for _ in range(600)]
     assert results[0] == b"x" and results[-1] == b"" and server.ended
@@ -156,8 +156,8 @@ def test_flood_of_tiny_fragments_ends_the_connection() -> None:
         assert honest.receive(other.message(b"\xc0\x00")) == b"\xc0\x00"
 
 
-def test_a_message_of_many_short_fragments_ends_the_connection() -> None:
-    """NIST: protect. 256 of them, 1008; long ones may be any number, and so may short messages."""
+def test_message_of_many_short_fragments_closes() -> None:
+    """256 of them, 1008; the number of long ones is unlimited, and of short messages."""
     server, browser = opened()
     results = [server.receive(browser.message(b"xy", finished=False)) for _ in range(300)]
     assert results[255:258] == [b"xy", b"xy", b""] and server.ended
@@ -170,7 +170,7 @@ def test_a_message_of_many_short_fragments_ends_the_connection() -> None:
 
 
 def head_of_a_frame(length: int, opcode: int = 2) -> bytes:
-    """Return the head of a masked frame that says to have 65 536 bytes or more."""
+    """Return the header of a masked frame with a length of 65 536 bytes or more."""
     return bytes([0x80 | opcode, 0xFF]) + length.to_bytes(8, "big")
 
 
@@ -178,9 +178,9 @@ def head_of_a_frame(length: int, opcode: int = 2) -> bytes:
     ("packet_bytes_max", "most"), [(1024, 1 << 20), ((1 << 20) + 65_536, (1 << 20) + 65_536), (8 << 20, 8 << 20)]
 )
 @pytest.mark.parametrize("opcode", [0, 1, 2])
-def test_a_frame_that_is_too_long_is_refused_at_its_head(packet_bytes_max: int, most: int, opcode: int) -> None:
-    """NIST: protect. 1009 before a byte of it is there; 1 MiB, or what a packet may have where that is more."""
-    begun = b"\x02\x81\0\0\0\0\xc0" if opcode == 0 else b""  # a message that goes on
+def test_too_long_frame_is_refused_at_its_header(packet_bytes_max: int, most: int, opcode: int) -> None:
+    """1009 before its payload; 1 MiB, or the largest packet if that is more."""
+    begun = b"\x02\x81\0\0\0\0\xc0" if opcode == 0 else b""  # a continued message
     for length, code in ((most, 0), (most + 1, 1009), (1 << 40, 1009), ((1 << 63) - 1, 1009)):
         server, browser = WebSocketServer(packet_bytes_max=packet_bytes_max), Browser("mqtt")
         server.receive(browser.hello)
@@ -196,15 +196,15 @@ def test_a_frame_that_is_too_long_is_refused_at_its_head(packet_bytes_max: int, 
         assert received == b"" and server.ended is bool(code)
 
 
-def test_what_came_before_a_frame_that_is_too_long_counts() -> None:
+def test_data_before_too_long_frame_is_delivered() -> None:
     """As before a close."""
     server, browser = opened()
     assert server.receive(browser.message(b"\xc0\x00") + head_of_a_frame(1 << 40)) == b"\xc0\x00" and server.ended
     assert isinstance(browser.events(server.take_output())[0], CloseConnection)
 
 
-def test_a_name_of_no_extension_is_no_offer_of_the_limit() -> None:
-    """Nothing is agreed on, whatever is asked for."""
+def test_extension_offers_are_ignored() -> None:
+    """No extension is negotiated."""
     server, browser = WebSocketServer(), Browser("mqtt")
     for offer in (b"", b";", b"; x=1, ;", b"permessage-deflate"):
         server = WebSocketServer()
@@ -213,7 +213,7 @@ def test_a_name_of_no_extension_is_no_offer_of_the_limit() -> None:
         assert answer.startswith(b"HTTP/1.1 101") and b"extensions" not in answer.lower()
 
 
-def test_endless_handshake_ends_the_connection() -> None:
+def test_endless_handshake_closes() -> None:
     """At most 16 KiB of it."""
     server = WebSocketServer()
     assert server.receive(b"GET / HTTP/1.1\r\nHost: h\r\n") == b""
@@ -222,19 +222,19 @@ def test_endless_handshake_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00", b"GET /\r\n\r\n", b"\xff" * 100])
-def test_garbage_instead_of_a_handshake(garbage: bytes) -> None:
+def test_invalid_handshake(garbage: bytes) -> None:
     """Plain MQTT at a WebSocket listener, for example."""
     server = WebSocketServer()
     assert server.receive(garbage) == b"" and server.wrap(b"x") == b""
 
 
 def test_filter_of_a_listener() -> None:
-    """WebSocket where it is asked for, else nothing."""
+    """WebSocket if configured, else none."""
     assert listener_filter("mqtt")(1, "") is None and isinstance(listener_filter("ws")(1, ""), WebSocketServer)
 
 
-def test_a_plain_listener_imports_no_websocket() -> None:
-    """Neither at start nor for its first client, who would wait for it; a WebSocket listener has it from the start."""
+def test_plain_listener_imports_no_websocket() -> None:
+    """Neither at the start nor for its first client; a WebSocket listener imports it at the start."""
     code = (
         "import sys; from edge.listeners.listener_admission import listener_filter\n"
         "assert listener_filter('mqtt')(1, '') is None\n"
@@ -253,7 +253,7 @@ def asked(
     pages: PageOrigins | None = None,
     local: str = "",
 ) -> tuple[int, str]:
-    """Return the status of an answer, 101 for yes, and what is counted."""
+    """Return the status of a response, 101 for success, and the counter."""
     server, connection = WebSocketServer(path, pages, local=local), WSConnection(ConnectionType.CLIENT)
     headers = [(b"Origin", origin) for origin in origins]
     request = Request(host=host, target=target, subprotocols=["mqtt"], extra_headers=headers)
@@ -272,27 +272,27 @@ def asked(
         ("/anything", "", 101),
     ],
 )
-def test_only_one_path_is_served(target: str, path: str, status: int) -> None:
+def test_only_the_configured_path_is_served(target: str, path: str, status: int) -> None:
     assert asked(target, "h", path=path) == (status, "websocket_paths_refused" if status == 404 else "")
 
 
 @pytest.mark.parametrize(
     ("host", "origins", "status"),
     [
-        ("broker.example:8083", (), 101),  # no browser
+        ("broker.example:8083", (), 101),  # not a browser
         ("evil.example:8083", (), 101),
         ("broker.example:8083", (b"http://broker.example:8083",), 101),
         ("BROKER.example.", (b"http://broker.EXAMPLE:80",), 101),
         ("broker.example:80", (b"http://broker.example",), 101),
         ("192.0.2.7:8083", (b"http://192.0.2.7:8083",), 101),
-        ("[2001:db8:0::7]:8083", (b"http://[2001:db8::7]:8083",), 403),  # a browser writes both alike
+        ("[2001:db8:0::7]:8083", (b"http://[2001:db8::7]:8083",), 403),  # browsers normalize both
         ("[2001:db8::7]:8083", (b"http://[2001:db8::7]:8083",), 101),
         ("a.wild.example:8083", (b"http://a.wild.example:8083",), 101),
         ("localhost:8083", (b"http://localhost:8083",), 101),
         ("127.0.0.1:8083", (b"http://127.0.0.1:8083",), 101),
         ("127.1.2.3:8083", (b"http://127.1.2.3:8083",), 101),
         ("[::1]:8083", (b"http://[::1]:8083",), 101),
-        ("10.0.0.5:8083", (b"http://10.0.0.5:8083",), 101),  # where the connection came to
+        ("10.0.0.5:8083", (b"http://10.0.0.5:8083",), 101),  # the local address of the connection
         # other schemes, ports and hosts
         ("broker.example:8083", (b"https://broker.example:8083",), 403),
         ("broker.example:8083", (b"http://broker.example:3000",), 403),
@@ -308,7 +308,7 @@ def test_only_one_path_is_served(target: str, path: str, status: int) -> None:
         ("broker.example", (b"http://broker.example", b"http://broker.example"), 403),
         ("broker.example", (b"http://[",), 403),
         ("broker.example", (b"http://broker.example:99999999",), 403),
-        # DNS rebinding: the page's own name is in Host
+        # DNS rebinding: Host has the page's own name
         ("evil.example:8083", (b"http://evil.example:8083",), 421),
         ("evil.example", (b"http://evil.example",), 421),
         ("localhost.evil.example:8083", (b"http://localhost.evil.example:8083",), 421),
@@ -319,8 +319,8 @@ def test_only_one_path_is_served(target: str, path: str, status: int) -> None:
         ("[::2]:8083", (b"http://[::2]:8083",), 421),
     ],
 )
-def test_pages_of_others_cannot_connect(host: str, origins: tuple[bytes, ...], status: int) -> None:
-    """NIST: protect. RFC 6455, section 10.2; and the host is one of the listener's own (DNS rebinding)."""
+def test_pages_of_other_origins_are_refused(host: str, origins: tuple[bytes, ...], status: int) -> None:
+    """RFC 6455, section 10.2; and the host is one of the listener's own (DNS rebinding)."""
     hosts = ServedHosts(["0.0.0.0", "broker.example", "192.0.2.7"])
     hosts.set_certified({"*.wild.example", "2001:db8::7"})
     expected = {
@@ -333,7 +333,7 @@ def test_pages_of_others_cannot_connect(host: str, origins: tuple[bytes, ...], s
 
 @pytest.mark.parametrize("local", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.5.5.5", "[::1]"])
-def test_a_listener_on_loopback_takes_pages_of_loopback_alone(local: str, host: str) -> None:
+def test_loopback_listener_accepts_loopback_pages_only(local: str, host: str) -> None:
     pages = PageOrigins((), "https", ServedHosts([local]))
     assert asked("/mqtt", f"{host}:8084", f"https://{host}:8084".encode(), pages=pages, local=local)[0] == 101
     for other in ("evil.example:8084", "192.0.2.1:8084", "[2001:db8::1]:8084"):
@@ -350,13 +350,13 @@ def test_a_listener_on_loopback_takes_pages_of_loopback_alone(local: str, host: 
         (b"http://localhost:8083", 403),
     ],
 )
-def test_a_list_of_origins_is_exactly_that(origin: bytes, status: int) -> None:
+def test_listed_origins_match_exactly(origin: bytes, status: int) -> None:
     pages = PageOrigins(("https://app.example",), "http", ServedHosts(["broker.example"]))
     assert asked("/mqtt", "localhost:8083", origin, pages=pages)[0] == status
 
 
-def test_what_ended_is_freed_at_once() -> None:
-    """Some of wsproto's objects form a cycle, and a node looks for old ones nearly never: 4 KiB a connection stayed."""
+def test_closed_connection_is_freed_at_once() -> None:
+    """Some of wsproto's objects form a cycle, and the collector rarely runs: 4 KiB a connection stayed."""
     hello = Browser("mqtt").hello
     gc.collect()
     gc.disable()
@@ -372,8 +372,8 @@ def test_what_ended_is_freed_at_once() -> None:
         gc.enable()
 
 
-def test_a_flood_that_ended_a_connection_is_not_kept() -> None:
-    """The connection may linger until its peer has read the close; the rest of the flood need not."""
+def test_flood_after_close_is_not_kept() -> None:
+    """The connection may linger until its peer has read the close; its later data need not."""
     server, browser = opened()
     flood = browser.connection.send(Ping(b"x" * 100)) * 5_000
     gc.collect()

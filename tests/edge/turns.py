@@ -1,4 +1,4 @@
-"""An edge whose turns are timed: processor time of this thread, so that a busy machine says the same."""
+"""An edge with timed iterations: processor time of this thread, independent of the machine's load."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,14 +15,14 @@ __all__ = ["TimedEdge", "subscribe"]
 
 
 class TimedEdge(Edge):
-    """Turns of its loop without sockets; what other nodes answer is not counted."""
+    """Iterations of its loop without sockets; responses of other nodes are not measured."""
 
     def __init__(self, limits: EdgeLimits | None = None, **hot_limits: Any) -> None:
         self.turns_s: list[float] = []
         super().__init__(limits, **hot_limits)
 
     def step(self, *work: Callable[[], object]) -> None:
-        """Make one turn; ``work`` is what comes in."""
+        """Run one iteration with this input."""
         self.now += 0.001
         hot = self.core.hot
         began = time.thread_time()
@@ -33,7 +33,7 @@ class TimedEdge(Edge):
         self.turns_s.append(time.thread_time() - began)
 
     def settle(self, turns_max: int = 20_000) -> int:
-        """Make turns until nothing is under way; return how many it took."""
+        """Run iterations until the edge is idle; return their number."""
         for count in range(turns_max):
             answers = [item for item in self.core.told if type(item[1]) not in self.held]
             self.core.told = [item for item in self.core.told if type(item[1]) in self.held]
@@ -44,7 +44,7 @@ class TimedEdge(Edge):
         raise AssertionError(f"still at work after {turns_max} turns")
 
     def settle_alone(self) -> None:
-        """Make turns until this edge has nothing left to do; nobody answers."""
+        """Run iterations until this edge is idle, without responses."""
         for _ in range(20_000):
             self.step()
             if not (self.core.busy or self.core.hot.wants_turn()):
@@ -56,7 +56,7 @@ class TimedEdge(Edge):
         return lambda: (self.router if router else self.storage)(reply)
 
     def feed(self, session: Session, packet: Publish | Subscribe | Unsubscribe) -> Callable[[], None]:
-        """Return what hands a packet in."""
+        """Return a callable that feeds a packet."""
         data = encode_packet(packet, session.version)
         return lambda: self.core.hot.feed(session.client.conn, data)
 
@@ -69,13 +69,13 @@ class TimedEdge(Edge):
         self.settle()
 
     def need(self, topics: Iterable[str], then: Callable[[object], None] = lambda _: None) -> None:
-        """Let publishers miss topics."""
+        """Make publishers miss topics."""
         for topic in topics:
             self.core.cache.need(topic, then)
-        self.core.hot.turn_end_ns = 0  # as each call of the loop does
+        self.core.hot.turn_end_ns = 0  # as in each call of the loop
 
     def worst_ms(self) -> float:
-        """Return the longest turn since the last call."""
+        """Return the longest iteration since the last call."""
         turns, self.turns_s = self.turns_s, []
         return max(turns, default=0.0) * 1000
 

@@ -1,4 +1,4 @@
-"""Turns of connections that wait for the rate of their listener."""
+"""Queue of connections beyond the rate of their listener."""
 
 import pytest
 
@@ -10,15 +10,15 @@ STEP_S = 0.005
 
 
 def come(queue: AcceptQueue[str], now: float, key: str, *, known: bool = False) -> str:
-    """Let a connection come; return "in", "waits" or "closed"."""
+    """Add a connection; return "in", "waits" or "closed"."""
     if queue.try_admit(now, key, known=known):
         return "in"
     return "closed" if queue.add(now, key, key, known=known) == key else "waits"
 
 
 @pytest.mark.parametrize("addresses", [16, 32, 200])
-def test_a_newcomer_is_next_beside_addresses_that_flood(addresses: int) -> None:
-    """Each within 50 a second of its own; a newcomer with an address of its own waits for a token, not for them."""
+def test_new_address_waits_one_token_during_floods(addresses: int) -> None:
+    """Each address floods below 50 connections a second."""
     queue: AcceptQueue[str] = AcceptQueue(RATE)
     admitted: list[str] = []
     waits: list[float] = []
@@ -44,11 +44,11 @@ def test_a_newcomer_is_next_beside_addresses_that_flood(addresses: int) -> None:
     assert max(each) - min(each) <= 2 and sum(each) > 0.7 * RATE * 4.0
 
 
-def test_half_of_the_rate_is_for_known_addresses_and_lent_while_unused() -> None:
+def test_known_addresses_get_half_of_the_rate_others_get_the_unused_part() -> None:
     queue: AcceptQueue[str] = AcceptQueue(RATE)
     assert [come(queue, 0.0, f"stranger-{n}") for n in range(150)].count("in") == 101  # one of the unused half
     assert [come(queue, 0.0, f"node-{n}", known=True) for n in range(150)].count("in") == 99
-    for step in range(1, 200):  # a second: both classes wait all the while
+    for step in range(1, 200):  # a second: both classes are queued
         come(queue, step * STEP_S, f"stranger-{step}", known=False)
         come(queue, step * STEP_S, f"node-{step}", known=True)
         queue.take_due(step * STEP_S)
@@ -60,7 +60,7 @@ def test_half_of_the_rate_is_for_known_addresses_and_lent_while_unused() -> None
     assert taken >= 0.95 * RATE * 2_000 * STEP_S  # known addresses leave theirs to the others
 
 
-def test_the_address_with_most_loses_its_newest_one_where_all_places_are_taken() -> None:
+def test_full_queue_drops_newest_of_largest_address() -> None:
     queue: AcceptQueue[str] = AcceptQueue(1.0)
     assert [come(queue, 0.0, "greedy") for _ in range(WAITING_MAX + 2)].count("in") == 2 and not queue.is_full
     assert queue.add(0.0, "newcomer", "newcomer", known=False) == "greedy" and len(queue) == WAITING_MAX
@@ -68,10 +68,10 @@ def test_the_address_with_most_loses_its_newest_one_where_all_places_are_taken()
     for number in range(WAITING_MAX + 2):
         come(single, 0.0, f"address-{number}")
     assert single.is_full
-    assert single.add(0.0, "late", "late", known=False) == "late"  # each has one: the newcomer has no better right
+    assert single.add(0.0, "late", "late", known=False) == "late"  # each has one: the new one is dropped
 
 
-def test_late_connections_are_returned_and_forgotten() -> None:
+def test_take_late_removes_late_connections() -> None:
     queue: AcceptQueue[str] = AcceptQueue(1e-3)
     for number in range(10):
         come(queue, 0.0, f"address-{number}")
@@ -82,7 +82,7 @@ def test_late_connections_are_returned_and_forgotten() -> None:
     assert queue.take_all() == []
 
 
-def test_memory_is_bounded_for_100_000_addresses() -> None:
+def test_admission_history_is_bounded_for_100_000_addresses() -> None:
     queue: AcceptQueue[str] = AcceptQueue(RATE)
     for number in range(100_000):
         come(queue, number * 1e-3, f"10.{number}")

@@ -1,4 +1,4 @@
-"""Addresses by which clients reach an edge: never a wildcard."""
+"""Advertised addresses of an edge: never a wildcard."""
 
 import pytest
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ LOCAL = "127.0.0.1:7949"
 
 
 def addresses(seen: str, *seeds: str, **settings: str) -> dict[str, str]:
-    """Return the addresses of one listener, its port written as P where it is the bound one."""
+    """Return the addresses of one listener, with P for the bound port."""
     listener = EdgeListener(ListenerSettings(name="plain", port=0, tls=False, **settings))  # type: ignore[arg-type]
     with listener.socket:
         port = listener.socket.getsockname()[1]
@@ -30,15 +30,15 @@ def addresses(seen: str, *seeds: str, **settings: str) -> dict[str, str]:
         ({"bind": "0.0.0.0", "advertise": "edge.example:0"}, LOCAL, (), "edge.example:P"),
     ],
 )
-def test_address_is_one_that_clients_can_use(
+def test_advertised_address_is_not_a_wildcard(
     settings: dict[str, str], seen: str, seeds: tuple[str, ...], told: str
 ) -> None:
-    """The operator's word first, then the bound host, then the host that other nodes see, then that of a seed."""
+    """Order: setting, bound host, host of the link address, local host towards a seed."""
     assert addresses(seen, *seeds, **settings) == {"plain": told}
 
 
-def test_a_seed_that_cannot_be_reached_gives_no_wildcard() -> None:
-    """With nothing to go by, the listener has the default route's host, or no address at all."""
+def test_unreachable_seed_gives_no_wildcard() -> None:
+    """The listener then has the default route's host, or no address."""
     found = addresses("0.0.0.0:7949", "no-such-host.invalid:7947", bind="0.0.0.0")
     assert not any(address.startswith(("0.0.0.0", "::", ":")) for address in found.values())
 
@@ -47,7 +47,6 @@ WRONG = ["0.0.0.0:1883", "[::]:1883", "edge.example", "edge:port", ":1883", "a:6
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_advertise_names_a_host_and_a_port(wrong: str) -> None:
-    """A wildcard, or half an address, is refused when the configuration is read."""
+def test_advertise_rejects_wildcards_and_partial_addresses(wrong: str) -> None:
     with pytest.raises(ValidationError):
         ListenerSettings(name="plain", port=0, tls=False, advertise=wrong)

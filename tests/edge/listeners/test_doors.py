@@ -1,4 +1,4 @@
-"""Listeners of one edge: open together, paused one by one, and what operators see of them."""
+"""Listeners of one edge: open and shut together, paused one by one, and their query rows."""
 
 import socket
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from wire.queries.source import RowScan
 
 @dataclass
 class Accepting:
-    """The loop's part: which sockets are accepted on."""
+    """A fake loop that records listening sockets."""
 
     listening: set[int] = field(default_factory=set)
 
@@ -83,7 +83,7 @@ def doorway() -> Iterator[Doorway]:
         listener.socket.close()
 
 
-def test_a_paused_listener_refuses_and_the_others_take(doorway: Doorway) -> None:
+def test_paused_listener_refuses_while_others_accept(doorway: Doorway) -> None:
     doorway.doors.open()
     assert doorway.takes() == [True, True] and doorway.states() == ["open", "open"]
     answer = doorway.order("pause", "one")
@@ -99,7 +99,7 @@ def test_a_paused_listener_refuses_and_the_others_take(doorway: Doorway) -> None
     ]
 
 
-def test_a_second_pause_and_a_dry_run_change_nothing(doorway: Doorway) -> None:
+def test_repeated_pause_and_dry_run_change_nothing(doorway: Doorway) -> None:
     doorway.doors.open()
     assert doorway.order("pause", "one", dry_run=True).lines[0] == "state paused"
     assert doorway.takes() == [True, True]
@@ -112,8 +112,8 @@ def test_a_second_pause_and_a_dry_run_change_nothing(doorway: Doorway) -> None:
     assert doorway.takes() == [True, True]
 
 
-def test_a_pause_outlives_a_drain(doorway: Doorway) -> None:
-    """The end of a drain opens what the drain shut, not what an operator paused."""
+def test_pause_outlasts_drain(doorway: Doorway) -> None:
+    """The end of a drain opens only listeners without a pause."""
     doorway.doors.open()
     doorway.order("pause", "one")
     doorway.doors.shut()
@@ -127,7 +127,7 @@ def test_a_pause_outlives_a_drain(doorway: Doorway) -> None:
     assert doorway.takes() == [True, True]
 
 
-def test_a_listener_whose_address_was_taken_stays_paused(doorway: Doorway) -> None:
+def test_resume_with_address_in_use_stays_paused(doorway: Doorway) -> None:
     doorway.doors.open()
     doorway.order("pause", "one")
     port = doorway.listening[0].socket.getsockname()[1]
@@ -140,12 +140,12 @@ def test_a_listener_whose_address_was_taken_stays_paused(doorway: Doorway) -> No
     assert doorway.takes() == [True, True]
 
 
-def test_an_edge_without_the_listener_has_nothing_to_do(doorway: Doorway) -> None:
+def test_order_for_unknown_listener_has_no_effect(doorway: Doorway) -> None:
     answer = doorway.order("pause", "three")
     assert (answer.count, answer.lines, answer.error) == (0, [], "")
 
 
-def test_what_operators_see_of_listeners(doorway: Doorway) -> None:
+def test_listener_rows(doorway: Doorway) -> None:
     rows = [msgspec.convert(row, ListenerRow) for row in doorway.rows()]
     port = doorway.listening[0].socket.getsockname()[1]
     assert (rows[0].listener, rows[0].kind, rows[0].bind, rows[0].state) == (

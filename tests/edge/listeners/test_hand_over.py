@@ -1,4 +1,4 @@
-"""Connections that a balancer hands over: exactly one descriptor in, one answer out, and no descriptor left behind."""
+"""Connections handed over by a balancer: one descriptor in, one reply out, no leaked descriptor."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ TURNS = 10_000
 
 
 class Edge:
-    """What an edge does with connections: it keeps them."""
+    """An edge that keeps its connections."""
 
     def __init__(self, folder: Path) -> None:
         self.taken: list[tuple[str, int, float]] = []
@@ -96,10 +96,10 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-async def test_a_connection_goes_to_its_listener(
+async def test_offered_connection_reaches_its_listener(
     tmp_path: Path, connection: tuple[socket.socket, socket.socket]
 ) -> None:
-    """The same connection, which does not block, with the time that it waited; the balancer may close its copy."""
+    """The connection is non-blocking and has its waiting time; the balancer may close its copy."""
     client, accepted = connection
     edge = Edge(tmp_path)
     assert edge.socket.addresses[HAND_OVER].endswith(f":{edge.path}")
@@ -122,10 +122,12 @@ async def test_a_connection_goes_to_its_listener(
     assert edge.counts["handed_over_taken"] == edge.counts["handed_over_draining"] == 1
 
 
-async def test_what_is_wrong_is_said_and_leaves_nothing_open(
+async def test_invalid_offers_are_refused_without_leaks(
     tmp_path: Path, connection: tuple[socket.socket, socket.socket]
 ) -> None:
-    """No descriptor, two, a pipe, a listening socket; no message, another version's, a long one; too old, of later."""
+    """No descriptor, two, a pipe, a listening socket; no message, another version, too long; too old, or of the
+    future.
+    """
     client, accepted = connection
     edge = Edge(tmp_path)
     fd = accepted.fileno()
@@ -137,7 +139,7 @@ async def test_what_is_wrong_is_said_and_leaves_nothing_open(
     ):
         pipe = os.pipe()
         async with balancer(edge) as one:
-            assert await one.offer(b"x") is HandoffReply.UNUSABLE  # it is accepted by now
+            assert await one.offer(b"x") is HandoffReply.UNUSABLE  # accepted by now
             before = open_descriptors()
             for data, descriptors, expected in (
                 (message(), (), HandoffReply.UNUSABLE),
@@ -156,18 +158,18 @@ async def test_what_is_wrong_is_said_and_leaves_nothing_open(
                 assert await one.offer(data, *descriptors) is expected, (data, descriptors)
                 assert open_descriptors() == before
             assert not edge.taken
-            assert await one.offer(message(), fd) is HandoffReply.TAKEN  # the socket goes on after all of them
+            assert await one.offer(message(), fd) is HandoffReply.TAKEN  # the socket still works
             os.close(edge.taken[0][1])
         for each in pipe:
             os.close(each)
 
 
-async def test_no_refusal_leaves_a_descriptor(tmp_path: Path, connection: tuple[socket.socket, socket.socket]) -> None:
+async def test_refusals_leak_no_descriptor(tmp_path: Path, connection: tuple[socket.socket, socket.socket]) -> None:
     edge = Edge(tmp_path)
     fd = connection[1].fileno()
     pipe = os.pipe()
     async with balancer(edge) as one:
-        assert await one.offer(b"x") is HandoffReply.UNUSABLE  # it is accepted by now
+        assert await one.offer(b"x") is HandoffReply.UNUSABLE  # accepted by now
         before = open_descriptors()
         for turn in range(TURNS):
             wrong = turn % 3
@@ -183,14 +185,14 @@ async def test_no_refusal_leaves_a_descriptor(tmp_path: Path, connection: tuple[
 @pytest.mark.parametrize(
     ("late_s", "is_sent", "is_taken"), [(0.4, True, True), (1.1, True, False), (0.0, False, False)]
 )
-def test_an_answer_that_nobody_waits_for_takes_nothing(
+def test_late_reply_takes_no_connection(
     tmp_path: Path,
     connection: tuple[socket.socket, socket.socket],
     late_s: float,
     is_sent: bool,
     is_taken: bool,
 ) -> None:
-    """A process that is stopped behind its answer finds the time over: the connection may be another edge's by now."""
+    """After a suspended process replies late, another edge may have the connection."""
     edge = Edge(tmp_path)
     copy = os.dup(connection[1].fileno())
     now = boot_time()
@@ -202,13 +204,13 @@ def test_an_answer_that_nobody_waits_for_takes_nothing(
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(copy)
         connection[0].settimeout(0.05)
-        with pytest.raises(TimeoutError):  # the copy that another edge may have is not ended
+        with pytest.raises(TimeoutError):  # another edge's copy stays open
             connection[0].recv(1)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-async def test_another_user_is_refused() -> None:
-    """By the rights of the socket, and without them by the kernel's word who it is."""
+async def test_other_user_is_refused() -> None:
+    """By the socket's permissions, and without them by SO_PEERCRED."""
     folder = Path(tempfile.mkdtemp(prefix="stratamq-test-"))
     edge = Edge(folder)
     code = (
@@ -217,7 +219,7 @@ async def test_another_user_is_refused() -> None:
         "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(sys.argv[1]); print(len(s.recv(1)))"
     )
     command = [sys.executable, "-c", code, str(edge.path)]
-    folder.chmod(0o755)  # the data folder of an edge is closed; here the socket alone is
+    folder.chmod(0o755)  # the data folder protects it normally; here only the socket does
     async with balancer(edge) as one:
         refused = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         assert b"Permission denied" in refused.stderr
@@ -229,7 +231,7 @@ async def test_another_user_is_refused() -> None:
     folder.rmdir()
 
 
-def test_the_message_has_bounds() -> None:
+def test_handoff_message_is_bounded() -> None:
     data = encode_hand_over("tls", 1, 2)
     assert decode_hand_over(data).listener == "tls" and len(data) < 100
     with pytest.raises(ValueError, match="unreadable hand-over"):

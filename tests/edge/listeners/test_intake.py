@@ -1,4 +1,4 @@
-"""Which new connections a listener takes: rates and numbers, of one address and of all."""
+"""Admission of new connections: rates and numbers, per address and per listener."""
 
 import contextlib
 import os
@@ -28,14 +28,12 @@ def take(intake: AdmissionControl, address: str, now: float = 0.0) -> Connection
     return intake.refusal(address, now) or intake.enter(address)
 
 
-def test_without_limits_everybody_comes_in() -> None:
-    """The defaults are those of a local cluster."""
+def test_default_limits_admit_all() -> None:
     free = intake()
     assert all(isinstance(take(free, "203.0.113.7"), ConnectionSlot) for _ in range(2_000)) and len(free) == 2_000
 
 
-def test_an_address_has_its_rate_and_takes_nothing_from_others() -> None:
-    """NIST: protect. A flood of one address is refused; another address connects at its own rate meanwhile."""
+def test_address_rate_does_not_affect_other_addresses() -> None:
     listener = intake(accept_rate_address_max=50.0)
     flood = [take(listener, "203.0.113.7", at / 2_000) for at in range(2_000)]
     taken = sum(isinstance(seat, ConnectionSlot) for seat in flood)
@@ -43,8 +41,8 @@ def test_an_address_has_its_rate_and_takes_nothing_from_others() -> None:
     assert all(isinstance(take(listener, "203.0.113.8", 1.0 + at / 100), ConnectionSlot) for at in range(50))
 
 
-def test_all_of_a_64_is_one_address() -> None:
-    """And an IPv4 address that is written as IPv6 is the IPv4 address."""
+def test_ipv6_64_counts_as_one_address() -> None:
+    """An IPv4-mapped IPv6 address counts as the IPv4 address."""
     listener = intake(connections_address_max=2)
     assert isinstance(take(listener, "2001:db8::1"), ConnectionSlot) and isinstance(
         take(listener, "2001:db8::2"), ConnectionSlot
@@ -57,8 +55,8 @@ def test_all_of_a_64_is_one_address() -> None:
     assert take(listener, "192.0.2.1") == "refused_connections_address"
 
 
-def test_a_place_that_is_left_is_free_again() -> None:
-    """Each connection gives back one place, however often it is told; the table of addresses becomes empty."""
+def test_slot_leave_frees_once() -> None:
+    """The table of addresses becomes empty."""
     listener = intake(connections_address_max=1, connections_listener_max=2)
     first, second = take(listener, "192.0.2.1"), take(listener, "192.0.2.2")
     assert isinstance(first, ConnectionSlot) and isinstance(second, ConnectionSlot)
@@ -75,8 +73,8 @@ def test_a_place_that_is_left_is_free_again() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.9.9.9", ""])
-def test_load_balancers_and_unknown_addresses_meet_the_listener_alone(address: str) -> None:
-    """Many clients stand behind one of them."""
+def test_load_balancers_and_unknown_addresses_have_listener_limits_only(address: str) -> None:
+    """Many clients share such an address."""
     listener = intake(accept_rate_address_max=1.0, connections_address_max=1, connections_listener_max=9)
     seats = [take(listener, address) for _ in range(10)]
     assert [isinstance(seat, ConnectionSlot) for seat in seats] == [True] * 9 + [False]
@@ -84,8 +82,7 @@ def test_load_balancers_and_unknown_addresses_meet_the_listener_alone(address: s
     assert isinstance(seats[0], ConnectionSlot) and not seats[0].metered
 
 
-def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
-    """Memory follows the connections that are open."""
+def test_closed_addresses_are_removed() -> None:
     listener = intake(connections_address_max=5, accept_rate_address_max=5.0)
     for number in range(10_000):
         seat = take(listener, f"10.0.{number // 250}.{number % 250}", 0.0)
@@ -98,7 +95,7 @@ def test_ten_thousand_addresses_are_forgotten_with_their_connections() -> None:
 
 
 class RestingLoop:
-    """What arrivals ask of the owner of the sockets."""
+    """A fake owner of the sockets."""
 
     def __init__(self) -> None:
         self.rests: list[int] = []
@@ -115,7 +112,7 @@ class RestingLoop:
 
 
 class Doors:
-    """An edge's listener on a real socket; the loop is driven by nobody."""
+    """A listener of an edge on a real socket, without a running loop."""
 
     def __init__(self, listener: EdgeListener, places_max: int) -> None:
         self.edge = Edge()
@@ -134,7 +131,7 @@ class Doors:
         return ours
 
     def header_came(self) -> int:
-        """Read the PROXY header of the newest connection, as the loop would; return its state."""
+        """Read the PROXY header of the newest connection; return its state."""
         client = max(self.edge.core.clients.all(), key=lambda client: client.number)
         assert client.first_bytes is not None
         assert select.select([client.conn.fd], [], [], 10)[0]
@@ -165,8 +162,8 @@ def is_closed(ours: socket.socket) -> bool:
         return True
 
 
-def test_a_refused_connection_is_closed_without_a_word() -> None:
-    """NIST: protect. Nothing of it is read, no client is made, and its reason is counted."""
+def test_refused_connection_is_closed_without_response() -> None:
+    """It is not read, no client is created, and the reason is counted."""
     with doors(connections_address_max=2) as door:
         taken = [door.connect() for _ in range(2)]
         refused = door.connect(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
@@ -180,8 +177,8 @@ def test_a_refused_connection_is_closed_without_a_word() -> None:
         door.end()
 
 
-def test_without_a_header_no_address_is_exempt() -> None:
-    """NIST: protect. ``proxy_trusted`` counts only where connections carry a PROXY header; loopback is its default."""
+def test_proxy_trusted_without_header_exempts_no_address() -> None:
+    """Loopback is the default of ``proxy_trusted``."""
     with doors(connections_address_max=1) as door:
         taken, refused = door.connect(), door.connect()
         assert is_closed(refused) and door.edge.core.counts["refused_connections_address"] == 1
@@ -204,8 +201,8 @@ def test_without_a_header_no_address_is_exempt() -> None:
             sock.close()
 
 
-def test_behind_a_load_balancer_the_header_names_the_address() -> None:
-    """Judged before the handshake; the load balancer itself, and its checks, are never counted."""
+def test_proxy_header_address_is_checked() -> None:
+    """Before the handshake; the load balancer and its health checks do not count."""
     with doors(accept_rate_address_max=1.0, connections_address_max=1, proxy_protocol="v1") as door:
         socks, states = [], []
         for name in ("203.0.113.7", "203.0.113.7", "203.0.113.8", "127.0.0.1", "127.0.0.1"):
@@ -225,8 +222,8 @@ def test_behind_a_load_balancer_the_header_names_the_address() -> None:
             sock.close()
 
 
-def test_beyond_the_rate_a_connection_waits_for_its_turn() -> None:
-    """NIST: protect. It is attached within its turn though others keep coming, and closed late, or gone, unread."""
+def test_connection_beyond_rate_is_queued_fairly() -> None:
+    """It is attached in order although others keep connecting; late or closed ones are closed unread."""
     with doors(accept_rate_max=2.0) as door:
         first = [door.connect(source="203.0.113.7") for _ in range(4)]  # two halves with a token each
         assert len(door.edge.core.clients) == 2 and door.arrivals.waiting() == {("plain",): 2.0}
@@ -250,8 +247,8 @@ def test_beyond_the_rate_a_connection_waits_for_its_turn() -> None:
             sock.close()
 
 
-def test_behind_a_load_balancer_the_named_address_waits_for_its_turn() -> None:
-    """NIST: protect. The connection is attached, and nothing more of it is read until then."""
+def test_proxied_connection_beyond_rate_is_queued() -> None:
+    """It is attached, and read no further until it is released."""
     with doors(accept_rate_max=2.0, proxy_protocol="v1") as door:
         socks = []
         for _ in range(2):
@@ -268,8 +265,8 @@ def test_behind_a_load_balancer_the_named_address_waits_for_its_turn() -> None:
             sock.close()
 
 
-def test_newcomers_displace_silent_connections_and_never_clients() -> None:
-    """NIST: protect. Places of those that have not authenticated; one that has leaves its place."""
+def test_new_connections_displace_silent_unauthenticated_ones() -> None:
+    """Authentication frees the place."""
     with doors(places_max=8) as door:
         silent = [door.connect(source=f"203.0.113.{number}") for number in range(4)]
         newcomers = [door.connect(source=f"198.51.100.{number}") for number in range(4)]

@@ -1,4 +1,4 @@
-"""Certificates that a load balancer verified: whom its PROXY header vouches for, and who is believed."""
+"""Client certificates verified by a load balancer: names in the PROXY header, and trust in them."""
 
 import random
 import struct
@@ -43,8 +43,8 @@ def named(options: bytes) -> str | None:
 
 
 @pytest.mark.parametrize("flags", [TLS | CONNECTION, TLS | SESSION, TLS | CONNECTION | SESSION])
-def test_a_verified_name_is_taken(flags: int) -> None:
-    """Also from a session that the client resumed; other options stand beside it."""
+def test_verified_name_is_accepted(flags: int) -> None:
+    """Also from a resumed TLS session, and with other options."""
     assert named(tls(flags, 0, b"device-7")) == "device-7"
     assert named(option(0xE1, b"x") + tls(flags, 0, "gerät".encode()) + option(0x04, b"")) == "gerät"
 
@@ -54,16 +54,15 @@ def test_a_verified_name_is_taken(flags: int) -> None:
     [
         b"",
         tls(TLS, 0),
-        tls(TLS, 0, b"device-7"),  # TLS without a certificate of the client
+        tls(TLS, 0, b"device-7"),  # TLS without a client certificate
         tls(0, 0, b"device-7"),
         tls(TLS | CONNECTION, 1, b"device-7"),  # not verified
         tls(TLS | CONNECTION, 0xFFFFFFFF, b"device-7"),
         tls(TLS | CONNECTION, 0),  # a certificate without a common name
-        option(0x22, b"device-7"),  # not within the option about TLS
+        option(0x22, b"device-7"),  # not within the TLS option
     ],
 )
-def test_nothing_else_names_anybody(options: bytes) -> None:
-    """NIST: protect. What was not verified is as if nothing was given."""
+def test_unverified_name_is_ignored(options: bytes) -> None:
     assert named(options) == ""
 
 
@@ -76,12 +75,12 @@ def test_nothing_else_names_anybody(options: bytes) -> None:
         (b"a\x00b",),
         (b"a\nb",),
         (b"\xff",),
-        ("e\u0301".encode(),),  # looks like another name
+        ("e\u0301".encode(),),  # a homoglyph
         ("a\u202eb".encode(),),
     ],
 )
-def test_a_name_that_no_client_can_have_names_nobody(names: tuple[bytes, ...]) -> None:
-    """It is told apart from no name: such a client is refused, and not taken for an anonymous one."""
+def test_invalid_name_is_refused(names: tuple[bytes, ...]) -> None:
+    """It differs from no name: such a client does not become anonymous."""
     assert named(tls(TLS | CONNECTION, 0, *names, more=b"")) is None
 
 
@@ -96,14 +95,14 @@ def test_a_name_that_no_client_can_have_names_nobody(names: tuple[bytes, ...]) -
         tls(TLS | CONNECTION, 1, b"a") + tls(TLS | CONNECTION, 0, b"b"),
     ],
 )
-def test_malformed_options_refuse_the_connection(options: bytes) -> None:
-    """Cut off, or two of them: one reader could take the first and another one the last."""
+def test_malformed_options_are_refused(options: bytes) -> None:
+    """Truncated or repeated options could be read differently by two parsers."""
     with pytest.raises(InvalidProxyHeader):
         ProxyHeader("any").take(header(options))
 
 
-def test_damaged_options_never_name_another_client() -> None:
-    """Whatever a byte becomes: the header is refused, or names nobody, or a name that its bytes hold."""
+def test_damaged_options_never_change_the_name() -> None:
+    """Each changed byte gives a refusal, no name, or the name in the bytes."""
     rng = random.Random(7)
     good = header(tls(TLS | CONNECTION, 0, b"device-7"))
     for _ in range(5_000):
@@ -119,7 +118,7 @@ def test_damaged_options_never_name_another_client() -> None:
 
 
 def come(edge: Edge, options: bytes, policy: ListenerPolicy = VOUCHED, **more: str) -> Session:
-    """Connect behind a load balancer that says so."""
+    """Connect behind a load balancer with these options."""
     session = edge.accept(policy)
     first = ProxiedSocket("any")
     first.header.take(header(options))
@@ -128,8 +127,8 @@ def come(edge: Edge, options: bytes, policy: ListenerPolicy = VOUCHED, **more: s
     return session
 
 
-def test_the_name_is_the_clients_identity() -> None:
-    """Before its user name, and enough where nobody is anonymous; without one the listener's policy decides."""
+def test_verified_name_is_the_identity() -> None:
+    """It precedes the user name and suffices without anonymous access; without it the listener's policy decides."""
     edge = Edge(steps=[CertificateStep(NameKind.CN)])
     session = come(edge, tls(TLS | CONNECTION, 0, b"device-7"), username="somebody-else")
     assert session.read()[0].reason_code == 0 and session.client.owner == "device-7"
@@ -137,8 +136,7 @@ def test_the_name_is_the_clients_identity() -> None:
     assert come(edge, b"", username="u").read()[0].reason_code == 0x87
 
 
-def test_a_wrong_name_is_refused_where_anonymous_clients_are_allowed() -> None:
-    """NIST: protect. Counted by its reason."""
+def test_invalid_name_is_refused_with_anonymous_access() -> None:
     edge = Edge(steps=[CertificateStep(NameKind.CN)])
     open_to_all = ListenerPolicy("proxied", True, proxy_identity=True)
     session = come(edge, tls(TLS | CONNECTION, 0, b"a\nb"), open_to_all)
@@ -146,15 +144,14 @@ def test_a_wrong_name_is_refused_where_anonymous_clients_are_allowed() -> None:
     assert come(edge, b"", open_to_all).read()[0].reason_code == 0
 
 
-def test_a_listener_that_was_not_told_believes_no_name() -> None:
-    """The default: the header names an address alone."""
+def test_name_is_ignored_without_proxy_identity() -> None:
     edge = Edge(steps=[CertificateStep(NameKind.CN)])
     session = come(edge, tls(TLS | CONNECTION, 0, b"device-7"), ListenerPolicy("proxied", False))
     assert session.read()[0].reason_code == 0x87
 
 
-def test_the_load_balancers_own_certificate_is_no_clients() -> None:
-    """A client without a certificate does not become its load balancer; a node's certificate is refused still."""
+def test_load_balancer_certificate_is_not_the_clients() -> None:
+    """A node's certificate is still refused."""
     edge = Edge(steps=[CertificateStep(NameKind.CN)], read_certificate=lambda _: facts("load-balancer"))
     assert come(edge, b"").read()[0].reason_code == 0x87
     session = come(edge, tls(TLS | CONNECTION, 0, b"device-7"))
@@ -164,7 +161,7 @@ def test_the_load_balancers_own_certificate_is_no_clients() -> None:
 
 
 @pytest.mark.parametrize("versions", ["none", "v1"])
-def test_a_listener_without_such_headers_cannot_ask_for_them(versions: Any) -> None:
-    """The start is refused, and names both settings."""
+def test_proxy_identity_without_proxy_protocol_is_refused(versions: Any) -> None:
+    """The error names both settings."""
     with pytest.raises(ValidationError, match="proxy_identity needs proxy_protocol"):
         ListenerSettings(name="x", port=0, tls=False, proxy_protocol=versions, proxy_identity=True)

@@ -1,4 +1,4 @@
-"""Revocation lists of clients: at CONNECT, for those who are there, and kept when a new file is wrong."""
+"""Revocation lists of clients: at CONNECT, for live clients, and after an unusable file."""
 
 import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ TLS = ListenerPolicy("tls", False)
 
 
 class Site:
-    """An authority of devices, an edge that knows them by their certificates, and a list."""
+    """An authority of devices, an edge with its certificates, and a list."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Site:
         return x509.load_pem_x509_certificate(path.read_bytes()).public_bytes(Encoding.DER)
 
     def revoke(self, *names: str) -> None:
-        """Write a list that goes stale a day after the edge's clock began."""
+        """Write a list that becomes stale a day after the start of the edge's clock."""
         paths = [self.authority.client(name).certificate for name in names]
         left_s = START_UTC - datetime.datetime.now(datetime.UTC).timestamp()
         self.file.write_bytes(revocation_list(self.folder, paths, (-1, left_s / 86_400 + 1)))
@@ -68,8 +68,8 @@ def codes(session: Session) -> list[int]:
     return [int(packet.reason_code) for packet in session.read()]
 
 
-def test_a_revoked_certificate_gets_in_no_more_and_is_ended(tmp_path: Path) -> None:
-    """NIST: protect. The list that names it comes while it is connected; another one of that authority stays."""
+def test_revoked_certificate_is_refused_and_disconnected(tmp_path: Path) -> None:
+    """Another certificate of that authority stays connected."""
     site = Site(tmp_path)
     site.revoke()
     files = site.lists()
@@ -83,8 +83,7 @@ def test_a_revoked_certificate_gets_in_no_more_and_is_ended(tmp_path: Path) -> N
     assert codes(site.come("good2")) == [0]
 
 
-def test_a_stale_list_refuses_and_ends_nobody(tmp_path: Path) -> None:
-    """NIST: respond."""
+def test_stale_list_refuses_connects_and_keeps_connections(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.revoke()
     files = site.lists()
@@ -98,8 +97,8 @@ def test_a_stale_list_refuses_and_ends_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
-def test_a_broken_file_keeps_the_former_list(tmp_path: Path, content: bytes | None) -> None:
-    """NIST: protect. What was revoked stays so; the start is refused."""
+def test_unusable_file_keeps_the_former_list(tmp_path: Path, content: bytes | None) -> None:
+    """At the start it is an error."""
     site = Site(tmp_path)
     site.revoke("bad")
     files = site.lists()
@@ -111,7 +110,7 @@ def test_a_broken_file_keeps_the_former_list(tmp_path: Path, content: bytes | No
         site.lists()
 
 
-def test_a_list_of_another_authority_is_refused(tmp_path: Path) -> None:
+def test_list_of_other_authority_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     mine, other = Site(tmp_path / "a"), Site(tmp_path / "b")
@@ -120,6 +119,6 @@ def test_a_list_of_another_authority_is_refused(tmp_path: Path) -> None:
         mine.lists(other.file)
 
 
-def test_lists_want_an_authority() -> None:
+def test_lists_require_an_authority() -> None:
     with pytest.raises(ValidationError, match="crl_files needs client_ca"):
         ListenerSettings(name="plain", port=0, tls=False, crl_files=(Path("x.crl"),))

@@ -1,4 +1,4 @@
-"""SCRAM of the cluster's users at one edge: what the policy takes before, during and behind an exchange."""
+"""SCRAM of the cluster's users at one edge: policy steps before, during and after an exchange."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def cluster(*before: c.SimpleCommand) -> Cluster:
 
 
 def begin(place: Cluster) -> tuple[Session, bytes]:
-    """Return a client that has its challenge, and the proof that it has not sent."""
+    """Return a client with its challenge, and the unsent proof."""
     session = place.edge.accept(CLOSED)
     session.send(Connect("c", properties={**METHOD, PropertyId.AUTHENTICATION_DATA: client_first("ann")}))
     place.run()
@@ -45,12 +45,12 @@ def go_on(place: Cluster, session: Session, proof: bytes) -> list[int]:
         ([c.SetDisabled("bob", True)], 0),
         ([c.SetDisabled("ann", True)], 0x87),
         ([c.DeleteUser("ann")], 0x87),
-        ([c.DeleteUser("ann"), ANN], 0),  # the same secret under the same name: as good as a later login
+        ([c.DeleteUser("ann"), ANN], 0),  # the same secret and name: as good as a later login
         ([c.SetPassword("ann", verifier=OTHER)], 0x87),
     ],
 )
-def test_what_is_taken_while_the_client_thinks(meanwhile: list[c.SimpleCommand], expected: int) -> None:
-    """A proof counts by what holds when it comes; what is taken from others disturbs nobody."""
+def test_policy_step_during_scram_exchange(meanwhile: list[c.SimpleCommand], expected: int) -> None:
+    """The proof is checked by the current policy; steps for other users have no effect."""
     place = cluster(ANN, BOB)
     session, proof = begin(place)
     place.order(*meanwhile)
@@ -58,8 +58,8 @@ def test_what_is_taken_while_the_client_thinks(meanwhile: list[c.SimpleCommand],
     assert go_on(place, session, proof) == [expected]
 
 
-def test_rights_that_are_taken_behind_the_proof() -> None:
-    """It has had its exchange: it is told to come again, and its session is closed."""
+def test_policy_step_after_proof_requires_reconnect() -> None:
+    """The exchange is complete, so the client must reconnect, and its session is closed."""
     place = cluster(ANN, BOB)
     session, proof = begin(place)
     place.edge.held.add(OpenSession)
@@ -73,8 +73,8 @@ def test_rights_that_are_taken_behind_the_proof() -> None:
     assert codes(session) == [0x89]
 
 
-def test_a_user_is_ended_with_its_password() -> None:
-    """Another password, and none for SCRAM any more."""
+def test_changed_password_disconnects_user() -> None:
+    """Another password, or no SCRAM verifier."""
     for taken in (c.SetPassword("ann", verifier=OTHER), c.SetPassword("ann"), c.SetDisabled("ann", True)):
         place = cluster(ANN)
         session, proof = begin(place)

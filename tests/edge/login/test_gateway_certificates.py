@@ -1,4 +1,4 @@
-"""Certificates of the nodes' authority at a listener: gateways pass, and nothing else of that authority does."""
+"""Certificates of the nodes' authority at a listener: only gateways are accepted."""
 
 import contextlib
 import datetime
@@ -37,7 +37,7 @@ def signers(nodes: DevelopmentAuthority) -> Signers:
 
 
 def shown(devices: DevelopmentAuthority, nodes: DevelopmentAuthority, client: CertificateFiles) -> Any:
-    """Return a connection whose client showed a certificate to a listener that takes gateways."""
+    """Return a connection with a client's certificate at a listener that accepts gateways."""
     server = devices.server()
     accepting = client_listener_context(server.certificate, server.key, devices.certificate, True, nodes.certificate)
     calling = ssl.create_default_context(cafile=str(devices.certificate))
@@ -54,7 +54,7 @@ def shown(devices: DevelopmentAuthority, nodes: DevelopmentAuthority, client: Ce
     return SimpleNamespace(tls=ends[1])
 
 
-def test_a_gateway_is_known_by_its_name(devices: DevelopmentAuthority, nodes: DevelopmentAuthority) -> None:
+def test_gateway_is_identified_by_its_name(devices: DevelopmentAuthority, nodes: DevelopmentAuthority) -> None:
     reader = GatewayCertificates("c", signers(nodes), RevokedPeers())
     facts = reader.read(shown(devices, nodes, nodes.gateway("bridge")))
     assert facts is not None and facts.gateway == "bridge"
@@ -62,8 +62,10 @@ def test_a_gateway_is_known_by_its_name(devices: DevelopmentAuthority, nodes: De
     assert facts is not None and not facts.gateway and not facts.of_cluster
 
 
-def test_nothing_else_of_that_authority_is_a_client(devices: DevelopmentAuthority, nodes: DevelopmentAuthority) -> None:
-    """Protect: nodes, operators, a certificate without such a name, a gateway of another cluster."""
+def test_other_certificates_of_the_authority_are_refused(
+    devices: DevelopmentAuthority, nodes: DevelopmentAuthority
+) -> None:
+    """Nodes, operators, a certificate without such a name, a gateway of another cluster."""
     reader = GatewayCertificates("c", signers(nodes), RevokedPeers())
     other = GatewayCertificates("d", signers(nodes), RevokedPeers())
     for files in (nodes.node("edge", "e1"), nodes.operator(), nodes.client("plain")):
@@ -73,10 +75,10 @@ def test_nothing_else_of_that_authority_is_a_client(devices: DevelopmentAuthorit
     assert facts is not None and facts.of_cluster and not facts.gateway
 
 
-def test_the_authority_of_devices_makes_no_gateway(
+def test_device_authority_signs_no_gateway(
     devices: DevelopmentAuthority, nodes: DevelopmentAuthority, tmp_path: Path
 ) -> None:
-    """Protect: also not one below it that calls itself as the nodes' authority does."""
+    """Nor does a subordinate with the name of the nodes' authority."""
     reader = GatewayCertificates("c", signers(nodes), RevokedPeers())
     facts = reader.read(shown(devices, nodes, devices.gateway("bridge")))
     assert facts is not None and facts.of_cluster and not facts.gateway
@@ -85,7 +87,7 @@ def test_the_authority_of_devices_makes_no_gateway(
     assert facts is not None and facts.of_cluster and not facts.gateway
 
 
-def test_a_revoked_gateway_is_refused_and_one_that_stands_is_ended(
+def test_revoked_gateway_is_refused_and_disconnected(
     devices: DevelopmentAuthority, nodes: DevelopmentAuthority
 ) -> None:
     revoked = RevokedPeers(lambda: 1.0)
@@ -98,17 +100,17 @@ def test_a_revoked_gateway_is_refused_and_one_that_stands_is_ended(
     assert facts is not None and facts.of_cluster and not facts.gateway and reader.is_revoked(conn)
 
 
-def test_without_an_authority_everything_is_as_before(
+def test_listener_without_authority_accepts_no_gateway(
     devices: DevelopmentAuthority, nodes: DevelopmentAuthority
 ) -> None:
     facts = GatewayCertificates("c", None, None).read(shown(devices, nodes, nodes.gateway("bridge")))
     assert isinstance(facts, CertificateFacts) and facts.of_cluster and not facts.gateway
 
 
-def test_an_authority_that_may_have_others_below_it_signs_no_client(
+def test_authority_with_subordinates_is_not_used(
     devices: DevelopmentAuthority, nodes: DevelopmentAuthority, tmp_path: Path
 ) -> None:
-    """A handshake does not tell which of them signed, so listeners do not take it."""
+    """A handshake does not reveal which of them signed."""
     key = load_pem_private_key((nodes.folder / "ca.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     old = x509.load_pem_x509_certificate(nodes.certificate.read_bytes())
@@ -122,5 +124,5 @@ def test_an_authority_that_may_have_others_below_it_signs_no_client(
     assert gateway_signers(config) is not None
     config.node.authority = path
     assert gateway_signers(config) is None
-    config.node.authority, listener.client_ca = nodes.certificate, None  # no listener asks for certificates
+    config.node.authority, listener.client_ca = nodes.certificate, None  # no listener requests certificates
     assert gateway_signers(config) is None

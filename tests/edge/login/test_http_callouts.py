@@ -1,4 +1,4 @@
-"""Servers that are asked about clients: right, wrong, slow and hostile, over real sockets; each login is answered."""
+"""HTTP callouts with correct, wrong, slow and hostile servers over real sockets."""
 
 import contextlib
 import datetime
@@ -42,7 +42,7 @@ def said(body: bytes, more: bytes = b"") -> bytes:
 
 
 ALLOW = said(b'{"result":"allow"}', b"Cache-Control: max-age=60\r\n")
-WRONG = {  # pieces of an answer, and how it is counted
+WRONG = {  # parts of a response, and its counter
     "huge": ([OK + b"\r\n", *[b"x" * 65_536] * 4], "too_long"),
     "garbage": ([b"\x00\xff" * 5_000], "broken"),
     "closed": ([OK + b"Content-Length: 100\r\n\r\nabc"], "broken"),
@@ -56,7 +56,7 @@ WRONG = {  # pieces of an answer, and how it is counted
 
 
 def reads(answer: list[bytes], asked: list[bytes] | None = None) -> Handler:
-    """Return a server of one question for each connection."""
+    """Return a server with one request for each connection."""
 
     async def handler(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -73,7 +73,7 @@ def reads(answer: list[bytes], asked: list[bytes] | None = None) -> Handler:
 
 
 class Place:
-    """Callouts to one server, and the logins that they answered."""
+    """Callouts to one server, and the completed logins."""
 
     def __init__(self, url: str, **more: object) -> None:
         self.listener = ListenerSettings(name="l", port=0, tls=False, http_url=url, **more)  # type: ignore[arg-type]
@@ -119,8 +119,8 @@ async def place_of(handler: Handler) -> AsyncIterator[Place]:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_question_and_its_answer_that_is_kept() -> None:
-    """EMQX's form goes out; the answer is used again for its max-age, until rights are taken."""
+async def test_response_is_cached_for_max_age() -> None:
+    """EMQX's request form; a removal of permissions clears the cache."""
     asked: list[bytes] = []
     async with place_of(reads([ALLOW], asked)) as place:
         for _ in range(3):
@@ -133,8 +133,8 @@ async def test_a_question_and_its_answer_that_is_kept() -> None:
         assert len(asked) == 2 and place.outcomes() == {"allow": 2, "cached": 2}
 
 
-async def test_a_question_leaves_no_line_in_the_log() -> None:
-    """NIST: protect. A flood of logins is no flood of lines, at whatever level the operator set."""
+async def test_requests_are_not_logged() -> None:
+    """Many logins must not flood the log, at any level."""
     root, stream = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     try:
@@ -147,7 +147,7 @@ async def test_a_question_leaves_no_line_in_the_log() -> None:
     assert "http" not in stream.getvalue()
 
 
-async def test_a_no_is_kept_too_and_an_answer_without_an_age_is_not() -> None:
+async def test_denials_are_cached_and_responses_without_max_age_are_not() -> None:
     for body, questions in ((b'{"result":"deny"}', 1), (b'{"result":"ignore"}', 1), (b'{"result":"allow"}', 3)):
         asked: list[bytes] = []
         async with place_of(reads([said(body)], asked)) as place:
@@ -156,7 +156,7 @@ async def test_a_no_is_kept_too_and_an_answer_without_an_age_is_not() -> None:
             assert len(asked) == questions, body
 
 
-async def test_an_answer_that_was_asked_for_before_rights_were_taken_is_not_kept() -> None:
+async def test_response_from_before_permission_removal_is_not_cached() -> None:
     """A5 of docs/revocation.md."""
     go_on = trio.Event()
 
@@ -175,8 +175,8 @@ async def test_an_answer_that_was_asked_for_before_rights_were_taken_is_not_kept
 
 
 @pytest.mark.parametrize("kind", WRONG)
-async def test_a_wrong_answer_is_an_answer_soon(kind: str) -> None:
-    """NIST: protect. It is one before its time is over; nothing is kept of it, and no other address is asked."""
+async def test_wrong_response_fails_early(kind: str) -> None:
+    """It is not cached, and no other address is requested."""
     pieces, outcome = WRONG[kind]
     async with place_of(reads(pieces)) as place:
         reply = await place.asks()
@@ -184,8 +184,8 @@ async def test_a_wrong_answer_is_an_answer_soon(kind: str) -> None:
         assert place.outcomes() == {outcome: 1} and len(place.cache) == 0
 
 
-async def test_a_byte_a_second_and_a_server_that_hangs() -> None:
-    """NIST: protect. 2 s in all, whatever comes meanwhile."""
+async def test_slow_and_hanging_servers_time_out() -> None:
+    """2 s in all, even with a byte a second."""
 
     async def drip(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):
@@ -200,13 +200,13 @@ async def test_a_byte_a_second_and_a_server_that_hangs() -> None:
             assert trio.current_time() - began > 1.9 and place.outcomes() == {"timeout": 1}
 
 
-async def test_a_server_that_accepts_nobody() -> None:
-    """NIST: protect. Its queue is full, so the kernel answers no further one: half a second, and none of the two."""
+async def test_full_accept_queue_times_out_early() -> None:
+    """The kernel does not answer: half a second, not 2."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
         server.listen(0)
-        for _ in range(4):  # more than fit: these are what nobody accepts
+        for _ in range(4):  # more than fit: these are not accepted
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(server.getsockname())
@@ -219,10 +219,10 @@ async def test_a_server_that_accepts_nobody() -> None:
 
 
 @pytest.mark.parametrize("kind", ["closed", "503", "nobody"])
-async def test_the_breaker_opens_and_a_probe_closes_it(
+async def test_breaker_opens_after_failures_and_closes_after_probe(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Five failures, then nobody waits; one line when it opens, one when the server is back."""
+    """Five failures, then no login waits; one log line for each change."""
     caplog.set_level(logging.INFO, "edge.login.callout_service")
     shift = 0.0
     real = trio.current_time
@@ -247,7 +247,7 @@ async def test_the_breaker_opens_and_a_probe_closes_it(
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
-async def test_answers_that_clients_provoke_do_not_open_it() -> None:
+async def test_client_provoked_failures_do_not_open_the_breaker() -> None:
     for answer in (b"HTTP/1.1 400 x\r\nContent-Length: 0\r\n\r\n", said(b"{}")):
         async with place_of(reads([answer])) as place:
             for number in range(10):
@@ -255,7 +255,7 @@ async def test_answers_that_clients_provoke_do_not_open_it() -> None:
             assert place.calls.asking.open_breakers() == {("l",): 0.0}
 
 
-async def test_questions_at_once_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callout_service, "CONNECT_S", PATIENCE_S)
     monkeypatch.setattr(callout_service, "ANSWER_S", PATIENCE_S)
     open_now = most = 0
@@ -268,12 +268,12 @@ async def test_questions_at_once_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
             full.set()
         await stream.receive_some(4_096)
         await full.wait()
-        await trio.sleep(0.05)  # one more than the bound would come now
+        await trio.sleep(0.05)  # one beyond the bound would come now
         open_now -= 1
         await stream.send_all(said(b'{"result":"deny"}', b"Connection: close\r\n"))
         await stream.aclose()
 
-    full = trio.Event()  # as many as may be are asked: none is answered before
+    full = trio.Event()  # the largest number is pending: none is answered before
     async with place_of(handler) as place:
         numbers = [place.come(str(number)) for number in range(100)]
         for number in numbers:
@@ -281,14 +281,14 @@ async def test_questions_at_once_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
         assert most == AT_ONCE
 
 
-async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     async with place_of(reads([ALLOW])) as place:
         assert await place.asks() is not None
 
 
-async def test_cookies_of_one_answer_are_in_no_other_question() -> None:
+async def test_cookies_are_not_sent_in_other_requests() -> None:
     asked: list[bytes] = []
     cookie = said(b'{"result":"allow"}', b"Set-Cookie: who=ann; Path=/\r\n")
     async with place_of(reads([cookie], asked)) as place:
@@ -301,15 +301,15 @@ async def test_cookies_of_one_answer_are_in_no_other_question() -> None:
 
 
 class Config:
-    """What a reload reads, as far as callouts go."""
+    """The settings that a reload reads for callouts."""
 
     def __init__(self, *listeners: ListenerSettings) -> None:
         self.edge = self
         self.listeners = listeners
 
 
-async def test_a_url_in_a_file_is_read_again_by_a_reload(tmp_path: Path) -> None:
-    """Its key was renewed: the next question has the new one, and no line shows either."""
+async def test_reload_reads_url_file_again(tmp_path: Path) -> None:
+    """The next request has the new key, and no log line contains either."""
     asked: list[bytes] = []
     file = tmp_path / "url"
     file.touch(mode=0o600)
@@ -339,8 +339,8 @@ async def test_a_url_in_a_file_is_read_again_by_a_reload(tmp_path: Path) -> None
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_wants_a_certificate_and_a_reload(tmp_path: Path) -> None:
-    """Verified by http_ca, shown http_certificate; both are taken up by a reload, and answers are forgotten."""
+async def test_client_certificate_and_reload(tmp_path: Path) -> None:
+    """A reload applies http_ca and http_certificate, and clears the cache."""
     now = datetime.datetime.now(datetime.UTC)
     ours, others = (DevelopmentAuthority(tmp_path / name, name, now) for name in ("ours", "others"))
     own, client = ours.server(), ours.client("edge")

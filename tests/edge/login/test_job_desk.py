@@ -1,4 +1,4 @@
-"""The desk of jobs: bounded, and fair to addresses."""
+"""Queue of jobs: bounded, and fair to addresses."""
 
 import random
 
@@ -17,8 +17,7 @@ def ticket(address: str) -> Ticket:
     return Ticket(Credentials("l", address, "c"), 0, job, 1, None)
 
 
-def test_addresses_take_turns() -> None:
-    """One that asks for much waits for itself."""
+def test_queue_is_round_robin_by_address() -> None:
     desk = AuthJobs(10)
     for number in range(5):
         desk.put(number, ticket("flood"))
@@ -26,8 +25,8 @@ def test_addresses_take_turns() -> None:
     assert [taken[0] for _ in range(3) if (taken := desk.take())] == [0, 9, 1]
 
 
-def test_the_newest_of_the_address_with_most_makes_room() -> None:
-    """And nobody for an address that has as many."""
+def test_full_queue_displaces_newest_of_largest_address() -> None:
+    """Not for an address with as many."""
     desk = AuthJobs(4)
     assert [desk.put(number, ticket("flood")) for number in range(6)] == [None] * 4 + [4, 5]
     assert desk.put(10, ticket("honest")) == 3
@@ -36,8 +35,8 @@ def test_the_newest_of_the_address_with_most_makes_room() -> None:
     assert len(desk) == 4
 
 
-def test_bound_and_order_hold_under_any_use() -> None:
-    """NIST: protect. Each login leaves once: taken, withdrawn, or put out."""
+def test_queue_bound_and_order_hold_for_random_use() -> None:
+    """Each login leaves once: taken, withdrawn, or displaced."""
     rng = random.Random(3)
     desk, inside = AuthJobs(8), set[int]()
     for number in range(5_000):
@@ -55,8 +54,8 @@ def test_bound_and_order_hold_under_any_use() -> None:
         assert len(desk) == len(inside) <= 8
 
 
-def test_how_many_logins_wait_at_an_edge() -> None:
-    """NIST: protect. 200 for hashes, 1 000 for each kind of server; the next one of the same address is put out."""
+def test_queue_bounds_of_an_edge() -> None:
+    """200 for hashes, 1 000 for each kind of server; the next one of the same address is displaced."""
     edge = Edge()
     desks: dict[str, AuthJobs] = {}
     logins = edge.core.logins

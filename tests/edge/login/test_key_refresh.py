@@ -1,4 +1,4 @@
-"""Servers of token keys that are wrong or hostile: each is a failure in one line, and never an error of the edge."""
+"""Wrong and hostile servers of token keys: each failure is one log line, never an error of the edge."""
 
 from contextlib import suppress
 
@@ -32,8 +32,8 @@ ANSWERS = {
 }
 
 
-async def test_keys_are_fetched_at_once_from_another_url() -> None:
-    """A reload read another URL from the file of the setting: the next fetch is not 300 s away."""
+async def test_changed_url_is_fetched_at_once() -> None:
+    """After a reload the next fetch does not wait 300 s."""
     asked: list[bytes] = []
 
     async def answer(stream: trio.SocketStream) -> None:
@@ -59,8 +59,8 @@ async def test_keys_are_fetched_at_once_from_another_url() -> None:
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-async def test_a_wrong_answer_is_a_failure(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """NIST: recover. The login that waited goes on without keys; the log has one line."""
+async def test_wrong_response_is_a_failure(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The waiting login continues without keys; the log has one line."""
 
     async def answer(stream: trio.SocketStream) -> None:
         with suppress(trio.BrokenResourceError):

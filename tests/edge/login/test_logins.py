@@ -1,4 +1,4 @@
-"""Logins at one edge's core: each answer of a chain, jobs that wait, and what comes while they do."""
+"""Logins at one edge's core: results of chains, waiting jobs, and changes meanwhile."""
 
 import hashlib
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def record(password: bytes) -> PasswordRecord:
 
 
 class Fixed:
-    """A step that always answers the same."""
+    """A step with a constant result."""
 
     name = "fixed"
     methods: tuple[str, ...] = ("FIXED",)
@@ -60,7 +60,7 @@ class Fixed:
 
 
 class Hashed:
-    """An edge with passwords, whose hashes are computed when a test says so."""
+    """An edge with passwords; tests compute its hashes."""
 
     def __init__(
         self, users: dict[str, bytes], waiting_max: int = 200, more: Sequence[AuthenticationStep] = ()
@@ -79,7 +79,7 @@ class Hashed:
         return session
 
     def work(self) -> int:
-        """Compute what waits, and let the edge judge it."""
+        """Compute queued jobs, and run the edge."""
         done = 0
         while (taken := self.desk.take()) is not None:
             number, ticket = taken
@@ -109,8 +109,8 @@ def code(session: Session) -> int:
         (Allow(Principal("u", "fixed", "c")), 0, 0),
     ],
 )
-def test_every_answer_in_every_version(answer: Any, v5: int, v4: int) -> None:
-    """Deny, error, nonsense and nobody's refuse; only allow lets in, and its user owns the claim."""
+def test_chain_result_code_by_version(answer: Any, v5: int, v4: int) -> None:
+    """Deny, error, an invalid result and no decision refuse; allow admits, and its user owns the claim."""
     for version, expected in ((5, v5), (4, v4), (3, v4)):
         edge = Edge(steps=[Fixed(answer)])
         session = edge.accept(OPEN)
@@ -122,8 +122,8 @@ def test_every_answer_in_every_version(answer: Any, v5: int, v4: int) -> None:
         assert len(refused) == bool(v5 and v5 != 0x85)
 
 
-def test_the_name_that_an_anonymous_client_gives_is_dropped() -> None:
-    """It would be a claim that nobody verified."""
+def test_anonymous_client_loses_its_user_name() -> None:
+    """It is not verified."""
     edge = Edge()
     session = edge.accept(OPEN)
     session.connect("c", username="root")
@@ -131,8 +131,8 @@ def test_the_name_that_an_anonymous_client_gives_is_dropped() -> None:
     assert [message.owner for message in edge.seen if isinstance(message, OpenSession)] == [""]
 
 
-def test_open_and_claim_name_one_owner() -> None:
-    """A new primary learns of a connection without a row by the claim alone."""
+def test_open_request_and_claim_have_the_same_owner() -> None:
+    """A new primary knows the owner of an ephemeral connection only by the claim."""
     edge = Edge(steps=[Fixed(Allow(Principal("u", "fixed", "c", made=7)))])
     session = edge.accept(CLOSED)
     session.connect("c", username="u", password=b"p")
@@ -144,8 +144,8 @@ def test_open_and_claim_name_one_owner() -> None:
 
 
 @pytest.mark.parametrize(("use", "user", "client_id"), [("user", "d", "c"), ("client_id", "", "d"), ("both", "d", "d")])
-def test_a_certificate_names_user_or_client_id(use: str, user: str, client_id: str) -> None:
-    """The client ID of the certificate replaces the one of CONNECT, which nobody verified."""
+def test_certificate_sets_user_or_client_id(use: str, user: str, client_id: str) -> None:
+    """The certificate's client ID replaces the unverified one of CONNECT."""
     step = CertificateStep(NameKind.CN, NameUse(use))
     edge = Edge(steps=[step], read_certificate=lambda _: facts("d"))
     session = edge.accept(CLOSED)
@@ -154,8 +154,7 @@ def test_a_certificate_names_user_or_client_id(use: str, user: str, client_id: s
     assert [each.client_id for each in edge.seen if isinstance(each, OpenSession)] == [client_id]
 
 
-def test_an_unreadable_certificate_refuses() -> None:
-    """Whatever else the listener would take."""
+def test_unreadable_certificate_is_refused() -> None:
 
     def read(_: object) -> Any:
         raise ValueError
@@ -169,8 +168,8 @@ def test_an_unreadable_certificate_refuses() -> None:
 # --- jobs
 
 
-def test_a_client_waits_for_its_hash() -> None:
-    """No CONNACK before it; a right password lets in, a wrong or unknown one gets 0x86; the next login is known."""
+def test_connack_waits_for_the_hash() -> None:
+    """A correct password is accepted, a wrong or unknown one gets 0x86; the next login needs no hash."""
     hashed = Hashed({"u": b"right"})
     sessions = [hashed.come("u", b"right", "a"), hashed.come("u", b"wrong", "b"), hashed.come("x", b"right", "d")]
     assert all(session.read() == [] for session in sessions)
@@ -186,8 +185,8 @@ def code_after_work(hashed: Hashed, session: Session) -> int:
     return code(session)
 
 
-def test_packets_behind_connect_wait_for_the_hash() -> None:
-    """A client may send before CONNACK (section 3.1.4); nothing of it acts before it is let in."""
+def test_packets_after_connect_wait_for_the_hash() -> None:
+    """A client may send before CONNACK (section 3.1.4); its packets have no effect before its login."""
     hashed = Hashed({"u": b"right"})
     for password, published in ((b"right", 1), (b"wrong", 0)):
         session = hashed.come("u", password)
@@ -199,8 +198,8 @@ def test_packets_behind_connect_wait_for_the_hash() -> None:
         assert session.closed != bool(published)
 
 
-def test_without_a_desk_or_room_nobody_is_let_in() -> None:
-    """0x88 where no shell computes, 0x89 beyond the bound; 3 in 3.1.1."""
+def test_missing_or_full_queue_refuses() -> None:
+    """0x88 without a worker, 0x89 with a full queue; 3 in 3.1.1."""
     edge = Edge(steps=[Hashed({"u": b"p"}).step])
     session = edge.accept(CLOSED)
     session.connect("c", username="u", password=b"p")
@@ -213,8 +212,8 @@ def test_without_a_desk_or_room_nobody_is_let_in() -> None:
     assert [code(session) for session in sessions[:2]] == [0, 0]
 
 
-def test_a_result_of_another_type_refuses() -> None:
-    """A worker that failed says None."""
+def test_result_of_wrong_type_refuses() -> None:
+    """A failed worker returns None."""
     hashed = Hashed({"u": b"p"})
     session = hashed.come("u", b"p")
     taken = hashed.desk.take()
@@ -224,8 +223,8 @@ def test_a_result_of_another_type_refuses() -> None:
     assert code(session) == 0x88
 
 
-def test_who_is_gone_leaves_its_desk() -> None:
-    """Its hash is not computed; one that runs already is for nobody."""
+def test_closed_connection_leaves_the_queue() -> None:
+    """Its hash is not computed; a running one is discarded."""
     hashed = Hashed({"u": b"p"})
     waiting, running = hashed.come("u", b"p", "a"), hashed.come("u", b"p", "b")
     waiting.drop()
@@ -237,8 +236,8 @@ def test_who_is_gone_leaves_its_desk() -> None:
     assert not [message for message in hashed.edge.seen if isinstance(message, OpenSession)]
 
 
-def test_the_time_for_connect_runs_on() -> None:
-    """Who waits too long is closed without an answer."""
+def test_connect_timeout_includes_the_hash() -> None:
+    """The client is closed without a response."""
     hashed = Hashed({"u": b"p"})
     session = hashed.come("u", b"p")
     hashed.edge.now += 11
@@ -247,8 +246,8 @@ def test_the_time_for_connect_runs_on() -> None:
     assert session.closed and session.read() == [] and len(hashed.desk) == 0
 
 
-def test_a_user_that_is_read_anew_while_its_hash_runs() -> None:
-    """The password of before is judged by the file of now."""
+def test_user_reloaded_during_its_hash_is_checked_again() -> None:
+    """The former password is checked by the new file."""
     hashed = Hashed({"u": b"old"})
     session = hashed.come("u", b"old")
     hashed.step.replace(FileUsers({"u": record(b"new")}, SECRET))
@@ -258,7 +257,7 @@ def test_a_user_that_is_read_anew_while_its_hash_runs() -> None:
     assert code(session) == 0x86
 
 
-# --- what comes between the decision and CONNACK
+# --- changes between the decision and CONNACK
 
 
 def banned(kind: Any, value: str, until_utc: float = 0.0) -> PolicyView:
@@ -270,8 +269,8 @@ def banned(kind: Any, value: str, until_utc: float = 0.0) -> PolicyView:
 @pytest.mark.parametrize(
     ("kind", "value"), [("user", "d"), ("client_id", "c"), ("certificate", "ab" * 32), ("user", "other")]
 )
-def test_a_ban_before_and_while_the_claim_is_committed(kind: str, value: str) -> None:
-    """0x8A, and the session that was opened meanwhile is closed with its will discarded (A3)."""
+def test_ban_before_claim_commit_refuses(kind: str, value: str) -> None:
+    """0x8A, and the opened session is closed with its will discarded (A3)."""
     for late in (False, True):
         edge = Edge(steps=[CertificateStep(NameKind.CN)], read_certificate=lambda _: facts("d"))
         if not late:
@@ -294,7 +293,7 @@ def test_a_ban_before_and_while_the_claim_is_committed(kind: str, value: str) ->
         assert [message.clean for message in closes] == [True] * late
 
 
-def test_a_ban_that_is_over_refuses_nobody() -> None:
+def test_expired_ban_is_ignored() -> None:
     """By this machine's clock."""
     for until, expected in ((START_UTC - 1, 0), (START_UTC + 1, 0x8A)):
         edge = Edge(steps=[CertificateStep(NameKind.CN)], read_certificate=lambda _: facts("d"))
@@ -304,8 +303,8 @@ def test_a_ban_that_is_over_refuses_nobody() -> None:
         assert code(session) == expected
 
 
-def test_rights_taken_while_the_claim_is_committed() -> None:
-    """The chain runs anew before CONNACK: still right, let in; not any more, refused and the session closed (A3)."""
+def test_permission_removal_before_claim_commit_runs_chain_again() -> None:
+    """Accepted if still permitted; otherwise refused and the session closed (A3)."""
     for password, expected in ((b"p", 0), (b"q", 0x86)):
         hashed = Hashed({"u": b"p"})
         edge = hashed.edge
@@ -324,8 +323,8 @@ def test_rights_taken_while_the_claim_is_committed() -> None:
         assert bool([each for each in edge.seen if isinstance(each, CloseSession)]) == bool(expected)
 
 
-def test_who_goes_while_it_is_judged_anew_is_reported() -> None:
-    """Its claim would be held by a connection that is gone."""
+def test_disconnect_during_second_chain_run_is_reported() -> None:
+    """Otherwise its claim would stay without a connection."""
     hashed = Hashed({"u": b"p"})
     edge = hashed.edge
     edge.held.add(OpenSession)
@@ -343,8 +342,8 @@ def test_who_goes_while_it_is_judged_anew_is_reported() -> None:
     assert [each.clean for each in edge.seen if isinstance(each, CloseSession)] == [True]
 
 
-def test_a_revoked_certificate_is_refused_by_every_step() -> None:
-    """The policy's list counts, also where a password lets the client in."""
+def test_revoked_certificate_is_refused_by_every_step() -> None:
+    """The policy's list applies even with a correct password."""
 
     class Lists:
         def refusal(self, issuer: str, serial: str, utc: float) -> str:
@@ -362,8 +361,8 @@ def test_a_revoked_certificate_is_refused_by_every_step() -> None:
 # --- ends
 
 
-def test_a_principal_ends_by_the_clock() -> None:
-    """NIST: protect. 0x87 in DISCONNECT; nothing before its time."""
+def test_expired_principal_is_disconnected() -> None:
+    """0x87 in DISCONNECT at its expiry, not before."""
     principal = Principal("u", "fixed", "c", expires_at_utc=START_UTC + 5)
     edge = Edge(steps=[Fixed(Allow(principal))])
     session = edge.accept(CLOSED)
@@ -379,10 +378,8 @@ def test_a_principal_ends_by_the_clock() -> None:
 
 @pytest.mark.parametrize("step", [CertificateStep(NameKind.CN), Fixed(Allow(Principal("u", "fixed", "c"))), None])
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_connection_ends_with_the_certificate_that_it_showed(step: AuthenticationStep | None, version: int) -> None:
-    """NIST: protect. Whichever step let the client in, also none: 0x87 at its notAfter, by the clock; with a
-    certificate that has ended nobody comes in again.
-    """
+def test_expired_certificate_is_disconnected(step: AuthenticationStep | None, version: int) -> None:
+    """After any step or none: 0x87 at its notAfter; later CONNECTs with it are refused."""
     shown = structs.replace(facts("d"), expires_at_utc=START_UTC + 600)
     edge = Edge(steps=[step] if step is not None else [], read_certificate=lambda _: shown)
     session = edge.accept(OPEN)
@@ -398,8 +395,8 @@ def test_a_connection_ends_with_the_certificate_that_it_showed(step: Authenticat
     assert code(late) == (0x87 if version == 5 else 5)
 
 
-def test_ends_of_those_who_left_are_forgotten() -> None:
-    """A client that comes and goes with a token of a year must not fill the memory."""
+def test_expiries_of_disconnected_clients_are_removed() -> None:
+    """Reconnects with long-lived tokens must not fill the memory."""
     principal = Principal("u", "fixed", "c", expires_at_utc=START_UTC + 1e9)
     edge = Edge(steps=[Fixed(Allow(principal))])
     logins = edge.core.logins
@@ -410,7 +407,7 @@ def test_ends_of_those_who_left_are_forgotten() -> None:
     assert logins.ends <= 130
 
 
-def test_clients_of_a_user_that_is_gone_are_closed() -> None:
+def test_clients_of_removed_user_are_closed() -> None:
     """In slices; others stay."""
     hashed = Hashed({"u": b"p", "v": b"p"})
     gone, stays = hashed.come("u", b"p", "a"), hashed.come("v", b"p", "b")
@@ -421,8 +418,7 @@ def test_clients_of_a_user_that_is_gone_are_closed() -> None:
     assert [packet.reason_code for packet in gone.read()] == [0x87] and gone.closed and not stays.closed
 
 
-def test_the_users_of_a_wrong_password_and_an_unknown_name_look_alike() -> None:
-    """The same packets, whichever of the two is wrong."""
+def test_wrong_password_and_unknown_user_get_equal_packets() -> None:
     hashed = Hashed({"u": b"p"})
     wrong, unknown = hashed.come("u", b"x", "a"), hashed.come("y", b"p", "b")
     hashed.work()
@@ -430,8 +426,8 @@ def test_the_users_of_a_wrong_password_and_an_unknown_name_look_alike() -> None:
 
 
 @pytest.mark.parametrize(("kind", "value"), [("client_id", "c"), ("address", "192.0.2.1")])
-def test_a_ban_that_comes_at_a_door_that_was_open(kind: Any, value: str) -> None:
-    """A listener that judges nothing lets in at once; the ban comes before CONNACK, or is of somebody else."""
+def test_ban_at_listener_without_checks(kind: Any, value: str) -> None:
+    """A listener without checks admits at once; a ban before CONNACK applies, one of another client does not."""
     edge = Edge()
     edge.held.add(OpenSession)
     session = edge.accept(OPEN)

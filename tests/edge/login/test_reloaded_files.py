@@ -1,4 +1,4 @@
-"""Files of a listener's chain that change around a reload: none is missed, and no secret is told by its mark."""
+"""Files of a listener's chain that change around a reload: no change is missed, and marks reveal no secret."""
 
 import hashlib
 from pathlib import Path
@@ -32,10 +32,8 @@ def secret_file(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def test_users_that_go_while_their_file_is_read_go_at_the_next_reload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NIST: protect. The file has lost its user behind the read: the reload that follows finds another file."""
+def test_file_changed_during_read_is_applied_by_next_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file loses its user after the read: the next reload finds a changed mark."""
     path = secret_file(tmp_path, "users", f"alice:{HASH}\n".encode())
     listener = ListenerSettings(name="tcp", port=0, tls=False, password_file=path)
     config: Any = SimpleNamespace(edge=EdgeSettings(listeners=(listener,)))
@@ -58,8 +56,8 @@ def test_users_that_go_while_their_file_is_read_go_at_the_next_reload(
     assert set(part.current()[0].users["password"]) == {"carol"} and len(ended) == 2
 
 
-def test_the_mark_of_a_secret_is_not_that_of_its_text(tmp_path: Path) -> None:
-    """NIST: protect. The log and the audit have marks: with a plain one a weak secret could be guessed."""
+def test_secret_mark_is_not_a_hash_of_the_text(tmp_path: Path) -> None:
+    """Marks appear in the log and the audit: a plain hash of a weak secret could be guessed."""
     secret = secret_file(tmp_path, "secret", b"correct horse battery staple 123")
     plain = hashlib.sha256(secret.read_bytes()).hexdigest()[:16]
     listener = ListenerSettings(name="tcp", port=0, tls=False, token_secret=secret)
@@ -71,8 +69,8 @@ def test_the_mark_of_a_secret_is_not_that_of_its_text(tmp_path: Path) -> None:
     assert secret_marks([secret]) != {str(secret): mark}
 
 
-def test_what_is_no_file_is_not_read_for_its_mark(tmp_path: Path) -> None:
-    """NIST: protect. A folder, a gibibyte, nothing at all; the reader of the file says what is wrong."""
+def test_mark_of_non_files_reads_nothing(tmp_path: Path) -> None:
+    """A folder, a gibibyte, a missing file; the later read reports the error."""
     (tmp_path / "folder").mkdir()
     large = secret_file(tmp_path, "large", b"")
     with large.open("wb") as file:
@@ -81,8 +79,8 @@ def test_what_is_no_file_is_not_read_for_its_mark(tmp_path: Path) -> None:
     assert set(file_marks(paths).values()) == {UNREAD}
 
 
-def test_a_file_of_scram_wants_the_secret_of_its_edges(tmp_path: Path) -> None:
-    """NIST: protect. Names that it has not look the same at two edges, and at one that was started anew."""
+def test_scram_file_requires_the_shared_secret(tmp_path: Path) -> None:
+    """Otherwise unknown names would have different salts at two edges, and after a restart."""
     users = secret_file(tmp_path, "users", f"{user_line('alice', 'right', bytes(16))}\n".encode())
     secret = secret_file(tmp_path, "secret", bytes(range(32)))
     listener = ListenerSettings(name="tcp", port=0, tls=False)

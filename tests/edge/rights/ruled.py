@@ -1,4 +1,4 @@
-"""An edge whose clients are judged by rules, and clients that are somebody."""
+"""An edge with rules, and clients with identities."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ DEVICE = {"publish": ["up/#"], "subscribe": ["down/#"], "deny": ["down/secret/#"
 
 
 def roles(overlap: bool = False, **given: dict[str, object]) -> Sources:
-    """Return the rules of a table of roles; ``device`` is everybody's that an authenticator verified."""
+    """Return the rules of a role table; each authenticated client has ``device``."""
     table = make_role_table({"roles": {"device": DEVICE, **given}})
     return Sources(roles=table, authenticated=("device",), overlap=overlap)
 
@@ -27,7 +27,7 @@ def principal(user: str, client_id: str = "c", **more: object) -> Principal:
 
 
 class Vouched:
-    """A step that knows whoever it was told of, and asks for a password, be it any."""
+    """A step that knows the registered users, and accepts any password."""
 
     name = "vouched"
     methods: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Vouched:
 
 
 def book(sources: Sources) -> RuleBook:
-    """Return the rules of an edge whose listeners have the same ones."""
+    """Return a rule book with the same rules at every listener."""
     return RuleBook(dict.fromkeys(("plain", "tls"), sources))
 
 

@@ -1,4 +1,4 @@
-"""Users who are not here: their wills and their retained messages go by what they may do now."""
+"""Disconnected users: their wills and retained messages are authorized by current permissions."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ MAY = c.PutRole("device", (RuleRecord(True, 0x1F, "up/%u/#"),))
 def fired(
     edge: Edge, owner: str, made: int = 0, *, topic: str = "up/ann/gone", client_id: str = "c", **place: Any
 ) -> bool:
-    """Order a will to be fired; returns whether it went out, after the edge has asked whom it must."""
+    """Order a will; return whether it was published, after the edge's requests."""
     edge.held |= {WillFired}
     before = edge.core.counts.get("refused_will_fired", 0)
     edge.storage(FireWill(3, 1, 1, 17, SessionWill(topic, b"bye", 1, **place), client_id, owner, made))
@@ -42,8 +42,8 @@ def made_of(cluster: Cluster) -> int:
     return user.made
 
 
-def test_the_will_of_a_user_with_a_role_of_the_cluster_goes_out() -> None:
-    """Its roles are not at this edge: a router is asked for them, once until the policy moves."""
+def test_will_of_cluster_user_is_published_with_its_role() -> None:
+    """The edge requests the user from a router once until the policy changes."""
     cluster = with_user()
     made = made_of(cluster)
     assert fired(cluster.edge, "ann", made)
@@ -67,8 +67,8 @@ def test_the_will_of_a_user_with_a_role_of_the_cluster_goes_out() -> None:
         c.AddBan(Ban("client_id", "c")),
     ],
 )
-def test_the_will_of_a_user_that_lost_its_right_does_not(taken: c.SimpleCommand) -> None:
-    """P9: what it left behind is not sent by the old right, nor kept for ever by its partition."""
+def test_will_is_discarded_after_permission_removal(taken: c.SimpleCommand) -> None:
+    """P9: neither published by former permissions nor kept by its partition."""
     cluster = with_user()
     made = made_of(cluster)
     cluster.order(taken)
@@ -99,10 +99,10 @@ HERE, THERE = {"address": "2001:db8::1%eth0"}, {"address": "::ffff:192.0.2.1"}
     ],
 )
 @pytest.mark.parametrize("owner", ["ann", ""])
-def test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it(
+def test_will_is_discarded_by_ban_of_its_address_or_certificate(
     taken: Ban, place: dict[str, str], fires: bool, owner: str
 ) -> None:
-    """NIST: respond. Its client and its edge may be gone for long; one that nobody with a name left, too."""
+    """Also for anonymous clients, long after the client and its edge are gone."""
     cluster = with_user(c.PutRole("device", (RuleRecord(True, 0x1F, "up/#"),)), c.AddBan(taken))
     cluster.edge.core.replace_rules(book(Sources(of_cluster=True, anonymous=("device",))))
     made = made_of(cluster) if owner else 0
@@ -111,7 +111,7 @@ def test_a_will_goes_by_the_bans_of_the_address_and_the_certificate_that_left_it
     assert cluster.core.counts.get("refused_will_fired", 0) == (not fires)
 
 
-def test_a_name_that_is_given_again_leaves_nothing_of_the_former_user() -> None:
+def test_recreated_user_does_not_inherit_will() -> None:
     cluster = with_user()
     made = made_of(cluster)
     cluster.order(c.DeleteUser("ann"), c.AddUser("ann", HASH, roles=("device",)))
@@ -121,8 +121,8 @@ def test_a_name_that_is_given_again_leaves_nothing_of_the_former_user() -> None:
     assert cluster.core.counts["refused_will_fired"] == 1
 
 
-def test_without_a_router_nothing_is_said_of_a_will() -> None:
-    """Its partition orders it again, of this edge or another one."""
+def test_will_without_router_is_undecided() -> None:
+    """Its partition retries at this or another edge."""
     cluster = with_user()
     for router in list(cluster.core.lease.linked):
         cluster.core.policy.router_down(router)
@@ -131,8 +131,8 @@ def test_without_a_router_nothing_is_said_of_a_will() -> None:
     assert [answer.again for answer in cluster.edge.take(WillFired)] == [True]
 
 
-def test_rules_that_only_a_token_brought_stand_where_no_other_decides() -> None:
-    """The will was judged by them at CONNECT; a deny of the operator's takes it all the same."""
+def test_token_rules_keep_will_without_other_decision() -> None:
+    """They authorized it at CONNECT; a deny of the operator discards it."""
     sources = Sources(acl=acl("user ann\ntopic deny up/secret").acl, of_credentials=True)
     edge = ruled(sources)
     assert fired(edge, "ann", topic="up/any")
@@ -142,7 +142,7 @@ def test_rules_that_only_a_token_brought_stand_where_no_other_decides() -> None:
 
 
 def kept(edge: Edge, *messages: RetainedMessage) -> list[str]:
-    """Return the retained topics that a subscriber gets."""
+    """Return the retained topics of a subscriber."""
     edge.retained = list(messages)
     reader = somebody(edge, "reader")
     reader.subscribe("#")
@@ -150,8 +150,8 @@ def kept(edge: Edge, *messages: RetainedMessage) -> list[str]:
     return [publish.topic_name for publish in publishes(reader)]
 
 
-def test_a_retained_message_stays_while_its_user_may_leave_it() -> None:
-    """NIST: protect. With whatever client ID: which one it had is not kept."""
+def test_retained_message_requires_current_permission_of_its_user() -> None:
+    """With any client ID, because the original one is not stored."""
     edge = ruled(acl("user reader\ntopic read #\nuser ann\ntopic write a/#\npattern write c/%c/#"))
     messages = [
         RetainedMessage(topic, b"r", 0, owner=owner)
@@ -161,8 +161,7 @@ def test_a_retained_message_stays_while_its_user_may_leave_it() -> None:
     assert edge.core.counts["dropped_retained_source"] == 2
 
 
-def test_the_publisher_of_a_retained_message_may_be_left_unjudged() -> None:
-    """NIST: protect. With ``recheck_retained_source = false`` it counts what the reader may receive, and that alone."""
+def test_recheck_retained_source_false_checks_only_the_subscriber() -> None:
     sources = acl("user reader\ntopic read a/#\nuser ann\ntopic write a/#")
     limits = EdgeLimits(sys_interval_s=0, recheck_retained_source=False)
     edge = Edge(limits, rules=book(sources), steps=[Vouched()])
@@ -170,7 +169,7 @@ def test_the_publisher_of_a_retained_message_may_be_left_unjudged() -> None:
     assert kept(edge, *messages) == ["a/x"]
 
 
-def test_retained_messages_of_the_cluster_s_users_wait_for_a_router() -> None:
+def test_retained_messages_of_cluster_users_wait_for_a_router() -> None:
     cluster = with_user(c.PutRole("all", (RuleRecord(True, 0x1F, "#"),)), c.AddUser("bob", HASH, roles=("all",)))
     made = made_of(cluster)
     edge = cluster.edge

@@ -1,4 +1,4 @@
-"""Bounds of one client: the strictest of edge, listener, user and roles holds, is told, and refuses by its code."""
+"""Bounds of one client: the strictest of edge, listener, user and roles is announced, and refuses with its code."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ EVERYTHING: dict[str, object] = {"publish": ["#"], "subscribe": ["#"]}
 
 
 def limited(**limits: int) -> Edge:
-    """Return an edge whose users have a role with limits."""
+    """Return an edge with limits in a role of its users."""
     return ruled(roles(device={**EVERYTHING, "limits": limits}))
 
 
@@ -42,17 +42,17 @@ def limited(**limits: int) -> Edge:
         (0, {"subscribe_rate_max": 7.0}, {"subscribe_rate_max": 8}, (0, 0, 7)),
     ],
 )
-def test_the_strictest_holds(
+def test_strictest_limit_applies(
     edge_rate: float, listener: dict[str, Any], user: dict[str, int], rates: tuple[float, float, float]
 ) -> None:
-    """NIST: protect. No limit of a user widens what its listener gives; 0 is none."""
+    """No limit of a user widens its listener's; 0 is none."""
     of_listener = bounds_of_listener(EdgeLimits(publish_rate_max=edge_rate), ListenerPolicy(**listener))
     assert stricter(of_listener, [user])[:3] == rates
 
 
 @pytest.mark.parametrize("name", LIMIT_NAMES)
-def test_each_limit_works_for_a_listener_a_user_and_a_role(name: str) -> None:
-    """And the verbs take each of them; what no edge reads is refused."""
+def test_each_limit_applies_for_listener_user_and_role(name: str) -> None:
+    """The CLI verbs accept each of them, and reject unknown ones."""
     settings = ListenerSettings.model_validate({"name": "x", "port": 0, "tls": False, name: 7})
     listener = EdgeListener(settings)
     listener.socket.close()
@@ -69,13 +69,13 @@ def test_each_limit_works_for_a_listener_a_user_and_a_role(name: str) -> None:
             msgspec.convert({**arguments, "limits": {"speed": 7}}, verb)
 
 
-def test_a_role_with_an_unknown_limit_gives_no_rule_at_all() -> None:
+def test_role_with_unknown_limit_gives_no_rules() -> None:
     with pytest.raises(ValueError, match="limits"):
         roles(device={"limits": {"speed": 7}})
 
 
-def test_connack_tells_what_mqtt_has_a_word_for() -> None:
-    """Receive Maximum, Maximum Packet Size and Server Keep Alive; the window of its session is as small."""
+def test_connack_announces_limits() -> None:
+    """Receive Maximum, Maximum Packet Size and Server Keep Alive; the window of its session is equal."""
     edge = limited(inflight_max=3, packet_bytes_max=2_000, keep_alive_max_s=40)
     edge.held.add(OpenSession)
     session = come(edge, principal("anna"), keep_alive_s=100)
@@ -93,7 +93,7 @@ def test_connack_tells_what_mqtt_has_a_word_for() -> None:
     assert [packet.reason_code for packet in session.read()] == [0x95]
 
 
-def test_a_window_to_a_client_is_no_larger() -> None:
+def test_outbound_window_is_limited() -> None:
     edge = limited(inflight_max=2)
     session, writer = somebody(edge, "anna"), somebody(edge, "writer")
     session.subscribe("t", qos=1)
@@ -104,8 +104,8 @@ def test_a_window_to_a_client_is_no_larger() -> None:
 
 
 @pytest.mark.parametrize("deep_first", [True, False])
-def test_deep_topics(deep_first: bool) -> None:
-    """0x90 at PUBLISH and for a will, 0x8F at SUBSCRIBE; a class of rights that others have decides nothing here."""
+def test_topic_levels_are_limited(deep_first: bool) -> None:
+    """0x90 at PUBLISH and for a will, 0x8F at SUBSCRIBE; verdicts of a shared class do not apply."""
     table = roles(device=EVERYTHING, flat={"limits": {"topic_levels_max": 2}})
     edge = ruled(table)
     free = somebody(edge, "free")
@@ -131,7 +131,7 @@ def test_deep_topics(deep_first: bool) -> None:
     assert (edge.core.counts["refused_topic_levels"], edge.core.counts["refused_topic_bytes"]) == (3, 1)
 
 
-def test_more_filters_than_its_limit_are_refused_one_by_one() -> None:
+def test_filters_beyond_the_limit_are_refused_one_by_one() -> None:
     edge = limited(filters_max=2)
     session = somebody(edge, "anna")
     session.subscribe("a", "b", "c", qos=0)
@@ -139,8 +139,8 @@ def test_more_filters_than_its_limit_are_refused_one_by_one() -> None:
     assert edge.core.counts["refused_filters_max"] == 1
 
 
-def test_what_a_partition_holds_goes_with_the_connect_the_will_and_the_publish() -> None:
-    """NIST: protect. Of a role, however high; without limits the partition's own bounds hold alone."""
+def test_partition_limits_are_sent_with_connect_will_and_publish() -> None:
+    """Limits of roles too; without limits only the partition's own bounds apply."""
 
     unused: Any = None
 
@@ -172,8 +172,8 @@ def test_what_a_partition_holds_goes_with_the_connect_the_will_and_the_publish()
         assert decoded == opening
 
 
-def test_clients_of_one_user() -> None:
-    """One that takes its own connection over is no further one, so nobody is locked out by its half-open socket."""
+def test_connections_of_a_user_are_limited() -> None:
+    """A takeover of its own connection is allowed, so a half-open socket locks out no client."""
     edge = limited(connections_user_max=2)
 
     def code(user: str, client_id: str) -> int:
@@ -192,8 +192,8 @@ def test_clients_of_one_user() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(5, 0x9F), (4, 3)])
-def test_connects_of_one_user_have_a_rate(version: int, code: int) -> None:
-    """NIST: protect. A second's worth at once, whichever client IDs it has; another user is not touched."""
+def test_connect_rate_of_a_user_is_limited(version: int, code: int) -> None:
+    """A burst of one second, across client IDs; other users are unaffected."""
     edge = limited(connect_rate_user_max=2)
     answers = [somebody(edge, "anna", f"a{number}", version).connack.reason_code for number in range(4)]
     assert answers == [0, 0, code, code]
@@ -204,8 +204,8 @@ def test_connects_of_one_user_have_a_rate(version: int, code: int) -> None:
     assert edge.core.counts["refused_user_connects"] == 3
 
 
-def test_limits_follow_an_open_client_and_what_connack_told_it_stays() -> None:
-    """NIST: protect. Nobody is ended for a limit: MQTT tells no other Receive Maximum, and all else holds."""
+def test_limits_follow_an_open_client_except_announced_ones() -> None:
+    """No client is disconnected for a new limit."""
     edge = limited(inflight_max=10, filters_max=5)
     anna = somebody(edge, "anna")
     anna.subscribe("a/b", "c")
@@ -226,7 +226,7 @@ def test_limits_follow_an_open_client_and_what_connack_told_it_stays() -> None:
     assert somebody(edge, "bert").connack.properties[PropertyId.RECEIVE_MAXIMUM] == 20
 
 
-def test_a_quota_that_came_later_counts_what_comes_from_then_on() -> None:
+def test_later_quota_counts_later_bytes() -> None:
     edge = limited()
     anna = somebody(edge, "anna")
     anna.publish("a", b"x" * 500)
@@ -238,7 +238,7 @@ def test_a_quota_that_came_later_counts_what_comes_from_then_on() -> None:
     assert anna.client.conn.closed
 
 
-def test_clients_of_a_user_that_were_there_before_their_limit_count() -> None:
+def test_connections_before_a_limit_count() -> None:
     edge = limited()
     before = [somebody(edge, "anna", name) for name in ("a", "b")]
     edge.core.replace_rules(book(roles(device={**EVERYTHING, "limits": {"connections_user_max": 2}})))

@@ -1,4 +1,4 @@
-"""A session whose filters were too many for the answer to its CONNECT has them read in pages, judged, and taken."""
+"""Filters of large resumed sessions are read in pages, authorized, and removed if refused."""
 
 from edge.session_filter_reads import ANSWER_S, READ_AT_ONCE, WAITING_MIN
 from tests.edge.edge_harness import Edge, Session, cluster_map
@@ -11,7 +11,7 @@ from wire.messages.sessions import FiltersListed, ListFilters, OpenSession, Sess
 
 
 def resumed(edge: Edge, client_id: str = "anna", session: int = 5) -> Session:
-    """Return a connection of anna, whose session has too many filters to be told."""
+    """Return a connection of anna with too many filters for the CONNECT response."""
     edge.held = {OpenSession, ListFilters}
     client = come(edge, principal("anna", client_id), properties=DURABLE, clean_start=False)
     (asked,) = edge.take(OpenSession)
@@ -23,7 +23,7 @@ def resumed(edge: Edge, client_id: str = "anna", session: int = 5) -> Session:
 
 
 def tell(edge: Edge, *filters: str, next_skip: int = 0, again: bool = False) -> int:
-    """Answer the question that is open with a page; return where it began."""
+    """Answer the pending request with a page; return its start."""
     (asked,) = edge.take(ListFilters)
     edge.storage(FiltersListed(asked.request, [SessionSubscription(name, 1) for name in filters], next_skip, again))
     turns(edge)
@@ -31,8 +31,7 @@ def tell(edge: Edge, *filters: str, next_skip: int = 0, again: bool = False) -> 
     return asked.skip
 
 
-def test_each_page_is_judged_and_the_next_one_is_asked_for() -> None:
-    """What the role of now does not grant goes. NIST: protect."""
+def test_each_page_is_authorized_then_the_next_is_requested() -> None:
     edge = ruled(roles(device=LESS))
     anna = resumed(edge)
     assert tell(edge, "down/a", "more/a", next_skip=2) == 0
@@ -42,7 +41,7 @@ def test_each_page_is_judged_and_the_next_one_is_asked_for() -> None:
     assert set(anna.client.subscriptions) == {"down/a", "down/b"} and anna.client.conn.judge_pushes
 
 
-def test_what_the_client_subscribed_to_meanwhile_is_newer() -> None:
+def test_newer_subscription_is_kept() -> None:
     edge = ruled(roles(device=ALL))
     anna = resumed(edge)
     anna.subscribe("down/a", qos=0)
@@ -50,7 +49,7 @@ def test_what_the_client_subscribed_to_meanwhile_is_newer() -> None:
     assert {name: one.qos for name, one in anna.client.subscriptions.items()} == {"down/a": 0, "down/b": 1}
 
 
-def test_a_later_loss_takes_what_a_page_told() -> None:
+def test_later_permission_removal_applies_to_page_filters() -> None:
     edge = ruled(roles(device=ALL))
     resumed(edge)
     tell(edge, "down/a", "more/a")
@@ -60,14 +59,14 @@ def test_a_later_loss_takes_what_a_page_told() -> None:
     assert taken(edge) == ["more/a"]
 
 
-def test_a_page_with_a_filter_that_is_granted_in_part() -> None:
+def test_page_with_partly_granted_filter() -> None:
     edge = ruled(acl("user anna\ntopic read down/#\ntopic deny down/secret"))
     anna = resumed(edge)
     tell(edge, "down/#")
     assert not taken(edge) and anna.client.partial == {"down/#"} and anna.client.conn.judge_pushes
 
 
-def test_a_new_primary_is_asked_from_the_beginning() -> None:
+def test_new_primary_is_read_from_the_start() -> None:
     edge = ruled(roles(device=LESS))
     resumed(edge)
     tell(edge, "down/a", next_skip=1)
@@ -76,7 +75,7 @@ def test_a_new_primary_is_asked_from_the_beginning() -> None:
     assert taken(edge) == ["more/a"]
 
 
-def test_few_sessions_are_read_at_once_and_a_closed_one_is_passed_by() -> None:
+def test_concurrent_reads_are_bounded_and_skip_closed_clients() -> None:
     edge = ruled(roles(device=LESS))
     clients = [resumed(edge, f"anna{number}", 5 + number) for number in range(READ_AT_ONCE + 2)]
     asked = edge.take(ListFilters)
@@ -91,8 +90,8 @@ def test_few_sessions_are_read_at_once_and_a_closed_one_is_passed_by() -> None:
     assert taken(edge) == ["more/a"] * (READ_AT_ONCE - 1)
 
 
-def test_who_comes_again_and_again_is_not_kept() -> None:
-    """A partition that does not answer holds all places; connections that have ended meanwhile do not pile up."""
+def test_reconnecting_client_does_not_accumulate() -> None:
+    """An unresponsive partition uses all slots; closed connections are removed."""
     edge = ruled(roles(device=LESS))
     for number in range(READ_AT_ONCE):
         resumed(edge, f"anna{number}", 5 + number)
@@ -106,8 +105,8 @@ def test_who_comes_again_and_again_is_not_kept() -> None:
     assert last.session in [one.session for one in edge.take(ListFilters)]
 
 
-def test_a_partition_without_a_primary_holds_up_no_other_one() -> None:
-    """It loses it while four of its sessions are read, and others wait."""
+def test_partition_without_primary_does_not_delay_others() -> None:
+    """It loses its primary during four reads, with others queued."""
     edge = ruled(roles(device=LESS))
     names = [f"anna{number}" for number in range(40)]
     edge.router(*map_pages(cluster_map(2)))
@@ -124,8 +123,8 @@ def test_a_partition_without_a_primary_holds_up_no_other_one() -> None:
     assert [one.partition for one in edge.take(ListFilters)] == [edge.core.node.map.partition_for(other)]
 
 
-def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
-    """Its primary is named and hangs: four of its sessions are asked about, and no more of it until it answers."""
+def test_unresponsive_partition_does_not_delay_others() -> None:
+    """Its primary hangs during four reads; no further ones are sent until it responds."""
     edge = ruled(roles(device=LESS))
     place = edge.core.node.map.partition_for
     names = [f"anna{number}" for number in range(60)]
@@ -150,7 +149,7 @@ def test_a_partition_that_does_not_answer_holds_up_no_other_one() -> None:
     assert [one.partition for one in edge.take(ListFilters)] == [hung] * 2
 
 
-def test_a_session_without_filters_is_not_asked_for_them() -> None:
+def test_session_without_filters_is_not_read() -> None:
     edge = ruled(roles(device=LESS))
     edge.held = {OpenSession, ListFilters}
     come(edge, principal("anna", "anna"), properties=DURABLE, clean_start=False)

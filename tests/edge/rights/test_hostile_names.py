@@ -1,4 +1,4 @@
-"""Strangers' names at an edge: no right is wider by them, no line of the log or the audit is theirs."""
+"""Hostile names at an edge: they widen no permission and forge no line of the log or the audit."""
 
 import io
 import json
@@ -43,8 +43,8 @@ def judge_log(stream: io.StringIO) -> None:
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 @pytest.mark.parametrize("place", ["user", "client ID"])
 @pytest.mark.parametrize("rules", RULES)
-def test_a_name_reaches_nothing_of_others(rules: Sources, place: str, name: str, log: io.StringIO) -> None:
-    """NIST: protect. A user, or a client identifier, that an authenticator let in as it is."""
+def test_hostile_name_reaches_no_foreign_topic(rules: Sources, place: str, name: str, log: io.StringIO) -> None:
+    """A user, or a client identifier, that an authenticator accepted unchanged."""
     text = HOSTILE_NAMES[name]
     user, client_id = (text, "c") if place == "user" else ("nobody", text)
     edge = ruled(rules)
@@ -65,8 +65,8 @@ def test_a_name_reaches_nothing_of_others(rules: Sources, place: str, name: str,
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
-def test_a_name_that_looks_alike_is_another_one(name: str) -> None:
-    """NIST: identify. Names are compared as they are, letter by letter."""
+def test_similar_names_are_different(name: str) -> None:
+    """Names are compared by code points."""
     edge = ruled(acl("user victim\ntopic of/victim/#"))
     session = come(edge, principal(name, "c"))
     (connack,) = session.read()
@@ -78,8 +78,8 @@ def test_a_name_that_looks_alike_is_another_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_refused_name_ends_no_line(name: str, log: io.StringIO) -> None:
-    """NIST: detect. What a refusal writes to the audit and to the log: one line each, and JSON says what was given."""
+def test_refused_name_stays_within_its_line(name: str, log: io.StringIO) -> None:
+    """In the audit and the log: one line each, and JSON preserves the name."""
     text = HOSTILE_NAMES[name]
     edge = Edge()
     session = edge.accept()
@@ -91,8 +91,8 @@ def test_a_refused_name_ends_no_line(name: str, log: io.StringIO) -> None:
     assert len(log.getvalue().splitlines()) == 1
 
 
-def test_a_token_in_the_place_of_a_name_is_in_no_line() -> None:
-    """NIST: protect. Some brokers take it there; who reads the audit could use it."""
+def test_token_as_user_name_is_not_logged() -> None:
+    """Some brokers accept it there; a reader of the audit could use it."""
     session = Edge().accept()
     token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
     assert refusal_record(session.client, 0x86, "unknown to all", token).actor == "(a token)"
@@ -100,8 +100,8 @@ def test_a_token_in_the_place_of_a_name_is_in_no_line() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_line_of_json_is_one_line(name: str) -> None:
-    """NIST: detect. Printable, and whoever parses it reads the name as it was."""
+def test_json_line_is_one_line(name: str) -> None:
+    """Printable, and parsing restores the name."""
     root, stream = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     configure_logs(LogSettings(format="json", repeat_s=0.0), "edge-0", stream)

@@ -1,4 +1,4 @@
-"""An open client that proves itself again (AUTH 0x19) has the rights of that proof, and not of its CONNECT."""
+"""Re-authentication (AUTH 0x19) replaces the rights of an open client."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ METHOD: dict[int, object] = {PropertyId.AUTHENTICATION_METHOD: "TOKEN"}
 
 
 class Tokens:
-    """A method whose proof is what a test says at the moment."""
+    """A method with a proof that the test sets."""
 
     name = "tokens"
     methods: tuple[str, ...] = ("TOKEN",)
@@ -52,8 +52,8 @@ def renew(edge: Edge, session: Session) -> list[int]:
     return [packet.reason_code for packet in session.read() if hasattr(packet, "reason_code")]
 
 
-def test_a_renewal_with_less_takes_what_it_lacks() -> None:
-    """NIST: protect. Filters, messages, and what the loop keeps of decisions."""
+def test_reauthentication_with_fewer_permissions_revokes() -> None:
+    """Filters, messages, and cached verdicts."""
     edge, tokens, session = come()
     session.publish("more/x", qos=1, identifier=3)
     assert [packet.reason_code for packet in session.read()] == [0x10]
@@ -64,7 +64,7 @@ def test_a_renewal_with_less_takes_what_it_lacks() -> None:
     assert [packet.reason_code for packet in session.read()] == [0x87]
 
 
-def test_a_renewal_with_more_gives_it_at_once() -> None:
+def test_reauthentication_with_more_permissions_applies_at_once() -> None:
     edge, tokens, session = come()
     for roles_now, code in ((("narrow",), 0x87), (("wide",), 0x10)):
         tokens.now = replace(tokens.now, roles=roles_now)
@@ -73,19 +73,16 @@ def test_a_renewal_with_more_gives_it_at_once() -> None:
         assert [packet.reason_code for packet in session.read()] == [code]
 
 
-def test_a_renewal_as_another_ends_the_connection() -> None:
-    """Another user, another one of that name, or another client ID."""
+def test_reauthentication_as_other_user_disconnects() -> None:
+    """Another user, a recreated user of that name, or another client ID."""
     for change in ({"user": "bert"}, {"made": 7}, {"client_id": "d"}):
         edge, tokens, session = come()
         tokens.now = replace(tokens.now, **change)
         assert renew(edge, session) == [0x87] and session.closed
 
 
-def test_renewals_without_end_wait_for_their_turn() -> None:
-    """Each runs the chain, compiles rules and has all filters judged: four a second, a second's worth at once.
-
-    NIST: protect.
-    """
+def test_reauthentication_is_rate_limited() -> None:
+    """Each runs the chain, compiles rules and authorizes all filters: four a second, with a burst of one second."""
     edge, _, session = come()
     for _ in range(200):
         session.send(Auth(0x19, METHOD))
@@ -97,8 +94,8 @@ def test_renewals_without_end_wait_for_their_turn() -> None:
     assert not session.closed
 
 
-def test_who_renews_often_leaves_no_ends_behind() -> None:
-    """The clock looks at the last proof of a client; former ones are forgotten."""
+def test_repeated_reauthentication_leaves_no_expiries() -> None:
+    """Only the expiry of the last proof is kept."""
     edge, tokens, session = come()
     for number in range(200):
         tokens.now = replace(tokens.now, expires_at_utc=1e12 + number)
@@ -115,7 +112,7 @@ def with_many_filters(edge: Edge, session: Session) -> None:
 
 
 def turns_until(edge: Edge, session: Session, is_over: Callable[[], bool]) -> int:
-    """Return how many turns that took; none takes more filters than a turn may judge."""
+    """Return the number of iterations; none exceeds its bound of filters."""
     for turns in range(100):
         if is_over():
             return turns
@@ -126,8 +123,8 @@ def turns_until(edge: Edge, session: Session, is_over: Callable[[], bool]) -> in
     raise AssertionError("not over")
 
 
-def test_many_filters_of_one_client_are_judged_over_several_turns() -> None:
-    """Behind a renewal, and in a pass; a pass goes on beside renewals, and what was given counts when all is judged."""
+def test_many_filters_are_checked_over_several_iterations() -> None:
+    """After a re-authentication and in a pass; the pass continues meanwhile."""
     edge, tokens, session = come()
     with_many_filters(edge, session)
     tokens.now = replace(tokens.now, roles=("narrow",))
@@ -137,7 +134,7 @@ def test_many_filters_of_one_client_are_judged_over_several_turns() -> None:
     assert set(session.client.subscriptions) == {"down/a"} and turns > 3
 
 
-def test_a_pass_judges_many_filters_of_one_client_over_several_turns() -> None:
+def test_pass_checks_many_filters_over_several_iterations() -> None:
     edge, _, session = come()
     with_many_filters(edge, session)
     edge.core.replace_rules(book(roles(wide={"subscribe": ["down/#"]})))
@@ -145,8 +142,8 @@ def test_a_pass_judges_many_filters_of_one_client_over_several_turns() -> None:
     assert set(session.client.subscriptions) == {"down/a"} and turns > 3
 
 
-def test_renewals_hold_up_no_pass() -> None:
-    """Of a turn's filters a pass gets half."""
+def test_reauthentications_do_not_delay_a_pass() -> None:
+    """A pass gets half of an iteration's filters."""
     edge, tokens, session = come()
     with_many_filters(edge, session)
     other = edge.client("other", properties=METHOD)
@@ -160,8 +157,8 @@ def test_renewals_hold_up_no_pass() -> None:
     assert edge.core.sweep.judged == edge.core.rights.changes
 
 
-def test_a_client_that_is_given_other_rights_while_it_waits_is_judged_by_those() -> None:
-    """At its place: the rights that it was given first are in force when it was judged, by whatever it has then."""
+def test_rights_replaced_while_queued_keep_the_queue_position() -> None:
+    """The check then uses the latest rights."""
     edge, tokens, session = come()
     with_many_filters(edge, session)
     tokens.now = replace(tokens.now, roles=("narrow",))

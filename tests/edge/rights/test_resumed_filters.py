@@ -1,4 +1,4 @@
-"""Filters that a stored session holds from earlier connections: told at the resume, judged, and taken as others are."""
+"""Filters of resumed durable sessions: received at the resume, authorized, and removed if refused."""
 
 import itertools
 
@@ -17,7 +17,7 @@ DURABLE: dict[int, object] = {17: 100}
 
 
 def resumed(edge: Edge, *filters: str) -> Session:
-    """Return a connection of anna, whose partition tells the filters of its session."""
+    """Return a connection of anna with these filters in the CONNECT response."""
     edge.held = {OpenSession}
     session = come(edge, principal("anna", "anna"), properties=DURABLE, clean_start=False)
     (asked,) = edge.take(OpenSession)
@@ -36,8 +36,8 @@ def taken(edge: Edge) -> list[str]:
     return sorted(name for message in messages for name in message.topic_filters)
 
 
-def test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed() -> None:
-    """Its role went while nobody was connected. NIST: protect."""
+def test_resume_removes_filters_without_permission() -> None:
+    """Its role was removed while the client was disconnected."""
     edge = ruled(roles(device=LESS))
     anna = resumed(edge, *HELD)
     assert taken(edge) == TAKEN
@@ -45,8 +45,7 @@ def test_what_the_role_of_now_does_not_grant_goes_when_the_session_is_resumed() 
     assert edge.core.counts["revoked_filters"] == 2
 
 
-def test_what_an_earlier_connection_subscribed_goes_when_the_role_goes() -> None:
-    """The pass over live clients knows of it: the client has not subscribed to it in this connection."""
+def test_role_removal_revokes_filters_of_earlier_connections() -> None:
     edge = ruled(roles(device=ALL))
     anna = resumed(edge, *HELD)
     assert not taken(edge) and set(anna.client.subscriptions) == set(HELD)
@@ -55,14 +54,14 @@ def test_what_an_earlier_connection_subscribed_goes_when_the_role_goes() -> None
     assert taken(edge) == TAKEN and set(anna.client.subscriptions) == {"down/a"}
 
 
-def test_a_filter_that_is_granted_in_part_has_its_deliveries_judged() -> None:
+def test_partly_granted_filter_authorizes_deliveries() -> None:
     edge = ruled(acl("user anna\ntopic read down/#\ntopic deny down/secret"))
     anna = resumed(edge, "down/#")
     assert not taken(edge) and anna.client.partial == {"down/#"} and anna.client.conn.judge_pushes
 
 
-def test_a_client_that_unsubscribes_by_itself_takes_nothing_from_its_group() -> None:
-    """What waits for it stays its own [MQTT-3.10.4-3]."""
+def test_unsubscribe_keeps_pending_share_copies() -> None:
+    """Its pending copies stay its own [MQTT-3.10.4-3]."""
     edge = ruled(roles(device=ALL))
     anna = resumed(edge, *HELD)
     anna.unsubscribe("more/a")
@@ -72,8 +71,8 @@ def test_a_client_that_unsubscribes_by_itself_takes_nothing_from_its_group() -> 
 
 
 @pytest.mark.parametrize("count", [1, 300])
-def test_many_that_come_again_at_once_are_judged_in_slices(count: int) -> None:
-    """No turn judges more than some hundred filters, and what is closed meanwhile is passed by."""
+def test_many_resumed_sessions_are_checked_in_slices(count: int) -> None:
+    """No iteration exceeds its bound, and closed clients are skipped."""
     edge = ruled(roles(device=LESS))
     for number in range(count):
         edge.core.rights.resumed.append((_with_filters(edge, f"c{number}"), []))
@@ -87,7 +86,7 @@ def test_many_that_come_again_at_once_are_judged_in_slices(count: int) -> None:
     assert rounds >= count // 200
 
 
-def test_many_filters_of_one_that_comes_again_are_judged_over_several_turns() -> None:
+def test_many_resumed_filters_are_checked_over_several_iterations() -> None:
     edge = ruled(roles(device=LESS))
     client = resumed(edge, "down/a", *(f"more/{number}" for number in range(900))).client
     taken = []
@@ -104,7 +103,7 @@ def _with_filters(edge: Edge, name: str) -> Client:
     return client
 
 
-def test_an_edge_without_rules_asks_for_no_filters() -> None:
+def test_edge_without_rules_requests_no_filters() -> None:
     edge = Edge()
     edge.client("anna", properties=DURABLE)
     (asked,) = [message for message in edge.seen if isinstance(message, OpenSession)]

@@ -1,4 +1,4 @@
-"""Rules by settings: files of listeners, at a start and at a reload."""
+"""Rule files of listeners, at the start and at a reload."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,8 +35,7 @@ def file(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_a_listener_without_rules_refuses_the_start(tmp_path: Path) -> None:
-    """NIST: protect. Nothing that is left out lets anybody do anything."""
+def test_listener_without_rules_refuses_the_start(tmp_path: Path) -> None:
     ruled = listener("b", acl_file=file(tmp_path, "acl", "topic read a\n"))
     with pytest.raises(UserError, match=r"^listener tcp: .*edge\.listeners\.tcp\.roles_file"):
         read_rules([ruled, listener()])
@@ -46,21 +45,21 @@ def test_a_listener_without_rules_refuses_the_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"http_acl": True}, {"token_acl": True}])
-def test_a_listener_that_takes_rules_of_credentials_judges(settings: dict[str, Any]) -> None:
-    """Or a claim that allows one topic would allow them all."""
+def test_listener_with_credential_rules_authorizes(settings: dict[str, Any]) -> None:
+    """Otherwise a claim for one topic would allow all topics."""
     book = read_rules([listener(http_url="https://auth/", **settings)])
     sources = book.of("tcp") if book is not None else None
     assert sources is not None and not sources.tiers(sources.key(None, "c"), PolicyView())
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[roles]\n", "topic read a\n", "\0", "\ufeff" + ROLES])
-def test_a_wrong_file_refuses_the_start(tmp_path: Path, text: str) -> None:
+def test_invalid_file_refuses_the_start(tmp_path: Path, text: str) -> None:
     path = file(tmp_path, "roles.toml", text)
     with pytest.raises(UserError, match=r"roles\.toml"):
         ListenerRuleFiles(config(listener(roles_file=path)), lambda _: None)
 
 
-def test_a_file_that_is_missing_or_open_to_others_is_refused(tmp_path: Path) -> None:
+def test_missing_or_world_writable_file_is_refused(tmp_path: Path) -> None:
     path = file(tmp_path, "acl", "topic read a\n")
     path.chmod(0o666)
     for one in (path, tmp_path / "missing", tmp_path):
@@ -68,8 +67,8 @@ def test_a_file_that_is_missing_or_open_to_others_is_refused(tmp_path: Path) -> 
             read_rules([listener(acl_file=one)])
 
 
-def test_a_role_of_everything_reaches_no_topic_that_begins_with_a_dollar(tmp_path: Path) -> None:
-    """NIST: protect. The shipped role, for whoever is given it; nobody else has any."""
+def test_allow_all_role_excludes_dollar_topics(tmp_path: Path) -> None:
+    """The shipped role, for clients that have it; others have no permission."""
     shipped = Path(__file__).parents[3] / "conf" / "roles.toml"
     path = file(tmp_path, "shipped.toml", shipped.read_text())
     book = read_rules([listener(roles_file=path, authenticated_roles=("device",))])
@@ -83,7 +82,7 @@ def test_a_role_of_everything_reaches_no_topic_that_begins_with_a_dollar(tmp_pat
         assert not may(known, action, "$SYS/a") and not may(known, action, "$a")
 
 
-def test_roles_that_a_listener_gives_must_be_known(tmp_path: Path) -> None:
+def test_roles_of_a_listener_must_exist(tmp_path: Path) -> None:
     path = file(tmp_path, "roles.toml", ROLES)
     with pytest.raises(UserError, match="http_superuser_role has 'boss'"):
         read_rules([listener(roles_file=path, http_url="https://auth/", http_superuser_role="boss")])
@@ -93,8 +92,7 @@ def test_roles_that_a_listener_gives_must_be_known(tmp_path: Path) -> None:
         listener(authenticated_roles=("device",))
 
 
-def test_a_reload_takes_files_or_leaves_all_as_it_is(tmp_path: Path) -> None:
-    """NIST: protect. One that cannot be used refuses the reload whole."""
+def test_reload_applies_all_files_or_none(tmp_path: Path) -> None:
     path = file(tmp_path, "roles.toml", ROLES)
     given: list[RuleBook] = []
     asked = config(listener(roles_file=path, authenticated_roles=("device",)))
@@ -109,16 +107,15 @@ def test_a_reload_takes_files_or_leaves_all_as_it_is(tmp_path: Path) -> None:
     assert part.difference(loaded)
     part.put(loaded)
     assert len(given) == 1 and part.book is given[0]
-    with pytest.raises(UserError, match="nothing says what its clients may do"):
+    with pytest.raises(UserError, match="no rules for its clients"):
         part.load(config(listener()))
     part.put(part.load(config(listener(roles_file=path))))
     assert len(given) == 2
 
 
-def test_a_file_that_changes_while_it_is_read_is_taken_by_the_next_reload(
+def test_rule_file_changed_during_read_is_applied_by_next_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NIST: protect. A right that was taken behind the read of a reload goes at the next one."""
     path = file(tmp_path, "roles.toml", ROLES)
     given: list[RuleBook] = []
     asked = config(listener(roles_file=path, authenticated_roles=("device",)))

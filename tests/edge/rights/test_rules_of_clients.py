@@ -1,4 +1,4 @@
-"""Rules at PUBLISH, SUBSCRIBE and CONNECT of an edge: what is not allowed is refused, whoever asks and however."""
+"""Rules at PUBLISH, SUBSCRIBE and CONNECT of an edge."""
 
 import itertools
 from typing import Any
@@ -20,7 +20,7 @@ IDENTIFIERS = itertools.count(1)
 
 
 def published(session: Session, topic: str, qos: int = 1, **options: Any) -> int:
-    """Return the code that answers a PUBLISH; a QoS 2 message is finished."""
+    """Return the reason code of a PUBLISH; a QoS 2 message is completed."""
     session.publish(topic, qos=qos, identifier=next(IDENTIFIERS), **options)
     (answer,) = session.read()
     return int(answer.reason_code)
@@ -33,12 +33,12 @@ def subscribed(session: Session, *filters: str, **options: Any) -> list[int]:
 
 
 def topics(session: Session) -> list[str]:
-    """Return the topics of the messages that came."""
+    """Return the topics of received messages."""
     return [packet.topic_name for packet in session.read() if hasattr(packet, "payload")]
 
 
 @pytest.mark.parametrize("user", ["anna", ""])
-def test_a_client_without_rules_may_do_nothing(user: str) -> None:
+def test_client_without_rules_may_do_nothing(user: str) -> None:
     edge = ruled(Sources())
     session = somebody(edge, user)
     assert session.connack.reason_code == 0
@@ -46,7 +46,7 @@ def test_a_client_without_rules_may_do_nothing(user: str) -> None:
     assert subscribed(session, "up/a", "#", "$SYS/#", "$share/g/up/a") == [NOT_AUTHORIZED] * 4
 
 
-def test_roles_at_publish_and_subscribe() -> None:
+def test_roles_authorize_publish_and_subscribe() -> None:
     edge = ruled(roles())
     session = somebody(edge, "anna")
     for qos in (1, 2):
@@ -58,15 +58,13 @@ def test_roles_at_publish_and_subscribe() -> None:
     assert edge.core.hot.counters()["dropped_denied"] == 4
 
 
-def test_what_a_deny_overlaps_is_refused_unless_parts_are_granted() -> None:
+def test_partly_denied_filter_is_refused_by_default() -> None:
     assert subscribed(somebody(ruled(roles()), "anna"), "down/#") == [NOT_AUTHORIZED]
     assert subscribed(somebody(ruled(roles(overlap=True)), "anna"), "down/#", "$share/g/down/#") == [2, 2]
 
 
-def test_what_no_rule_allows_stands_in_the_audit() -> None:
-    """NIST: detect. Who asked for what: a publish, a filter, a will. One reason for all topics, so that the lines of
-    one user at one address are counted together; what is allowed leaves none.
-    """
+def test_refusals_are_audited() -> None:
+    """A publish, a filter, a will. One reason for all topics, so that records of one user and address are merged."""
     edge = ruled(roles())
     noted: list[AuditRecord] = []
     edge.core.node.audit = noted.append
@@ -85,9 +83,9 @@ def test_what_no_rule_allows_stands_in_the_audit() -> None:
     assert {one.reason for one in noted} == {"not authorized"}
 
 
-def test_each_client_that_publishes_where_it_may_not_stands_in_the_audit() -> None:
-    """NIST: detect. Also by a decision that another client of equal rules has caused, and for RETAIN or a QoS alone;
-    once in a second of a connection, however much it sends.
+def test_each_refused_publisher_is_audited() -> None:
+    """Also by the cached verdict of its class, and for RETAIN or QoS alone; at most once a second for each
+    connection.
     """
     edge = ruled(roles(device={"publish": ["up/#"], "retain": False}))
     noted: list[AuditRecord] = []
@@ -106,17 +104,17 @@ def test_each_client_that_publishes_where_it_may_not_stands_in_the_audit() -> No
     assert [(one.actor, one.arguments["topic"]) for one in noted] == [("bert", "elsewhere"), ("carl", "up/a")]
 
 
-def test_version_3_1_1_gets_its_own_codes() -> None:
+def test_refusal_codes_of_version_3_1_1() -> None:
     edge = ruled(roles())
     session = somebody(edge, "anna", version=4)
     assert subscribed(session, "up/a", "down/a") == [0x80, 2]
     reader = somebody(ruled(roles()), "bert")
     session.publish("down/a", qos=1, identifier=3)
-    assert [type(packet).__name__ for packet in session.read()] == ["Puback"]  # it has no code: dropped, acknowledged
+    assert [type(packet).__name__ for packet in session.read()] == ["Puback"]  # without a code: dropped
     assert topics(reader) == []
 
 
-def test_a_user_name_that_nobody_verified_gives_nothing() -> None:
+def test_unverified_user_name_gives_no_permission() -> None:
     edge = ruled(acl("topic read open\nuser anna\ntopic readwrite secret"))
     liar = edge.accept()
     liar.connect("anna", username="anna")
@@ -126,7 +124,7 @@ def test_a_user_name_that_nobody_verified_gives_nothing() -> None:
     assert published(somebody(edge, "anna"), "secret") < 0x80
 
 
-def test_clients_with_equal_roles_share_a_decision_and_others_do_not() -> None:
+def test_equal_roles_share_verdicts() -> None:
     edge = ruled(
         acl("user anna\ntopic write a\nuser bert\ntopic write b\npattern write own/%c\npattern write own/%u/x")
     )
@@ -139,7 +137,7 @@ def test_clients_with_equal_roles_share_a_decision_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "$SYS", "anna/+", "a\0b"])
-def test_a_name_that_is_no_level_widens_nothing(name: str) -> None:
+def test_name_that_is_no_level_widens_no_permission(name: str) -> None:
     edge = ruled(acl("pattern readwrite own/%c/#\npattern readwrite %u/#"))
     if "\0" in name:
         session = edge.accept()
@@ -158,7 +156,7 @@ def test_a_name_that_is_no_level_widens_nothing(name: str) -> None:
     assert subscribed(session, *filters) == [NOT_AUTHORIZED] * len(filters)
 
 
-def test_qos_and_retain_are_judged_apart() -> None:
+def test_qos_and_retain_are_authorized_separately() -> None:
     edge = ruled(
         roles(device={"publish": ["up/#"], "subscribe": ["up/#"], "qos_max": 1, "retain": False}),
     )
@@ -172,7 +170,7 @@ def test_qos_and_retain_are_judged_apart() -> None:
     assert subscribed(session, "up/a", qos=1) == [1]
 
 
-def test_groups_need_the_right_where_rules_name_groups() -> None:
+def test_shared_subscriptions_need_permission_if_rules_name_them() -> None:
     edge = ruled(roles(worker={"subscribe": ["down/a"], "share": ["crew"]}))
     session = come(edge, principal("anna", "c", roles=("worker",)))
     session.read()
@@ -180,8 +178,7 @@ def test_groups_need_the_right_where_rules_name_groups() -> None:
     assert subscribed(somebody(edge, "bert"), "$share/crew/down/a") == [NOT_AUTHORIZED]
 
 
-def test_a_will_is_judged_at_connect() -> None:
-    """NIST: protect."""
+def test_will_is_authorized_at_connect() -> None:
     edge = ruled(roles(device={"publish": ["up/#", "down/x"], "retain": False}))
     for topic, retain, code in (("up/a", False, 0), ("down/a", False, 0x87), ("up/a", True, 0x87)):
         session = somebody(edge, "anna", will=Will(topic, b"", 0, retain, {}))
@@ -192,8 +189,8 @@ def test_a_will_is_judged_at_connect() -> None:
     assert no_will.core.counts["refused_will"] == 1
 
 
-def test_deliveries_of_a_part_are_judged_one_by_one() -> None:
-    """An acl_file grants each SUBSCRIBE that may bring something, and filters what is read."""
+def test_partly_granted_filter_authorizes_each_delivery() -> None:
+    """An acl_file grants any filter with an allowed topic, as in Mosquitto."""
     edge = ruled(acl("topic write #\nuser anna\ntopic read a/#\ntopic deny a/secret\nuser bert\ntopic read #"))
     anna, bert, writer = somebody(edge, "anna"), somebody(edge, "bert"), somebody(edge, "")
     edge.routes = {}
@@ -207,10 +204,8 @@ def test_deliveries_of_a_part_are_judged_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_filter_that_is_granted_in_part_is_kept_as_it_was_asked_for(durable: bool) -> None:
-    """NIST: protect. With ``on_overlap = "filter"`` no filter is rewritten: not in the session, at a partition, in a
-    route; each delivery is judged in its place.
-    """
+def test_partly_granted_filter_is_stored_unchanged(durable: bool) -> None:
+    """With ``on_overlap = "filter"`` neither session, partition nor route has a rewritten filter."""
     device: dict[str, object] = {"publish": ["#"], "subscribe": ["down/#"], "deny_subscribe": ["down/secret/#"]}
     edge = ruled(roles(overlap=True, device=device))
     anna = somebody(edge, "anna", properties={17: 100} if durable else {})
@@ -231,7 +226,7 @@ def test_a_filter_that_is_granted_in_part_is_kept_as_it_was_asked_for(durable: b
     assert topics(anna) == ["down/b"]
 
 
-def test_retained_messages_of_a_part_are_judged() -> None:
+def test_retained_messages_of_partly_granted_filter_are_authorized() -> None:
     edge = ruled(acl("user anna\ntopic read a/#\ntopic deny a/secret\nuser root\ntopic write #"))
     edge.retained = [RetainedMessage(topic, b"r", 0, owner="root") for topic in ("a/x", "a/secret", "b")]
     anna = somebody(edge, "anna")
@@ -241,7 +236,7 @@ def test_retained_messages_of_a_part_are_judged() -> None:
     assert edge.core.counts["dropped_retained_rights"] == 2
 
 
-def test_a_filter_that_is_not_granted_reaches_no_partition() -> None:
+def test_refused_filter_reaches_no_partition() -> None:
     edge = ruled(roles())
     session = somebody(edge, "anna", properties={17: 100})
     assert session.client.session
@@ -250,7 +245,7 @@ def test_a_filter_that_is_not_granted_reaches_no_partition() -> None:
     assert [subscription.topic_filter for subscription in asked.subscriptions] == ["down/a"]
 
 
-def test_without_rules_nothing_changes() -> None:
+def test_edge_without_rules_authorizes_all() -> None:
     session = Edge().client()
     assert session.client.rights is None
     assert published(session, "a") < 0x80
@@ -258,8 +253,8 @@ def test_without_rules_nothing_changes() -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_filter_is_judged_again_before_suback(durable: bool) -> None:
-    """Rules that change while routes are asked for hold for the answer, and what was granted is taken back."""
+def test_filter_is_authorized_again_before_suback(durable: bool) -> None:
+    """Rules that change during the route registration apply, and revoke the grant."""
     edge = ruled(roles())
     session = somebody(edge, "anna", properties={17: 100} if durable else {})
     edge.held = {AddRoutes, SubscribeSession}
@@ -276,7 +271,7 @@ def test_a_filter_is_judged_again_before_suback(durable: bool) -> None:
     assert edge.core.counts["revoked_filters"] == 1
 
 
-def test_new_rules_hold_for_the_next_message() -> None:
+def test_new_rules_apply_to_the_next_message() -> None:
     edge = ruled(roles())
     session = somebody(edge, "anna")
     assert published(session, "up/a") < 0x80
@@ -287,7 +282,7 @@ def test_new_rules_hold_for_the_next_message() -> None:
 
 
 @pytest.mark.parametrize(("tells", "version", "code"), [(True, 5, 0x87), (False, 5, 0x80), (True, 4, 0x80)])
-def test_a_listener_may_keep_to_itself_why_a_filter_is_refused(tells: bool, version: int, code: int) -> None:
+def test_listener_may_hide_the_refusal_reason(tells: bool, version: int, code: int) -> None:
     edge = ruled(roles())
     policy = ListenerPolicy("plain", True, tell_refusals=tells)
     session = edge.accept(policy)
@@ -297,8 +292,8 @@ def test_a_listener_may_keep_to_itself_why_a_filter_is_refused(tells: bool, vers
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_the_two_refusals_that_pahos_suite_asks_for(version: int) -> None:
-    """As docs/conformance.md sets a cluster up for it: one topic gets 0x80, filters that cover it do not."""
+def test_refusals_of_the_paho_conformance_suite(version: int) -> None:
+    """Set up as in docs/conformance.md: one topic gets 0x80, covering filters do not."""
     device: dict[str, object] = {"publish": ["#"], "subscribe": ["#"], "deny_subscribe": ["test/nosubscribe"]}
     edge = ruled(Sources(roles=roles(device=device).roles, anonymous=("device",), overlap=True))
     session = edge.accept(ListenerPolicy("plain", True, tell_refusals=False))

@@ -1,4 +1,4 @@
-"""Members of shared groups that may receive a part of the group's filter: others get what they may not."""
+"""Members of shared subscriptions with partial permission: unauthorized copies go to other members."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ WRITER: dict[str, object] = {"publish": ["down/#"], "priority": 2}
 
 
 def rules(**more: dict[str, object]) -> Sources:
-    """Return rules by which a device may not have what is secret, and a boss may."""
+    """Return rules that deny secret topics to devices and allow them to a boss."""
     return roles(overlap=True, writer=WRITER, **more)
 
 
 def group(*names: str, elsewhere: int = 0, qos: int = 1, **options: Any) -> tuple[Edge, Session, list[Session]]:
-    """Return a writer and members of a group, a boss where the name says so; all of one edge but some."""
+    """Return a writer and members of a shared subscription, bosses by name; all at one edge except some."""
     edge = ruled(rules(boss=BOSS, other=BOSS))
     members = []
     for name in names:
@@ -54,8 +54,8 @@ def send(edge: Edge, writer: Session, topic: str, count: int, qos: int = 1) -> N
     edge.turn()
 
 
-def test_a_part_of_a_groups_filter_is_granted_where_parts_are() -> None:
-    """NIST: protect. As of a plain filter; without on_overlap = "filter" it is refused as before."""
+def test_share_filter_is_partly_granted_if_configured() -> None:
+    """As for an ordinary filter; refused without on_overlap = "filter"."""
     edge, _, (anna,) = group("anna")
     assert anna.client.partial == {f"$share/{SHARE}"}
     plain = ruled(roles())
@@ -66,8 +66,8 @@ def test_a_part_of_a_groups_filter_is_granted_where_parts_are() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_member_gets_what_it_may_have_and_others_get_the_rest(qos: int) -> None:
-    """NIST: protect. None is lost, and turns go on."""
+def test_copies_go_to_authorized_members(qos: int) -> None:
+    """None is lost, and the round robin continues."""
     edge, writer, (anna, boss, bert) = group("anna", "boss", "bert", qos=2)
     send(edge, writer, SECRET, 6, qos)
     assert [len(publishes(one)) for one in (anna, boss, bert)] == [0, 6, 0]
@@ -75,16 +75,15 @@ def test_a_member_gets_what_it_may_have_and_others_get_the_rest(qos: int) -> Non
     assert [len(publishes(one)) for one in (anna, boss, bert)] == [2, 2, 2]
 
 
-def test_what_nobody_may_have_is_dropped_and_counted() -> None:
-    """NIST: protect."""
+def test_copy_without_authorized_member_is_dropped_and_counted() -> None:
     edge, writer, (anna, bert) = group("anna", "bert")
     send(edge, writer, SECRET, 3)
     assert publishes(anna) == publishes(bert) == []
     assert edge.core.counts["shares_not_authorized"] == 3 and edge.core.hot.counters()["dropped_no_pick"] == 3
 
 
-def test_an_edge_that_was_picked_refuses_what_no_member_there_may_have() -> None:
-    """Whoever picked it picks another one."""
+def test_picked_edge_refuses_without_authorized_member() -> None:
+    """The sender picks another member."""
     edge, _, (anna,) = group("anna")
     peer: Any = edge.core.peers.get("e1")
     assert edge.core.picked(peer, SHARE.encode(), SECRET.encode(), 1) is None
@@ -93,7 +92,7 @@ def test_an_edge_that_was_picked_refuses_what_no_member_there_may_have() -> None
     assert chosen is not None and chosen.conn is anna.client.conn
 
 
-def test_a_copy_goes_to_another_edge_where_no_member_here_may_have_it() -> None:
+def test_copy_goes_to_other_edge_without_authorized_local_member() -> None:
     edge, writer, (anna,) = group("anna", elsewhere=1)
     send(edge, writer, SECRET, 2)
     peer = edge.core.peers.get("e1")
@@ -101,8 +100,8 @@ def test_a_copy_goes_to_another_edge_where_no_member_here_may_have_it() -> None:
     assert not edge.core.counts.get("shares_not_authorized", 0)
 
 
-def test_what_waits_for_a_member_that_loses_a_part_goes_to_others() -> None:
-    """NIST: respond. It stays a member; what was sent stays with it."""
+def test_pending_copies_go_to_others_after_permission_removal() -> None:
+    """It stays a member and keeps messages already sent."""
     edge, writer, (boss, other) = group("boss", "other", properties={PropertyId.RECEIVE_MAXIMUM: 2})
     send(edge, writer, SECRET, 8)
     sent, others = publishes(boss), publishes(other)
@@ -129,13 +128,13 @@ def test_what_waits_for_a_member_that_loses_a_part_goes_to_others() -> None:
 
 
 def order(pick: SharePick | None = None, attempt: int = 0) -> RedispatchOrder:
-    """Return a partition's order to hand a secret copy on."""
+    """Return a partition's redispatch order for a secret copy."""
     if attempt:
         pick = SharePick(SHARE.encode(), -1, "e9", 1, attempt)
     return RedispatchOrder(0, 1, 1, 5, SHARE.encode(), SessionWill(SECRET, b"left", 1), pick)
 
 
-def test_a_partitions_copy_goes_to_a_member_that_may_have_it_or_to_nobody() -> None:
+def test_redispatched_copy_goes_to_authorized_member_only() -> None:
     edge, _, (anna, boss) = group("anna", "boss")
     edge.storage(order())
     edge.turn()
@@ -151,8 +150,8 @@ def test_a_partitions_copy_goes_to_a_member_that_may_have_it_or_to_nobody() -> N
     assert last.pick is None and nobody.core.counts["shares_not_authorized"] == 1
 
 
-def test_a_copy_that_each_destination_refuses_is_dropped_in_the_end() -> None:
-    """Edges do not say why: after many attempts nobody is asked any more."""
+def test_copy_refused_by_all_destinations_is_dropped() -> None:
+    """Edges give no reason: the number of attempts is bounded."""
     edge, _, members = group("boss")
     members[0].drop()
     edge.turn()
@@ -162,8 +161,8 @@ def test_a_copy_that_each_destination_refuses_is_dropped_in_the_end() -> None:
     assert last.pick is None and edge.core.counts["shares_not_authorized"] == 1
 
 
-def test_a_partition_is_told_of_which_filters_a_part_is_granted() -> None:
-    """A stored member of a part stays one when its edge refuses a copy; one of all has lost its right."""
+def test_partition_receives_partly_granted_filters() -> None:
+    """A stored member of such a filter stays one after a refused copy; one of a whole grant lost its permission."""
     edge = ruled(rules(boss=BOSS))
     for role, partial in ((), [0, 2]), (("boss",), []):
         session = come(edge, principal("anna", "anna", roles=role), properties=STORED)

@@ -1,4 +1,4 @@
-"""Which tiers a client has, and in which order they decide."""
+"""Tiers of a client, and their order of evaluation."""
 
 from access.policy.view import PolicyView
 from access.rules.rules import ALL_ACTIONS, Action, CompiledRules, Grant, Subject, make_rule
@@ -14,7 +14,7 @@ def may(sources: Sources, user: str, topic: str, client_id: str = "c", **more: o
     return CompiledRules(tiers, sources.groups_named).decide(Action.PUBLISH, topic, Subject(client_id, user))
 
 
-def test_clients_with_equal_rules_have_equal_keys() -> None:
+def test_equal_rules_have_equal_keys() -> None:
     sources = acl(FILE)
     assert sources.key(principal("bert"), "1") == sources.key(principal("carl"), "2")
     assert sources.key(principal("anna"), "1") != sources.key(principal("bert"), "1")
@@ -22,43 +22,43 @@ def test_clients_with_equal_rules_have_equal_keys() -> None:
     assert sources.key(principal("bert"), "1") != sources.key(principal("bert"), "+")
 
 
-def test_names_of_users_and_roles_are_not_mixed_up() -> None:
-    """A user whose name looks like another source's gets nothing of it."""
+def test_user_and_role_names_are_separate() -> None:
+    """A user named like another source gets none of its rules."""
     sources = acl(FILE)
     for user in ("anonymous", "patterns", "section anna", "role device", "anna "):
         assert not may(sources, user, "a")
     assert may(sources, "anna", "a")
 
 
-def test_an_unknown_role_gives_nothing() -> None:
+def test_unknown_role_gives_no_rules() -> None:
     sources = Sources(roles=roles().roles)
     assert not may(sources, "anna", "up/a", roles=("nobody", "role device", ""))
     assert may(sources, "anna", "up/a", roles=("device",))
     assert not may(sources, "", "up/a")
 
 
-def test_patterns_are_closed_to_names_that_look_like_wildcards() -> None:
+def test_patterns_exclude_wildcard_names() -> None:
     assert may(acl(FILE), "bert", "own/c")
     for name in ("+", "#", "a#"):
         assert not may(acl(FILE), "bert", f"own/{name}", name)
         assert not may(acl(FILE), name, "own/c")
 
 
-def test_no_credential_undoes_the_operators_deny() -> None:
+def test_credentials_do_not_override_a_deny() -> None:
     everything = ((make_rule(True, ALL_ACTIONS, "#"),),)
     for sources in (roles(), acl("user anna\ntopic deny down/secret/#")):
         assert not may(sources, "anna", "down/secret/a", tiers=everything)
         assert may(sources, "anna", "elsewhere", tiers=everything)
 
 
-def test_parts_are_granted_with_an_acl_file_or_by_setting() -> None:
+def test_partial_grants_with_acl_file_or_setting() -> None:
     assert not roles().filters
     assert roles(overlap=True).filters
     assert acl(FILE).filters
 
 
-def test_topics_of_gateways_are_theirs_alone() -> None:
-    """Protect: no rule gives them to another, also not by its credentials, and none takes them from a gateway."""
+def test_gateway_topics_are_reserved() -> None:
+    """No rule or credential grants them to others, and none removes them from a gateway."""
     everything = ((make_rule(True, ALL_ACTIONS, "#"), make_rule(True, ALL_ACTIONS, "$gateway/#")),)
     book = RuleBook({"l": Sources()})
     for user, is_gateway in (("", False), ("anna", False), ("gateway", False), ("gateway/bridge", True)):
@@ -70,4 +70,4 @@ def test_topics_of_gateways_are_theirs_alone() -> None:
         expected = Grant.GRANTED if is_gateway else Grant.REFUSED
         for wanted in ("$gateway/#", "$gateway/+/a", "$gateway/presence/a"):
             assert policy.grant(wanted, who, 0) is expected
-        assert not user or policy.grant("#", who, 0) is Grant.GRANTED  # which no topic that begins with $ matches
+        assert not user or policy.grant("#", who, 0) is Grant.GRANTED  # it matches no topic that starts with $

@@ -1,4 +1,4 @@
-"""New rules at live clients: what was granted before is taken back, and what waits is judged at the write."""
+"""New rules for live clients: earlier grants are revoked, and pending messages are authorized at the write."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def turns(edge: Edge) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_filters_that_new_rules_do_not_grant_are_taken(durable: bool) -> None:
+def test_filters_without_grant_are_removed(durable: bool) -> None:
     edge = ruled(roles(device=BOTH))
     anna = somebody(edge, "anna", properties={17: 100} if durable else {})
     writer = somebody(edge, "writer")
@@ -41,7 +41,7 @@ def test_filters_that_new_rules_do_not_grant_are_taken(durable: bool) -> None:
     assert not writer.client.subscriptions
 
 
-def test_a_user_gets_the_roles_that_a_new_file_gives_it_before_the_sweep() -> None:
+def test_new_file_roles_apply_before_the_sweep() -> None:
     edge = ruled(acl("user anna\ntopic write a"))
     anna = somebody(edge, "anna")
     for text, may in (("a", ["a"]), ("b", ["b"]), ("c", [])):
@@ -49,7 +49,7 @@ def test_a_user_gets_the_roles_that_a_new_file_gives_it_before_the_sweep() -> No
         assert [topic for topic in ("a", "b") if edge.core.rights.may_publish(anna.client, topic, 0, False)] == may
 
 
-def test_a_client_of_a_section_that_is_gone_has_nothing() -> None:
+def test_removed_acl_section_revokes_all() -> None:
     edge = ruled(acl("topic read x\nuser anna\ntopic read down"))
     anna = somebody(edge, "anna")
     anna.subscribe("down")
@@ -60,8 +60,8 @@ def test_a_client_of_a_section_that_is_gone_has_nothing() -> None:
     assert not anna.client.subscriptions
 
 
-def test_a_client_of_a_section_that_is_new_has_it() -> None:
-    """A user whom the former file did not name has other names of rules now, and so another class."""
+def test_added_acl_section_applies() -> None:
+    """A user that the former file did not name gets other rule names and so another class."""
     edge = ruled(acl("topic read x"))
     anna = somebody(edge, "anna")
     assert not edge.core.rights.may_publish(anna.client, "up", 0, retain=False)
@@ -69,7 +69,7 @@ def test_a_client_of_a_section_that_is_new_has_it() -> None:
     assert edge.core.rights.may_publish(anna.client, "up", 0, retain=False)
 
 
-def test_subscribers_of_a_topic_are_judged_again_where_parts_are_granted() -> None:
+def test_subscribers_are_authorized_again_with_partial_grants() -> None:
     edge = ruled(acl("topic write #\nuser anna\ntopic read a/#"))
     anna, writer = somebody(edge, "anna"), somebody(edge, "")
     anna.subscribe("#")
@@ -84,7 +84,7 @@ def test_subscribers_of_a_topic_are_judged_again_where_parts_are_granted() -> No
     assert topics(anna) == ["a/y"]
 
 
-def test_steps_that_come_faster_than_a_pass_do_not_begin_it_anew() -> None:
+def test_frequent_policy_steps_do_not_restart_a_pass() -> None:
     edge = ruled(roles())
     for number in range(450):
         somebody(edge, "", f"c{number}")
@@ -99,7 +99,7 @@ def test_steps_that_come_faster_than_a_pass_do_not_begin_it_anew() -> None:
     assert sweep.judged == edge.core.rights.changes
 
 
-def test_a_listener_that_the_rules_do_not_know_gives_nothing() -> None:
+def test_unknown_listener_gives_no_rules() -> None:
     unknown, known = RuleBook({"other": NO_RULES}), book(Sources(roles(any=ALL).roles, anonymous=("any",)))
     for rules, may in ((unknown, False), (known, True)):
         session = somebody(Edge(rules=rules), "")
@@ -111,8 +111,7 @@ def test_a_listener_that_the_rules_do_not_know_gives_nothing() -> None:
 
 
 @pytest.mark.parametrize(("owner", "fires"), [("anna", True), ("bert", False), ("", False)])
-def test_a_will_that_fires_is_judged_by_its_owner(owner: str, fires: bool) -> None:
-    """NIST: protect."""
+def test_fired_will_is_authorized_by_its_owner(owner: str, fires: bool) -> None:
     edge = ruled(acl("user anna\ntopic write gone\nuser bert\ntopic write else\nuser reader\ntopic read #"))
     reader = somebody(edge, "reader", "reader")
     reader.subscribe("gone")
@@ -122,12 +121,12 @@ def test_a_will_that_fires_is_judged_by_its_owner(owner: str, fires: bool) -> No
     assert edge.core.counts.get("refused_will_fired", 0) == (0 if fires else 1)
     assert fires or [message.request for message in told] == [7]
     edge.turn()
-    edge.turn(0.1)  # its route was asked for
+    edge.turn(0.1)  # its route was requested
     assert [packet.topic_name for packet in reader.read()] == ["gone"] * fires
 
 
-def test_rights_that_went_while_the_session_was_opened_refuse_its_will() -> None:
-    """The CONNACK is of the rules of now (A3)."""
+def test_permission_removal_during_open_refuses_the_will() -> None:
+    """CONNACK follows the current rules (A3)."""
     edge = ruled(roles(device={"publish": ["up/#"]}))
     edge.held = {OpenSession}
     session = come(edge, principal("anna", "c"), will=Will("up/a", b"", 0, False, {}))
@@ -137,8 +136,8 @@ def test_rights_that_went_while_the_session_was_opened_refuse_its_will() -> None
     assert [packet.reason_code for packet in session.read()] == [0x87]
 
 
-def test_a_slow_reader_s_old_output_is_waited_for_and_then_dropped() -> None:
-    """P9, schedule A2: what was written before the rules moved is read within a second, or never."""
+def test_slow_reader_is_dropped_after_deadline() -> None:
+    """P9, schedule A2: output from before the change is read within a second, or never."""
     edge = ruled(roles(device=BOTH))
     anna, bob = somebody(edge, "anna"), somebody(edge, "bob")
     writer = somebody(edge, "writer")
@@ -159,8 +158,8 @@ def test_a_slow_reader_s_old_output_is_waited_for_and_then_dropped() -> None:
     assert edge.core.counts["disconnects_late_reader"] == 1
 
 
-def test_a_client_that_is_ended_gets_nothing_of_before() -> None:
-    """Its socket may be full of what it must not read any more."""
+def test_ended_client_receives_no_earlier_output() -> None:
+    """Its socket may be full of it."""
     edge = ruled(roles(device=BOTH))
     anna, writer = somebody(edge, "anna"), somebody(edge, "writer")
     anna.subscribe("more/a")
@@ -173,8 +172,8 @@ def test_a_client_that_is_ended_gets_nothing_of_before() -> None:
     assert [type(packet).__name__ for packet in anna.read()] == ["Disconnect"]
 
 
-def test_a_route_that_was_made_before_a_filter_became_a_part_is_looked_at_again() -> None:
-    """P9: between new rules and the look at its subscriber a message may have made the Route of a refused topic."""
+def test_route_built_before_partial_grant_is_checked_again() -> None:
+    """P9: a message between the rule change and the subscriber's check may build a Route for a refused topic."""
     edge = ruled(acl("topic write #\nuser anna\ntopic read #"))
     anna, writer = somebody(edge, "anna"), somebody(edge, "")
     anna.subscribe("#")
@@ -193,8 +192,8 @@ def test_a_route_that_was_made_before_a_filter_became_a_part_is_looked_at_again(
 
 
 @pytest.mark.parametrize("granted", ["down/#", "#"])
-def test_old_output_of_a_stored_session_is_waited_for_where_it_lost_something(granted: str) -> None:
-    """P9, schedule A2: its filters stand at its partition, and the edge knows those of this connection alone."""
+def test_durable_session_output_is_awaited_after_loss(granted: str) -> None:
+    """P9, schedule A2: the edge knows only the filters of this connection."""
     edge = ruled(roles(device=BOTH))
     anna = somebody(edge, "anna", properties={17: 100})
     anna.subscribe("down/a")
@@ -210,8 +209,8 @@ def test_old_output_of_a_stored_session_is_waited_for_where_it_lost_something(gr
     assert anna.client.conn.closed == (granted != "#")
 
 
-def test_a_client_whose_rules_are_as_they_were_is_not_waited_for() -> None:
-    """A slow reader of whom nothing is taken stays, however little it may."""
+def test_unchanged_client_is_not_awaited() -> None:
+    """A slow reader without a loss stays connected."""
     edge = ruled(roles(device=LESS, other=BOTH))
     anna = somebody(edge, "anna", properties={17: 100})
     edge.core.hot.write(anna.client.conn, bytes((0x30, 5, 0, 2)) + b"d/x")
@@ -220,8 +219,8 @@ def test_a_client_whose_rules_are_as_they_were_is_not_waited_for() -> None:
     assert edge.core.sweep.judged == edge.core.rights.changes and not anna.client.conn.closed
 
 
-def test_a_reader_that_is_never_idle_is_waited_for_as_far_as_its_old_output_goes() -> None:
-    """Its output is never empty, and it reads: nobody closes it."""
+def test_busy_reader_is_awaited_up_to_its_mark() -> None:
+    """Its output is never empty, but it reads: it stays connected."""
     edge = ruled(roles(device=BOTH))
     anna, writer = somebody(edge, "anna"), somebody(edge, "writer")
     anna.subscribe("more/a", "down/a")

@@ -1,4 +1,4 @@
-"""QoS 2 messages that are under way when the right to publish goes: not routed by the old right, and counted."""
+"""QoS 2 messages in flight during a removal of the publish permission: not routed, and counted."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ def take_rights(edge: Edge) -> None:
     edge.turn()
 
 
-def test_a_record_that_comes_when_the_right_is_gone() -> None:
-    """NIST: protect. The partition's answer is waited for meanwhile: PUBREC refuses, and nobody gets the message."""
+def test_recorded_message_after_permission_removal_is_refused() -> None:
+    """PUBREC refuses, and no subscriber gets the message."""
     edge, anna, reader = place()
     edge.held.add(RecordInbound)
     anna.publish("up/a", qos=2, identifier=5)
@@ -40,8 +40,8 @@ def test_a_record_that_comes_when_the_right_is_gone() -> None:
     assert edge.core.counts["refused_publish_rights"] == 1
 
 
-def test_a_repeat_behind_pubrec() -> None:
-    """NIST: protect. PUBREC was sent under the old right and lost: a repeat has the same answer, and no second copy."""
+def test_repeated_publish_after_pubrec_gets_same_response() -> None:
+    """PUBREC under the former permission was lost: the repeat gets the same one, and no second copy is sent."""
     edge, anna, reader = place()
     anna.publish("up/a", qos=2, identifier=5)
     assert [packet.reason_code for packet in anna.read()] == [0]
