@@ -77,18 +77,18 @@ OPERATORS: tuple[SeededBug, ...] = (
         "a payload is shown to whoever does not ask for it",
         "wire/queries/query_server.py _shown",
         lambda patch: patch.setattr(query_server, "_shown", lambda look, _, columns: tuple(look.columns or columns)),
-        partial(_P.test_a_payload_is_shown_to_operators_that_ask_for_it, "retained", {}, [], "viewer", None, ""),
-        "test_a_payload_is_shown_to_operators_that_ask_for_it",
+        partial(_P.test_payload_is_shown_only_to_authorized_operators, "retained", {}, [], "viewer", None, ""),
+        "test_payload_is_shown_only_to_authorized_operators",
     ),
     SeededBug(
         "a payload asks for no role",
         "wire/queries/source.py Ask.may_read_payloads",
         lambda patch: patch.setattr(RowScan, "may_read_payloads", lambda _: True),
         partial(
-            _P.test_a_payload_is_shown_to_operators_that_ask_for_it,
+            _P.test_payload_is_shown_only_to_authorized_operators,
             *("queue", {"client_id": "alice", "payload": "head"}, [], "viewer", None, "want the role operator"),
         ),
-        "test_a_payload_is_shown_to_operators_that_ask_for_it",
+        "test_payload_is_shown_only_to_authorized_operators",
     ),
     SeededBug(
         "a node that did not answer is not named",

@@ -57,7 +57,7 @@ def _names_have_no_share(patch: pytest.MonkeyPatch) -> None:
 ROUTER_ROLES: tuple[SeededBug, ...] = (
     _owner(route_registrar, _R.test_an_answer_of_a_router_that_does_not_own_the_shard_changes_nothing),
     _owner(route_cache, _C.test_answers_from_other_routers_are_refused),
-    _owner(subscriptions, _P.test_an_answer_of_a_router_that_does_not_own_the_shard_answers_nothing),
+    _owner(subscriptions, _P.test_routes_added_by_a_router_without_the_shard_is_refused),
     _bug(
         "answers of a router that was not asked count",
         LeaseHolder,

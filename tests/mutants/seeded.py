@@ -238,7 +238,7 @@ def _of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
 
 
 def _will(clean: bool) -> Callable[[], None]:
-    return lambda: test_wills.test_when_a_will_fires(60, WILL, clean, 0.5, 0 if clean else 1, False)
+    return lambda: test_wills.test_will_fires_once_or_not_at_all(60, WILL, clean, 0.5, 0 if clean else 1, False)
 
 
 def _bug(
@@ -259,70 +259,70 @@ BUGS: tuple[SeededBug, ...] = (
         Partition,
         "committed_outputs",
         _commit_before_sync,
-        _P.test_nothing_leaves_before_it_is_synced,
+        _P.test_outputs_wait_for_the_sync,
     ),
     _bug(
         "stale primary is believed",
         PartitionBackup,
         "append",
         _take_any_epoch,
-        test_backup.test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice,
+        test_backup.test_replica_rejects_lower_epochs_and_ignores_repeats,
     ),
     _bug(
         "origin not remembered across failover",
         Origins,
         "restore",
         None,
-        _S.test_s9_what_is_below_a_senders_counter_is_a_repeat,
+        _S.test_s9_message_below_the_senders_counter_is_a_repeat,
     ),
     _bug(
         "old connection's acknowledgement counts",
         InFlightEntries,
         "acknowledged",
         _believe_any_ack,
-        _O.test_the_old_connection_at_the_same_edge_acknowledges_nothing,
+        _O.test_old_connection_at_the_same_edge_cannot_acknowledge,
     ),
     _bug(
         "old connection's close ends the new one",
         Owners,
         "close",
         _close_whoever_holds,
-        _O.test_the_old_connection_changes_nothing_after_a_takeover,
+        _O.test_old_connection_has_no_effect_after_a_takeover,
     ),
     _bug(
         "packet identifier in use is given again",
         DurableSession,
         "_identify",
         _identifiers_begin_again,
-        _S.test_s22_identifiers_of_a_queue_longer_than_65535,
+        _S.test_s22_queue_longer_than_65535_reuses_identifiers,
     ),
     _bug(
         "PUBREL before PUBREC is committed",
         InFlightEntries,
         "_push_pubrel",
         _pubrel_at_once,
-        _S.test_s10_pubrel_leaves_when_pubrec_is_committed,
+        _S.test_s10_pubrel_waits_for_the_commit_of_pubrec,
     ),
     _bug(
         "repeated QoS 2 identifier gets a new origin",
         InboundIdentifiers,
         "record",
         _new_counter_for_a_repeat,
-        _P.test_a_released_identifier_keeps_its_counter_across_a_crash,
+        _P.test_released_identifier_keeps_its_counter_after_a_crash,
     ),
     _bug(
         "released counter is given again",
         InboundIdentifiers,
         "release",
         _counter_dies_with_its_row,
-        _P.test_a_released_identifier_keeps_its_counter_across_a_crash,
+        _P.test_released_identifier_keeps_its_counter_after_a_crash,
     ),
     _bug(
         "SUBACK before the route stands",
         Subscriptions,
         "subscribe",
         _answer_subscribe_at_once,
-        _P.test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing,
+        _P.test_unsubscribe_before_suback_answers_both_and_ignores_late_routes_added,
     ),
     _bug("expired session stays", Owners, "expire", None, _P.test_sessions_expire_by_the_served_clock_only),
     _bug(
@@ -330,23 +330,23 @@ BUGS: tuple[SeededBug, ...] = (
         Owners,
         "_start",
         _do_not_wait_for_the_kick,
-        _O.test_takeover_waits_for_the_kick_200_ms_at_most,
+        _O.test_takeover_waits_at_most_200_ms_for_the_kick,
     ),
-    _bug("kick is never repeated", Owners, "kick_again", None, _O.test_takeover_waits_for_the_kick_200_ms_at_most),
+    _bug("kick is never repeated", Owners, "kick_again", None, _O.test_takeover_waits_at_most_200_ms_for_the_kick),
     _bug(
         "will fires after DISCONNECT",
         Wills,
         "_discard",
         _will_of_a_clean_end,
         _will(True),
-        "test_when_a_will_fires",
+        "test_will_fires_once_or_not_at_all",
     ),
     _bug(
         "wills of a dead edge are forgotten",
         Owners,
         "edge_dead",
         None,
-        _W.test_the_death_of_an_edge_fires_the_wills_of_its_connections,
+        _W.test_death_of_an_edge_fires_its_wills,
     ),
     replace(
         _bug(
@@ -364,21 +364,21 @@ BUGS: tuple[SeededBug, ...] = (
         Owners,
         "restore_will",
         None,
-        _S.test_s19_wills_survive_the_primary_and_fire_once,
+        _S.test_s19_will_survives_failover_and_fires_once,
     ),
     _bug(
         "an empty retained payload is kept",
         RetainedStore,
         "store",
         _empty_is_a_value,
-        test_retained_reads.test_the_store_keeps_the_newest_and_an_empty_payload_clears,
+        test_retained_reads.test_retained_store_keeps_the_newest_and_clears_on_empty_payload,
     ),
     _bug(
         "live messages overtake retained copies",
         InFlightEntries,
         "hold",
         None,
-        test_retained_reads.test_s14_a_retained_copy_and_its_live_twin,
+        test_retained_reads.test_s14_retained_and_live_copy_are_delivered_once,
     ),
     _bug(
         "a go goes over a turn that has ended",

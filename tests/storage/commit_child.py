@@ -1,11 +1,11 @@
-"""A process that commits until it is killed, and what its store must hold afterwards.
+"""A process that commits until it is killed, and the expected content of its store.
 
-Commit n puts rows that follow from n alone and deletes those of commit n - WINDOW, so the newest commit number of a
-recovered store decides its whole content: a lost, torn or half-applied transaction shows as a difference. Brief rows,
-deleted after BRIEF commits, and one that each commit writes again go from one generation of a log to the next. Some
-commits have a row that is larger than a region of the log.
+Commit n puts rows that follow from n alone and deletes those of commit n - WINDOW. So the newest commit number of a
+recovered store determines its content: a lost, torn or half-applied transaction is a difference. Short-lived rows,
+deleted after BRIEF commits, and one that each commit rewrites pass through several memtables. Some commits have a row
+larger than a region of the log.
 
-Checkpoints of a logged store are taken step by step, a sync some commits after it was asked for.
+Checkpoints of a logged store run step by step; each sync runs some commits after its request.
 
 Run: python commit_child.py PATH [SYNC_EVERY [logged]]; prints the number of each acknowledged commit.
 """
@@ -22,11 +22,11 @@ from storage.store.store import Store
 from storage.store.wal_store import WalStore
 
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0, marker_sync_commits=8)
-WINDOW = 40  # commits whose rows live
+WINDOW = 40  # commits whose rows exist
 STEP = 3  # commits between two steps of a checkpoint
 LARGE_EVERY = 37  # commits
 LARGE_BYTES = 450_000
-BRIEF = 4  # commits whose brief rows do
+BRIEF = 4  # commits whose short-lived rows exist
 SYNC_FAILED_EXIT = 42
 
 
@@ -57,14 +57,14 @@ def newest_row(transaction_no: int) -> list[tuple[bytes, bytes]]:
 
 
 def expected_rows(transaction_no: int) -> list[tuple[bytes, bytes]]:
-    """Return everything that a store with this newest commit holds."""
+    """Return all rows of a store with this newest commit."""
     lasting = list(range(max(2, transaction_no - WINDOW + 1), transaction_no + 1))
     rows = [row for number in lasting for row in rows_of(number)]
     return rows + newest_row(transaction_no) + [row for number in lasting[-BRIEF:] for row in brief_rows_of(number)]
 
 
 def take_step(store: WalStore, step: SyncTicket | None, number: int) -> SyncTicket | None:
-    """Begin a checkpoint if one is due, or go on with the one under way now and then."""
+    """Begin a checkpoint if one is due, or run a step of the current one."""
     if step is None:
         return store.checkpoint()
     if number % STEP:

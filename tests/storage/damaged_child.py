@@ -1,6 +1,6 @@
-"""Work on a store that may have damaged pages, in a process of its own: ``python damaged_child.py PATH SEED``.
+"""Uses a store that may have damaged pages, in a process of its own: ``python damaged_child.py PATH SEED``.
 
-Ends with DAMAGED when the store says so, and by a signal if the library crashes.
+It exits with DAMAGED if the store reports damage, and by a signal if the library crashes.
 """
 
 import random
@@ -31,7 +31,7 @@ def main(path: Path, seed: int) -> int:
 
 
 def step(store: Store, rng: random.Random) -> None:
-    """Do one of the things that a storage node does."""
+    """Run a random operation of a storage node."""
     kind = rng.choices(("write", "flush", "work", "get", "scan"), (6, 1, 1, 1, 1))[0]
     if kind == "write":
         store.write([(key(rng), rng.randbytes(rng.randrange(20, 300))) for _ in range(50)])

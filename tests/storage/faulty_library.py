@@ -1,4 +1,4 @@
-"""lsm-db as its adapter calls it, with faults: handles whose methods raise, and opening that is refused."""
+"""lsm-db with faults: handles whose methods raise, and refused opens."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["FaultyHandle", "FaultyLibrary"]
 
 
 class FaultyHandle:
-    """A handle of the library; one of its methods may raise, before or after the library did its part."""
+    """A handle of the library; one of its methods may raise, before or after the real call."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -30,7 +30,7 @@ class FaultyHandle:
 
 
 class FaultyLibrary:
-    """The library while a test runs; ``handle`` is the one that was opened last."""
+    """The library during a test; ``handle`` is the one opened last."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = lsm.LSM
@@ -41,10 +41,10 @@ class FaultyLibrary:
     def open(self, *arguments: object, **options: object) -> FaultyHandle:
         """Open a file as the library does."""
         if self.refusal:
-            raise Exception(self.refusal)  # it says "Busy" with a bare one
+            raise Exception(self.refusal)  # the library raises a bare Exception with "Busy"
         self.handle = FaultyHandle(self._open(*arguments, **options))
         return self.handle
 
     def fail(self, method: str, *, after: bool) -> None:
-        """Let a method of the open handle raise; the next handle is sound."""
+        """Let a method of the open handle raise; the next handle works."""
         self.handle.failing, self.handle.after = method, after

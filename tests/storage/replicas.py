@@ -1,4 +1,4 @@
-"""Replicas as tests compare them: rows of a state, equal states, a placement that is whole again."""
+"""Helpers that compare replicas: rows of a state, equal states, a healed placement."""
 
 from storage.state import keys
 from storage.state.rows import LocalRow, MetaRow, unpack
@@ -7,18 +7,18 @@ from tests.storage.storage_cluster import Cluster
 
 
 class EmptyStore:
-    """A store that holds nothing."""
+    """A store without rows."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Return nothing."""
+        """Return None."""
 
     def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:  # noqa: ARG002
-        """Return nothing."""
+        """Return no rows."""
         return []
 
 
 def state_of(disk: ModelDisk, partition: int) -> tuple[int, dict[bytes, bytes]]:
-    """Return (op_index, rows) of a partition's state on a disk: everything but its log and what is local."""
+    """Return (op_index, rows) of a partition's state on a disk, without its log and local row."""
     start, stop = keys.partition_range(partition)
     rows = {
         key: record
@@ -39,7 +39,7 @@ def assert_equal_states(cluster: Cluster) -> None:
             op_index, rows = state_of(cluster.disks[name], number)
             local = cluster.disks[name].records.get(keys.local_key(number))
             if local is not None and op_index < unpack(LocalRow, local[5:]).floor:
-                continue  # a range transfer took newer rows than its META says; the log has not caught up with them
+                continue  # a range transfer has rows newer than its META row until the log catches up
             if op_index in seen:
                 other, expected = seen[op_index]
                 differing = {key for key in rows.keys() | expected.keys() if rows.get(key) != expected.get(key)}

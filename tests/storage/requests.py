@@ -28,7 +28,7 @@ def read(cluster: Cluster, topic_filter: str, partition: int = 0, limit: int = 1
 
 
 def fired(cluster: Cluster) -> list[bytes]:
-    """Return the payloads of the wills that were handed to any edge, repeats of one origin once."""
+    """Return the payloads of the wills that were sent to any edge, repeats of one origin once."""
     seen = {}
     for edge in cluster.edges.values():
         for will in edge.wills:

@@ -1,4 +1,4 @@
-"""Rounds of storage nodes that are timed: processor time of this thread, so that a busy machine says the same."""
+"""Timed iterations of storage nodes: processor time of this thread, so that a busy machine gives the same result."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ __all__ = ["middle_round_ms", "timed_rounds"]
 
 @contextmanager
 def timed_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Note the milliseconds of each round, without the collector, which a shell tends by itself."""
+    """Record the milliseconds of each iteration, with the collector disabled as in the shell."""
     found: list[float] = []
     handle = StorageCore.handle
 
@@ -31,5 +31,5 @@ def timed_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def middle_round_ms(found: list[float], working: int) -> float:
-    """Return the middle one of the ``working`` longest rounds: a busy machine makes single ones longer."""
+    """Return the median of the ``working`` longest iterations: a busy machine prolongs single ones."""
     return sorted(found)[-working:][working // 2]

@@ -1,7 +1,7 @@
-"""Edges of a storage cluster that tests speak for: they keep requests until answered and say what clients said.
+"""Scripted edges of a storage cluster: they keep requests until answered and forward the clients' acknowledgements.
 
-An edge keeps to the contract of a real one (it sends again what a partition of another epoch has not answered, and
-takes nothing of a former primary), and does nothing else by itself.
+An edge follows the contract of a real one: it sends unanswered requests again to a partition of another epoch, and
+rejects pushes of a former primary. It does no more by itself.
 """
 
 import itertools
@@ -48,7 +48,7 @@ __all__ = ["Connection", "Edge", "encoded"]
 
 @dataclass
 class Connection:
-    """What an edge knows of one of its clients' connections."""
+    """An edge's state of one client connection."""
 
     client_id: str
     number: int
@@ -93,7 +93,7 @@ class Edge:
 
     @contextmanager
     def one_frame(self) -> Iterator[None]:
-        """Send the records of one kind to one partition in one frame, as an edge sends those of a turn."""
+        """Send the records of one kind to one partition in one frame, like those of an edge's iteration."""
         self._frame = {}
         yield
         frames, self._frame = self._frame, None
@@ -117,11 +117,11 @@ class Edge:
         return int(message.request)
 
     def epoch(self, partition: int) -> int:
-        """Return the partition_epoch of now."""
+        """Return the current partition_epoch."""
         return self.cluster.map.partitions[partition].epoch
 
     def head(self, partition: int) -> tuple[int, int, int]:
-        """Return what each request of a partition begins with: its number, the partition and its epoch."""
+        """Return the head of a partition request: its number, the partition and its epoch."""
         return next(self.requests), partition, self.epoch(partition)
 
     def publish(self, message: PublishMessage, partition: int) -> int:
@@ -136,7 +136,7 @@ class Edge:
     def acknowledge(
         self, push: Push, packet_type: int, reason_code: int = 0, connection: Connection | None = None
     ) -> None:
-        """Forward what the client acknowledged, on the newest connection of its session or on an older one."""
+        """Forward a client's acknowledgement, on the newest connection of its session or on an older one."""
         connection = connection or self.by_session[push.session]
         connection.answered[push.session_seq] = packet_type
         if packet_type != 5 or reason_code >= 0x80:
@@ -147,7 +147,7 @@ class Edge:
         self._send(push.session >> 48, FrameKind.PUSH_ACK, encode_push_ack(ack))
 
     def map_moved(self) -> None:
-        """Send again, in order, what a partition of another epoch has not answered."""
+        """Send again, in order, unanswered requests to a partition of another epoch."""
         for number, placement in enumerate(self.cluster.map.partitions):
             node = self.cluster.map.nodes.get(placement.primary)
             now = (placement.epoch, placement.primary, node.incarnation if node is not None else 0)
@@ -188,14 +188,14 @@ class Edge:
         if connection is None or push.owner_epoch != connection.owner_epoch:
             return
         if push.partition_epoch < connection.push_epoch:
-            return  # of a former primary: the present one pushes everything anew
+            return  # of a former primary: the present one pushes all entries again
         connection.push_epoch = push.partition_epoch
         answered = connection.answered.get(push.session_seq, 0)
         if push.qos and (answered in (4, 7) or (answered == 5 and not push.pubrel)):
-            self.acknowledge(push, answered)  # what the client said is never asked of it again
+            self.acknowledge(push, answered)  # a client's acknowledgement is repeated by its edge
             return
         if push.session_seq in connection.outbound and not push.pubrel:
-            return  # stands on this very connection already
+            return  # already written on this connection
         self.pushes.append(push)
         connection.received.append(push)
         if push.qos:
@@ -252,7 +252,7 @@ class Edge:
         self.cluster.send(self.key, source.node, FrameKind.CONTROL, encode_control(message))
 
     def polled(self, message: PollClaims, source: PeerKey) -> None:
-        """Say which connections of a partition's clients are open; a test may put another answer here."""
+        """Reply with the open connections of a partition's clients; a test may replace this method."""
         claims = [
             Claim(one.client_id, one.number, one.owner_epoch, one.session, *one.owner)
             for one in self.connections.values()
@@ -260,7 +260,7 @@ class Edge:
         ]
         self.answer(source, Claims(message.request, message.partition, message.partition_epoch, claims))
 
-    # --- what tests do
+    # --- actions of tests
 
     def open(
         self,
@@ -291,7 +291,7 @@ class Edge:
     def subscribe(
         self, connection: Connection, *filters: SessionSubscription | str, qos: int = 2, settle: bool = True
     ) -> int:
-        """Subscribe a durable session; QoS 2 unless said otherwise."""
+        """Subscribe a durable session; QoS 2 by default."""
         subscriptions = [
             one if isinstance(one, SessionSubscription) else SessionSubscription(one, qos) for one in filters
         ]
@@ -317,12 +317,12 @@ class Edge:
             self.cluster.settle()
 
     def answers(self, kind: type) -> list[Any]:
-        """Return every control message of a kind that came."""
+        """Return every received control message of a kind."""
         return [message for message in self.controls if isinstance(message, kind)]
 
 
 def encoded(message: Any) -> tuple[int, bytes]:
-    """Return kind and payload of the frame in which an edge says one thing."""
+    """Return kind and payload of the frame of one message."""
     if isinstance(message, ConnectRequest):
         return FrameKind.CONNECTS, join_controls([encode_record(message)])
     return FrameKind.CONTROL, encode_control(message)

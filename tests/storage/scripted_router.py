@@ -1,4 +1,4 @@
-"""The routers of a storage cluster in one: a map machine whose commands are committed at once, and what nodes ask."""
+"""A scripted router: a map machine whose commands are committed at once, and replies to nodes."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ LEASE_S = 2.0
 
 
 class ScriptedRouter:
-    """One router that keeps no time: a node is dead when a test declares it dead.
+    """One router without timeouts: a node is dead when a test declares it dead.
 
     Args:
         tell: Sends a control message to a node.
@@ -53,18 +53,18 @@ class ScriptedRouter:
         self.apply(PlaceShards(dict.fromkeys(range(bootstrap.shards), ROUTER)))
 
     def apply(self, command: Command) -> str:
-        """Commit a command of the map and tell everybody; return why it is refused, or nothing."""
+        """Commit a command of the map and send it to all nodes; return the reason of a refusal, or ""."""
         outcome = self.machine.apply(command)
         if outcome.delta is not None:
             self._moved(outcome.delta)
         return outcome.refusal
 
     def declare_dead(self, key: PeerKey) -> None:
-        """End a life's lease."""
+        """End an incarnation's lease."""
         self.apply(DeclareDead(key.node, key.incarnation))
 
     def take(self, source: PeerKey, payload: bytes) -> None:
-        """Take what a storage node says."""
+        """Process a control message of a storage node."""
         node, message = source.node, decode_control(payload)
         epoch = self.machine.map.epoch
         if isinstance(message, RegisterRequest):
@@ -97,5 +97,5 @@ class ScriptedRouter:
                 self._tell(node, Changed(message.request))
 
     def answer(self, node: str, asked: AddRoutes) -> None:
-        """Say that routes stand."""
+        """Acknowledge routes."""
         self._tell(node, RoutesAdded(asked.request, asked.shard, asked.shard_epoch, asked.sender_epoch))

@@ -1,6 +1,6 @@
-"""A process that serves a store as a storage node does: commits of a loop, syncs of log and checkpoints on threads.
+"""A process that serves a store like a storage node: commits of a loop, syncs of log and checkpoints on threads.
 
-Run: python serving_child.py PATH NAMES; appends "serving" and "ended" to NAMES, where syncs are noted as well.
+Run: python serving_child.py PATH NAMES; appends "serving" and "ended" to NAMES, where syncs are recorded as well.
 """
 
 import sys

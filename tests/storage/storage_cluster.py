@@ -1,8 +1,8 @@
-"""A scene of the simulation for storage alone: its processes on its clock, disks and network, between scripted others.
+"""A storage-only cluster on the simulation's clock, disks and network, with scripted edges and a scripted router.
 
-Storage nodes are those of ``tests/simulation/storage_process.py``. Tests speak for edges and the router. Links are
-streams of the simulation's network that stand as long as both lives: HELLO, numbers and repeats are left out. A turn
-and a sync take one step each; a frame takes no time, and is in the next turn.
+Storage nodes are those of ``tests/simulation/storage_process.py``. Links are streams of the simulation's network that
+exist while both ends live: HELLO, numbers and repeats are omitted. An iteration and a sync take one step each; a frame
+takes no time and is in the next iteration.
 """
 
 import itertools
@@ -52,12 +52,12 @@ class Cluster:
         self.world = World(self.scheduler, self.network, STEP_S)
         self.numbers = itertools.count(1)
         self.incarnations = itertools.count(10)
-        self.nodes: dict[str, StorageNode] = {}  # that live
+        self.nodes: dict[str, StorageNode] = {}  # live ones
         self.edges: dict[str, Edge] = {}
-        self.frames = 0  # that arrived, but heartbeats
+        self.frames = 0  # received, without heartbeats
         self.filter: Callable[[PeerKey, str, int, bytes], bool] = lambda *_: True  # False: the frame is lost
         self._lines: dict[tuple[str, str], Endpoint] = {}  # source, target -> the end to write to
-        self._held: set[tuple[str, str]] = set()  # source, target of links that bring nothing
+        self._held: set[tuple[str, str]] = set()  # source, target of cut links
         bootstrap = Bootstrap("cluster", partitions, shards, replicas, min_in_sync, LEASE_S)
         self.router = ScriptedRouter(self.tell, self._map_moved, bootstrap)
         self.machine = self.router.machine
@@ -115,7 +115,7 @@ class Cluster:
             self.router.declare_dead(node.key)
 
     def restart(self, name: str) -> None:
-        """Kill a node and start it again; its lease goes on."""
+        """Kill a node and start it again; its lease continues."""
         self.kill(name, declare=False)
         self.start(name)
 
@@ -131,13 +131,13 @@ class Cluster:
     # --- links
 
     def send(self, source: PeerKey, target: str, kind: int, payload: bytes) -> None:
-        """Put a frame on a link; it is for the life that the target lives now, and for no later one."""
-        assert len(payload) <= FRAME_BYTES_MAX  # a link takes no more
+        """Send a frame to the target's current incarnation."""
+        assert len(payload) <= FRAME_BYTES_MAX  # a link's bound
         if self.filter(source, target, kind, payload):
             self.repeat(source, target, kind, payload)
 
     def repeat(self, source: PeerKey, target: str, kind: int, payload: bytes) -> None:
-        """Put a frame on a link, whatever the filter says."""
+        """Send a frame, bypassing the filter."""
         if target != ROUTER and target not in self.nodes and target not in self.edges:
             return
         pair = (source.node, target)
@@ -166,25 +166,25 @@ class Cluster:
             self._lines.pop(pair).other.silent = True
 
     def cut(self, one: str, other: str) -> None:
-        """Frames between two nodes stay on the link until it is healed."""
+        """Hold frames between two nodes until the link is healed."""
         for here, there in ((one, other), (other, one)):
             self._hold(here, there)
             if here in self.nodes and there in self.nodes:
                 self.nodes[here].linked(self.nodes[there].key, up=False)
 
     def heal(self, one: str, other: str) -> None:
-        """The link stands again and goes on where it was."""
+        """Deliver the held frames and reopen the link."""
         for here, there in ((one, other), (other, one)):
             self._release(here, there)
             if here in self.nodes and there in self.nodes:
                 self.nodes[here].linked(self.nodes[there].key, up=True)
 
     def silence(self, node: str) -> None:
-        """Hold back what the router tells a node."""
+        """Hold the router's frames to a node."""
         self._hold(ROUTER, node)
 
     def end_silence(self) -> None:
-        """Let all that the router said arrive."""
+        """Deliver the router's held frames."""
         for source, target in [pair for pair in self._held if pair[0] == ROUTER]:
             self._release(source, target)
 
@@ -206,7 +206,7 @@ class Cluster:
         return self.router.machine.map
 
     def apply(self, command: Command) -> str:
-        """Commit a command of the map and tell everybody."""
+        """Commit a command of the map and send it to all nodes."""
         return self.router.apply(command)
 
     def tell(self, node: str, message: Control) -> None:
@@ -231,7 +231,7 @@ class Cluster:
         return self.scheduler.now
 
     def step(self) -> None:
-        """Let everybody do one round."""
+        """Run one iteration of every process."""
         self.run(STEP_S)
 
     def run(self, seconds: float) -> None:
@@ -239,7 +239,7 @@ class Cluster:
         self.scheduler.run_until(self.now + seconds)
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Step until nothing is on its way but heartbeats."""
+        """Step until only heartbeats are in flight."""
         end = self.now + seconds
         quiet = 0
         while quiet < 4:
@@ -250,7 +250,7 @@ class Cluster:
 
 
 def with_edge(**options: Any) -> tuple[Cluster, Edge]:
-    """Return a new cluster and the first of its edges."""
+    """Return a new cluster and its first edge."""
     cluster = Cluster(**options)
     return cluster, cluster.edges["e1"]
 

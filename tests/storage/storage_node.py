@@ -1,4 +1,4 @@
-"""A storage process of the simulation: the scene around it carries its frames, and its disk may stand still."""
+"""A storage process of the simulation: the cluster carries its frames, and its disk may hang."""
 
 import random
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from wire.messages.hello import TIER_STORAGE, PeerKey
 
 __all__ = ["STEP_S", "StorageNode"]
 
-STEP_S = 0.01  # of a turn, and of a sync
+STEP_S = 0.01  # of an iteration, and of a sync
 DISK = DiskKnobs(sync_s=0.0, delay_s=0.0)
 
 
 class Around(Protocol):
-    """The scene as its nodes need it."""
+    """The cluster as its nodes need it."""
 
     def send(self, source: PeerKey, target: str, kind: int, payload: bytes) -> None:
-        """Put a frame on its way."""
+        """Send a frame."""
 
     def restart(self, name: str) -> None:
-        """Begin the next life of a node."""
+        """Begin the next incarnation of a node."""
 
 
 class StorageNode(StorageProcess):
@@ -43,7 +43,7 @@ class StorageNode(StorageProcess):
         self._disk_slow = False
 
     def begin_links(self, incarnation: int, rng: random.Random) -> None:
-        """Begin a life; the cluster says who is linked."""
+        """Begin an incarnation; the cluster manages links."""
         del rng
         self.incarnation = incarnation
         self.key = PeerKey(self.node, TIER_STORAGE, incarnation)
@@ -52,12 +52,12 @@ class StorageNode(StorageProcess):
         self.begin()
 
     def receive(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        """Take a frame in the next turn."""
+        """Queue a frame for the next iteration."""
         self.on_frame(peer, kind, payload)
         self.poke()
 
     def linked(self, peer: PeerKey, *, up: bool) -> None:
-        """Note that a link stands, or is gone."""
+        """Record that a link is up or down."""
         (self.on_up if up else self.on_down)(peer)
         self.poke()
 
@@ -68,10 +68,10 @@ class StorageNode(StorageProcess):
         """Frames leave at once."""
 
     def set_names(self, nodes: Iterable[str]) -> None:
-        """Nobody is forgotten."""
+        """No node is forgotten."""
 
     def set_peers(self, peers: dict[str, tuple[str, str, int]]) -> None:
-        """Nobody is dialled."""
+        """No node is dialled."""
 
     def _leave(self, ready: StorageReady) -> None:
         for target, kind, payload in ready.sends:
@@ -83,7 +83,7 @@ class StorageNode(StorageProcess):
                 self._around.send(self.key, target, kind, payload)
 
     def ended(self) -> None:
-        """Begin the next life at once."""
+        """Begin the next incarnation at once."""
         self.later(0.0, self._around.restart, self.node)
 
     failed = ended
@@ -107,5 +107,5 @@ class StorageNode(StorageProcess):
 
     @property
     def busy(self) -> bool:
-        """Whether something waits for a turn or for the disk."""
+        """Whether events or writes are pending."""
         return bool(self._events or self._group.durable < self._group.submitted)

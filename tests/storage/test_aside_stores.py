@@ -1,4 +1,4 @@
-"""Stores that were put aside: listed with their size, removed by name and by nothing else."""
+"""Quarantined stores: listed with their size, removed only by name."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from storage.store.quarantine import quarantine, store_files
 from storage.store.quarantined_stores import QuarantinedStores
 
 
-def test_listed_and_removed_by_name(tmp_path: Path) -> None:
-    """All files of one store go, those of the others and of the present one stay."""
+def test_quarantined_stores_are_listed_and_removed_by_name(tmp_path: Path) -> None:
+    """All files of one store are removed, those of other stores stay."""
     path = tmp_path / "store"
     for _ in range(2):
         for file in store_files(path):

@@ -1,7 +1,4 @@
-"""Sessions whose clients are away are told to an edge in pages, and lose the filters that it names.
-
-NIST: protect.
-"""
+"""Disconnected sessions are sent to an edge in pages, and lose the filters that it revokes."""
 
 from collections.abc import Callable
 
@@ -33,7 +30,7 @@ def ask(edge: Edge, first: int = 0, skip: int = 0, *users: str) -> DisconnectedL
 def pages(
     edge: Edge, *users: str, meanwhile: Callable[[DisconnectedListed], None] = lambda _: None
 ) -> list[DisconnectedListed]:
-    """Return every page of partition 0, and do something after each."""
+    """Return every page of partition 0, with an action after each."""
     found: list[DisconnectedListed] = []
     first = skip = 0
     while True:
@@ -45,8 +42,8 @@ def pages(
         first, skip = page.next_first, page.next_skip
 
 
-def told(edge: Edge, *users: str) -> dict[str, list[str]]:
-    """Return the filters of each session that is told."""
+def reported(edge: Edge, *users: str) -> dict[str, list[str]]:
+    """Return the filters of each reported session."""
     filters: dict[str, list[str]] = {}
     for page in pages(edge, *users):
         for one in page.sessions:
@@ -61,83 +58,81 @@ def revoke(edge: Edge, one: DisconnectedSession, *names: str) -> int:
     return int(answer.removed)
 
 
-def left(cluster: Cluster, client_id: str) -> list[str]:
+def remaining_filters(cluster: Cluster, client_id: str) -> list[str]:
     return sorted(cluster.primary(0).core.partitions[0].partition.by_client[client_id].subscriptions)
 
 
-def gone(edge: Edge, client_id: str, *filters: str, owner: tuple[str, int] = ANN) -> Connection:
+def leave_disconnected(edge: Edge, client_id: str, *filters: str, owner: tuple[str, int] = ANN) -> Connection:
     connection = edge.open(client_id, *filters, owner=owner)
     edge.close(connection)
     return connection
 
 
-def test_sessions_of_the_clusters_users_are_told_while_their_clients_are_away() -> None:
+def test_disconnected_sessions_of_cluster_users_are_reported() -> None:
     cluster, edge = with_edge(partitions=1)
-    gone(edge, "a", "x", "y")
-    gone(edge, "b", "z", owner=BOB)
-    gone(edge, "empty")
-    gone(edge, "nobody", "x", owner=("", 0))
-    gone(edge, "by-file", "x", owner=("file", 0))
+    leave_disconnected(edge, "a", "x", "y")
+    leave_disconnected(edge, "b", "z", owner=BOB)
+    leave_disconnected(edge, "empty")
+    leave_disconnected(edge, "nobody", "x", owner=("", 0))
+    leave_disconnected(edge, "by-file", "x", owner=("file", 0))
     edge.open("here", "x", owner=ANN)
-    assert told(edge) == {"a": ["x", "y"], "b": ["z"]}
-    assert told(edge, "bob") == {"b": ["z"]}
+    assert reported(edge) == {"a": ["x", "y"], "b": ["z"]}
+    assert reported(edge, "bob") == {"b": ["z"]}
     cluster.crash_all()
-    assert told(edge) == {"a": ["x", "y"], "b": ["z"]}
+    assert reported(edge) == {"a": ["x", "y"], "b": ["z"]}
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_an_edge_names_is_removed_with_its_route(crash: bool) -> None:
-    """What was queued before stays: it is judged when it is delivered. Of a group, it goes to another member."""
+def test_revoked_filter_is_removed_with_its_route(crash: bool) -> None:
+    """Queued messages stay and are authorized at delivery; a group's copies go to other members."""
     cluster, edge = with_edge(partitions=1)
-    gone(edge, "a", "x", "y")
+    leave_disconnected(edge, "a", "x", "y")
     edge.publish(message("before", "x"), 0)
     cluster.settle()
     (page,) = pages(edge)
     assert revoke(edge, page.sessions[0], "x", "never") == 1
     if crash:
         cluster.crash_all()
-    assert left(cluster, "a") == ["y"] and revoke(edge, page.sessions[0], "x") == 0
+    assert remaining_filters(cluster, "a") == ["y"] and revoke(edge, page.sessions[0], "x") == 0
     edge.publish(message("behind", "x"), 0)
     cluster.settle()
     assert [push.payload for push in edge.open("a", owner=ANN).received] == [b"before"]
 
 
-def test_a_client_that_came_since_keeps_what_it_was_granted() -> None:
-    """Whether it is still here or away again: its CONNECT had its filters judged."""
+def test_client_that_reconnected_keeps_its_filters() -> None:
+    """Connected or disconnected again: its CONNECT authorized its filters."""
     cluster, edge = with_edge(partitions=1)
-    gone(edge, "a", "x")
+    leave_disconnected(edge, "a", "x")
     (page,) = pages(edge)
     connection = edge.open("a", owner=ANN)
     assert revoke(edge, page.sessions[0], "x") == 0
     edge.close(connection)
     assert revoke(edge, page.sessions[0], "x") == 0
-    assert left(cluster, "a") == ["x"]
+    assert remaining_filters(cluster, "a") == ["x"]
 
 
-def test_pages_are_bounded_and_tell_each_filter_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disconnected_pages_are_bounded_and_list_each_filter_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disconnected, "PAGE_FILTERS", 4)
     monkeypatch.setattr(disconnected, "PAGE_SESSIONS", 3)
     _, edge = with_edge(partitions=1)
     wanted: dict[str, list[str]] = {}
     for at, count in enumerate((1, 0, 0, 0, 0, 11, 4, 3, 3)):
         wanted[f"c{at}"] = [f"{at}/{number}" for number in range(count)]
-        gone(edge, f"c{at}", *wanted[f"c{at}"])
+        leave_disconnected(edge, f"c{at}", *wanted[f"c{at}"])
     found = pages(edge)
     assert all(sum(len(one.filters) for one in page.sessions) <= 4 for page in found)
-    assert told(edge) == {name: filters for name, filters in wanted.items() if filters}
+    assert reported(edge) == {name: filters for name, filters in wanted.items() if filters}
 
 
-ORDERS = ["z", "a", "y", "b", "x", "c", "w", "d"]  # not that of the keys in the store
+ORDERS = ["z", "a", "y", "b", "x", "c", "w", "d"]  # not the order of the store's keys
 
 
 @pytest.mark.parametrize("pages_before", [1, 2, 3])
-def test_a_failover_in_the_middle_of_a_session_passes_no_filter_by(
-    pages_before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next primary has the filters in the order of their keys, and less of them: what was removed is gone."""
+def test_failover_within_a_paged_session_skips_no_filter(pages_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next primary has the remaining filters in the order of their keys."""
     monkeypatch.setattr(disconnected, "PAGE_FILTERS", 2)
     cluster, edge = with_edge(nodes=2, replicas=2, partitions=1)
-    gone(edge, "a", *ORDERS)
+    leave_disconnected(edge, "a", *ORDERS)
     found: list[str] = []
 
     def meanwhile(page: DisconnectedListed) -> None:
@@ -149,14 +144,14 @@ def test_a_failover_in_the_middle_of_a_session_passes_no_filter_by(
             cluster.settle(10.0)
 
     pages(edge, meanwhile=meanwhile)
-    assert set(found) == set(ORDERS) and left(cluster, "a") == ["x", "y", "z"]
+    assert set(found) == set(ORDERS) and remaining_filters(cluster, "a") == ["x", "y", "z"]
 
 
-def test_what_a_client_drops_and_adds_between_two_pages_shifts_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was here for a moment, and its edge had no time to judge what it has."""
+def test_filter_changes_between_pages_shift_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was connected so briefly that its edge could not authorize its filters."""
     monkeypatch.setattr(disconnected, "PAGE_FILTERS", 4)
     _, edge = with_edge(partitions=1)
-    gone(edge, "a", *ORDERS)
+    leave_disconnected(edge, "a", *ORDERS)
     first = ask(edge)
     connection = edge.open("a", "new", owner=ANN)
     edge.unsubscribe(connection, *ORDERS[:3])

@@ -1,4 +1,4 @@
-"""One copy by itself: what it takes, drops and keeps."""
+"""One copy by itself: accepted, dropped and kept operations."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from tests.storage.replicas import EmptyStore
 from wire.messages.replication import STALE, Append, AppendAck
 
 LONG = 5_000  # rows of a log
-LOOKS = 64  # at rows of it, at most, where they are found by halves
+READS_MAX = 64  # maximum number of reads of a binary search
 
 
 def key(number: int) -> bytes:
@@ -24,7 +24,7 @@ def key(number: int) -> bytes:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> list[int]:
-    """Return a list that grows by each index that a method is asked about."""
+    """Return a list that grows by each index that a method gets."""
     asked: list[int] = []
     found: Callable[[object, int], int] = getattr(kind, method)
 
@@ -36,8 +36,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> list[in
     return asked
 
 
-def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
-    """An operation cut in pieces is applied whole or not at all."""
+def test_promotion_drops_an_incomplete_operation() -> None:
+    """An operation in several pieces is applied completely or not at all."""
 
     overlay: Overlay = {}
     replica = PartitionBackup(0, EmptyStore(), overlay)
@@ -49,8 +49,8 @@ def test_a_half_sent_operation_is_dropped_at_promotion() -> None:
     assert (replica.log_end, replica.applied) == (1, 1)
 
 
-def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
-    """The highest partition_epoch seen rules; repeated rows change nothing; conflicting ones are cut."""
+def test_replica_rejects_lower_epochs_and_ignores_repeats() -> None:
+    """Lower epochs than the highest seen are rejected; repeated rows have no effect; conflicting ones are truncated."""
     replica = PartitionBackup(0, EmptyStore(), {})
     replica.load()
 
@@ -66,11 +66,11 @@ def test_a_replica_takes_nothing_of_a_lower_epoch_and_nothing_twice() -> None:
     assert (replica.log_end, replica.applied) == (3, 1)
     replica.append(Append(0, 3, 3, 3, 3, 2, 0, []))
     assert dict(replica.take_writes())[key(3)] == b"3"
-    assert replica.append(Append(0, 4, 2, 2, 0, 2, 0, [])).transfer_needed  # what was applied is not shared
+    assert replica.append(Append(0, 4, 2, 2, 0, 2, 0, [])).transfer_needed  # an applied operation is not shared
 
 
-def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer() -> None:
-    """TRAPS 7: never cut to one's own idea of committed, nor below one's own state."""
+def test_new_primary_behind_the_applied_state_sends_a_range_transfer() -> None:
+    """TRAPS 7: truncation never goes below the copy's own applied state."""
     replica = PartitionBackup(0, EmptyStore(), {})
     replica.load()
     replica.append(Append(0, 1, 0, 0, 2, 0, 0, [pack(LogRow(1, i, [(key(0), b"v")], 1)) for i in (1, 2)]))
@@ -78,8 +78,8 @@ def test_a_new_primary_that_ends_below_what_a_copy_applied_gives_it_a_transfer()
     assert replica.append(Append(0, 2, 1, 1, 0, 1, 0, [])).transfer_needed
 
 
-def test_a_backup_finds_what_is_shared_without_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long log of an epoch that the primary does not know holds up no other partition."""
+def test_backup_finds_the_shared_log_by_binary_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long log of an epoch unknown to the primary does not delay other partitions."""
     replica = PartitionBackup(0, EmptyStore(), {})
     replica.load()
     rows = [pack(LogRow(min(index, 3), index, [(key(0), b"v")], min(index - 1, 3))) for index in range(1, LONG)]
@@ -87,17 +87,17 @@ def test_a_backup_finds_what_is_shared_without_a_walk(monkeypatch: pytest.Monkey
     looked = counted(monkeypatch, PartitionBackup, "_epoch_at")
     answer = replica.append(Append(0, 4, LONG - 1, 4, 0, LONG, 0, []))
     assert (answer.matched, answer.index, answer.index_epoch) == (False, 2, 2)
-    assert len(looked) < LOOKS
+    assert len(looked) < READS_MAX
 
 
 @pytest.mark.parametrize(
     ("hint", "epoch", "found", "shared"),
     [(LONG - 1, 1, 10, False), (9, 1, 9, True), (10, 1, 10, True), (LONG - 1, 2, LONG - 1, True), (5, 0, 0, False)],
 )
-def test_a_primary_finds_what_is_shared_without_a_walk(
+def test_primary_finds_the_shared_log_by_binary_search(
     monkeypatch: pytest.MonkeyPatch, hint: int, epoch: int, found: int, shared: bool
 ) -> None:
-    """The same at the other end: operations 1 to 10 are of epoch 1, the others of epoch 2."""
+    """Operations 1 to 10 are of epoch 1, the others of epoch 2."""
     partition = Partition(0, PartitionSettings(), EmptyStore(), {}, 0.0)
     for index in range(1, LONG + 1):
         row = LogRow(1 if index <= 10 else 2, index, [], 0 if index == 1 else 1 if index <= 11 else 2)
@@ -109,4 +109,4 @@ def test_a_primary_finds_what_is_shared_without_a_walk(
     looked = counted(monkeypatch, PartitionReplication, "epoch_at")
     replication.acked("s2", AppendAck(0, 2, False, hint, epoch), 1.0)
     assert (backup.previous, backup.phase is ProgressPhase.STREAM) == (found, shared)
-    assert len(looked) < LOOKS
+    assert len(looked) < READS_MAX

@@ -1,7 +1,4 @@
-"""Bounds that come with a user: its stored sessions, the queue of each, its retained topics. They widen nothing.
-
-NIST: protect.
-"""
+"""Bounds of a user: its stored sessions, the queue of each, its retained topics. They never widen other bounds."""
 
 from typing import Any
 
@@ -16,8 +13,11 @@ def refused(cluster: Cluster, name: str) -> int:
     return cluster.primary(0).core.event_counts().get(name, 0)
 
 
-def test_sessions_of_a_user_are_as_few_as_its_connect_says() -> None:
-    """0x97 with a counter; a wider bound than the partition's changes nothing; ephemeral and resumed ones are taken."""
+def test_connect_bounds_the_sessions_of_its_user() -> None:
+    """0x97 with a counter.
+
+    A wider bound than the partition's has no effect; ephemeral and resumed sessions are accepted.
+    """
     cluster, edge = with_edge(partitions=1, settings=with_settings(sessions_per_user_max=3))
     assert [connect(edge, f"a{at}", owner="ann", sessions_max=2).reason_code for at in range(3)] == [0, 0, 0x97]
     assert connect(edge, "a1", owner="ann", sessions_max=1).session_present
@@ -30,8 +30,8 @@ def test_sessions_of_a_user_are_as_few_as_its_connect_says() -> None:
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "refuse"])
 @pytest.mark.parametrize("bound", [{"queue_messages_max": 2}, {"queue_bytes_max": 400}])
-def test_a_queue_is_as_small_as_its_sessions_connect_says(policy: str, bound: dict[str, Any]) -> None:
-    """The bound stands in the session's row, so the next primary holds it too; the next CONNECT brings another one."""
+def test_connect_bounds_the_queue_of_its_session(policy: str, bound: dict[str, Any]) -> None:
+    """The session row contains the bound, so the next primary applies it too; the next CONNECT replaces it."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(queue_full=policy))
     session = edge.open("ann", **bound)
     edge.subscribe(session, "t", qos=1)
@@ -57,8 +57,8 @@ def test_a_queue_is_as_small_as_its_sessions_connect_says(policy: str, bound: di
     assert queued() == (3, queued()[1])
 
 
-def test_a_message_that_may_leave_at_once_finds_the_same_bound() -> None:
-    """The lane of plain messages asks for it too: where the policy is to refuse, what is open counts."""
+def test_fast_path_message_obeys_the_queue_bound() -> None:
+    """The fast path checks it too: with the policy to refuse, in-flight messages count."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(queue_full="refuse"))
     session = edge.open("ann", queue_messages_max=3)
     edge.subscribe(session, "t", qos=1)
@@ -69,8 +69,8 @@ def test_a_message_that_may_leave_at_once_finds_the_same_bound() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_retained_topics_of_a_user_are_as_few_as_its_publish_says(crash: bool) -> None:
-    """0x97; a wider bound than the partition's changes nothing, and another user has its own."""
+def test_publish_bounds_the_retained_topics_of_its_user(crash: bool) -> None:
+    """0x97; a wider bound than the partition's has no effect, and another user has its own."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(retained_per_user_max=3))
 
     def put(topic: str, owner: bytes, most: int) -> int:
@@ -86,8 +86,8 @@ def test_retained_topics_of_a_user_are_as_few_as_its_publish_says(crash: bool) -
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_retained_bytes_of_a_user_are_as_many_as_its_publish_says(crash: bool) -> None:
-    """NIST: protect. 0x97 for what would be more; what does not grow is taken; who takes a topic over has all of it."""
+def test_publish_bounds_the_retained_bytes_of_its_user(crash: bool) -> None:
+    """0x97 for growth beyond the bound; shrinking messages are accepted; a taken-over topic counts completely."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(piece_bytes=50))
 
     def put(topic: str, length: int, owner: bytes = b"ann", most: int = 100) -> int:
@@ -102,4 +102,4 @@ def test_retained_bytes_of_a_user_are_as_many_as_its_publish_says(crash: bool) -
     assert crash or refused(cluster, "refused_retained_user") == 4
     assert [put("c", 50, b"bob", 49), put("c", 49, b"bob", 49), put("d", 60)] == [0x97, 0, 0]
     assert put("e", 1_000, most=0) == 0  # of another edge, or of a user without this limit
-    assert [put("e", 999), put("d", 61)] == [0, 0x97]  # what stands may stay, and shrink
+    assert [put("e", 999), put("d", 61)] == [0, 0x97]  # existing messages may stay or shrink

@@ -1,6 +1,6 @@
-"""Checkpoints of the data file beside the loop: nothing waits for their syncs, and nothing is written below them.
+"""Checkpoints of the data file beside the loop: the loop does not wait for their syncs, and writes do not break them.
 
-That they lose nothing by kills and power losses: ``test_store_crash.py``. A node: ``tests/e2e/test_slow_store.py``.
+Durability under kills and power losses: ``test_store_crash.py``. A node: ``tests/e2e/test_slow_store.py``.
 """
 
 import os
@@ -31,7 +31,7 @@ SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where a store of small regions lives, whose checkpoints are due soon."""
+    """Return the path of a store with small regions whose checkpoints are due soon."""
     monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autoflush": 64, "autocheckpoint": 128})
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
@@ -43,7 +43,7 @@ def _row(number: int, size: int = 1_000) -> Batch:
 
 
 def _write_until_due(store: WalStore, begin: int = 0) -> tuple[SyncTicket, int]:
-    """Commit rows, durably, until a checkpoint begins; return its first step and how many rows there are."""
+    """Commit rows durably until a checkpoint begins; return its first step and the number of rows."""
     for number in range(begin, begin + 10_000):
         store.write(_row(number))
         store.begin_sync().run()
@@ -57,8 +57,8 @@ def _rows(count: int) -> list[tuple[bytes, bytes]]:
     return [(key, value) for number in range(count) for key, value in _row(number) if value is not None]
 
 
-def test_no_sync_is_waited_for_in_the_loop(tmp_path: Path) -> None:
-    """While a store is served, whatever the library would sync in its calls is synced on a thread."""
+def test_serving_loop_waits_for_no_sync(tmp_path: Path) -> None:
+    """While a store serves, all syncs of the library run on a thread."""
     folder, names = tmp_path / "live", tmp_path / "names"
     folder.mkdir()
     environment = {"LD_PRELOAD": str(compiled_shim(tmp_path)), "SHIM_FOLDER": str(folder), "SHIM_NAMES": str(names)}
@@ -71,8 +71,8 @@ def test_no_sync_is_waited_for_in_the_loop(tmp_path: Path) -> None:
     assert served.count("store.lsm") >= 2 * (served.count("store.lsm-sums") - 1), "the last one may have been cut off"
 
 
-def test_no_row_is_moved_while_a_checkpoint_is_synced(path: Path) -> None:
-    """From its beginning until its header is durable; then moves go on."""
+def test_checkpoint_sync_blocks_flushes(path: Path) -> None:
+    """From its beginning until its header is durable; then flushes continue."""
     store = WalStore.open(path, "c", "n", SETTINGS)
     step, count = _write_until_due(store)
     size = len(store.raw_scan(b"\x00", 1 << 20))
@@ -96,8 +96,8 @@ def test_no_row_is_moved_while_a_checkpoint_is_synced(path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 @pytest.mark.parametrize("how", ["commit", "flush", "close"])
-def test_what_has_to_be_written_meanwhile_is_whole(path: Path, how: str, steps: int) -> None:
-    """A commit without room in the log, a flush or the end: the checkpoint is void, or its header synced first."""
+def test_write_during_a_checkpoint_is_complete(path: Path, how: str, steps: int) -> None:
+    """A commit to a full log, a flush or a close: the checkpoint is void, or its header is synced first."""
     store = WalStore.open(path, "c", "n", SETTINGS)
     step, count = _write_until_due(store)
     following: SyncTicket | None = step
@@ -127,7 +127,7 @@ def test_what_has_to_be_written_meanwhile_is_whole(path: Path, how: str, steps: 
 
 
 class _ByHand:
-    """Syncs that end when a test says so."""
+    """Syncs that end at a test's request."""
 
     def __init__(self) -> None:
         self.tickets: list[SyncTicket] = []
@@ -149,8 +149,8 @@ class _ByHand:
         pass
 
 
-async def test_commits_to_a_crowded_log_wait_for_the_end_of_a_checkpoint(path: Path) -> None:
-    """As long as there is room they go on; when the checkpoint has ended all are written."""
+async def test_commits_to_a_crowded_log_wait_for_the_checkpoint(path: Path) -> None:
+    """Commits continue until the log is full; when the checkpoint has ended all are written."""
     store, by_hand = WalStore.open(path, "c", "n", SETTINGS), _ByHand()
     settings = GroupCommitSettings(delay_s=0.0, batch_bytes_max=20_000)
     committer = GroupCommitter(store, lambda _: None, settings, checkpoint_syncs=by_hand)
@@ -180,8 +180,8 @@ async def test_commits_to_a_crowded_log_wait_for_the_end_of_a_checkpoint(path: P
     store.close()
 
 
-async def test_rows_that_a_commit_waits_for_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older generation is not gone when the newer one is crowded: the loop goes on between two slices."""
+async def test_held_commit_flushes_rows_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The immutable memtable is not empty when the active one is crowded: the loop continues between two slices."""
     monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autocheckpoint": 16_384})  # none
     for name, value in (("MOVED_MOST", 2), ("MOVED_LEAST", 1), ("MOVED_PER_ROW", 0)):
         monkeypatch.setattr(wal_store, name, value)
@@ -199,15 +199,13 @@ async def test_rows_that_a_commit_waits_for_are_moved_in_slices(path: Path, monk
                 sizes.append(len(store.raw_scan(b"\x00", 1 << 20)))
         nursery.cancel_scope.cancel()
     assert held > 10
-    assert max(later - size for size, later in pairwise(sizes)) <= 2 * 2, "with a commit, and with a turn of the loop"
+    assert max(later - size for size, later in pairwise(sizes)) <= 2 * 2, "with a commit, and with an iteration"
     assert len(store.scan(b"", None, 1 << 20)) == 20 * count
     store.close()
 
 
-async def test_a_sync_of_a_checkpoint_that_fails_ends_the_committer(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one of the log does: a pipe cannot be synced."""
+async def test_failed_checkpoint_sync_ends_the_committer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like one of the log: a pipe cannot be synced."""
     store, ends = WalStore.open(path, "c", "n", SETTINGS), os.pipe()
     committer = GroupCommitter(store, lambda _: None)
     monkeypatch.setattr(store, "checkpoint", lambda *_: StoreSync(0, os.dup(ends[1]), None))

@@ -1,4 +1,4 @@
-"""An edge's claims come in pieces: none is ended before the last one came, and a piece alone is none."""
+"""An edge's claims arrive in pieces: no connection is ended before the last piece, and a single piece is no reply."""
 
 import pytest
 
@@ -13,7 +13,7 @@ NAMES = ["a", "b", "c"]
 
 
 def answering(cluster: Cluster, connections: list[Connection], rounds: list[list[int]]) -> list[list[int]]:
-    """Have e1 answer each poll with the next of these lists of pieces, one client in each; return what is left."""
+    """Let e1 answer each poll with the next list of pieces, one client in each; return the remaining lists."""
     edge = cluster.edges["e1"]
 
     def polled(message: PollClaims, source: PeerKey) -> None:
@@ -30,8 +30,8 @@ def answering(cluster: Cluster, connections: list[Connection], rounds: list[list
 
 
 @pytest.mark.parametrize("before", [[], [[0]], [[0, 1], [0]], [[1, 2]], [[2], [0, 1]]], ids=repr)
-def test_connections_stay_open_whatever_part_of_an_answer_came(before: list[list[int]]) -> None:
-    """Each was one message; cut off anywhere, those that it did not name would be ended, with their wills."""
+def test_incomplete_claims_reply_ends_no_connection(before: list[list[int]]) -> None:
+    """With a truncated reply, connections missing in it would be ended, with their wills."""
     cluster = Cluster(partitions=1)
     connections = [cluster.edges["e1"].open(name) for name in NAMES]
     rounds = answering(cluster, connections, [*before, [0, 1, 2]])

@@ -1,4 +1,4 @@
-"""Connects of edges: plain connections are answered in their turn, and by the same rules as all others."""
+"""Connects of edges: the fast path answers in the same iteration, by the same rules as the general path."""
 
 import random
 
@@ -23,7 +23,7 @@ CLIENTS = [f"client {number}" for number in range(8)]
 WILL = SessionWill("w", b"gone")
 
 
-def say(cluster: Cluster, edge: Edge, *requests: ConnectRequest) -> None:
+def send(cluster: Cluster, edge: Edge, *requests: ConnectRequest) -> None:
     """Send requests in one frame."""
     payload = join_controls([encode_record(request) for request in requests])
     cluster.send(edge.key, "s1", FrameKind.CONNECTS, payload)
@@ -39,7 +39,7 @@ def ending(edge: Edge, client_id: str, owner_epoch: int, *, clean: bool = True) 
     return CloseSession(*edge.head(edge.cluster.map.partition_for(client_id)), client_id, owner_epoch, clean)
 
 
-def test_a_round_is_answered_with_one_record() -> None:
+def test_connects_of_one_iteration_are_answered_in_one_frame() -> None:
     """Twenty connections open, and end: a frame each way."""
     cluster = Cluster(partitions=8)
     edge = cluster.edges["e1"]
@@ -51,7 +51,7 @@ def test_a_round_is_answered_with_one_record() -> None:
         return True
 
     cluster.filter = noted
-    say(cluster, edge, *(opening(edge, f"c{number}") for number in range(20)))
+    send(cluster, edge, *(opening(edge, f"c{number}") for number in range(20)))
     cluster.settle()
     ((kind, payload),) = frames
     answers = decode_answers(payload)
@@ -59,27 +59,27 @@ def test_a_round_is_answered_with_one_record() -> None:
     assert all(isinstance(one, SessionOpened) and one.owner_epoch and not one.reason_code for one in answers)
     frames.clear()
     epochs = [one.owner_epoch for one in answers if isinstance(one, SessionOpened)]
-    say(cluster, edge, *(ending(edge, f"c{number}", epoch) for number, epoch in enumerate(epochs)))
+    send(cluster, edge, *(ending(edge, f"c{number}", epoch) for number, epoch in enumerate(epochs)))
     cluster.settle()
     ((_, payload),) = frames
     assert [one.accepted for one in decode_answers(payload) if isinstance(one, SessionClosed)] == [True] * 20
     assert not any(len(hosted.owners) for hosted in cluster.nodes["s1"].core.partitions.values())
 
 
-def test_each_request_has_its_own_result() -> None:
-    """One of a partition_epoch that is over is sent elsewhere, one of another edge's connection is not accepted."""
+def test_connects_in_one_frame_get_separate_results() -> None:
+    """A request of an old partition_epoch gets Moved, one for another edge's connection is not accepted."""
     cluster = Cluster(partitions=2)
-    cluster.crash_all()  # the partitions' epochs go on
+    cluster.crash_all()  # raises the partitions' epochs
     one, two = cluster.edges["e1"], cluster.edges["e2"]
     stale, good = opening(one, "a"), opening(one, "b")
     stale.partition_epoch -= 1
     assert stale.partition_epoch > 0
-    say(cluster, one, stale, good)
+    send(cluster, one, stale, good)
     cluster.settle()
     (moved,) = one.answers(Moved)
     (opened,) = one.answers(SessionOpened)
     assert (moved.request, opened.request) == (stale.request, good.request)
-    say(cluster, two, ending(two, "b", opened.owner_epoch), opening(two, "c"))
+    send(cluster, two, ending(two, "b", opened.owner_epoch), opening(two, "c"))
     cluster.settle()
     assert [answer.accepted for answer in two.answers(SessionClosed)] == [False]
     assert len(two.answers(SessionOpened)) == 1
@@ -87,13 +87,13 @@ def test_each_request_has_its_own_result() -> None:
     assert hosted.owners.is_held_by("b", *one.key[::2])
 
 
-def test_without_a_lease_nothing_is_answered() -> None:
-    """A claim that comes meanwhile is answered when there is one again."""
+def test_connect_without_lease_is_not_answered() -> None:
+    """A claim that arrives meanwhile is answered after the next lease."""
     cluster = Cluster(partitions=2)
     edge = cluster.edges["e1"]
     cluster.silence("s1")
     cluster.run(LEASE_S + 1.0)
-    say(cluster, edge, opening(edge, "a"))
+    send(cluster, edge, opening(edge, "a"))
     cluster.run(0.5)
     assert not edge.answers(SessionOpened)
     cluster.end_silence()
@@ -101,8 +101,8 @@ def test_without_a_lease_nothing_is_answered() -> None:
     assert len(edge.answers(SessionOpened)) == 1
 
 
-def test_who_loses_its_lease_in_a_turn_answers_nothing_of_it() -> None:
-    """The map ends this incarnation behind the claim, in the same turn."""
+def test_lease_lost_within_an_iteration_withholds_its_answers() -> None:
+    """The map ends this incarnation after the claim, in the same iteration."""
     cluster = Cluster(partitions=2)
     edge, node = cluster.edges["e1"], cluster.nodes["s1"]
     claim = FrameArrived(edge.key, *encoded(opening(edge, "a")))
@@ -113,22 +113,22 @@ def test_who_loses_its_lease_in_a_turn_answers_nothing_of_it() -> None:
         assert [kind for _, kind, _ in ready.sends].count(FrameKind.CONNECT_ANSWERS) == answered
 
 
-def test_a_plain_connection_waits_for_no_commit_of_messages() -> None:
-    """A slow disk holds up who has something on it: a session that is stored, a message, a read behind one."""
+def test_fast_path_connect_waits_for_no_message_commit() -> None:
+    """A slow disk delays only stored sessions, messages, and reads behind them."""
     cluster = Cluster(partitions=1)
     edge, node = cluster.edges["e1"], cluster.nodes["s1"]
     edge.subscribe(edge.open("stored"), "kept")
     node.disk_slow = True
     tag = edge.publish(PublishMessage(0, b"kept", b"m", 1), 0)
     cluster.run(0.1)
-    say(cluster, edge, opening(edge, "a"))
+    send(cluster, edge, opening(edge, "a"))
     edge.publish(PublishMessage(0, b"kept", b"m", 1), 0)
-    say(cluster, edge, opening(edge, "b"))  # in the turn of a message
+    send(cluster, edge, opening(edge, "b"))  # in the iteration of a message
     before = len(edge.answers(SessionOpened))
     cluster.run(0.1)
     answers = edge.answers(SessionOpened)[before:]
     assert len(answers) == 2 and tag not in edge.acked
-    say(cluster, edge, ending(edge, "a", answers[0].owner_epoch), opening(edge, "c", expiry_s=100))
+    send(cluster, edge, ending(edge, "a", answers[0].owner_epoch), opening(edge, "c", expiry_s=100))
     cluster.run(0.1)
     assert [one.accepted for one in edge.answers(SessionClosed)] == [True]
     assert len(edge.answers(SessionOpened)) == before + 2, "a session is stored"
@@ -138,8 +138,8 @@ def test_a_plain_connection_waits_for_no_commit_of_messages() -> None:
 
 
 @pytest.mark.parametrize("will", [None, WILL], ids=["session", "will"])
-def test_a_plain_connect_waits_for_the_end_of_what_was_kept_of_its_client(will: SessionWill | None) -> None:
-    """Else a crash brought back a session, or a will, of which the client was told that it is gone."""
+def test_fast_path_connect_waits_for_the_end_of_stored_state(will: SessionWill | None) -> None:
+    """Else a crash would restore a session or a will after its client was informed of its end."""
     cluster = Cluster(partitions=1)
     edge, node = cluster.edges["e1"], cluster.nodes["s1"]
     connection = edge.open("a", will=will, expiry_s=0 if will else 100)
@@ -147,7 +147,7 @@ def test_a_plain_connect_waits_for_the_end_of_what_was_kept_of_its_client(will: 
     edge.close(connection, expiry_s=0, settle=False)
     cluster.run(0.1)
     before = len(edge.answers(SessionOpened))
-    say(cluster, edge, opening(edge, "a"))
+    send(cluster, edge, opening(edge, "a"))
     cluster.run(0.1)
     assert len(edge.answers(SessionOpened)) == before
     node.disk_slow = False
@@ -160,7 +160,7 @@ def step(delta: MapDelta) -> tuple[int, bytes]:
 
 
 def claim_some(edge: Edge, rng: random.Random) -> None:
-    """Have an edge say something about a few clients, of which another edge speaks too."""
+    """Let an edge send claims of a few clients, which another edge claims too."""
     requests: list[ConnectRequest] = []
     for client_id in rng.sample(CLIENTS, 4):
         known = edge.connections.get(client_id)
@@ -174,14 +174,14 @@ def claim_some(edge: Edge, rng: random.Random) -> None:
         requests.append(opened)
     for request in requests:
         edge.asked[request.request] = (request.partition, request)
-    say(edge.cluster, edge, *requests)
+    send(edge.cluster, edge, *requests)
 
 
-def played(seed: int, *, waiting: bool, messages: bool = False) -> list[object]:
-    """Return all answers, who holds what in the end, and which wills were fired.
+def run_claims(seed: int, *, waiting: bool, messages: bool = False) -> list[object]:
+    """Return all replies, the final owners, and the fired wills.
 
     Args:
-        seed: Of what is claimed.
+        seed: Of the claims.
         waiting: A new session of each partition waits for its commit meanwhile.
         messages: A message likewise.
     """
@@ -218,7 +218,7 @@ def played(seed: int, *, waiting: bool, messages: bool = False) -> list[object]:
 
 
 def answers_of(edge: Edge) -> list[tuple[object, ...]]:
-    """Return them without their numbers: an order to close waits for a commit, so openings may change places."""
+    """Return them without their numbers: an order to close waits for a commit, so openings may be reordered."""
     opened = [
         (one.request, one.reason_code, one.session > 0, one.session_present) for one in edge.answers(SessionOpened)
     ]
@@ -226,12 +226,12 @@ def answers_of(edge: Edge) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plain_claims_obey_the_rules_of_all_others(seed: int) -> None:
-    """The same claims at a node whose partitions wait for a commit: there none is plain."""
-    assert played(seed, waiting=False) == played(seed, waiting=True)
+def test_fast_path_claims_match_the_slow_path(seed: int) -> None:
+    """The same claims at a node whose partitions wait for a commit: there all take the slow path."""
+    assert run_claims(seed, waiting=False) == run_claims(seed, waiting=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plain_claims_beside_messages_obey_them_too(seed: int) -> None:
+def test_fast_path_claims_beside_messages_match_the_slow_path(seed: int) -> None:
     """The same claims while a message of their partition waits for a slow disk."""
-    assert played(seed, waiting=False) == played(seed, waiting=False, messages=True)
+    assert run_claims(seed, waiting=False) == run_claims(seed, waiting=False, messages=True)

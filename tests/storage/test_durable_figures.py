@@ -1,4 +1,4 @@
-"""The measure of durable messages (``bench/durable_figures.py``): only their own processor time is told as theirs."""
+"""The measurement of durable messages (``bench/durable_figures.py``) reports only their own processor time."""
 
 import os
 from typing import Any
@@ -9,20 +9,20 @@ PAGE_S = 0.1
 
 
 class _Slow:
-    """A cluster of this process as a storage node, whose page of figures is dear."""
+    """A cluster of this process as a storage node with an expensive metrics page."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {"nodes": {"storage-0": {"tier": "storage", "pid": os.getpid()}}}
 
     def metrics(self, _name: str) -> str:
-        """Compute as long as a node does that imports what shows its page."""
+        """Compute as long as a node that imports its metrics modules."""
         until = cpu_s(os.getpid()) + PAGE_S
         while cpu_s(os.getpid()) < until:
             pass
         return "stratamq_store_rows_total 7.0\n"
 
 
-def test_the_page_of_figures_is_no_cost_of_the_messages() -> None:
+def test_metrics_page_is_not_counted_as_message_cost() -> None:
     """A node's first page costs 0.7 s of processor: with three copies, 70 us of each of 30 000 messages."""
     cluster: Any = _Slow()
     costs = Costs(cluster)

@@ -1,4 +1,4 @@
-"""What reaches a node before its map says that it is the primary."""
+"""Requests that reach a node before its map makes it the primary."""
 
 from collections.abc import Callable
 
@@ -30,21 +30,21 @@ def _no_replies_to(node: str) -> Callable[[PeerKey, str, int, bytes], bool]:
 
 
 def pair() -> tuple[Cluster, Edge, Connection, tuple[str, ...]]:
-    """Return two nodes with one partition, the edge that publishes, who is subscribed to a/#, primary and backup."""
+    """Return two nodes with one partition, the publishing edge, a subscriber of a/#, primary and backup."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     alice = cluster.edges["e1"].open("alice", "a/#")
     return cluster, cluster.edges["e2"], alice, cluster.map.partitions[0].in_sync
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(dies: bool) -> None:
-    """Simulation seed 10152: a dead edge's message was taken behind newer ones that its client sent elsewhere."""
+def test_message_pending_until_map_is_dropped_after_its_edge_died(dies: bool) -> None:
+    """Simulation seed 10152: a dead edge's message was stored after newer ones of its client's next edge."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
     primary, backup = cluster.map.partitions[0].in_sync
     early = retained("t", "early")
-    early.tag, early.partitions, early.epochs = 1, (0,), (former.epoch(0) + 1,)  # of the map that is to come
-    cluster.filter = _no_replies_to(backup)  # it cannot know whose map was the older one
+    early.tag, early.partitions, early.epochs = 1, (0,), (former.epoch(0) + 1,)  # of the next map
+    cluster.filter = _no_replies_to(backup)  # it cannot know which map is older
     cluster.send(former.key, backup, FrameKind.PUBLISH, encode_message(early))
     cluster.run(0.1)
     if dies:
@@ -61,8 +61,8 @@ def test_what_waited_for_the_map_is_dropped_when_its_edge_has_died_meanwhile(die
     assert [message.payload for message in read(cluster, "#")] == [b"newer" if dies else b"early"]
 
 
-def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_died_meanwhile() -> None:
-    """Simulation seed 66076: it was taken when the edge's origins were forgotten, and a topic went back to it."""
+def test_message_pending_until_serving_is_dropped_after_its_edge_died() -> None:
+    """Simulation seed 66076: accepted after the edge's origins were forgotten, it reverted a topic's value."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     former, other = cluster.edges["e2"], cluster.edges["e1"]
     primary, backup = cluster.map.partitions[0].in_sync
@@ -73,7 +73,7 @@ def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_die
     cluster.settle()
     assert former.acked == {}
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
-    cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
+    cluster.kill(primary)  # the other one polls e1, gets no reply, and does not serve
     cluster.run(1.0)
     cluster.kill_edge("e2")
     cluster.run(0.1)
@@ -83,8 +83,8 @@ def test_what_waited_until_its_partition_serves_is_dropped_when_its_edge_has_die
     assert [message.payload for message in read(cluster, "#")] == [b"newer"]
 
 
-def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refused() -> None:
-    """Too many wait until the partition serves; its publisher was told that the message is not accepted."""
+def test_pending_message_is_dropped_after_a_newer_connection_was_refused() -> None:
+    """The pending queue is full; its publisher was informed of the refusal."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
     former, newer = cluster.edges["e2"], cluster.edges["e1"]
     alice = newer.open("alice", "a/#")
@@ -103,8 +103,8 @@ def test_what_waits_is_not_taken_when_its_publisher_s_next_connection_was_refuse
     assert alice.received == []
 
 
-def test_what_follows_a_message_that_could_not_wait_is_refused_too() -> None:
-    """Too many wait until the partition serves; the refused one may come again on its publisher's next connection."""
+def test_messages_after_a_refused_pending_message_are_refused() -> None:
+    """The pending queue is full; the refused message may come again on its publisher's next connection."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
     publisher, other = cluster.edges["e2"], cluster.edges["e1"]
     alice = other.open("alice", "a/#")
@@ -127,8 +127,8 @@ def test_what_follows_a_message_that_could_not_wait_is_refused_too() -> None:
     assert [push.payload for push in alice.received] == [b"waits", b"first"]
 
 
-def test_a_replay_of_what_was_committed_is_not_said_to_be_refused() -> None:
-    """Too many wait until the partition serves: what has no room may stand, and 0x88 says no more than that."""
+def test_refused_pending_repeat_is_answered_with_server_unavailable() -> None:
+    """The pending queue is full: the message may be stored, and 0x88 reports no more than that."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1, settings=with_settings(waiting_opens_max=1))
     publisher, other = cluster.edges["e2"], cluster.edges["e1"]
     alice = other.open("alice", "a/#")
@@ -138,19 +138,19 @@ def test_a_replay_of_what_was_committed_is_not_said_to_be_refused() -> None:
     again = publisher.publish(message("again"), 0)
     cluster.settle()
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
-    cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
+    cluster.kill(primary)  # the other one polls e1, gets no reply, and does not serve
     cluster.run(1.0)
     assert publisher.acked == {again: 0x88}
     assert [push.payload for push in alice.received] == [b"first", b"again"]
 
 
-def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> None:
-    """The later one was taken first, earlier ones were repeats then: acknowledged and lost (perhaps seed 10175)."""
+def test_message_pending_until_map_is_not_overtaken() -> None:
+    """The later one was accepted first, so earlier ones counted as repeats and were lost (perhaps seed 10175)."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
-    publisher = cluster.start_edge("z1")  # what an edge of this name sends arrives behind the map in each round
+    publisher = cluster.start_edge("z1")  # frames of an edge with this name arrive after the map in each iteration
     alice = cluster.edges["e1"].open("alice", "a/#")
     primary, backup = cluster.map.partitions[0].in_sync
-    cluster.silence(backup)  # it does not hear yet that it is the primary
+    cluster.silence(backup)  # it does not know yet that it is the primary
     cluster.kill(primary)
     first = publisher.publish(message("first"), 0)
     cluster.run(0.1)
@@ -162,13 +162,13 @@ def test_what_waited_for_the_map_is_not_overtaken_by_what_comes_with_it() -> Non
     assert publisher.acked == {first: 0, second: 0}
 
 
-def test_what_waited_for_the_map_is_forgotten_when_its_edge_s_was_the_older_one() -> None:
-    """Simulation seed 64116: the primary refused it, its publisher heard so, and it was delivered all the same."""
+def test_message_pending_until_map_of_an_older_map_is_forgotten() -> None:
+    """Simulation seed 64116: the primary refused it and its publisher was informed, but it was delivered."""
     cluster, publisher, alice, (primary, backup) = pair()
     cluster.nodes[primary].disk.full = True
     refused = message("refused")
     tag = publisher.publish(refused, 0)
-    cluster.send(publisher.key, backup, FrameKind.PUBLISH, encode_message(refused))  # of when it was the primary
+    cluster.send(publisher.key, backup, FrameKind.PUBLISH, encode_message(refused))  # of its epoch as primary
     cluster.settle()
     assert publisher.acked[tag] >= 0x80
     cluster.run(1.0)  # a heartbeat and its answer
@@ -182,8 +182,8 @@ def test_what_waited_for_the_map_is_forgotten_when_its_edge_s_was_the_older_one(
     assert [push.payload for push in alice.received] == [b"taken"]
 
 
-def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -> None:
-    """The answer says which map was the newest when its heartbeat left; what came since may know a newer one."""
+def test_message_pending_until_map_survives_an_earlier_heartbeat_reply() -> None:
+    """The reply contains the newest map at the time of its heartbeat; later requests may know a newer one."""
     cluster, publisher, alice, (primary, backup) = pair()
     core = cluster.nodes[backup].core
     cluster.run(1.0)
@@ -203,11 +203,11 @@ def test_what_waited_for_a_newer_map_is_not_forgotten_by_an_answer_of_before() -
     assert [push.payload for push in alice.received] == [b"ahead"]
 
 
-def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() -> None:
-    """Simulation seed 76041: dropped at a map of two steps; its edge, which knew of both, never sent it again."""
+def test_message_pending_until_serving_is_requeued_for_the_next_epoch() -> None:
+    """Simulation seed 76041: dropped at a map of two steps; its edge, which had both, never sent it again."""
     cluster, publisher, alice, (primary, backup) = pair()
     cluster.filter = lambda source, target, kind, _: (source.node, target, kind) != ("e1", backup, FrameKind.CONTROL)
-    cluster.kill(primary)  # the other one polls e1, gets no answer, and does not serve
+    cluster.kill(primary)  # the other one polls e1, gets no reply, and does not serve
     cluster.run(1.0)
     cluster.start(primary)
     cluster.run(0.5)
@@ -224,8 +224,8 @@ def test_what_waited_until_its_partition_serves_waits_for_the_next_time_too() ->
     assert [push.payload for push in alice.received] == [b"kept"]
 
 
-def test_what_waits_too_long_for_the_map_is_refused_and_not_lost() -> None:
-    """It was dropped without an answer; its repeat behind a later message was acknowledged, and reached nobody."""
+def test_overdue_message_pending_until_map_is_refused() -> None:
+    """It was dropped without a reply; its repeat after a later message was acknowledged and lost."""
     cluster, publisher, alice, (primary, _) = pair()
     cluster.filter = _no_maps_to(primary)
     place(cluster, primary)
@@ -244,8 +244,8 @@ def test_what_waits_too_long_for_the_map_is_refused_and_not_lost() -> None:
     assert [push.payload for push in alice.received] == [b"other", b"waits"]
 
 
-def test_a_message_between_the_epochs_that_a_node_skips_is_taken_when_it_is_repeated() -> None:
-    """The node missed a step and reads the whole map; the edge repeats under each epoch that it learns of."""
+def test_message_of_a_skipped_epoch_is_accepted_when_repeated() -> None:
+    """The node missed a step and reads the whole map; the edge repeats the message under each new epoch."""
     cluster, publisher, alice, (primary, _) = pair()
     cluster.filter = _no_maps_to(primary)
     place(cluster, primary)

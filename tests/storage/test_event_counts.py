@@ -1,11 +1,11 @@
-"""Counts of events stay with the node that counted them: no figure falls in the life of a process."""
+"""Event counts stay with the node that counted them: no counter decreases while a process runs."""
 
 from tests.storage.requests import message
 from tests.storage.storage_cluster import Cluster, with_settings
 
 
-def test_no_count_falls_when_a_partition_moves_away() -> None:
-    """Three messages fell out of a queue here; the partition goes: they fell here, and only once."""
+def test_counters_do_not_decrease_when_a_partition_moves_away() -> None:
+    """Three messages were dropped here before the partition moved away."""
     cluster = Cluster(settings=with_settings(queue_messages_max=2))
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a/#")

@@ -1,4 +1,4 @@
-"""Export and import of partitions: consistent cuts while the partition goes on, increments, refusals, a full disk."""
+"""Export and import of partitions: consistent snapshots of serving partitions, increments, refusals, a full disk."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ KEY, VALUE, TOMBSTONE = (COLUMN_INDEX[name] for name in ("key", "value", "tombst
 
 
 class Writer:
-    """Writes operations to a store as a primary does: rows, META row and log row in one transaction."""
+    """Writes operations to a store like a primary: rows, META row and log row in one transaction."""
 
     def __init__(self, path: Path, sessions: int = 40) -> None:
         self.store = Store.open(path, "c", "s1", SETTINGS)
@@ -72,13 +72,13 @@ def export(writer: Writer, folder: Path, since: int | None = None, *, busy: bool
 
 
 def contents(*exports: tuple[Path, PartitionExport]) -> dict[bytes, bytes]:
-    """Return what the runs hold, newest versions."""
+    """Return the newest versions of the rows in the runs."""
     runs = [iter_rows(folder / entry.path) for folder, done in exports for entry in done.files]
     return {row[KEY]: row[VALUE] for row in merge_rows(runs) if not row[TOMBSTONE]}
 
 
-def test_a_small_partition_is_one_run(tmp_path: Path) -> None:
-    """Read in one slice: the state at one op_index, whatever happens meanwhile."""
+def test_export_of_a_small_partition_is_one_run(tmp_path: Path) -> None:
+    """Read in one slice: the state at one op_index, despite concurrent changes."""
     writer = Writer(tmp_path / "store")
     for _ in range(20):
         writer.operate()
@@ -89,8 +89,8 @@ def test_a_small_partition_is_one_run(tmp_path: Path) -> None:
     assert contents((tmp_path / "runs", done)) == expected
 
 
-def test_a_large_partition_goes_on_meanwhile(tmp_path: Path) -> None:
-    """Slices and the op log together are the state at the op_index that the export names."""
+def test_export_of_a_changing_partition_is_consistent(tmp_path: Path) -> None:
+    """Slices and the op log together are the state at the export's op_index."""
     writer = Writer(tmp_path / "store", sessions=30)
     for _ in range(300):
         writer.operate(20)
@@ -108,8 +108,8 @@ def test_a_large_partition_goes_on_meanwhile(tmp_path: Path) -> None:
     assert contents((tmp_path / "runs", done)) == models[done.op_index]
 
 
-def test_an_increment_and_its_base_are_the_state(tmp_path: Path) -> None:
-    """Newest version per key and tombstones; a log that was cut makes it full, and it says so."""
+def test_incremental_export_and_base_equal_the_state(tmp_path: Path) -> None:
+    """Newest version per key and tombstones; after a trimmed log the export is full and reports it."""
     writer = Writer(tmp_path / "store")
     for _ in range(30):
         writer.operate()
@@ -127,7 +127,7 @@ def test_an_increment_and_its_base_are_the_state(tmp_path: Path) -> None:
     assert contents((tmp_path / "cut", cut)) == writer.model
 
 
-def test_columns_of_a_session() -> None:
+def test_export_of_a_session_fills_its_columns() -> None:
     """Served clock to wall clock, cumulative acknowledgement and gaps."""
     reader = RowReader(PARTITION, 1_000_000, 5_000, lambda _: None)
     row = SessionRow("me", 1 << 32 | 3, 60, deadline=65_000, head=4, gaps=[6, 8])
@@ -137,8 +137,8 @@ def test_columns_of_a_session() -> None:
     assert (value["acked_up_to"], value["acked_gaps"], value["owner_epoch"]) == (3, [6, 7], 1 << 32 | 3)
 
 
-def test_rows_made_together_are_those_made_one_by_one() -> None:
-    """Many at a time take a shorter way, and must say the same; the CRC is that of the format."""
+def test_row_reader_batch_matches_single_rows() -> None:
+    """The batch path gives the same rows; the CRC is that of the format."""
     session = PARTITION << 48 | 1
     entries = [
         QueueEntry(1, b"t", b"x", deadline=65_000, origin_a=0xABC, origin_b=7),
@@ -160,7 +160,7 @@ def test_rows_made_together_are_those_made_one_by_one() -> None:
 
 
 def exported(tmp_path: Path) -> Path:
-    """Return a folder with a manifest of a store with one session and a queue of which a part is finished."""
+    """Return a folder with a manifest of a store with one session and a partly consumed queue."""
     writer = Writer(tmp_path / "source" / "store")
     session, client = PARTITION << 48 | 1, next(f"c{n}" for n in range(9999) if _partition(f"c{n}") == PARTITION)
     writes: dict[bytes, bytes | None] = {keys.session_key(PARTITION, session): pack(SessionRow(client, 1, 60, head=3))}
@@ -184,8 +184,8 @@ def load(runs: Path, store: Path, cluster: str = "c") -> None:
     import_runs(runs, store, (cluster, "s2"), SETTINGS, lambda _: None)
 
 
-def test_import_loads_what_is_not_finished(tmp_path: Path) -> None:
-    """The op_index goes on, the history does not; finished entries stay out; a former store is kept."""
+def test_import_omits_consumed_entries(tmp_path: Path) -> None:
+    """The op_index continues, the history does not; consumed entries are omitted; a former store is kept."""
     runs = exported(tmp_path)
     path = tmp_path / "target" / "store"
     Store.open(path, "c", "s2", SETTINGS).close()
@@ -202,8 +202,8 @@ def test_import_loads_what_is_not_finished(tmp_path: Path) -> None:
     assert (path.parent / "store.quarantined-1").exists()
 
 
-def test_import_refuses_what_is_damaged_or_foreign(tmp_path: Path) -> None:
-    """With the file and the reason; the store in place is left alone."""
+def test_import_refuses_damaged_or_foreign_runs(tmp_path: Path) -> None:
+    """With the file and the reason; the existing store is unchanged."""
     runs = exported(tmp_path)
     path = tmp_path / "target" / "store"
     with pytest.raises(UserError, match="of cluster 'c', the store of 'other'"):
@@ -223,8 +223,8 @@ def test_import_refuses_what_is_damaged_or_foreign(tmp_path: Path) -> None:
     assert not list(path.parent.glob("*importing*"))
 
 
-def test_an_increment_without_its_base_is_refused(tmp_path: Path) -> None:
-    """In words, and with what to do."""
+def test_import_refuses_an_increment_without_its_base(tmp_path: Path) -> None:
+    """With an instruction."""
     runs = exported(tmp_path)
     store, absent = tmp_path / "source" / "store", tmp_path / "absent"
     with pytest.raises(UserError, match=f"--since {absent}: No such file or directory; name the manifest of"):
@@ -236,15 +236,15 @@ def test_an_increment_without_its_base_is_refused(tmp_path: Path) -> None:
         export_store(store, tmp_path / "elsewhere", runs, 2_000, lambda _: None)
 
 
-def test_iter_newest_of_an_offline_export(tmp_path: Path) -> None:
-    """What the importer reads is what the store held."""
+def test_iter_newest_of_an_offline_export_returns_the_stored_rows(tmp_path: Path) -> None:
+    """The importer reads the rows of the store."""
     runs = exported(tmp_path)
     rows = list(iter_newest(runs, read_manifest(runs), PARTITION))
     assert [row[KEY][2:3] for row in rows] == [keys.META, *[keys.QUEUE] * 5, keys.SESSION]
 
 
-def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
-    """Before anything is ordered, counted; what stands already is acknowledged again."""
+def test_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
+    """Before they get an operation, counted; stored messages are acknowledged again."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     edge.publish(message("kept"), alice.session >> 48)
@@ -253,7 +253,7 @@ def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
     cluster.nodes["s1"].disk.full = True
     refused = edge.publish(message("refused"), alice.session >> 48)
     cluster.settle()
-    assert edge.acked[refused] == 0x89  # told from what a policy refuses; publishers read 0x97
+    assert edge.acked[refused] == 0x89  # distinct from a policy's refusal; publishers get 0x97
     assert core.counts["refused_store_full"] == 1
     cluster.nodes["s1"].disk.full = False
     tag = edge.publish(message("taken"), alice.session >> 48)
@@ -262,8 +262,8 @@ def test_a_full_disk_refuses_messages_and_acknowledges_repeats() -> None:
     assert [push.payload for push in alice.received] == [b"kept", b"taken"]
 
 
-def test_what_a_full_disk_refused_ends_what_an_older_connection_sent() -> None:
-    """Its older copy, in a frame of the former edge that was stuck, comes when there is room again."""
+def test_refusal_by_a_full_disk_supersedes_older_connections() -> None:
+    """Its older copy, in a delayed frame of the former edge, arrives when there is space again."""
     cluster = Cluster()
     former, newer = cluster.edges["e1"], cluster.edges["e2"]
     alice = newer.open("alice", "a/#")

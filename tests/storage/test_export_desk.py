@@ -1,4 +1,4 @@
-"""Operators' verbs at a storage node, over copies that are made up."""
+"""Operators' commands at a storage node, with fake copies."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ from storage.store.wal_store import WalStore
 from wire.messages.operators import Admin
 
 
-class MadeUpCopies:
+class FakeCopies:
     """A node that serves partition 3 and is in sync for 3 and 5."""
 
     node = "storage-0"
@@ -37,33 +37,33 @@ class MadeUpCopies:
 ADMIN = Operator(OperatorRole.ADMIN, "ann")
 
 
-def desk_of(folder: Path, counted: list[int]) -> Exporter:
+def exporter_of(folder: Path, counted: list[int]) -> Exporter:
     aside = QuarantinedStores(folder / "store.db")
-    return Exporter(MadeUpCopies(), cast(WalStore, None), cast(Any, None), folder / "exports", aside, counted.append)
+    return Exporter(FakeCopies(), cast(WalStore, None), cast(Any, None), folder / "exports", aside, counted.append)
 
 
-def test_stores_put_aside_before_the_start_are_counted_at_once(tmp_path: Path) -> None:
-    """`cluster status` names them while an operator has yet to look."""
+def test_exporter_counts_quarantined_stores_at_start(tmp_path: Path) -> None:
+    """`cluster status` lists them before an operator acts."""
     for _ in range(2):
         (tmp_path / "store.db").write_bytes(b"x")
         aside = quarantine(tmp_path / "store.db")
     counted: list[int] = []
-    desk = desk_of(tmp_path, counted)
+    desk = exporter_of(tmp_path, counted)
     assert counted == [2]
     reply = desk.ask(Admin(1, "store aside remove", {"name": aside.name, "dry_run": False}), ADMIN)
     assert reply.ok, reply.error
     assert counted == [2, 1]
 
 
-def test_the_copies_are_described_as_the_node_has_them(tmp_path: Path) -> None:
-    """The desk asks for nothing but the partitions that the question names."""
-    reply = desk_of(tmp_path, []).ask(Admin(1, "store copies", {"partitions": [5]}), ADMIN)
+def test_store_copies_describes_the_requested_partitions(tmp_path: Path) -> None:
+    """Only the requested partitions are queried."""
+    reply = exporter_of(tmp_path, []).ask(Admin(1, "store copies", {"partitions": [5]}), ADMIN)
     assert reply.ok and reply.result == {"5": "made up"}
 
 
-def test_a_role_that_does_not_suffice_is_refused_and_counted(tmp_path: Path) -> None:
-    """NIST: protect. A node of storage judges the role itself; a peer that is no operator may nothing."""
-    desk = desk_of(tmp_path, [])
+def test_command_of_an_insufficient_role_is_refused_and_counted(tmp_path: Path) -> None:
+    """A storage node checks the role itself; a peer that is no operator has no permissions."""
+    desk = exporter_of(tmp_path, [])
     for operator, why in (
         (Operator(OperatorRole.OPERATOR, "bob"), "wants the role admin"),
         (None, "wants an operator's"),

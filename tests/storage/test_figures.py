@@ -1,4 +1,4 @@
-"""Figures of a node: exact where few sessions are, and never a walk over all of many."""
+"""Statistics of a node: exact with few sessions, and never a scan of many sessions at once."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from tests.storage.storage_cluster import Cluster
 SESSIONS, SLICE = 60, 10
 
 
-def test_a_turn_counts_some_sessions_and_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions that were large kept the loop for as long as all their sessions took, whenever sizes were told."""
+def test_iteration_counts_a_bounded_number_of_sessions_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large partitions blocked the loop while all their sessions were counted, whenever sizes were reported."""
     monkeypatch.setattr(hosted_partition, "COUNTED_AT_ONCE", SLICE)
     monkeypatch.setattr(storage_metrics, "COUNTED_PER_TURN", SLICE)
     cluster = Cluster(partitions=2)
@@ -35,7 +35,7 @@ def test_a_turn_counts_some_sessions_and_goes_on_by_itself(monkeypatch: pytest.M
 
 @contextmanager
 def walked_sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Note how many sessions each turn of a node asks for their queues."""
+    """Record how many session queues each iteration of a node reads."""
     turns: list[int] = []
     handle, queued = StorageCore.handle, DurableSession.__dict__["queued"].fget
 

@@ -19,8 +19,8 @@ FOREIGN = [keys.meta_key(2), keys.meta_key(4), b"", b"\x00", b"\x00\x02\xff", b"
 
 
 @pytest.mark.parametrize("key", FOREIGN, ids=repr)
-def test_a_log_row_that_writes_elsewhere_is_refused_whole(key: bytes) -> None:
-    """It was applied as it came, under whichever key it named."""
+def test_log_row_with_foreign_keys_is_refused_completely(key: bytes) -> None:
+    """It was applied under any key."""
     replica = PartitionBackup(3, EmptyStore(), {})
     replica.load()
     own = pack(LogRow(1, 1, [(keys.session_key(3, 1), b"v")], 1))
@@ -30,8 +30,8 @@ def test_a_log_row_that_writes_elsewhere_is_refused_whole(key: bytes) -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_node_condemns_who_writes_rows_of_another_partition(early: bool) -> None:
-    """Also one that its map does not name yet: what was kept until then condemned the router that named it."""
+def test_node_condemns_a_peer_that_writes_foreign_rows(early: bool) -> None:
+    """Also one that its map does not list yet: the pending message condemned the router that announced it."""
     cluster = Cluster(nodes=2, partitions=2, replicas=2, min_in_sync=1)
     cluster.settle()
     placement = cluster.map.partitions[0]

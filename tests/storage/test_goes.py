@@ -1,4 +1,4 @@
-"""The work of each turn that ends is carried out, also where more has come than the turn took."""
+"""The work of each completed iteration is carried out, even if more events are queued."""
 
 from storage.event_queue import COPIES_MAX, StorageEventQueue
 from storage.quantum import take_goes
@@ -7,12 +7,12 @@ from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.frames import FrameKind
 from wire.node.events import FrameArrived
 
-CLIENTS = COPIES_MAX + 1  # one receiver is left for the second go
-BEHIND = 400  # frames: more than one go takes
+CLIENTS = COPIES_MAX + 1  # one receiver is left for the second quantum
+BEHIND = 400  # frames: more than one quantum processes
 
 
-def test_a_turn_that_ends_behind_a_message_is_carried_out_though_more_has_come() -> None:
-    """Its copies were lost when the rest of the message took less time than a loop gives to goes."""
+def test_iteration_ended_by_a_fanout_is_carried_out_with_more_events_queued() -> None:
+    """Its copies were lost when the rest of the message took less than the time budget."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     clients = [edge.open(f"c{number}", settle=False) for number in range(CLIENTS)]
@@ -35,11 +35,11 @@ def test_a_turn_that_ends_behind_a_message_is_carried_out_though_more_has_come()
     for tag in range(BEHIND):
         events.append(frame(100_001 + tag, b"nobody"))
     ended = take_goes(core, events, lambda: now, now + 1.0, own=False)
-    assert events, "the turn took what came behind the message"
-    assert ended.batch and len(ended.writes) >= CLIENTS, "the message's copies are written with its turn"
+    assert events, "the iteration processed events after the message"
+    assert ended.batch and len(ended.writes) >= CLIENTS, "the message's copies are written with its iteration"
     assert core.partitions[0].partition.meta.op_index == operations + 1
     following = []
     while events:
         ready = take_goes(core, events, lambda: now, now + 1.0, own=False)
         following += [ready.batch] if ready.batch else []
-    assert following == list(range(ended.batch + 1, ended.batch + 1 + len(following))), "each batch is handed out"
+    assert following == list(range(ended.batch + 1, ended.batch + 1 + len(following))), "each batch is returned"

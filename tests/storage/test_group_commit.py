@@ -1,4 +1,4 @@
-"""When batches are committed, when syncs start, and that nothing is durable before a sync that started after it."""
+"""Timing of commits and syncs, and durability only after a sync that started after the commit."""
 
 import os
 import random
@@ -33,7 +33,7 @@ def _row(number: int) -> Batch:
 
 
 class _Disk:
-    """The shell's part for the core alone: commits at once, syncs end when told."""
+    """The shell for the core alone: commits at once, syncs end on request."""
 
     def __init__(self, settings: GroupCommitSettings = SETTINGS) -> None:
         self.core = GroupCommit(settings)
@@ -71,8 +71,8 @@ class _Disk:
         self.event(LogSynced(covered))
 
 
-def test_a_lone_write_does_not_wait() -> None:
-    """Nothing queued, disk idle: committed and synced at once, durable when the sync ends."""
+def test_single_write_is_committed_at_once() -> None:
+    """Empty queue, idle disk: committed and synced at once, durable when the sync ends."""
     disk = _Disk()
     disk.submit()
     assert (disk.commits, disk.syncing, disk.durable) == ([1], 1, 0)
@@ -82,11 +82,11 @@ def test_a_lone_write_does_not_wait() -> None:
     assert disk.syncing == 2
 
 
-def test_a_commit_during_a_sync_waits_for_the_next_one() -> None:
-    """Batch 2 commits while batch 1 syncs; the end of that sync says nothing about batch 2."""
+def test_commit_during_a_sync_waits_for_the_next_sync() -> None:
+    """Batch 2 commits while batch 1 syncs; the end of that sync does not make batch 2 durable."""
     disk = _Disk()
     disk.submit()
-    disk.submit(10)  # the batch is full: no waiting
+    disk.submit(10)  # the batch is full: no wait
     assert disk.commits == [1, 10]
     disk.end_sync()
     assert disk.durable == 1
@@ -95,8 +95,8 @@ def test_a_commit_during_a_sync_waits_for_the_next_one() -> None:
     assert disk.durable == 11
 
 
-def test_the_pipeline_is_one_deep() -> None:
-    """While batch 2 waits for its sync, batch 3 collects, however full it is; a slow disk makes it larger."""
+def test_group_commit_pipeline_is_one_deep() -> None:
+    """While batch 2 waits for its sync, batch 3 grows; a slow disk makes it larger."""
     disk = _Disk()
     disk.submit()
     disk.submit(10)
@@ -111,8 +111,8 @@ def test_the_pipeline_is_one_deep() -> None:
     assert disk.commits == [1, 10, 30, 50], "one transaction is bounded"
 
 
-def test_a_small_batch_behind_a_sync_waits_for_the_delay() -> None:
-    """It is committed when the delay is over, or when the sync has ended and batches are small."""
+def test_small_batch_during_a_sync_waits_for_the_delay() -> None:
+    """It is committed after the delay, or when the sync has ended and batches are small."""
     disk = _Disk()
     disk.submit()
     disk.submit(2)
@@ -123,8 +123,8 @@ def test_a_small_batch_behind_a_sync_waits_for_the_delay() -> None:
     assert disk.commits == [1, 2]
 
 
-def test_under_load_syncs_are_a_delay_apart() -> None:
-    """With large batches an idle disk waits until a delay after the last sync began: batches grow, not syncs."""
+def test_syncs_under_load_start_at_most_once_per_delay() -> None:
+    """With large batches an idle disk waits for the delay since the last sync began: batches grow, not syncs."""
     disk = _Disk()
     for _ in range(20):
         disk.submit(20)
@@ -140,8 +140,8 @@ def test_under_load_syncs_are_a_delay_apart() -> None:
     assert disk.deadline <= disk.now + SETTINGS.delay_s
 
 
-def test_the_marker_is_synced_after_a_rest() -> None:
-    """A store at rest has a durable marker; one sync, and then none."""
+def test_marker_is_synced_after_idle_time() -> None:
+    """An idle store has a durable marker after one sync."""
     disk = _Disk()
     disk.submit()
     disk.end_sync()
@@ -156,11 +156,11 @@ def test_the_marker_is_synced_after_a_rest() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_schedules_keep_order_and_end_durable(seed: int) -> None:
-    """Each batch is committed once and in order; durable never passes what a finished sync covers."""
+    """Each batch is committed once and in order; durable batches never exceed a finished sync."""
     rng, core = random.Random(seed), GroupCommit(SETTINGS)
     now, submitted, transaction_no, durable = 0.0, 0, 0, 0
     seen: list[bytes] = []
-    batches_at: dict[int, int] = {}  # commit -> batches in it and before
+    batches_at: dict[int, int] = {}  # commit -> number of batches up to it
     running: deque[int] = deque()
 
     def perform(ready: GroupCommitReady) -> None:
@@ -246,7 +246,7 @@ async def _running(committer: GroupCommitter):  # type: ignore[no-untyped-def]
 
 
 async def test_batches_become_durable_in_order(disk: ModelDisk) -> None:
-    """What is announced is on the disk and under the marker already."""
+    """Announced batches are on disk and covered by the marker."""
     store, announced = _open(disk), list[int]()
 
     def on_durable(batch: int) -> None:
@@ -267,8 +267,8 @@ async def test_batches_become_durable_in_order(disk: ModelDisk) -> None:
     assert committer.commits < 500
 
 
-async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -> None:
-    """EIO: no acknowledgement, waiting callers are told, the error is the service's to die of (F17)."""
+async def test_failed_sync_leaves_run_without_announcement(disk: ModelDisk) -> None:
+    """EIO: no acknowledgement, waiting callers get the error, and the service ends with it (F17)."""
     store, announced = _open(disk), list[int]()
     disk.fail_sync = True
     committer = _committer(store, announced.append)
@@ -287,8 +287,8 @@ async def test_a_failed_sync_leaves_run_and_announces_nothing(disk: ModelDisk) -
     assert disk.acked_up_to == 1
 
 
-async def test_a_sync_that_fails_at_once_announces_nothing(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread's own errno, in the turn that begins the sync: a pipe cannot be synced."""
+async def test_sync_that_fails_at_once_is_not_announced(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's own errno, in the iteration that begins the sync: a pipe cannot be synced."""
     store, announced = _open(disk), list[int]()
     ends = os.pipe()
     monkeypatch.setattr(store, "begin_sync", lambda **_: StoreSync(store.transaction_no, os.dup(ends[1]), None))
@@ -303,10 +303,10 @@ async def test_a_sync_that_fails_at_once_announces_nothing(disk: ModelDisk, monk
 
 @pytest.mark.parametrize("wait_s", [log_syncs.WAIT_S, 0.0], ids=["at once", "by the eventfd"])
 @pytest.mark.parametrize("early", [False, True], ids=["by a task", "early"])
-async def test_the_thread_syncs_files_one_after_the_other(
+async def test_sync_thread_syncs_files_in_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_s: float, early: bool
 ) -> None:
-    """Some end while the loop waits for them, others are told by the eventfd; each of them once."""
+    """Some end while the loop waits for them, others are signalled by the eventfd; each of them once."""
     monkeypatch.setattr(log_syncs, "WAIT_S", wait_s)
     store, announced = Store.open(tmp_path / "store", "c", "n", _NO_FLOOR), list[int]()
     with early_reads((lambda *_: None) if early else None) as reads:
@@ -324,10 +324,10 @@ async def test_the_thread_syncs_files_one_after_the_other(
 
 
 @pytest.mark.parametrize("large", [19_000, 150_000, 600_000], ids=["fits", "fits an empty region", "fits none"])
-async def test_no_commit_syncs_in_its_call_however_full_the_log_is(
+async def test_commit_to_a_full_log_does_not_sync_in_its_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
-    """Many small rows, then few large ones, faster than small ones are moved: a region of the log would be full."""
+    """Many small rows, then few large ones, faster than small ones are flushed: a region of the log would be full."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     monkeypatch.setattr(wal_store, "MOVED_BYTES_MAX", 20_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 200_000)
@@ -361,8 +361,8 @@ def _refuse(_: int) -> None:
     raise AssertionError("a sync in the loop")
 
 
-async def test_a_sync_that_fails_later_ends_the_committer(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop has not waited for it: it hears of it where it waits for links."""
+async def test_sync_that_fails_later_ends_the_committer(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop did not wait for it: the error arrives in its I/O wait."""
     monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)
     store, announced = _open(disk), list[int]()
     ends = os.pipe()
@@ -378,7 +378,7 @@ async def test_a_sync_that_fails_later_ends_the_committer(disk: ModelDisk, monke
 
 
 @pytest.mark.parametrize("poison", ["before", "after"])
-async def test_an_unknown_batch_is_looked_up_and_written_once(disk: ModelDisk, poison: str) -> None:
+async def test_batch_with_unknown_outcome_is_written_once(disk: ModelDisk, poison: str) -> None:
     """A batch whose commit raised is in the store or written again, never twice and never lost."""
     store = _open(disk)
     committer = _committer(store, lambda _: None)
@@ -391,8 +391,8 @@ async def test_an_unknown_batch_is_looked_up_and_written_once(disk: ModelDisk, p
     assert store.get(b"k000001") == b"v"
 
 
-async def test_a_batch_that_fails_twice_is_fatal(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing left to try."""
+async def test_batch_that_fails_twice_is_fatal(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No retry is left."""
     store = _open(disk)
     real = store.write
 
@@ -407,8 +407,8 @@ async def test_a_batch_that_fails_twice_is_fatal(disk: ModelDisk, monkeypatch: p
         await committer.run()
 
 
-async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Submissions behind a sync that takes long are counted: edges wait instead of filling memory (F16)."""
+async def test_slow_disk_congests_the_committer_and_recovers(disk: ModelDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches submitted during a long sync are counted: edges wait instead of filling memory (F16)."""
     import threading
 
     store, gate = _open(disk), threading.Event()
@@ -433,7 +433,7 @@ async def test_a_slow_disk_congests_and_recovers(disk: ModelDisk, monkeypatch: p
 
 
 async def test_batches_of_a_busy_loop_are_written_together(disk: ModelDisk) -> None:
-    """Some of them: nobody waits for a loop that never rests, nor for one that stops behind its last batch."""
+    """A few of them: commits are not delayed by a loop that never idles, nor by one that stops after its last batch."""
     store = _open(disk)
     committer = _committer(store, lambda _: None)
     async with _running(committer):

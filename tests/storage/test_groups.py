@@ -1,4 +1,4 @@
-"""Members of shared groups take turns; those that have no room are passed over once, not with each message."""
+"""Members of shared groups are served round-robin; members without capacity are skipped once, not for each message."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionSubscription
 
-ROUND_MS = 5  # most processor time of one turn
+ROUND_MS = 5  # most processor time of one iteration
 SHARE = b"g/q"
 
 
@@ -24,7 +24,7 @@ def member(number: int, *, window: int = 1) -> DurableSession:
     return session
 
 
-def test_members_take_turns() -> None:
+def test_group_members_are_picked_round_robin() -> None:
     groups = Groups()
     for number in range(3):
         groups.join(SHARE, member(number))
@@ -34,7 +34,7 @@ def test_members_take_turns() -> None:
     assert groups.pick(b"h/q", absent=True) is None
 
 
-def test_a_member_without_room_rests_until_it_has_some() -> None:
+def test_group_member_without_capacity_rests_until_it_has_some() -> None:
     groups = Groups()
     one, two = member(1), member(2)
     for session in (one, two):
@@ -57,8 +57,8 @@ def test_a_member_without_room_rests_until_it_has_some() -> None:
     assert groups.pick(b"h/q", absent=False) is one
 
 
-def test_nobody_who_has_room_is_passed_over() -> None:
-    """Against a look at every member, with members that come, go, and change."""
+def test_group_pick_skips_no_member_with_capacity() -> None:
+    """Against a scan of all members, with members that join, leave, and change."""
     rng = random.Random(1)
     groups = Groups()
     shares = [b"a/q", b"b/q", b"c/q"]
@@ -85,7 +85,7 @@ def test_nobody_who_has_room_is_passed_over() -> None:
 
 
 def grouped(edge: Edge, members: int) -> None:
-    """Let so many sessions join one group and go away."""
+    """Let sessions join one group and disconnect."""
     clients = [edge.open(f"c{number}", settle=number % 500 == 499) for number in range(members)]
     edge.cluster.settle()
     for at, client in enumerate(clients, 1):
@@ -96,7 +96,7 @@ def grouped(edge: Edge, members: int) -> None:
     edge.cluster.settle()
 
 
-def test_a_message_that_no_member_takes_is_told_with_its_topic_and_group() -> None:
+def test_dropped_group_message_is_journaled_with_topic_and_group() -> None:
     """The journal had neither topic nor group, but the bytes of both as Python writes them."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
@@ -108,8 +108,8 @@ def test_a_message_that_no_member_takes_is_told_with_its_topic_and_group() -> No
 
 
 @timed
-def test_thousands_of_members_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 100 messages of a turn went past 3 000 of them; the one that is connected gets what it has room for."""
+def test_group_with_thousands_of_disconnected_members_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 100 messages scanned 3 000 disconnected members; the connected one gets as many as its window allows."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     grouped(edge, 3_000)

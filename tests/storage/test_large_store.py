@@ -1,4 +1,4 @@
-"""A store with many sessions: read in small slices to the same state, cheap while sessions are away, told in pieces."""
+"""A store with many sessions: loaded in small slices, cheap while sessions are disconnected, reported in pieces."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from wire.node.route_registrar import by_shard
 
 
 def large_cluster(sessions: int, queued: int) -> Cluster:
-    """Return a cluster of one partition whose sessions are away, each with messages in its queue."""
+    """Return a cluster of one partition with disconnected sessions, each with queued messages."""
     cluster, edge = with_edge(partitions=1)
     for number in range(sessions):
         connection = edge.open(f"client {number}")
@@ -27,8 +27,8 @@ def large_cluster(sessions: int, queued: int) -> Cluster:
     return cluster
 
 
-def test_one_large_partition_is_read_over_many_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition alone may hold more than a round may read: no round reads more than its slices."""
+def test_large_partition_is_loaded_over_many_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single partition may exceed an iteration's budget: no iteration reads more than its slices."""
     cluster = large_cluster(9, 5)
     before = [(session.queued, session.queue_bytes) for session in hosted_sessions(cluster)]
     monkeypatch.setattr(loading, "SLICE_ROWS", 3)
@@ -53,8 +53,8 @@ def hosted_sessions(cluster: Cluster) -> list[DurableSession]:
     return list(cluster.nodes["s1"].core.partitions[0].partition.sessions.values())
 
 
-def test_a_session_that_is_away_has_nothing_made_that_it_does_not_use() -> None:
-    """A million stored sessions are mostly this; counting and saving them makes nothing either."""
+def test_disconnected_session_creates_no_unused_parts() -> None:
+    """Most of a million stored sessions; counting and saving creates no parts either."""
     row = SessionRow("client", 7, 3600, deadline=99, head=4, next_seq=4, last_identifier=17, next_inbound=3)
     session = DurableSession.from_row(1 << 48 | 1, row)
     assert session.row() == row
@@ -67,7 +67,7 @@ def test_a_session_that_is_away_has_nothing_made_that_it_does_not_use() -> None:
         _ = session.no_such_part
 
 
-def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
+def test_entry_outline_matches_the_decoded_entry() -> None:
     """Queues are restored from it alone."""
     for entry in (
         QueueEntry(1, b"a/b", b"payload", b"props", 2, True, 5, 9, 1, 1, 2, 3),
@@ -81,8 +81,8 @@ def test_the_outline_of_an_entry_is_what_the_entry_says() -> None:
         assert outline_entry(encode_entry(entry)) == outline
 
 
-def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was registered is told to a new owner, but never all of it at once: no link takes a million filters."""
+def test_route_reports_are_bounded_per_iteration_message_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new owner gets all registered filters, in pieces: no link accepts a million at once."""
     monkeypatch.setattr(route_reports, "REPORTED_PER_TURN", 4)
     monkeypatch.setattr(route_reports, "REPORT_ROUTES_MAX", 5)
     cluster, edge = with_edge(partitions=8)
@@ -106,7 +106,7 @@ def test_reports_of_routes_fit_rounds_messages_and_links(monkeypatch: pytest.Mon
 
 
 def reported(reports: RouteReports, cluster: Cluster) -> list[str]:
-    """Return the filters that one round reports."""
+    """Return the filters that one iteration reports."""
     filters = []
     for _, _, payload in reports.send(cluster.now, loading=False):
         message = decode_control(payload)
@@ -117,8 +117,8 @@ def reported(reports: RouteReports, cluster: Cluster) -> list[str]:
     return filters
 
 
-def test_filters_are_placed_by_their_first_level_as_one_by_one() -> None:
-    """Two million filters are placed at a restart: the quick way must say what the slow one says."""
+def test_filters_placed_by_first_level_match_single_placement() -> None:
+    """Two million filters are placed at a restart: the fast method must match the slow one."""
     names = ["a", "a/b", "a/+/c", "+", "+/a", "#", "a/#", "$share/g/a/b", "$share/g/+/b", "$SYS/x", "/a", "", "b/#"]
     for delegations in ((), (Delegation("a/b", 2),)):
         cluster_map = ClusterMap("c", shards=[ShardEntry() for _ in range(7)], base_shards=7, delegations=delegations)

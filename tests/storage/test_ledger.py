@@ -1,4 +1,4 @@
-"""What a partition records of a message, as the audit will read it."""
+"""A partition's records of a message for the audit."""
 
 from storage.state.ledger import PartitionLedger
 from wire.messages.batches import OriginKind, PublishMessage
@@ -26,8 +26,8 @@ def _ledger() -> tuple[PartitionLedger, _Kept]:
     return PartitionLedger(3, sink, lambda: 5), sink
 
 
-def test_a_groups_copy_is_told_from_the_ordinary_one() -> None:
-    """One session may get both, in one partition, of one origin: two messages, and not one twice."""
+def test_ledger_separates_group_and_ordinary_copies() -> None:
+    """One session may get both, in one partition, of one origin: two messages."""
     ledger, sink = _ledger()
     for seq, share in ((1, b""), (2, b"pool/t"), (3, b"other/t")):
         ledger.matched += (7, seq)
@@ -41,8 +41,8 @@ def test_a_groups_copy_is_told_from_the_ordinary_one() -> None:
     assert len(set(marks)) == 3
 
 
-def test_numbers_of_an_edge_carry_its_name() -> None:
-    """They are unique only with it; a message that nobody wanted is recorded too, QoS 0 is not."""
+def test_ledger_origins_contain_the_edge_name() -> None:
+    """They are unique only per edge; an unmatched message is recorded too, QoS 0 is not."""
     ledger, sink = _ledger()
     ledger.taken(PublishMessage(9, b"t", b"", 1, origin_a=8), "edge-0")
     ledger.taken(PublishMessage(10, b"t", b"", 1, origin_a=8, share=b"g/t"), "edge-0")
@@ -53,8 +53,8 @@ def test_numbers_of_an_edge_carry_its_name() -> None:
     ]  # fmt: skip
 
 
-def test_deliveries_are_runs_without_what_expired() -> None:
-    """Entries deleted together are one row as long as none is missing among them."""
+def test_ledger_deliveries_are_runs_without_expired_entries() -> None:
+    """Entries deleted together are one row unless one among them is missing."""
     ledger, sink = _ledger()
     ledger.finished(7, [3, 1, 2, 4])
     ledger.finished(8, [1, 2, 4])

@@ -1,6 +1,6 @@
-"""The write-ahead log before the store: what it keeps from the data file, and what it does when files are damaged.
+"""The write-ahead log of a store: rows that never reach the data file, and damaged files.
 
-That it keeps the store's contract, and loses nothing by kills and power losses: ``test_store_contract.py``,
+The store's contract, and durability under kills and power losses: ``test_store_contract.py``,
 ``test_store_random.py``, ``test_store_crash.py``.
 """
 
@@ -23,7 +23,7 @@ SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where the store of a test lives."""
+    """Return the path of a test's store."""
     return tmp_path / "store.lsm"
 
 
@@ -33,7 +33,7 @@ def _sync(store: WalStore) -> None:
 
 
 def _kill(path: Path, target: Path) -> Path:
-    """Copy the files of an open store: what kill -9 would leave."""
+    """Copy the files of an open store, as after kill -9."""
     target.mkdir()
     for suffix in ("", "-log", "-sums", "-acked", "-ahead"):
         (target / f"store.lsm{suffix}").write_bytes(path.with_name(path.name + suffix).read_bytes())
@@ -41,12 +41,12 @@ def _kill(path: Path, target: Path) -> Path:
 
 
 def _in_data_file(store: WalStore) -> list[bytes]:
-    """Return the keys that the data file has, those of the store itself left out."""
+    """Return the keys in the data file, without those of the store itself."""
     return [key for key, _ in store.raw_scan(b"\x00", 1 << 30) if not key.startswith(b"\xff\xff")]
 
 
-def test_messages_that_are_consumed_soon_never_reach_the_data_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a queue come and go in one generation: what is moved is what stands at its end, and the newest META."""
+def test_quickly_consumed_messages_never_reach_the_data_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a queue are written and deleted in one memtable: only its last rows and the newest META are flushed."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(1, 2_000):
@@ -63,10 +63,10 @@ def test_messages_that_are_consumed_soon_never_reach_the_data_file(path: Path, m
     kept.close()
 
 
-def test_messages_that_are_consumed_in_the_next_generation_do_not_either(
+def test_messages_consumed_in_the_next_memtable_never_reach_the_data_file(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was in flight when a generation ended is deleted in the next one, before it would be moved."""
+    """In-flight messages at the end of a memtable are deleted in the next one, before the flush."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     seen: set[bytes] = set()
@@ -79,29 +79,27 @@ def test_messages_that_are_consumed_in_the_next_generation_do_not_either(
             killed = WalStore.open(_kill(path, tmp_path / str(number)), "c", "n", SETTINGS)
             assert len(killed.scan(b"", None, 100)) == 51
             killed.close()
-    assert seen == set()  # META is written again with each message
-    assert store.unmoved_bytes < 4 * 50_000  # of 480 000: the generations took turns
+    assert seen == set()  # META is rewritten with each message
+    assert store.unmoved_bytes < 4 * 50_000  # of 480 000: the memtables alternated
     store.close()
 
 
-def test_a_deletion_that_is_not_durable_keeps_no_row_from_the_data_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a loss of power it would be gone, and with it the region that has the row."""
+def test_undurable_deletion_does_not_skip_the_flush_of_a_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss would revert it, and the region with the row would be reused."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 5_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(1, 60):
         store.write([(keys.queue_key(1, 7, number), b"x" * 100)])
     _sync(store)
-    store.write([])  # the next generation begins
+    store.write([])  # the next memtable begins
     for number in range(1, 60):
         store.write([(keys.queue_key(1, 7, number), None), (keys.meta_key(1), b"x" * 100)])
     assert {keys.queue_key(1, 7, number) for number in range(1, 30)} <= set(_in_data_file(store))
     store.abandon()
 
 
-def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
-    """A queue's row in the data file, written again in this life and deleted then, does not come back."""
+def test_deletion_of_a_flushed_key_is_flushed(path: Path) -> None:
+    """A queue row in the data file, rewritten and then deleted, does not come back."""
     key = keys.queue_key(1, 7, 5)
     first = Store.open(path, "c", "n", SETTINGS)
     first.write([(key, b"old"), (keys.queue_key(1, 7, 6), b"other")])
@@ -117,8 +115,8 @@ def test_a_key_that_was_there_before_is_deleted_below(path: Path) -> None:
     again.close()
 
 
-def test_rows_are_not_moved_before_their_commits_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library may write its log to the disk at any time; after a power loss ours would be behind it."""
+def test_rows_are_flushed_after_their_commits_are_durable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library may write its log to disk at any time; after a power loss our log would be behind it."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 2_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(200):
@@ -130,8 +128,8 @@ def test_rows_are_not_moved_before_their_commits_are_durable(path: Path, monkeyp
     store.abandon()
 
 
-def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
-    """Wherever a bit flips, what is recovered ends before it, and the marker says so."""
+def test_damaged_log_makes_the_store_incomplete(path: Path, tmp_path: Path) -> None:
+    """Recovery ends before a flipped bit, and the marker detects it."""
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(200):
         store.write([(b"k%05d" % number, b"v" * 100)])
@@ -156,8 +154,8 @@ def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path: Path) -> None:
-    """Torn by a power loss, commits of the life before stand behind the new ones, with the numbers that come next."""
+def test_log_remains_of_an_earlier_process_are_not_replayed(path: Path, tmp_path: Path) -> None:
+    """After a power loss, valid commits of the previous process follow the new ones, with the next numbers."""
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(50):
         store.write([(b"k%05d" % number, b"old")])
@@ -165,13 +163,13 @@ def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path
     ahead = copy.with_name("store.lsm-ahead")
     data = bytearray(ahead.read_bytes())
     record = len(data) // 50
-    data[record * 10 + 20] ^= 1  # commits from the 11th on were not whole
+    data[record * 10 + 20] ^= 1  # commits from the 11th on were incomplete
     ahead.write_bytes(data)
     store.abandon()
     again = WalStore.open(copy, "c", "n", SETTINGS)
     newest = again.transaction_no
     for number in range(5):
-        again.write([(b"n%05d" % number, b"new")])  # as long as the old ones, and in their places
+        again.write([(b"n%05d" % number, b"new")])  # as long as the old ones, at the same offsets
     last = _kill(copy, tmp_path / "last")
     opened = Store.open(last, "c", "n", SETTINGS)
     assert opened.transaction_no == newest + 5
@@ -180,8 +178,8 @@ def test_what_an_older_life_left_in_the_log_is_not_taken_up(path: Path, tmp_path
     again.close()
 
 
-def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their rows stand behind both regions, until they are moved: the file is as long as a few of them."""
+def test_space_of_large_commits_is_reused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows are stored after both regions until they are flushed: the file stays small."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 5_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 10_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
@@ -195,8 +193,8 @@ def test_room_for_large_commits_is_used_again(path: Path, monkeypatch: pytest.Mo
     store.close()
 
 
-def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None in haste, and all are gone when the next generation is as large."""
+def test_flush_spreads_rows_over_commits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evenly, and all are flushed when the next memtable is as large."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 200_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(b"a%04d" % number, b"x" * 100) for number in range(2_000)])
@@ -212,8 +210,8 @@ def test_rows_are_moved_a_little_with_each_commit(path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("rows", [1, 8, 60, 400])
-def test_the_pace_of_moves_follows_the_size_of_commits(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """A generation is gone when the next one is as large: what a commit may not move goes in slices, none is held."""
+def test_flush_rate_follows_the_commit_size(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A memtable is empty when the next one is as large: remaining rows are flushed in slices, no commit is held."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 100_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
     monkeypatch.setattr(wal_store, "MOVED_LEAST", 2)
@@ -236,7 +234,7 @@ def test_the_pace_of_moves_follows_the_size_of_commits(path: Path, monkeypatch: 
     store.close()
 
 
-def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_large_commit_are_flushed_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted by their mean length, and those of one commit may all be longer."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 100_000)
     monkeypatch.setattr(wal_store, "MOVED_BYTES_MAX", 50_000)
@@ -254,10 +252,10 @@ def test_rows_of_a_large_commit_are_moved_in_slices(path: Path, monkeypatch: pyt
     store.close()
 
 
-def test_a_commit_that_finds_the_log_full_goes_to_the_data_file(
+def test_commit_to_a_full_log_goes_to_the_data_file(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a commit, and those before it is durable, are whole after a kill; then the log is used again."""
+    """Such a commit, and the preceding ones, are complete after a kill; then the log is used again."""
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 250)
     store = WalStore.open(path, "c", "n", SETTINGS)
     model: dict[bytes, bytes] = {}
@@ -277,10 +275,10 @@ def test_a_commit_that_finds_the_log_full_goes_to_the_data_file(
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("method", ["begin", "insert", "commit"])
-def test_an_exception_while_rows_are_moved_loses_nothing(
+def test_exception_during_a_flush_loses_no_row(
     path: Path, monkeypatch: pytest.MonkeyPatch, method: str, after: bool
 ) -> None:
-    """The data file is opened again and the rows are moved once more; the commit at hand is in the log."""
+    """The data file is reopened and the rows are flushed again; the current commit is in the log."""
     library = FaultyLibrary(monkeypatch)
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 1_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
@@ -296,10 +294,8 @@ def test_an_exception_while_rows_are_moved_loses_nothing(
     again.close()
 
 
-def test_a_row_that_went_past_the_log_and_is_written_again_can_be_deleted(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stands in the data file, which it reached past the log: its deletion has to go there too."""
+def test_row_written_directly_and_again_can_be_deleted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the data file, which it reached directly: its deletion has to reach it too."""
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 80)
     store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(keys.queue_key(1, 7, 1), b"first")])
@@ -311,8 +307,8 @@ def test_a_row_that_went_past_the_log_and_is_written_again_can_be_deleted(
     store.close()
 
 
-def test_a_log_that_cannot_be_written_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its outcome is known: the commit is not in the store, and the next one takes its number."""
+def test_unwritable_log_leaves_the_store_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome is known: the commit is not in the store, and the next one takes its number."""
     store = WalStore.open(path, "c", "n", SETTINGS)
     number = store.write([(b"a", b"1")])
 
@@ -331,8 +327,8 @@ def test_a_log_that_cannot_be_written_leaves_the_store_as_it_was(path: Path, mon
     again.close()
 
 
-def test_a_damaged_page_is_found_when_rows_are_moved_or_read(path: Path) -> None:
-    """The data file's own checks hold behind the log."""
+def test_damaged_page_is_detected_by_flush_or_read(path: Path) -> None:
+    """The data file's own checks also apply behind the log."""
     store = WalStore.open(path, "c", "n", SETTINGS)
     for number in range(3_000):
         store.write([(b"k%05d" % number, b"v" * 200)])

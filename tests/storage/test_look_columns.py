@@ -1,4 +1,4 @@
-"""Columns of looks at a storage node: ages and types of retained messages, ages of subscriptions, copies of groups."""
+"""Columns of queries at a storage node: retained messages, subscriptions, groups, sessions."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def shown(cluster: Cluster, what: str) -> list[dict[str, Any]]:
     return [{name: read(thing) for name, read in source.columns.items()} for _, thing in source.walk(ask) if thing]
 
 
-def test_a_retained_message_has_its_age_and_its_content_type() -> None:
+def test_retained_row_has_age_and_content_type() -> None:
     cluster, edge = with_edge(partitions=1)
     typed = encode_properties({PropertyId.CONTENT_TYPE: "text/plain"})[1:]
     edge.publish(PublishMessage(0, b"typed", b"x", 1, True, typed), 0)
@@ -39,7 +39,7 @@ def test_a_retained_message_has_its_age_and_its_content_type() -> None:
     assert typed_row["age_s"] == pytest.approx(3.0, abs=0.5) and plain["age_s"] < 1.0
 
 
-def test_a_subscription_has_its_age() -> None:
+def test_subscription_row_has_its_age() -> None:
     """That of the last SUBSCRIBE."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
@@ -51,8 +51,8 @@ def test_a_subscription_has_its_age() -> None:
     assert ages["a/#"] == pytest.approx(5.0, abs=0.5) and ages["b/#"] < 1.0
 
 
-def test_a_group_counts_its_copies_and_says_whether_one_member_is_behind() -> None:
-    """Two take turns; one acknowledges nothing, ends, and leaves its copies to the other."""
+def test_share_row_counts_copies_and_shows_skew() -> None:
+    """Two members alternate; one acknowledges no message, ends, and leaves its copies to the other."""
     cluster, edge = with_edge(partitions=1)
     members = [edge.open(name) for name in ("alice", "bob")]
     for member in members:
@@ -96,10 +96,10 @@ OF_QUEUE, OF_RETAINED = {"client_id": "alice"}, {"topic": "a/b"}
         ("retained", {}, ["payload"], "viewer", None, "the column payload wants the condition payload"),
     ],
 )
-def test_a_payload_is_shown_to_operators_that_ask_for_it(
+def test_payload_is_shown_only_to_authorized_operators(
     what: str, where: dict[str, str], columns: list[str], role: str, shown: bytes | None, error: str
 ) -> None:
-    """NIST: protect. Neither a list nor a named column gives what a message carries to a viewer."""
+    """Neither a list nor an explicit column shows payloads to a viewer."""
     cluster, edge = with_edge(partitions=1)
     edge.subscribe(edge.open("alice"), SessionSubscription("a/#", 1))
     edge.publish(PublishMessage(0, b"a/b", b"secret", 1, True), 0)
@@ -117,8 +117,8 @@ def test_a_payload_is_shown_to_operators_that_ask_for_it(
         assert row.payload == shown
 
 
-def test_a_session_that_does_not_follow_says_since_when() -> None:
-    """Without its client since that went; with a full window since the first message waits; else since its oldest."""
+def test_slow_session_row_has_its_start_time() -> None:
+    """Disconnected: since then; window full: since the first queued message; else since the oldest entry."""
     cluster, edge = with_edge(partitions=1)
     started = cluster.now
     gone, full, open_ = edge.open("gone", "a"), edge.open("full", "a", receive_maximum=1), edge.open("open", "a")

@@ -1,4 +1,4 @@
-"""Nodes with many partitions: those that are idle cost nothing, and no round does the work of all of them."""
+"""Nodes with many partitions: idle ones cost no time, and no iteration does the work of all of them."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from tests.storage.storage_cluster import Cluster, with_edge
 from wire.messages.batches import PublishMessage
 
 
-def test_the_earliest_time_of_a_partition_counts() -> None:
+def test_deadlines_keep_the_earliest_time_of_a_partition() -> None:
     times = Deadlines()
     times.set(1, 5.0)
     times.set(2, 3.0)
@@ -28,7 +28,7 @@ def test_the_earliest_time_of_a_partition_counts() -> None:
     assert (times.next, times.take(99.0, 10)) == (float("inf"), [])
 
 
-def test_times_that_became_earlier_do_not_pile_up() -> None:
+def test_deadlines_discard_superseded_entries() -> None:
     times = Deadlines()
     with allocated() as kept:
         for number in range(10_000):
@@ -37,8 +37,8 @@ def test_times_that_became_earlier_do_not_pile_up() -> None:
     assert times.take(1.0, 10) == [7] and times.take(99_999.0, 10) == []
 
 
-def test_idle_partitions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each was streamed, asked for its wishes and ticked 50 times a second: most of a core for thousands of them."""
+def test_idle_partitions_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was streamed, checked and ticked 50 times a second: most of a core for thousands of them."""
     cluster = Cluster(nodes=3, replicas=3, min_in_sync=2, partitions=30)
     cluster.run(3.0)
     looks: list[str] = []
@@ -60,8 +60,8 @@ def test_idle_partitions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
     assert looks == []
 
 
-def test_the_served_clock_of_an_idle_partition_goes_on() -> None:
-    """An export reckons the deadlines of its rows by it."""
+def test_served_clock_of_an_idle_partition_advances() -> None:
+    """An export converts the deadlines of its rows by it."""
     cluster = Cluster(partitions=3)
     core = cluster.nodes["s1"].core
     before = core.served_ms(1)
@@ -69,8 +69,8 @@ def test_the_served_clock_of_an_idle_partition_goes_on() -> None:
     assert 19_500 <= core.served_ms(1) - before <= 20_500
 
 
-def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that dies leaves thousands: their promotion was one round, longer than a lease."""
+def test_partitions_are_promoted_in_slices_or_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dying node leaves thousands: their promotion was one iteration, longer than a lease."""
     monkeypatch.setattr(placements, "PROMOTED_PER_TURN", 2)
     cluster, edge = with_edge(nodes=2, replicas=2, partitions=40)
     client = edge.open("alice", "a/#")
@@ -94,14 +94,14 @@ def test_partitions_are_promoted_in_slices_and_at_once_when_asked_for(monkeypatc
         cluster.step()
         per_round.append(len(orders) - before)
         assert not (core.placements.coming and core.serving)
-    assert max(per_round) <= 3 and sum(per_round) == 20  # the one that was asked for, and a slice
+    assert max(per_round) <= 3 and sum(per_round) == 20  # the requested one, and a slice
     assert number in orders[:3]
     cluster.settle()
     assert core.serving and [push.payload for push in client.received] == [b"asked"]
 
 
-def test_a_partition_that_goes_away_before_it_was_promoted_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its later primary must hear from this node as from a backup."""
+def test_partition_that_moves_away_before_promotion_is_not_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its later primary this node must be a backup."""
 
     def none(self: Placements, now: float, next_batch: int) -> Iterable[HostedPartition]:
         del self, now, next_batch

@@ -1,10 +1,10 @@
-"""Orders of a partition to an edge: how many are in flight, and what makes one go out again."""
+"""Orders of a partition to an edge: bounds of orders in flight, and retries."""
 
 from storage.state.order_window import OrderBounds, OrderWindow
 
 
 class Edges:
-    """The edges that are alive, and what was sent to each."""
+    """The live edges, and the orders sent to each."""
 
     def __init__(self, bounds: OrderBounds) -> None:
         self.alive = ["e1", "e2"]
@@ -32,7 +32,7 @@ def begun(orders: int = 4, octets: int = 1_000, span: int = 6, count: int = 20, 
     return edges
 
 
-def test_orders_in_flight_are_bounded_by_number_bytes_and_span() -> None:
+def test_order_window_bounds_number_bytes_and_span() -> None:
     assert [number for number, _ in begun().take()] == [1, 2, 3, 4]
     assert [number for number, _ in begun(octets=5, size=3).take()] == [1, 2]
     edges = begun()
@@ -45,7 +45,7 @@ def test_orders_in_flight_are_bounded_by_number_bytes_and_span() -> None:
     assert [number for number, _ in edges.take()] == [7, 8]
 
 
-def test_orders_of_a_former_primary_go_out_in_the_sequence_of_their_numbers() -> None:
+def test_order_window_sends_restored_orders_by_number() -> None:
     edges = Edges(OrderBounds(2, 1_000, 6))
     for number in (9, 3, 7):
         edges.window.restore(number, 1)
@@ -55,7 +55,7 @@ def test_orders_of_a_former_primary_go_out_in_the_sequence_of_their_numbers() ->
     assert edges.take() == [(3, "e1"), (7, "e1")]
 
 
-def test_an_order_is_sent_again_only_where_it_was_lost_or_refused() -> None:
+def test_order_is_sent_again_only_after_loss_or_refusal() -> None:
     edges = begun(count=3)
     edges.take()
     edges.window.send_some()
@@ -70,13 +70,13 @@ def test_an_order_is_sent_again_only_where_it_was_lost_or_refused() -> None:
     assert edges.take() == []
 
 
-def test_a_dead_edge_leaves_its_orders_to_another_one() -> None:
+def test_orders_of_a_dead_edge_go_to_another_edge() -> None:
     edges = begun(count=6)
     edges.take()
     edges.alive = ["e2"]
     steps = edges.window.edge_dead("e1")
     edges.window.finish(1)
-    edges.window.send_some()  # what is new goes to the other one at once
+    edges.window.send_some()  # new ones go to the other edge at once
     assert edges.take() == [(5, "e2")]
     assert edges.window.is_at(2, "e2") and not edges.window.is_at(2, "e1") and not edges.window.is_at(6, "e2")
     assert len(list(steps)) == 3
@@ -84,7 +84,7 @@ def test_a_dead_edge_leaves_its_orders_to_another_one() -> None:
     assert list(edges.window.edge_dead("e1")) == []
 
 
-def test_without_a_live_edge_orders_wait_for_one() -> None:
+def test_orders_without_a_live_edge_are_pending() -> None:
     edges = begun(count=3)
     edges.take()
     edges.alive = []
@@ -97,7 +97,7 @@ def test_without_a_live_edge_orders_wait_for_one() -> None:
     assert edges.take() == [(1, "e3"), (2, "e3"), (3, "e3"), (4, "e3")] and not edges.window.lacks_edge
 
 
-def test_an_order_that_expired_makes_room() -> None:
+def test_expired_order_frees_the_window() -> None:
     edges = begun()
     edges.take()
     edges.expired = {1, 5}

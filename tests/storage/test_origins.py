@@ -1,4 +1,4 @@
-"""Origins of messages: each counts once, in any order, within a window; picks and ordinary copies apart."""
+"""Origins of messages: each counts once, in any order, within a window; picks and ordinary copies are separate."""
 
 from storage.messages.origins import origin_of
 from storage.messages.publishers import PUBLISHERS_MAX, Publishers
@@ -8,8 +8,8 @@ from wire.messages.origin_window import OriginWindow
 from wire.messages.sessions import SessionSubscription
 
 
-def test_each_pick_is_new_once_whatever_its_order() -> None:
-    """One that comes after later ones is no repeat; what lies below the window is."""
+def test_pick_is_new_once_in_any_order() -> None:
+    """One that arrives after later ones is no repeat; one below the window is."""
     picked = OriginWindow(1_024)
     for counter in (5, 9, 6, 7, 1_000):
         assert not picked.has(counter)
@@ -22,8 +22,8 @@ def test_each_pick_is_new_once_whatever_its_order() -> None:
     assert picked.has(8)
 
 
-def test_what_was_picked_survives_the_store() -> None:
-    """The row says the same as what wrote it, and is small."""
+def test_pick_window_survives_the_store() -> None:
+    """The row restores the same window, and is small."""
     picked = OriginWindow(64)
     for counter in (3, 40, 70):
         picked.add(counter)
@@ -35,7 +35,10 @@ def test_what_was_picked_survives_the_store() -> None:
 
 
 def test_a_lower_owner_epoch_is_superseded_for_four_leases() -> None:
-    """After that nothing of the older connection can be on its way; without a session nobody is judged."""
+    """After that no message of the older connection can be in flight.
+
+    Messages without a session are never superseded.
+    """
     publishers = Publishers()
     assert not publishers.hear(7, 2, 100.0, 2.0)
     assert publishers.hear(7, 1, 107.9, 2.0)
@@ -45,19 +48,19 @@ def test_a_lower_owner_epoch_is_superseded_for_four_leases() -> None:
 
 
 def test_publishers_are_bounded() -> None:
-    """The longest silent one is forgotten first."""
+    """The one that was silent longest is forgotten first."""
     publishers = Publishers()
     for session in range(1, PUBLISHERS_MAX + 10):
         publishers.hear(session, 1, 100.0, 2.0)
     assert len(publishers) <= PUBLISHERS_MAX
 
 
-def test_what_was_on_its_way_behind_a_refused_message_is_refused_too() -> None:
-    """Simulation seeds 10011 and 10030: it was taken, and the refused message came again behind it."""
+def test_messages_in_flight_after_a_refused_one_are_refused() -> None:
+    """Simulation seeds 10011 and 10030: it was accepted, and the refused message came again after it."""
     publishers = Publishers()
     assert not publishers.refuses(100.0, 2.0)
     publishers.refused(7, 2, 100.0)
-    publishers.refused(0, 1, 100.0)  # no session: nothing comes again
+    publishers.refused(0, 1, 100.0)  # no session: no retransmission
     assert publishers.settle_refused(7, 2, 107.9, 2.0)
     assert not publishers.settle_refused(8, 2, 100.9, 2.0)
     assert not publishers.settle_refused(0, 1, 100.9, 2.0)
@@ -68,19 +71,19 @@ def test_what_was_on_its_way_behind_a_refused_message_is_refused_too() -> None:
     assert not publishers.settle_refused(7, 3, 109.0, 2.0)
 
 
-def test_a_refused_publisher_that_never_comes_back_is_forgotten() -> None:
-    """Until it published again, its partition took no message by the quick way any more."""
+def test_refused_publisher_without_return_is_forgotten() -> None:
+    """Until it published again, its partition did not use the fast path."""
     publishers = Publishers()
     publishers.refused(7, 1, 100.0)
     publishers.refused(8, 1, 101.0)
     publishers.refused(7, 2, 104.0)
     assert publishers.refuses(108.9, 2.0)
-    assert publishers.refuses(111.9, 2.0)  # 7 was refused once more
+    assert publishers.refuses(111.9, 2.0)  # 7 was refused again
     assert not publishers.refuses(112.0, 2.0)
     assert not publishers.settle_refused(7, 2, 112.0, 2.0)
 
 
-def test_pick_and_ordinary_copy_are_remembered_apart() -> None:
+def test_pick_and_ordinary_copy_have_separate_origins() -> None:
     """The second of the two is not a repeat of the first; the same one again is."""
     ordinary = PublishMessage(7, b"t", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=5, origin_b=3)
     picked = PublishMessage(8, b"t", b"x", 2, origin_kind=OriginKind.SESSION, origin_a=5, origin_b=3, share=b"g/t")
@@ -88,8 +91,8 @@ def test_pick_and_ordinary_copy_are_remembered_apart() -> None:
     assert origin_of(picked, "edge-0", 1) == origin_of(picked, "edge-1", 2)
 
 
-def test_a_session_s_messages_may_come_out_of_the_order_of_their_counters() -> None:
-    """A refused one, whose client did not hear of it, comes again under a new counter before those that followed it."""
+def test_session_messages_may_arrive_out_of_counter_order() -> None:
+    """A refused message whose client did not get the refusal comes again under a new counter before its successors."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.subscribe(alice, SessionSubscription("t", 2))

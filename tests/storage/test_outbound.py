@@ -1,4 +1,4 @@
-"""Outbound windows and queues: how they are sent, and what a crash or a former primary leaves of them."""
+"""Outbound windows and queues: sending, and their state after a crash or a failover."""
 
 import pytest
 
@@ -12,10 +12,12 @@ from wire.messages.cluster_map import PartitionEntry
 from wire.messages.sessions import SessionSubscription
 
 
-def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() -> None:
-    """Seed 103 of ``tests/e2e/test_paho_kills.py``: a storage node stood still, and each of two clients that kept their
-    connections was never given a message of QoS 2. A push that needed no commit had overtaken PUBREL under the epoch of
-    the next step, and edges take nothing of a lower epoch than they saw.
+def test_pubrel_waiting_for_a_backup_is_valid_after_an_epoch_step() -> None:
+    """Seed 103 of ``tests/e2e/test_paho_kills.py``: a storage node hung, and two connected clients never got a QoS 2
+    message.
+
+    A push without commit had overtaken PUBREL under the epoch of the next step, and edges reject lower epochs than the
+    highest seen.
     """
     cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1)
     alice = edge.open("alice", receive_maximum=2)
@@ -25,13 +27,13 @@ def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() ->
     cluster.settle()
     edge.acknowledge(edge.pushes[1], 4)
     cluster.settle()
-    first, _, second = edge.pushes  # two are open; what follows has its identifier, and that is committed
+    first, _, second = edge.pushes  # two are in flight; later ones have committed identifiers
     placement = cluster.map.partitions[0]
     silent, other = (name for name in placement.in_sync if name != placement.primary)
     cluster.cut(placement.primary, silent)
     edge.acknowledge(first, 5)
     cluster.run(0.05)
-    cluster.cut(placement.primary, other)  # so that what waits goes on waiting for a moment
+    cluster.cut(placement.primary, other)  # so that pending outputs stay pending briefly
     left = (placement.primary, other)
     assert not cluster.apply(PlacePartitions({0: PartitionEntry(placement.epoch + 1, placement.primary, left)}))
     cluster.run(0.05)
@@ -45,7 +47,7 @@ def test_a_pubrel_that_waits_for_a_backup_is_good_after_a_step_of_the_epoch() ->
 
 
 def queued(cluster: Cluster, count: int, *, qos: int = 1, size: int = 3) -> None:
-    """Let alice subscribe, go away, and so many messages wait for her."""
+    """Let alice subscribe and disconnect, and queue messages for her."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
     edge.subscribe(alice, SessionSubscription("a/#", qos))
@@ -56,7 +58,7 @@ def queued(cluster: Cluster, count: int, *, qos: int = 1, size: int = 3) -> None
 
 
 def acknowledge_all(cluster: Cluster, connection: Connection) -> list[Push]:
-    """The client acknowledges what it has; return that."""
+    """Let the client acknowledge its messages; return them."""
     pushes = list(connection.outbound.values())
     for push in pushes:
         cluster.edges["e1"].acknowledge(push, 4 if push.qos == 1 else (7 if push.pubrel else 5))
@@ -64,12 +66,12 @@ def acknowledge_all(cluster: Cluster, connection: Connection) -> list[Push]:
 
 
 def numbers(pushes: list[Push]) -> list[int]:
-    """Return what was sent first, in order."""
+    """Return the first transmissions, in order."""
     return [int(push.payload.rstrip(b".")) for push in pushes if not push.pubrel]
 
 
-def test_a_drain_does_not_wait_for_the_disk_once_per_window() -> None:
-    """Identifiers are committed ahead of the window, so acknowledgements alone move it on (section 4.9)."""
+def test_drain_does_not_wait_for_a_sync_per_window() -> None:
+    """Identifiers are committed ahead of the window, so acknowledgements alone advance it (section 4.9)."""
     cluster = Cluster(partitions=1)
     queued(cluster, 300)
     alice = cluster.edges["e1"].open("alice", receive_maximum=10)
@@ -89,8 +91,8 @@ def test_a_drain_does_not_wait_for_the_disk_once_per_window() -> None:
     assert numbers(alice.received) == list(range(300))
 
 
-def test_nothing_leaves_before_its_identifier_is_committed() -> None:
-    """The first window of a connection, and whatever has no identifier yet, waits for the operation that gives it."""
+def test_push_waits_for_the_commit_of_its_identifier() -> None:
+    """The first window of a connection, and entries without an identifier, wait for the operation that assigns it."""
     cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=40))  # 10 ahead
     queued(cluster, 40)
     cluster.nodes["s1"].disk_slow = True
@@ -113,8 +115,8 @@ def test_nothing_leaves_before_its_identifier_is_committed() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_given_ahead_keeps_its_identifier_over_a_crash(qos: int) -> None:
-    """Nobody knows which of them had left: each is sent again under the same identifier, in order, DUP set."""
+def test_identifiers_given_ahead_survive_a_crash(qos: int) -> None:
+    """It is unknown which of them had left: each is sent again under the same identifier, in order, with DUP."""
     cluster = Cluster(partitions=1)
     queued(cluster, 100, qos=qos)
     first = cluster.edges["e1"].open("alice", receive_maximum=10)
@@ -136,8 +138,8 @@ def test_what_was_given_ahead_keeps_its_identifier_over_a_crash(qos: int) -> Non
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_an_identifier_given_since_the_session_row_is_not_given_again_after_a_crash(qos: int) -> None:
-    """Its entry is consumed, but no row says so yet: after the next crash both entries would go out under it."""
+def test_identifier_newer_than_the_session_row_is_not_reused_after_a_crash(qos: int) -> None:
+    """Its entry is consumed, but no row records it yet: after the next crash both entries would be sent under it."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(ack_delay_s=60.0))
     alice = edge.open("alice")
     edge.subscribe(alice, SessionSubscription("a/#", qos))
@@ -150,15 +152,15 @@ def test_an_identifier_given_since_the_session_row_is_not_given_again_after_a_cr
         cluster.settle()
     edge.publish(PublishMessage(0, b"a/b", b"1", qos), 0)
     cluster.settle()
-    again.open = False  # nobody knows any more what she answered
+    again.open = False  # her acknowledgements are lost
     again.answered.clear()
     cluster.crash_all()
     flights = cluster.nodes["s1"].core.partitions[0].partition.by_client["alice"].inflight.values()
     assert [flight.packet_identifier for flight in flights] == [1, 2]
 
 
-def test_consumed_entries_stay_consumed_over_a_crash() -> None:
-    """Their rows go with a later batch: the session row, if it was written meanwhile, says that they are none."""
+def test_consumed_entries_stay_consumed_after_a_crash() -> None:
+    """Their rows are deleted in a later batch: a session row written meanwhile marks them as consumed."""
     cluster = Cluster(partitions=1, settings=with_settings(ack_delay_s=60.0))
     queued(cluster, 5)
     edge = cluster.edges["e1"]
@@ -175,8 +177,8 @@ def test_consumed_entries_stay_consumed_over_a_crash() -> None:
     assert numbers(again.received) == [3, 4, 5]
 
 
-def test_no_row_outlives_the_body_that_it_names() -> None:
-    """The body of a message goes with its last acknowledgement: the row that names it must go at the same time."""
+def test_row_does_not_outlive_its_body() -> None:
+    """The body of a message is deleted with its last acknowledgement, and so must be the row that references it."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(ack_delay_s=60.0))
     connections = [edge.open(name) for name in ("alice", "bob")]
     for connection in connections:
@@ -192,16 +194,16 @@ def test_no_row_outlives_the_body_that_it_names() -> None:
         assert edge.open(name).received == []
 
 
-def test_a_window_of_large_bodies_leaves_in_frames_that_a_link_takes() -> None:
-    """All of it may leave in one round; as one frame it was more than the 8 MiB of a link, and ended the process."""
+def test_window_of_large_bodies_is_sent_in_bounded_frames() -> None:
+    """All of it may leave in one iteration; as one frame it exceeded the 8 MiB of a link, and ended the process."""
     cluster = Cluster(partitions=1, settings=with_settings(queue_bytes_max=1 << 30))
     queued(cluster, 64, size=200_000)
     alice = cluster.edges["e1"].open("alice", receive_maximum=64)
     assert numbers(alice.received) == list(range(64))
 
 
-def test_an_absent_session_gets_what_was_queued_in_order() -> None:
-    """QoS 1 and 2 wait for the absent; QoS 0 does not."""
+def test_disconnected_session_gets_queued_messages_in_order() -> None:
+    """QoS 1 and 2 are queued for disconnected sessions; QoS 0 is not."""
     cluster, edge = with_edge(settings=with_settings(queue_messages_max=100))
     alice = edge.open("alice", "a/#")
     edge.close(alice)
@@ -213,8 +215,8 @@ def test_an_absent_session_gets_what_was_queued_in_order() -> None:
     assert not any(push.dup for push in alice.received)
 
 
-def test_the_window_survives_a_change_of_primary() -> None:
-    """Receive Maximum holds for the connection, whoever serves it [MQTT-3.3.4-9]."""
+def test_window_survives_failover() -> None:
+    """Receive Maximum applies to the connection under any primary [MQTT-3.3.4-9]."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#", receive_maximum=3)
     cluster.crash_all()
@@ -228,8 +230,8 @@ def test_the_window_survives_a_change_of_primary() -> None:
     assert [push.payload for push in alice.received] == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_acknowledgements_go_with_the_next_operation_or_by_themselves() -> None:
-    """A message and its acknowledgement are one operation where messages follow each other, and two where none does."""
+def test_acknowledgements_are_saved_with_the_next_operation_or_alone() -> None:
+    """A message and its acknowledgement are one operation in a stream of messages, and two otherwise."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.subscribe(alice, SessionSubscription("a/#", 1))
@@ -250,8 +252,8 @@ def test_acknowledgements_go_with_the_next_operation_or_by_themselves() -> None:
     assert (partition.meta.op_index, rows()) == (before + 2, 0)
 
 
-def test_a_full_window_makes_acknowledgements_pressing() -> None:
-    """The node's loop lets PUBACKs wait for other news only where no message waits for them."""
+def test_full_window_makes_acknowledgements_urgent() -> None:
+    """The node's loop delays PUBACKs only if no message waits for them."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", receive_maximum=2)
     edge.subscribe(alice, SessionSubscription("a/#", 1))
@@ -265,8 +267,8 @@ def test_a_full_window_makes_acknowledgements_pressing() -> None:
     assert core.crowded_until > cluster.now
 
 
-def test_no_message_waits_longer_than_the_ceiling() -> None:
-    """storage.message_expiry_max_s: also without an expiry of its own; an outage is no time in which it waits."""
+def test_queued_message_expires_at_the_maximum() -> None:
+    """storage.message_expiry_max_s: also without an expiry of its own; an outage does not count."""
     cluster, edge = with_edge(settings=with_settings(message_expiry_max_s=20))
     alice, bob = edge.open("alice", "a/#"), edge.open("bob", "a/#")
     for one in (alice, bob):

@@ -15,7 +15,7 @@ TAKEN_OVER = 0x8E
 
 
 def again(edge: Edge, first: OpenSession, **changed: Any) -> SessionOpened:
-    """Send an OpenSession a second time, under the epoch of now, and return the answer."""
+    """Send an OpenSession a second time, under the current epoch, and return the reply."""
     before = len(edge.answers(SessionOpened))
     names = {name: getattr(first, name) for name in first.__struct_fields__}
     edge.ask(OpenSession(**{**names, "partition_epoch": edge.epoch(first.partition), **changed}))
@@ -40,8 +40,8 @@ def opened(cluster: Cluster, edge: str = "e1", **options: Any) -> tuple[OpenSess
     return asked[0], connection
 
 
-def test_a_repeat_after_a_takeover_takes_over_nothing() -> None:
-    """Simulation seed 2013: the will of the first connection was published once more for every repeat."""
+def test_connect_repeat_after_a_takeover_has_no_effect() -> None:
+    """Simulation seed 2013: the first connection's will was published again for every repeat."""
     for crash in (False, True):
         cluster = Cluster(partitions=1)
         first, _ = opened(cluster)
@@ -55,20 +55,20 @@ def test_a_repeat_after_a_takeover_takes_over_nothing() -> None:
         assert [answer.accepted for answer in cluster.edges["e2"].answers(SessionClosed)] == [True]
 
 
-def test_a_repeat_after_the_end_opens_nothing() -> None:
-    """Simulation seed 2013: the claims poll had ended the connection; its CONNECT, sent again, made a second will."""
+def test_connect_repeat_after_the_end_has_no_effect() -> None:
+    """Simulation seed 2013: the claims poll had ended the connection; its repeated CONNECT created a second will."""
     cluster = Cluster(partitions=1)
     first, connection = opened(cluster)
     connection.open = False
-    cluster.crash_all()  # the new incarnation asks for claims: nobody has the connection
+    cluster.crash_all()  # the new incarnation polls for claims: no edge has the connection
     assert len(fired(cluster)) == 1
     assert again(cluster.edges["e1"], first).reason_code == TAKEN_OVER
     cluster.run(3.0)
     assert len(fired(cluster)) == 1
 
 
-def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> None:
-    """The answer died with the primary: the second one says the same, and no will is published."""
+def test_connect_repeat_of_the_current_owner_is_answered() -> None:
+    """The reply was lost with the primary: the second one is equal, and no will is published."""
     cluster = Cluster(partitions=1)
     first, connection = opened(cluster)
 
@@ -89,8 +89,8 @@ def test_a_repeat_of_the_connection_that_still_owns_the_client_is_answered() -> 
     assert fired(cluster) == []
 
 
-def test_a_connect_of_an_incarnation_that_the_primary_hears_of_late_is_carried_out() -> None:
-    """Its edge begins anew and serves clients at once; the primary's map is a step behind."""
+def test_connect_of_an_incarnation_unknown_to_the_primary_is_processed_later() -> None:
+    """Its edge restarts and serves clients at once; the primary's map is a step behind."""
     cluster = Cluster(partitions=1)
     cluster.silence(cluster.map.partitions[0].primary)
     cluster.kill_edge("e1")
@@ -102,21 +102,22 @@ def test_a_connect_of_an_incarnation_that_the_primary_hears_of_late_is_carried_o
     assert connection.owner_epoch
 
 
-def test_a_connect_that_waited_until_its_edge_was_dead_opens_nothing() -> None:
-    """Simulation seed 10037: what the dead edge had asked was forgotten, and its will was published a second time."""
+def test_pending_connect_of_a_dead_edge_has_no_effect() -> None:
+    """Simulation seed 10037: the dead edge's requests were forgotten, and its will was published a second time."""
     cluster = Cluster(partitions=1)
     first, _ = opened(cluster)
     incarnation = cluster.edges["e1"].key.incarnation
     cluster.kill_edge("e1")
     cluster.settle()
     assert len(fired(cluster)) == 1
-    cluster.primary(0).core.partitions[0].owners.open(first, "e1", incarnation)  # came while nobody served
+    # Arrived while the partition was not served
+    cluster.primary(0).core.partitions[0].owners.open(first, "e1", incarnation)
     cluster.edges["e2"].open("alice")
     cluster.run(3.0)
     assert len(fired(cluster)) == 1
 
 
-def test_a_withdrawn_connect_ends_what_it_opened_and_opens_nothing() -> None:
+def test_withdrawn_connect_ends_its_connection() -> None:
     """The client is gone when its CONNECT is sent again."""
     cluster = Cluster(partitions=1)
     first, _ = opened(cluster)
@@ -128,8 +129,8 @@ def test_a_withdrawn_connect_ends_what_it_opened_and_opens_nothing() -> None:
     assert len(fired(cluster)) == 1
 
 
-def test_what_an_edge_took_the_answer_of_is_forgotten() -> None:
-    """The memory is as large as what edges have in flight; a dead edge leaves none."""
+def test_acknowledged_connects_are_forgotten() -> None:
+    """The memory is bounded by the edges' requests in flight; a dead edge leaves none."""
     cluster = Cluster(partitions=1)
     first, _ = opened(cluster)
     node = cluster.nodes["s1"]
@@ -137,7 +138,7 @@ def test_what_an_edge_took_the_answer_of_is_forgotten() -> None:
     assert len(node.store.scan(start, stop, 10)) == 1
     second = first.request + 1
     assert again(cluster.edges["e1"], first, request=second, connection=98, answered_below=second).reason_code == 0
-    assert again(cluster.edges["e1"], first, answered_below=0).reason_code == TAKEN_OVER  # a copy that came late
+    assert again(cluster.edges["e1"], first, answered_below=0).reason_code == TAKEN_OVER  # a delayed copy
     cluster.run(0.5)
     assert len(node.store.scan(start, stop, 10)) == 1
     cluster.kill_edge("e1")
@@ -145,15 +146,15 @@ def test_what_an_edge_took_the_answer_of_is_forgotten() -> None:
     assert node.store.scan(start, stop, 10) == []
 
 
-def test_a_new_primary_tells_the_older_connection_that_it_is_over() -> None:
-    """The former primary committed the takeover and died before the older edge heard of it."""
+def test_new_primary_kicks_the_older_connection() -> None:
+    """The former primary committed the takeover and died before the older edge got the kick."""
     cluster = Cluster(partitions=1)
     old, new = cluster.edges["e1"], cluster.edges["e2"]
     old.answer_kicks = False
     connection = old.open("alice")
     new.open("alice", settle=False)
     cluster.run(0.5)
-    connection.open = True  # it heard nothing
+    connection.open = True  # it got no kick
     old.kicked.clear()
     cluster.crash_all()
     cluster.run(0.5)
@@ -161,8 +162,8 @@ def test_a_new_primary_tells_the_older_connection_that_it_is_over() -> None:
     assert isinstance(old.kicked[0], KickSession) and not new.kicked
 
 
-def test_takeover_waits_for_the_kick_200_ms_at_most() -> None:
-    """The older edge does not answer: the CONNACK comes after kick_wait_s, and the kick is repeated (S-18)."""
+def test_takeover_waits_at_most_200_ms_for_the_kick() -> None:
+    """The older edge does not reply: the CONNACK is sent after kick_wait_s, and the kick is repeated (S-18)."""
     cluster = Cluster()
     first, second = cluster.edges["e1"], cluster.edges["e2"]
     first.open("alice")
@@ -181,7 +182,7 @@ def test_takeover_waits_for_the_kick_200_ms_at_most() -> None:
     assert len(first.kicked) == count
 
 
-def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
+def test_old_connection_has_no_effect_after_a_takeover() -> None:
     """P5: acknowledgements and close of a lower owner_epoch are void."""
     cluster = Cluster()
     first, second = cluster.edges["e1"], cluster.edges["e2"]
@@ -197,8 +198,8 @@ def test_the_old_connection_changes_nothing_after_a_takeover() -> None:
     assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 1, "absent": 0}
 
 
-def test_the_old_connection_at_the_same_edge_acknowledges_nothing() -> None:
-    """P5: the edge is the session's own, so only the owner_epoch tells its two connections apart."""
+def test_old_connection_at_the_same_edge_cannot_acknowledge() -> None:
+    """P5: both connections are at the session's edge, so only the owner_epoch separates them."""
     cluster, edge = with_edge()
     old = edge.open("alice", "a/#")
     edge.publish(message(), old.session >> 48)

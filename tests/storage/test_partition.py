@@ -29,8 +29,8 @@ from wire.messages.sessions import (
 )
 
 
-def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> None:
-    """Simulation seed 20059: nothing leaves without a lease; when it was back, the earlier push went last."""
+def test_ungated_push_is_not_overtaken_without_a_lease() -> None:
+    """Simulation seed 20059: without a lease no output leaves; after the next lease the earlier push was sent last."""
     store = ModelStore.open(ModelDisk(), "cluster", "s1", STORE_SETTINGS)
     partition = Partition(0, PartitionSettings(), store, {}, 0.0)
     session = DurableSession(1, "alice")
@@ -39,17 +39,17 @@ def test_what_needed_no_commit_is_not_overtaken_while_nothing_may_leave() -> Non
     partition.put(b"row", b"of the second")
     partition.push(session, b"second")
     partition.close_operation()
-    partition.push(session, b"third", settled=True)  # committed, but what goes before it is not
+    partition.push(session, b"third", settled=True)  # committed, but an earlier push is not
     partition.close_operation()
     assert partition.meta.op_index == 1
-    partition.note_synced("", 1)  # the round in which anything may leave again
+    partition.note_synced("", 1)  # the iteration in which outputs may leave again
     pushes = [b"first", b"second", b"third"]
     assert partition.committed_outputs() == [("e1", FrameKind.PUSH, payload) for payload in pushes]
     assert partition.committed_outputs() == []
 
 
-def test_qos0_that_waits_for_a_commit_is_bounded() -> None:
-    """With too few copies in sync nothing is committed, for hours: QoS 0 behind that is dropped, all else stays."""
+def test_qos0_waiting_for_a_commit_is_bounded() -> None:
+    """With too few copies in sync commits stop for hours: later QoS 0 messages are dropped, all others stay."""
     store = ModelStore.open(ModelDisk(), "cluster", "s1", STORE_SETTINGS)
     partition = Partition(0, PartitionSettings(), store, {}, 0.0)
     session = DurableSession(1, "alice")
@@ -73,7 +73,7 @@ def test_qos0_that_waits_for_a_commit_is_bounded() -> None:
 
 
 def test_open_subscribe_publish_acknowledge() -> None:
-    """The whole way of one message to a connected durable session."""
+    """The whole path of one message to a connected durable session."""
     cluster, edge = with_edge()
     alice = edge.open("alice")
     assert alice.session and not edge.answers(SessionOpened)[0].session_present
@@ -91,8 +91,8 @@ def test_open_subscribe_publish_acknowledge() -> None:
     assert cluster.nodes["s1"].core.figures.queued() == 0
 
 
-def test_a_released_identifier_keeps_its_counter_across_a_crash() -> None:
-    """The highest inbound counter was released while a lower one stands: it is never given again (S-5)."""
+def test_released_identifier_keeps_its_counter_after_a_crash() -> None:
+    """The highest inbound counter was released while a lower one is in use: it is never reused (S-5)."""
     cluster, edge = with_edge()
     alice = edge.open("alice")
     partition = alice.session >> 48
@@ -125,8 +125,8 @@ def test_a_released_identifier_keeps_its_counter_across_a_crash() -> None:
     assert record(2) == 3
 
 
-def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
-    """S-20: the client never repeats them on a live connection; the edge says them again when asked."""
+def test_acknowledgements_in_flight_to_a_dead_primary_are_repeated() -> None:
+    """S-20: the client never repeats them on a live connection; the edge repeats them for the new primary."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#", receive_maximum=4)
     for number in range(8):
@@ -142,8 +142,8 @@ def test_acknowledgements_on_their_way_to_a_dead_primary_are_not_lost() -> None:
     assert [push.payload for push in alice.received if not push.pubrel] == [str(n).encode() for n in range(8)]
 
 
-def test_an_answer_about_a_shard_that_was_not_asked_answers_nothing() -> None:
-    """Whatever it names, a shard that no map has included, the node goes on and the true answer is taken."""
+def test_routes_added_for_an_unrequested_shard_is_ignored() -> None:
+    """For any shard number, even one that no map has, the node continues and accepts the valid reply."""
     cluster, edge = with_edge(shards=2)
     alice = edge.open("alice")
     cluster.router.routes_answered = False
@@ -158,8 +158,8 @@ def test_an_answer_about_a_shard_that_was_not_asked_answers_nothing() -> None:
     assert request not in edge.asked
 
 
-def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_nothing() -> None:
-    """The SUBACK is not lost, and RoutesAdded of before the removal does not vouch for the new registration."""
+def test_unsubscribe_before_suback_answers_both_and_ignores_late_routes_added() -> None:
+    """The SUBACK is not lost, and RoutesAdded from before the removal does not confirm the new registration."""
     cluster, edge = with_edge()
     alice = edge.open("alice")
     cluster.router.routes_answered = False
@@ -178,8 +178,8 @@ def test_unsubscribe_before_suback_answers_both_and_a_late_route_answer_marks_no
     assert again not in edge.asked
 
 
-def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing() -> None:
-    """It comes over the link of the node's next incarnation, whose questions have the same numbers."""
+def test_routes_added_for_the_former_primary_is_ignored() -> None:
+    """It arrives over the link of the node's next incarnation, whose requests have the same numbers."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a")
     cluster.router.routes_answered = False
@@ -196,8 +196,8 @@ def test_an_answer_about_routes_to_the_partition_s_former_primary_marks_nothing(
     assert request in edge.asked
 
 
-def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
-    """If each repeat had a new number, an owner that needs longer than the time to repeat would never be heard."""
+def test_late_routes_added_for_a_retried_request_is_accepted() -> None:
+    """If each retry had a new number, replies of an owner slower than the retry interval would never count."""
     cluster, edge = with_edge()
     alice = edge.open("alice")
     cluster.router.routes_answered = False
@@ -210,8 +210,8 @@ def test_a_late_answer_to_a_repeated_question_about_routes_counts() -> None:
     assert request not in edge.asked
 
 
-def test_nothing_leaves_before_it_is_synced() -> None:
-    """While the disk stands still, no answer, acknowledgement or push comes."""
+def test_outputs_wait_for_the_sync() -> None:
+    """While the disk hangs, no reply, acknowledgement or push is sent."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     cluster.nodes["s1"].disk_slow = True
@@ -224,8 +224,8 @@ def test_nothing_leaves_before_it_is_synced() -> None:
     assert edge.acked and alice.received and bob.owner_epoch
 
 
-def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
-    """drop_oldest counts what it drops; refuse keeps nothing and says 0x97."""
+def test_full_queue_drops_the_oldest_or_refuses() -> None:
+    """drop_oldest counts dropped entries; refuse drops none and replies 0x97."""
     cluster, edge = with_edge(settings=with_settings(queue_messages_max=5))
     alice = edge.open("alice", "a/#")
     edge.close(alice)
@@ -247,7 +247,7 @@ def test_queue_bounds_drop_the_oldest_or_refuse() -> None:
 
 
 def test_sessions_expire_by_the_served_clock_only() -> None:
-    """An outage longer than the expiry deletes nothing; the same time served does, with every row."""
+    """An outage longer than the expiry deletes no session; the same served time does, with every row."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#", expiry_s=5)
     edge.close(alice)
@@ -266,8 +266,8 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
     assert edge.open("alice").session != alice.session
 
 
-def test_a_stop_of_the_process_is_no_served_time() -> None:
-    """Nor does it void what was served before it: nobody looked at the partition since its session closed."""
+def test_served_clock_excludes_a_stopped_process() -> None:
+    """Nor does it reset earlier served time: the partition was idle since its session closed."""
     cluster, edge = with_edge()
     edge.close(edge.open("alice", expiry_s=9))
     cluster.run(5.0)
@@ -280,8 +280,8 @@ def test_a_stop_of_the_process_is_no_served_time() -> None:
     assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
 
 
-def test_an_expiry_begins_when_the_edge_dies() -> None:
-    """However long ago something happened to the partition."""
+def test_session_expiry_begins_with_the_death_of_the_edge() -> None:
+    """However long the partition was idle."""
     cluster = Cluster()
     cluster.edges["e1"].open("alice", expiry_s=5)
     cluster.run(8.0)
@@ -293,7 +293,7 @@ def test_an_expiry_begins_when_the_edge_dies() -> None:
 
 
 def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
-    """Repeated crashes do not hold up an expiry for ever."""
+    """Repeated crashes do not delay an expiry indefinitely."""
     cluster, edge = with_edge()
     edge.close(edge.open("alice", expiry_s=40))
     for _ in range(4):
@@ -303,8 +303,8 @@ def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
     assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
 
 
-def test_message_expiry_of_what_waits() -> None:
-    """Expired entries are dropped and counted; the rest leave with the time that is left [MQTT-3.3.2-6]."""
+def test_queued_messages_expire() -> None:
+    """Expired entries are dropped and counted; the others are sent with their remaining time [MQTT-3.3.2-6]."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     edge.close(alice)
@@ -316,8 +316,8 @@ def test_message_expiry_of_what_waits() -> None:
     assert cluster.nodes["s1"].core.event_counts()["dropped_expired"] == 1
 
 
-def test_large_and_shared_bodies() -> None:
-    """1 MiB travels in pieces; a body that two sessions hold is stored once and deleted with its last reader."""
+def test_large_and_shared_bodies_are_stored_once() -> None:
+    """1 MiB travels in pieces; a body shared by two sessions is stored once and deleted with its last reference."""
     cluster, edge = with_edge(partitions=1)
     clients = [edge.open(name) for name in ("alice", "bob")]
     for client in clients:
@@ -337,8 +337,8 @@ def test_large_and_shared_bodies() -> None:
     assert not any(key[2:3] in (b"b", b"q") for key in records)
 
 
-def test_shared_group_takes_turns_and_keeps_for_the_absent() -> None:
-    """One member gets each message; with everybody absent a durable member's queue keeps QoS 1."""
+def test_shared_group_alternates_and_queues_for_disconnected_members() -> None:
+    """One member gets each message; with all members disconnected, a durable member's queue stores QoS 1."""
     cluster, edge = with_edge(partitions=1)
     clients = [edge.open(name) for name in ("alice", "bob")]
     for client in clients:
@@ -368,8 +368,8 @@ def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
     assert kept == [1, 3, 4]
 
 
-def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read in one round, it could outlast the lease; what was read serves while the rest is being read."""
+def test_large_store_is_loaded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in one iteration, it could outlast the lease; loaded partitions serve while the rest is being read."""
     monkeypatch.setattr(placements, "LOADED_PER_TURN", 1)
     cluster, edge = with_edge(partitions=8)
     for number in range(32):
@@ -389,8 +389,8 @@ def test_a_large_store_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum(core.figures.session_counts().values()) == 32
 
 
-def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach() -> None:
-    """A rebalance counts with the first, the leader ends a deadlock by the second."""
+def test_heartbeats_contain_partition_sizes_and_unreachable_nodes() -> None:
+    """A rebalance uses the sizes, the leader ends a deadlock by the unreachable nodes."""
     cluster, edge = with_edge(nodes=2, replicas=2, min_in_sync=1)
     alice = edge.open("alice", "a/#")
     edge.close(alice)
@@ -408,8 +408,8 @@ def test_heartbeats_tell_what_partitions_hold_and_whom_this_node_does_not_reach(
     assert other in primary.core.lease.unreachable
 
 
-def test_what_a_partition_counted_stays_with_the_node_that_counted_it() -> None:
-    """A counter of a process never falls: neither when its partition moves away, nor when it comes back."""
+def test_partition_counters_stay_with_their_node() -> None:
+    """A process's counter never decreases, neither when its partition moves away, nor when it comes back."""
     cluster, edge = with_edge(nodes=2, replicas=2, partitions=1)
     alice = edge.open("alice", "a/#")
     edge.publish(message(), alice.session >> 48)
@@ -430,8 +430,8 @@ def test_what_a_partition_counted_stays_with_the_node_that_counted_it() -> None:
     assert seen["opened"] == 2
 
 
-def test_an_answer_of_a_router_that_does_not_own_the_shard_answers_nothing() -> None:
-    """NIST: protect. A router of the same group names the request and the epoch: it is refused."""
+def test_routes_added_by_a_router_without_the_shard_is_refused() -> None:
+    """A router of the same group sends the request number and the epoch: it is refused."""
     cluster, edge = with_edge()
     alice = edge.open("alice")
     cluster.router.routes_answered = False

@@ -1,4 +1,4 @@
-"""Families of partitions on the page of a storage node: they show what was done, and a page is made in slices."""
+"""Partition metrics of a storage node: they match its state, and the page is computed in slices."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class Page:
         return self.metrics.read()
 
 
-def test_the_page_shows_sessions_queues_and_retained_messages() -> None:
+def test_metrics_page_contains_sessions_queues_and_retained_messages() -> None:
     cluster, edge = with_edge(partitions=3)
     page = Page(cluster)
     numbers = {(str(number),) for number in range(3)}
@@ -66,8 +66,8 @@ def test_the_page_shows_sessions_queues_and_retained_messages() -> None:
     assert shown["sessions"] == {("connected",): 2.0, ("absent",): 0.0}
 
 
-def test_the_age_of_a_row_of_an_older_store_is_at_least_the_time_of_its_primary() -> None:
-    """Such a row has no time of arrival; it was 0 s old for ever, and no alarm told of it."""
+def test_age_of_a_row_without_arrival_is_at_least_the_serving_time() -> None:
+    """Such a row has no arrival time; its age was always 0 s, so no alert fired."""
     cluster, edge = with_edge()
     alice = edge.open("alice", "a/#")
     edge.close(alice)
@@ -90,7 +90,7 @@ def test_the_age_of_a_row_of_an_older_store_is_at_least_the_time_of_its_primary(
     assert 0 < first_s <= 6.0 and second_s - first_s == pytest.approx(5.0, abs=0.5)
 
 
-def test_a_page_of_many_sessions_is_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_page_of_many_sessions_is_computed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were counted in one piece, up to 50 000 of them: a tenth of a second of the loop."""
     monkeypatch.setattr(hosted_partition, "COUNTED_AT_ONCE", 4)
     cluster, edge = with_edge()
@@ -100,7 +100,7 @@ def test_a_page_of_many_sessions_is_made_in_slices(monkeypatch: pytest.MonkeyPat
     core: StorageCore = cluster.nodes["s1"].core
     counted = list(core.figures.count())
     assert counted.count(4) == 5 and max(counted) == storage_metrics.PARTITION_WEIGHT
-    assert list(core.figures.count()) == [], "nothing has changed since"
+    assert list(core.figures.count()) == [], "no partition has changed since"
     steps = core.figures.count()
     core.partitions[0].changed = True
     next(steps)
@@ -110,8 +110,8 @@ def test_a_page_of_many_sessions_is_made_in_slices(monkeypatch: pytest.MonkeyPat
     assert core.figures.session_counts() == {"connected": 21, "absent": 0}
 
 
-def test_a_look_counts_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first partitions were counted each time, and others never, where the first ones kept changing."""
+def test_counting_pass_resumes_where_the_previous_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first partitions were counted each time, and others never, if the first ones kept changing."""
     monkeypatch.setattr(storage_metrics, "COUNTED_PER_LOOK", 1)
     cluster, edge = with_edge(partitions=4)
     for number in range(40):
@@ -119,14 +119,14 @@ def test_a_look_counts_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyP
     cluster.settle()
     core: StorageCore = cluster.nodes["s1"].core
     for _ in range(4):
-        core.partitions[0].changed = True  # somebody is busy there
+        core.partitions[0].changed = True  # clients are active there
         for _ in core.figures.count():
             pass
     assert [core.partitions[number].changed for number in (1, 2, 3)] == [False] * 3
 
 
 class Watched(Chaos):
-    """Faults at every step, and a page of each node that stands all the time."""
+    """Faults at every step, with one metrics page per node for the whole run."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, lossy=False)
@@ -154,7 +154,7 @@ class Watched(Chaos):
                 self.compare()
 
     def compare(self) -> None:
-        """Compare the page of each node that stands with one that reads everything anew."""
+        """Compare the page of each live node with a new page."""
         for name, node in self.cluster.nodes.items():
             if self.cores.get(name) is not node.core:
                 self.cores[name], self.pages[name] = node.core, Page(self.cluster, name)
@@ -162,26 +162,26 @@ class Watched(Chaos):
             found = {family: {**shown} if isinstance(shown, dict) else shown for family, shown in found.items()}
             anew = {**self.fresh(name)(), "queue_fill_ratio": None}
             assert found == anew
-            self.pages[name]()  # what it keeps now is what it shows next time
+            self.pages[name]()  # cached for its next use
             self.compared += len(anew["partition_epoch"])
 
     def fresh(self, name: str) -> Page:
-        """Return a page that has read nothing, of partitions that keep nothing of what was read."""
+        """Return a page without a cache, of partitions without cached metrics."""
         for hosted in self.cores[name].partitions.values():
             hosted.told = None
         return Page(self.cluster, name)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_page_that_stands_shows_what_a_new_one_does(seed: int) -> None:
-    """Partitions that nothing happened to are not read again."""
+def test_cached_metrics_page_matches_a_new_one(seed: int) -> None:
+    """Unchanged partitions are not read again."""
     watched = Watched(seed)
     watched.run()
     assert watched.compared > 100
 
 
-def test_a_partition_that_changed_is_read_before_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sessions are counted at a later look, where many have changed."""
+def test_changed_partition_is_exposed_before_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many changes its sessions are counted in a later pass."""
     cluster, edge = with_edge(partitions=3)
     page = Page(cluster)
     assert page()["retained_messages"] == page()["retained_messages"] == 0

@@ -1,6 +1,7 @@
-"""Random operations, then a crash: what is read back from the rows equals what stood in memory.
+"""Random operations, then a crash: the state loaded from the rows equals the former state in memory.
 
-Hypothesis chooses the operations; a plain model says what each session must have received, in order and once.
+Hypothesis chooses the operations; a plain model has the messages that each session must have received, in order and
+once.
 """
 
 from typing import Any
@@ -44,7 +45,7 @@ operations = st.lists(
 
 
 def snapshot(hosted: HostedPartition) -> dict[str, Any]:
-    """Return everything that rows must bring back."""
+    """Return the state that rows must restore."""
     partition, delivery = hosted.partition, hosted.delivery
     sessions = {
         session.client_id: (
@@ -100,7 +101,7 @@ class Run:
         return connection if connection is not None and connection.open and connection.session else None
 
     def apply(self, operation: tuple[Any, ...]) -> None:
-        """Do one of the operations, where it makes sense."""
+        """Run one of the operations, if it is valid."""
         what, *more = operation
         edge = self.edge
         if what == "open":
@@ -150,8 +151,8 @@ class Run:
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(operations)
-@example(WAITING_COPY)  # of a group: what its row says of the group is no part of what the queue weighs
-def test_what_is_read_back_is_what_stood_in_memory(chosen: list[tuple[Any, ...]]) -> None:
+@example(WAITING_COPY)  # of a group: the group's name in the row does not count for the queue's size
+def test_reload_after_a_crash_restores_the_state(chosen: list[tuple[Any, ...]]) -> None:
     """Every state of sessions, queues, windows, origins, bodies, wills and retained messages survives a crash."""
     run = Run()
     for operation in chosen:

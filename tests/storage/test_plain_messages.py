@@ -1,7 +1,7 @@
 """The fast path for messages and PUBACKs in frames has the same effects as the general path, one message at a time.
 
-Each scene is played three times: by the rules for one message at a time, by the lanes as they are compiled, and by the
-same files uncompiled. Rows, pushes, answers and the state of the sessions must be equal after each frame.
+Each scene is run three times: by the general path, by the compiled fast path, and by the same files uncompiled. Rows,
+pushes, replies and the state of the sessions must be equal after each frame.
 """
 
 import random
@@ -42,7 +42,7 @@ SESSION = PARTITION << 48
 
 
 class Scene:
-    """One partition with sessions, by one of the ways; ``form`` None: one message at a time."""
+    """One partition with sessions, on one of the paths; ``form`` None: one message at a time."""
 
     def __init__(self, form: SimpleNamespace | None, settings: PartitionSettings) -> None:
         self.store = ModelStore.open(ModelDisk(), "cluster", "s1", StoreSettings())
@@ -50,7 +50,7 @@ class Scene:
         self.partition.epoch, self.partition.since = 4, 3
         self.delivery = PartitionDelivery(self.partition, lambda *_: "")
         self.publishers = Publishers()
-        self.runs = self.ones = 0  # runs, and messages that were taken one by one
+        self.runs = self.ones = 0  # runs, and messages that were processed one by one
         self.form = form
         if form is not None:
             self.lane = form.fast_path_publish.FastPathPublish(self.partition, self.delivery.origins, self.publishers)
@@ -97,7 +97,7 @@ class Scene:
         self.acks.take(payload, EDGE, INCARNATION)
 
     def end_turn(self) -> list[Any]:
-        """Close the operation and commit it; return its rows, the log's read, and everything that leaves."""
+        """Close the operation and commit it; return its rows, with the decoded log row, and its outputs."""
         self.delivery.outbound.pump_freed(1000)
         self.delivery.consumed.ride()
         written = self.partition.close_operation()
@@ -132,7 +132,7 @@ class Scene:
 
 
 def some_message(rng: random.Random, tag: int) -> bytes:
-    """Return a record, most of them plain."""
+    """Return a random record, mostly for the fast path."""
     if rng.random() < 0.03:
         return encode_run(PublishRun(4, b"a", b"\x30\x03\x00\x01a"))
     plain = rng.random() < 0.7
@@ -156,7 +156,7 @@ def some_message(rng: random.Random, tag: int) -> bytes:
 
 
 def some_acks(rng: random.Random, scene: Scene) -> bytes:
-    """Return acknowledgements of what is in flight, with some of what is not."""
+    """Return acknowledgements of in-flight messages, and some invalid ones."""
     records = []
     for session in scene.partition.sessions.values():
         for seq in [seq for seq in session.inflight if rng.random() < 0.6]:
@@ -178,8 +178,8 @@ SETTINGS = [
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(24))
-def test_lanes_do_what_the_rules_for_one_message_do(form: str, seed: int) -> None:
-    """Random frames of messages and acknowledgements, each way in the same order."""
+def test_fast_path_matches_the_general_path(form: str, seed: int) -> None:
+    """Random frames of messages and acknowledgements, in the same order on each path."""
     modules = load(form)
     settings = SETTINGS[seed % len(SETTINGS)]
     one, other = Scene(None, settings), Scene(modules, settings)
@@ -201,8 +201,8 @@ def test_lanes_do_what_the_rules_for_one_message_do(form: str, seed: int) -> Non
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_frame_is_taken_whole_or_not_at_all(form: str) -> None:
-    """Damaged frames raise Unreadable, or are read alike; nothing is taken of one that raises."""
+def test_damaged_publish_frame_has_no_effect(form: str) -> None:
+    """Damaged frames raise Unreadable, or are read equally; a frame that raises has no effect."""
     modules, rng = load(form), random.Random(3)
     good = b"".join(some_message(rng, tag) for tag in range(10, 16))
     raised = 0
@@ -227,12 +227,12 @@ def test_a_frame_is_taken_whole_or_not_at_all(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_acknowledgements_that_are_no_whole_records_are_unreadable(form: str) -> None:
+def test_partial_acknowledgement_record_is_unreadable(form: str) -> None:
     scene = Scene(load(form), SETTINGS[0])
     with pytest.raises(Unreadable):
         scene.acknowledge(bytes(31))
 
 
-def test_the_build_is_there() -> None:
+def test_compiled_form_is_compiled() -> None:
     """The parameter "compiled" means it, unless the whole build is pure."""
     assert not load("pure").compiled

@@ -1,4 +1,4 @@
-"""Progress of one backup as its primary sees it: each transition, and the transitions that may not be."""
+"""Progress of one backup at its primary: each transition, and the invalid ones."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def joining() -> BackupProgress:
     return BackupProgress("s2", 1.0, in_sync=False, previous=9)
 
 
-def test_a_probe_that_matches_streams_and_then_counts() -> None:
+def test_matching_probe_starts_streaming_and_counts() -> None:
     """Whole and caught up: commits wait for it from then on."""
     backup = joining()
     assert (backup.phase, backup.owes(9)) == (ProgressPhase.PROBE, False)
@@ -20,8 +20,8 @@ def test_a_probe_that_matches_streams_and_then_counts() -> None:
     assert (backup.phase, backup.owes(9), backup.owes(10)) == (ProgressPhase.STREAM, False, True)
 
 
-def test_a_probe_goes_back_to_what_is_shared() -> None:
-    """Operations behind it were never on their way: the window is theirs."""
+def test_probe_goes_back_to_the_shared_log() -> None:
+    """Operations after it were never in flight: the window is free."""
     backup = joining()
     backup.appended(0, 4, 2.0)
     backup.found(3, shared=True)
@@ -32,8 +32,8 @@ def test_a_probe_goes_back_to_what_is_shared() -> None:
     assert (backup.phase, backup.previous, backup.acked) == (ProgressPhase.PROBE, 1, 0)
 
 
-def test_an_answer_is_owed_since_the_first_operation_without_one() -> None:
-    """Later operations do not put the time off, an answer does."""
+def test_reply_is_owed_since_the_first_unanswered_operation() -> None:
+    """Later operations do not extend the time, a reply does."""
     backup = joining()
     backup.matched(9, whole=True)
     backup.appended(0, 9, 2.0)
@@ -46,7 +46,7 @@ def test_an_answer_is_owed_since_the_first_operation_without_one() -> None:
     assert (backup.owed_from, backup.answered_at) == (5.0, 5.0)
 
 
-def test_no_answer_for_long_is_asked_again() -> None:
+def test_reply_timeout_probes_again() -> None:
     """From the newest operation on."""
     backup = joining()
     backup.matched(4, whole=True)
@@ -54,8 +54,8 @@ def test_no_answer_for_long_is_asked_again() -> None:
     assert (backup.phase, backup.previous, backup.acked) == (ProgressPhase.PROBE, 12, 4)
 
 
-def test_a_copy_that_does_not_count_is_replaced() -> None:
-    """One slice on its way at a time."""
+def test_uncounted_copy_is_replaced_by_a_transfer() -> None:
+    """One slice in flight at a time."""
     backup = joining()
     backup.transfer_begins(1, b"a")
     transfer = backup.transfer
@@ -70,8 +70,8 @@ def test_a_copy_that_does_not_count_is_replaced() -> None:
     assert backup.transfer is None
 
 
-def test_a_copy_that_counts_is_never_emptied() -> None:
-    """What was acknowledged since may be nowhere else: the map drops the replica before."""
+def test_counted_copy_is_never_emptied() -> None:
+    """Later acknowledged operations may exist only there: the map drops the replica first."""
     backup = BackupProgress("s2", 1.0, in_sync=True, previous=9)
     with pytest.raises(AssertionError, match="its copy is replaced"):
         backup.transfer_begins(1, b"a")
@@ -81,8 +81,8 @@ def test_a_copy_that_counts_is_never_emptied() -> None:
     assert (backup.phase, backup.broken, backup.counted) == (ProgressPhase.PROBE, True, True)
 
 
-def test_a_copy_counts_when_it_is_whole_and_streams() -> None:
-    """Half a copy, or one that nobody compared, acknowledges nothing."""
+def test_copy_counts_when_whole_and_streaming() -> None:
+    """An incomplete or unprobed copy does not count for commits."""
     for whole in (True, False):
         backup = joining()
         if not whole:

@@ -1,6 +1,6 @@
-"""A partition comes to a node, or an edge goes: in no turn does what they hold keep the node's loop.
+"""A partition moves to a node, or an edge dies: no single iteration blocks the node's loop, whatever their size.
 
-The bound is one of processor time of the longest ``handle``, over the model's store.
+The bound is the processor time of the longest ``handle``, over the model's store.
 """
 
 import pytest
@@ -13,13 +13,13 @@ from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionOpened, SessionSubscription
 
-TURN_MS = 5  # most processor time of one turn
-LONGEST = 5  # turns, in the middle of which others are judged: a busy machine makes single ones longer
+ITERATION_MS = 5  # most processor time of one iteration
+LONGEST = 5  # iterations whose median is checked: a busy machine prolongs single ones
 SIZES = [pytest.param(4_000, id="small"), pytest.param(10_000, id="full", marks=pytest.mark.slow)]
 
 
 def opened(edge: Edge, clients: int) -> list[Connection]:
-    """Open so many stored sessions."""
+    """Open stored sessions."""
     connections = []
     for number in range(clients):
         connections.append(edge.open(f"c{number}", settle=False))
@@ -30,7 +30,7 @@ def opened(edge: Edge, clients: int) -> list[Connection]:
 
 
 def publish(edge: Edge, topic: bytes, count: int) -> None:
-    """Publish so many messages with QoS 1."""
+    """Publish messages with QoS 1."""
     for at in range(count):
         edge.publish(PublishMessage(0, topic, b"m", 1), 0)
         if at % 500 == 499:
@@ -48,15 +48,15 @@ def until_served(cluster: Cluster) -> None:
     raise AssertionError("not served")
 
 
-def judge(found: list[float], what: str) -> None:
-    """Print the longest turns, and refuse one that is too long."""
+def assert_short(found: list[float], what: str) -> None:
+    """Print the longest iterations, and fail if they are too long."""
     print(f"{what}: {[round(ms, 2) for ms in sorted(found)[-4:]]} ms")
-    assert_within(what, max(found), TURN_MS)
+    assert_within(what, max(found), ITERATION_MS)
 
 
 @pytest.mark.parametrize("count", SIZES)
 @timed
-def test_a_start_with_one_long_queue(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_start_with_one_long_queue_has_short_iterations(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "q")
@@ -67,12 +67,12 @@ def test_a_start_with_one_long_queue(monkeypatch: pytest.MonkeyPatch, count: int
         until_served(cluster)
     (session,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
     assert session.queued == count and session.push_seq == 1 and session.next_seq == count + 1
-    judge(found, f"{count} messages of one session")
+    assert_short(found, f"{count} messages of one session")
 
 
 @pytest.mark.parametrize("count", SIZES)
 @timed
-def test_a_start_with_many_sessions(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_start_with_many_sessions_has_short_iterations(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     for number, client in enumerate(opened(edge, count)):
@@ -83,11 +83,11 @@ def test_a_start_with_many_sessions(monkeypatch: pytest.MonkeyPatch, count: int)
         until_served(cluster)
     hosted = cluster.primary(0).core.partitions[0]
     assert len(hosted.partition.sessions) == count and hosted.tally.online == 0 and hosted.tally.keys == count
-    judge(found, f"{count} sessions")
+    assert_short(found, f"{count} sessions")
 
 
 @timed
-def test_a_failover_with_connections_and_connects_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failover_with_connections_and_pending_connects_has_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1, nodes=2, replicas=2)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
     clients = opened(one, 1_000)
@@ -103,11 +103,11 @@ def test_a_failover_with_connections_and_connects_that_wait(monkeypatch: pytest.
     sessions = cluster.primary(0).core.partitions[0].partition.by_client
     assert all(sessions[client.client_id].edge == "e1" for client in clients)
     assert all(sessions[client.client_id].edge == "e2" for client in later)
-    judge(found, "1 000 connections, 1 000 CONNECTs")
+    assert_short(found, "1 000 connections, 1 000 CONNECTs")
 
 
 @timed
-def test_a_failover_with_queues_of_connected_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failover_with_queues_of_connected_sessions_has_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1, nodes=2, replicas=2)
     edge = cluster.edges["e1"]
     clients = opened(edge, 300)
@@ -123,11 +123,11 @@ def test_a_failover_with_queues_of_connected_sessions(monkeypatch: pytest.Monkey
     sessions = cluster.primary(0).core.partitions[0].partition.sessions.values()
     assert [session.edge for session in sessions] == ["e1"] * 300
     assert all(session.queued == 100 for session in sessions)
-    judge(found, "300 connections, 100 messages each")
+    assert_short(found, "300 connections, 100 messages each")
 
 
 @timed
-def test_an_edge_dies_with_connections_in_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_of_an_edge_in_many_partitions_has_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=8)
     opened(cluster.edges["e1"], 4_000)
     with timed_rounds(monkeypatch) as found:
@@ -136,12 +136,12 @@ def test_an_edge_dies_with_connections_in_many_partitions(monkeypatch: pytest.Mo
         cluster.run(1.0)
     hosted = cluster.nodes["s1"].core.partitions.values()
     assert not any(session.edge for one in hosted for session in one.partition.sessions.values())
-    judge(found, "4 000 connections in 8 partitions")
+    assert_short(found, "4 000 connections in 8 partitions")
 
 
 @timed
-def test_a_session_with_many_gaps_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client acknowledged each second message of a large window."""
+def test_session_with_many_gaps_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client acknowledged every second message of a large window."""
     cluster = Cluster(partitions=1, settings=with_settings(outbound_window_max=8_000))
     edge = cluster.edges["e1"]
     alice = edge.open("alice", receive_maximum=8_000)
@@ -158,11 +158,11 @@ def test_a_session_with_many_gaps_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     hosted = cluster.primary(0).core.partitions[0]
     (session,) = hosted.partition.sessions.values()
     assert session.queued == len(alice.outbound) < 2_000
-    assert_within("a session with gaps", middle_round_ms(found, LONGEST), TURN_MS)
+    assert_within("a session with gaps", middle_round_ms(found, LONGEST), ITERATION_MS)
 
 
 @timed
-def test_large_bodies_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_loaded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """48 MB of messages, and as much in retained messages."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
@@ -177,7 +177,7 @@ def test_large_bodies_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     (session,) = hosted.partition.sessions.values()
     assert session.queued == 48 and len(hosted.retained) == 48
     assert hosted.retained.payload_bytes == 48_000_000
-    assert_within("large bodies", middle_round_ms(found, LONGEST), TURN_MS)
+    assert_within("large bodies", middle_round_ms(found, LONGEST), ITERATION_MS)
     alice = edge.open("alice")
     assert [len(push.payload) for push in alice.received] == [1_000_000] * 48
     assert cluster.nodes["s1"].store.scan(*keys.kind_range(0, keys.BODY), 1)

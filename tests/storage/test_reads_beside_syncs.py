@@ -1,4 +1,4 @@
-"""Reads of other partitions are answered while the disk does not answer; those behind a write wait for it.
+"""Reads of other partitions are answered while a sync hangs; those behind a write wait for it.
 
 On real nodes, with syncs that take 3 s: ``tests/e2e/test_slow_store.py``.
 """
@@ -21,7 +21,7 @@ from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, 
 
 OPERATOR = PeerKey("operator", TIER_OPERATOR, 1)
 WRITTEN, OTHER = 0, 1  # partitions
-TOPICS = 20  # of which each has some
+TOPICS = 20  # each partition has some of them
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def edge() -> Iterator[Edge]:
 
 
 def _read(edge: Edge, partition: int) -> list[str]:
-    """Return the retained topics of a partition; none if there is no answer."""
+    """Return the retained topics of a partition; none without a reply."""
     request = edge.ask(ReadRetained(*edge.head(partition), "state/#", "", 100))
     edge.cluster.run(0.1)
     pages = [page for page in edge.answers(RetainedPage) if page.request == request]
@@ -60,14 +60,14 @@ def _topics(edge: Edge, partition: int) -> list[str]:
     return sorted(name for name in names if edge.cluster.map.partition_for(name) == partition)
 
 
-def test_retained_messages_are_read(edge: Edge) -> None:
-    """Of the other partition at once; of that which writes, behind what it wrote."""
+def test_retained_read_during_a_sync_is_answered_by_idle_partitions(edge: Edge) -> None:
+    """The other partition replies at once; the writing one after its write."""
     assert _topics(edge, OTHER) and _read(edge, OTHER) == _topics(edge, OTHER)
     assert _topics(edge, WRITTEN) and not _read(edge, WRITTEN)
 
 
-def test_retained_messages_of_all_partitions_are_read(edge: Edge) -> None:
-    """A SUBSCRIBE with wildcards asks all of a node in one frame: each answers for itself."""
+def test_retained_read_of_all_partitions_during_a_sync_is_answered_by_idle_ones(edge: Edge) -> None:
+    """A SUBSCRIBE with wildcards queries all partitions of a node in one frame: each replies by itself."""
     request = next(edge.requests)
     asked = encode_control(ReadRetainedAll(request, "state/#", 100, 60.0))
     edge.cluster.send(edge.key, "s1", FrameKind.CONTROL, asked)
@@ -76,8 +76,8 @@ def test_retained_messages_of_all_partitions_are_read(edge: Edge) -> None:
     assert not [one for one in edge.answers(RetainedNone) if WRITTEN in one.partitions]
 
 
-def test_sessions_are_shown_to_operators(edge: Edge) -> None:
-    """Of all partitions: what is shown is the state in memory."""
+def test_sessions_query_during_a_sync_is_answered(edge: Edge) -> None:
+    """Of all partitions: queries read the state in memory."""
     core, now = edge.cluster.nodes["s1"].core, edge.cluster.now
     ready = core.handle(now, [FrameArrived(OPERATOR, FrameKind.CONTROL, encode_control(Query(1, "sessions")))])
     (seen,) = (decode_control(payload) for node, _, payload in ready.sends if node == OPERATOR.node)

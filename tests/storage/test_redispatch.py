@@ -1,4 +1,4 @@
-"""What a durable member of a shared group leaves when its session ends: recorded with the end, handed on until done."""
+"""Copies of a durable shared group member whose session ends: recorded with the end, redispatched until confirmed."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ def rows(cluster: Cluster, node: str = "s1") -> list[bytes]:
     return [key for key in cluster.disks[node].records if key[2:3] in (b"h", b"q", b"b")]
 
 
-def test_what_may_go_to_another_member_is_kept() -> None:
-    """QoS 1, and QoS 2 that was not sent; not what was acknowledged, refused, has expired, or is no group's copy."""
+def test_session_end_keeps_redispatchable_copies() -> None:
+    """QoS 1, and unsent QoS 2; not acknowledged, refused or expired entries, nor those without a group."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster, window=4)
     edge.subscribe(alice, "other")
@@ -50,7 +50,7 @@ def test_what_may_go_to_another_member_is_kept() -> None:
     cluster.settle()
     acked, refused, sent, _ = alice.received
     assert sent.properties == b"\x0b\x07"
-    edge.publish(PublishMessage(0, b"other", b"own", 1), 0)  # no group's
+    edge.publish(PublishMessage(0, b"other", b"own", 1), 0)  # without a group
     edge.acknowledge(acked, 4)
     edge.acknowledge(refused, 4, 0x97)
     cluster.settle()
@@ -68,8 +68,8 @@ def test_what_may_go_to_another_member_is_kept() -> None:
     assert rows(cluster) == []
 
 
-def test_a_pick_is_recorded_before_it_is_used_and_outlives_every_process() -> None:
-    """The first pick stands, a higher attempt replaces it; a new primary asks for the recorded one."""
+def test_pick_is_recorded_before_use_and_survives_restarts() -> None:
+    """The first pick is kept, a higher attempt replaces it; a new primary uses the recorded one."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)
     edge.close(alice)
@@ -98,7 +98,7 @@ def test_a_pick_is_recorded_before_it_is_used_and_outlives_every_process() -> No
 
 
 @pytest.mark.parametrize("how", ["expiry", "clean start", "ends with its connection"])
-def test_every_end_of_a_session_hands_on(how: str) -> None:
+def test_every_kind_of_session_end_redispatches(how: str) -> None:
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "$share/g/a", expiry_s=5)
     edge.publish(message("1"), 0)
@@ -111,8 +111,8 @@ def test_every_end_of_a_session_hands_on(how: str) -> None:
     assert {order.message.payload for order in orders(cluster)} == {b"1"}
 
 
-def test_an_unsubscribed_member_keeps_what_is_queued_for_it() -> None:
-    """Section 3.10.4: what is buffered may go on to be delivered; it goes to the group when the session ends."""
+def test_unsubscribed_member_keeps_its_queued_copies() -> None:
+    """Section 3.10.4: buffered messages may be delivered; they go to the group when the session ends."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster, window=1)
     for payload in ("1", "2"):
@@ -128,8 +128,8 @@ def test_an_unsubscribed_member_keeps_what_is_queued_for_it() -> None:
     assert [order.message.payload for order in orders(cluster)] == [b"2"]
 
 
-def test_a_replica_knows_what_is_to_be_handed_on() -> None:
-    """The primary dies behind the end of the session."""
+def test_replica_has_copies_to_redispatch() -> None:
+    """The primary dies after the end of the session."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     edge, alice = member(cluster)
     edge.publish(message("1"), 0)
@@ -146,7 +146,7 @@ def test_a_replica_knows_what_is_to_be_handed_on() -> None:
     assert {len(order.message.payload) for order in orders(cluster)} == {1, 300_000}
 
 
-def test_many_go_in_order_few_at_once_and_the_bound_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redispatch_is_ordered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.messages.redispatch.MESSAGES_MAX", 50)
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)

@@ -1,4 +1,4 @@
-"""Primary and backups: what is acknowledged is on every replica in sync, and equal op_index means equal state."""
+"""Primary and backups: acknowledged operations are on every in-sync replica, and equal op_index means equal state."""
 
 from collections.abc import Iterable
 
@@ -20,12 +20,12 @@ from wire.messages.sessions import SessionOpened
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Return three nodes with three copies of everything, two of which must be in sync."""
+    """Return three nodes with three copies of each partition, two of which must be in sync."""
     return Cluster(nodes=3, replicas=3, min_in_sync=2)
 
 
-def test_operations_reach_every_replica(cluster: Cluster) -> None:
-    """Logs and states are equal once the commit index was told."""
+def test_operations_are_applied_on_every_replica(cluster: Cluster) -> None:
+    """Logs and states are equal once the commit index was sent."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a/#")
     for number in range(20):
@@ -38,8 +38,8 @@ def test_operations_reach_every_replica(cluster: Cluster) -> None:
     assert_equal_states(cluster)
 
 
-def test_nothing_is_acknowledged_before_every_backup_synced(cluster: Cluster) -> None:
-    """One slow disk holds up the acknowledgement, until that backup is dropped."""
+def test_acknowledgement_waits_for_every_in_sync_backup(cluster: Cluster) -> None:
+    """One slow disk delays the acknowledgement until that backup is dropped."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
@@ -53,7 +53,7 @@ def test_nothing_is_acknowledged_before_every_backup_synced(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_dead_primary_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cluster, power: bool) -> None:
+def test_failover_loses_no_acknowledged_message(cluster: Cluster, power: bool) -> None:
     """P1: kill or power loss of the primary at any step of a stream of messages."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a/#")
@@ -78,8 +78,8 @@ def test_a_dead_primary_is_replaced_and_nothing_acknowledged_is_lost(cluster: Cl
     assert_equal_states(cluster)
 
 
-def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
-    """The log was cut: state comes in slices while messages go on."""
+def test_wiped_node_is_rebuilt_by_range_transfer() -> None:
+    """The log was trimmed: state arrives in slices while messages continue."""
     settings = with_settings(log_operations_max=10)
     cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1, settings=settings)
     alice = edge.open("alice", "a/#")
@@ -103,7 +103,7 @@ def test_a_wiped_node_is_rebuilt_by_range_transfer() -> None:
     assert_equal_states(cluster)
 
 
-def test_a_new_primary_serves_in_a_second_and_others_are_not_interrupted(cluster: Cluster) -> None:
+def test_failover_takes_a_second_without_interrupting_other_partitions(cluster: Cluster) -> None:
     """After the death is declared: read, make the log durable, poll, serve."""
     edge = cluster.edges["e1"]
     edge.open("alice")
@@ -123,13 +123,13 @@ def test_a_new_primary_serves_in_a_second_and_others_are_not_interrupted(cluster
     raise AssertionError("does not serve again within a second")
 
 
-def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
-    """Two would-be primaries: the one of the lower partition_epoch gets no operation into any log."""
+def test_stale_primary_is_refused(cluster: Cluster) -> None:
+    """Two primaries: operations of the lower partition_epoch are appended to no log."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
     old = cluster.map.partitions[partition].primary
-    cluster.silence(old)  # it hears nothing from the routers any more
+    cluster.silence(old)  # it gets no frames of the routers any more
     before = cluster.nodes[old]
 
     cluster.apply(DeclareDead(old, before.key.incarnation))
@@ -151,8 +151,8 @@ def test_a_stale_primary_is_refused(cluster: Cluster) -> None:
     assert_equal_states(cluster)
 
 
-def test_too_few_in_sync_acknowledges_nothing() -> None:
-    """Two copies, two must be in sync: one alone keeps quiet and does not lose the partition."""
+def test_too_few_in_sync_copies_acknowledge_no_message() -> None:
+    """Two copies, two must be in sync: one alone acknowledges no message and does not lose the partition."""
     cluster, edge = with_edge(nodes=2, replicas=2, min_in_sync=2)
     alice = edge.open("alice", "a/#")
     partition = alice.session >> 48
@@ -167,8 +167,8 @@ def test_too_few_in_sync_acknowledges_nothing() -> None:
     assert edge.acked == {tag: 0}
 
 
-def test_another_node_takes_the_place_of_a_dead_one_only_after_a_while() -> None:
-    """It stays in sync while nobody else is; it may come back any moment, and then lacks nothing."""
+def test_dead_backup_is_replaced_after_a_delay() -> None:
+    """It stays in sync without another candidate; it may return at any time, and then is complete."""
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=2, partitions=1)
     primary, backup = cluster.map.partitions[0].in_sync
     spare = next(name for name in cluster.nodes if name not in (primary, backup))
@@ -183,7 +183,7 @@ def test_another_node_takes_the_place_of_a_dead_one_only_after_a_while() -> None
     assert cluster.map.partitions[0].in_sync == (primary, spare)
 
 
-def test_a_node_that_returns_needs_no_replacement() -> None:
+def test_returning_node_is_not_replaced() -> None:
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=2, partitions=1)
     primary, backup = cluster.map.partitions[0].in_sync
     spare = next(name for name in cluster.nodes if name not in (primary, backup))
@@ -196,8 +196,8 @@ def test_a_node_that_returns_needs_no_replacement() -> None:
     assert cluster.map.partitions[0].in_sync == (primary, backup)
 
 
-def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
-    """The map does not list what came back without its store; two must be in sync all the same."""
+def test_one_copy_beside_an_empty_one_acknowledges_no_message() -> None:
+    """The map does not list a node that returned without its store; two must be in sync all the same."""
     cluster = Cluster(nodes=2, replicas=2, min_in_sync=2, partitions=1)
     cluster.edges["e1"].open("alice", "a/#")
     primary, backup = cluster.map.partitions[0].in_sync
@@ -214,7 +214,7 @@ def test_one_copy_beside_an_empty_one_acknowledges_nothing() -> None:
     assert cluster.edges["e1"].acked == {tag: 0}
 
 
-def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
+def test_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
     """It missed operations; no range transfer is needed while the log has them."""
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "a/#")
@@ -234,8 +234,8 @@ def test_a_returning_backup_catches_up_from_the_log(cluster: Cluster) -> None:
     assert_equal_states(cluster)
 
 
-def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewhere() -> None:
-    """Not before; and the copy that was deleted is made anew when the partition comes back."""
+def test_copy_of_a_moved_partition_is_deleted_when_whole_elsewhere() -> None:
+    """Not before; and the deleted copy is rebuilt when the partition comes back."""
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=1)
     heal_placement(cluster, 2)
     edge = cluster.edges["e1"]
@@ -274,7 +274,7 @@ def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewh
     cluster.run(placements.AWAY_S / 2)
     assert rows() > 30
     cluster.run(placements.AWAY_S / 2 + 5.0)
-    assert rows() == 1, "what is left says which epochs this copy has seen"
+    assert rows() == 1, "the remaining row has the epochs that this copy has seen"
     placement = cluster.map.partitions[number]
     again = PartitionEntry(placement.epoch + 1, placement.primary, placement.in_sync, (backup,))
     assert not cluster.apply(PlacePartitions({number: again}))
@@ -283,8 +283,8 @@ def test_rows_of_a_partition_that_moved_away_are_deleted_when_it_is_whole_elsewh
     assert_equal_states(cluster)
 
 
-def test_a_backup_that_comes_back_gets_its_copy_back_at_once() -> None:
-    """A spare node would need everything; the one that was dropped lacks only what came since."""
+def test_returning_backup_rejoins_at_once() -> None:
+    """A spare node would need the whole state; the dropped one lacks only later operations."""
     cluster = Cluster(nodes=4, replicas=3, min_in_sync=2)
     heal_placement(cluster, 3)
     former = [placement.in_sync for placement in cluster.map.partitions]
@@ -300,8 +300,8 @@ def test_a_backup_that_comes_back_gets_its_copy_back_at_once() -> None:
 
 
 @pytest.mark.parametrize("left", ["stale", "nothing"])
-def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
-    """The node that was named serves what it has, and gives no number again that it may have missed."""
+def test_accepted_loss_of_whole_copies_serves_the_remaining_copy(left: str) -> None:
+    """The selected node serves its state, and reuses no number that it may have missed."""
     cluster = Cluster(nodes=3, replicas=2, min_in_sync=1)
     heal_placement(cluster, 2)
     edge = cluster.edges["e1"]
@@ -319,7 +319,7 @@ def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
         alone = PartitionEntry(placement.epoch + 1, placement.primary, (placement.primary,))
         cluster.kill(heir)
         cluster.apply(PlacePartitions({number: alone}))
-        bob = edge.open("bob")  # what the copy misses
+        bob = edge.open("bob")  # the copy lacks it
         cluster.kill(placement.primary, wipe=True)
         cluster.start(heir)
         assert bob
@@ -342,8 +342,8 @@ def test_an_operator_accepts_the_loss_of_the_whole_copies(left: str) -> None:
     assert again.session if left == "stale" else again.session & (1 << 48) - 1 >= 1 << 28
 
 
-def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of partitions begin to copy at once; what is read for them in a round is bounded."""
+def test_wiped_node_is_rebuilt_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of partitions begin to copy at once; their reads per iteration are bounded."""
     read: list[int] = []
     turns: list[int] = []
     stream = Placements.stream
@@ -355,7 +355,7 @@ def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPa
         return frames
 
     monkeypatch.setattr(Placements, "stream", counted)
-    few = with_settings(log_operations_max=4)  # so that copies need more than the log
+    few = with_settings(log_operations_max=4)  # so that the log does not suffice for copies
     cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=24, settings=few)
     for name in range(60):
         session = edge.open(f"c{name}", settle=False)
@@ -377,12 +377,12 @@ def test_a_wiped_node_is_rebuilt_a_little_at_a_time(monkeypatch: pytest.MonkeyPa
     cluster.start("s2")
     heal_placement(cluster, 3)
     assert 0 < max(turns) <= TRANSFERS_AT_A_TIME
-    assert 0 < max(read) <= 2 * CATCH_UP_ROWS  # the last slice of a round may pass it
+    assert 0 < max(read) <= 2 * CATCH_UP_ROWS  # the last slice of an iteration may exceed it
     assert_equal_states(cluster)
 
 
-def test_a_commit_index_goes_with_the_next_operation_or_by_itself() -> None:
-    """A backup writes an operation to its state with the operation that follows; where none does, a second later."""
+def test_commit_index_is_sent_with_the_next_operation_or_alone() -> None:
+    """A backup applies an operation with the next operation; without one, a second later."""
     cluster, edge = with_edge(nodes=3, replicas=3, min_in_sync=2, partitions=1)
     edge.open("alice", "a/#")
     primary = cluster.primary(0)

@@ -1,4 +1,4 @@
-"""Each rule of replication, taken away: some schedule or some seed must notice."""
+"""Mutations of the replication rules: a schedule or a seed must detect each."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from tests.storage.storage_cluster import Cluster
 
 
 def acknowledge_without_backups(patch: pytest.MonkeyPatch) -> None:
-    """Committed is what is synced here."""
+    """Operations synced here count as committed."""
 
     def settle(self: Partition) -> None:
         self.commit_index = max(self.commit_index, self.synced.get("", 0))
@@ -30,7 +30,7 @@ def acknowledge_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
 
 
 def joining_counts_too_early(patch: pytest.MonkeyPatch) -> None:
-    """Caught up with the commit index of a primary that has just begun: that is 0."""
+    """It compares with the commit index of a new primary, which is 0."""
 
     def count(self: PartitionReplication, backup: object) -> None:
         if not backup.counted:  # type: ignore[attr-defined]
@@ -51,23 +51,23 @@ def seeds(*numbers: int) -> Callable[[], None]:
 
 
 def of_three(test: Callable[[Cluster], None]) -> Callable[[], None]:
-    """Return a test with the cluster it wants."""
+    """Return a test with its cluster."""
     return lambda: test(Cluster(nodes=3, replicas=3, min_in_sync=2))
 
 
 @pytest.mark.parametrize(
     ("mutant", "witness"),
     [
-        (acknowledge_without_backups, test_schedules_replication.test_s11_an_open_answer_shows_committed_state_only),
+        (acknowledge_without_backups, test_schedules_replication.test_s11_open_session_sends_committed_messages_only),
         (
             acknowledge_without_backups,
-            of_three(test_replication.test_nothing_is_acknowledged_before_every_backup_synced),
+            of_three(test_replication.test_acknowledgement_waits_for_every_in_sync_backup),
         ),
-        (acknowledge_below_the_minimum, test_replication.test_one_copy_beside_an_empty_one_acknowledges_nothing),
+        (acknowledge_below_the_minimum, test_replication.test_one_copy_beside_an_empty_one_acknowledges_no_message),
         (joining_counts_too_early, seeds(34, 252, 286, 17, 237)),
     ],
 )
-def test_a_missing_rule_is_noticed(
+def test_replication_mutant_is_detected(
     monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], witness: Callable[[], None]
 ) -> None:
     """The witness passes without the mutation (it is a test of its own) and fails with it."""

@@ -1,6 +1,6 @@
 """Random faults at every step: crashes, power losses, wiped disks, cut links, slow disks, lost and repeated frames.
 
-Invariants: every acknowledged message stands once, in order, in its subscriber's queue; replicas at equal op_index are
+Invariants: every acknowledged message is once, in order, in its subscriber's queue; replicas at equal op_index are
 equal; one node acknowledges per partition_epoch. A failing seed becomes a test of its own.
 """
 
@@ -51,14 +51,14 @@ class Chaos:
         self.cluster.filter = self._frame
 
     def _frame(self, source: PeerKey, target: str, kind: int, payload: bytes) -> bool:
-        """See who acknowledges; lose or repeat replication frames, which the links never would."""
+        """Record the acknowledging node; lose or repeat replication frames, which links never do."""
         if kind == FrameKind.PUBLISH_ACK and source.node in self.cluster.nodes:
             core = self.cluster.nodes[source.node].core
             for ack in decode_publish_acks(payload):
                 hosted = core.partitions.get(ack.partition)
                 if hosted is not None:
-                    speaker = self.speakers.setdefault((ack.partition, hosted.partition.epoch), source.node)
-                    assert speaker == source.node, (
+                    acknowledging = self.speakers.setdefault((ack.partition, hosted.partition.epoch), source.node)
+                    assert acknowledging == source.node, (
                         f"two primaries acknowledge p{ack.partition}/{hosted.partition.epoch}"
                     )
         if self.lossy and kind in (FrameKind.REPLICATE, FrameKind.REPLICATE_ACK):
@@ -79,7 +79,7 @@ class Chaos:
         self.sent[name].append((tag, payload))
 
     def fault(self) -> None:
-        """Do something bad, as far as the promises still cover it."""
+        """Inject a fault that the guarantees still cover."""
         cluster, rng = self.cluster, self.rng
         what = rng.choice(("kill", "power", "wipe", "cut", "slow", "fast_restart"))
         names = sorted(cluster.nodes)
@@ -121,7 +121,7 @@ class Chaos:
                 cluster.nodes[name].disk_slow = False
 
     def client_acknowledges(self) -> None:
-        """The connected client acknowledges some of what it has."""
+        """Let the connected client acknowledge some of its messages."""
         client = self.clients["carol"]
         for push in list(client.outbound.values()):
             if self.rng.random() < 0.3:
@@ -130,7 +130,7 @@ class Chaos:
                     self.edge.acknowledge(push, packet_type)
 
     def run(self) -> None:
-        """Steps with faults, then peace, then the reckoning."""
+        """Run steps with faults, then without, then check the result."""
         for step in range(STEPS):
             if self.rng.random() < 0.4:
                 self.publish()
@@ -147,10 +147,10 @@ class Chaos:
         self.cluster.run(1.0)
         self.cluster.settle()
         assert_equal_states(self.cluster)
-        self.reckon()
+        self.check_result()
 
-    def reckon(self) -> None:
-        """Every acknowledged message once, in order; nothing left unanswered."""
+    def check_result(self) -> None:
+        """Check that every acknowledged message arrived once, in order, and that no request is unanswered."""
         assert not self.edge.unfinished
         for name in CLIENTS:
             expected = [payload for tag, payload in self.sent[name] if self.edge.acked[tag] == 0]
@@ -161,7 +161,7 @@ class Chaos:
             assert got == expected, f"{name}: {len(got)} of {len(expected)}"
 
     def drain(self, client: Connection, edge: Edge | None = None) -> list[bytes]:
-        """Acknowledge everything until nothing more comes; return what came first, in order."""
+        """Acknowledge all messages until none arrives; return the first transmissions, in order."""
         holder = edge or self.edge
         while client.outbound:
             for push in list(client.outbound.values()):
@@ -171,20 +171,20 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_links_keep_their_promise(seed: int) -> None:
+def test_random_faults_with_reliable_links_keep_the_invariants(seed: int) -> None:
     """Crashes, power losses, wiped and slow disks, links that are down for a while."""
     Chaos(seed, lossy=False).run()
 
 
 @pytest.mark.parametrize("seed", range(100, 108))
-def test_replication_survives_lost_and_repeated_frames(seed: int) -> None:
+def test_random_faults_with_lossy_links_keep_the_invariants(seed: int) -> None:
     """The protocol itself is idempotent: frames of replication are lost and repeated too."""
     Chaos(seed, lossy=True).run()
 
 
 @pytest.mark.parametrize("seed", range(200, 208))
-def test_short_turns_say_what_full_ones_do(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """A core that asks all its parts in each turn sends the same frames at the same times, under the same faults."""
+def test_short_iterations_send_the_frames_of_full_ones(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A core that runs all its parts in each iteration sends the same frames at the same times under faults."""
     judged: list[bool] = []
 
     def noted(core: StorageCore, now: float) -> bool:
@@ -200,7 +200,7 @@ def test_short_turns_say_what_full_ones_do(monkeypatch: pytest.MonkeyPatch, seed
 
 
 def frames_of(chaos: Chaos) -> list[tuple[float, str, str, int, bytes]]:
-    """Return what all sent in a run, and when."""
+    """Return all frames of a run, with their times."""
     frames = []
     passes = chaos.cluster.filter
 

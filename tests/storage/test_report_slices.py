@@ -1,4 +1,4 @@
-"""Reports of partitions with many filters, and of many partitions, go in rounds that are short."""
+"""Reports of partitions with many filters, and of many partitions, are made in short iterations."""
 
 import time
 from collections.abc import Iterator, Set
@@ -14,7 +14,7 @@ from wire.messages.routes import ReportRoutes, SenderReport
 from wire.node.route_registrar import REPORT_ROUTES_MAX, sender_report
 
 SHARDS = 64
-ROUND_MS = 8  # of the processor, the middle one; 2 to 3 ms were measured
+ROUND_MS = 8  # of the processor, the median; 2 to 3 ms were measured
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Subscriptions:
 
 @dataclass
 class Partition:
-    """As much of a hosted partition as reports look at."""
+    """The part of a hosted partition that reports use."""
 
     partition: Core
     map: ClusterMap
@@ -50,7 +50,7 @@ class Partition:
 
 
 class Node:
-    """The reports of one node, and what was told."""
+    """The reports of one node, and the sent pieces."""
 
     def __init__(self, partitions: int, filters: int) -> None:
         self.map = ClusterMap("c", 1, shards=[ShardEntry(1, "r0") for _ in range(SHARDS)], base_shards=SHARDS)
@@ -67,7 +67,7 @@ class Node:
         self._begun: dict[tuple[int, int, int], list[str]] = {}
 
     def send(self) -> int:
-        """Make one round; return how many filters it told."""
+        """Run one iteration; return the number of reported filters."""
         began = time.thread_time()
         sends = self.reports.send(0.0, loading=False)
         self.times.append(time.thread_time() - began)
@@ -86,7 +86,7 @@ class Node:
         return count
 
     def all(self, partition: int, epoch: int = 1) -> list[str]:
-        """Return what whole reports of a partition said, of all shards."""
+        """Return the filters in the complete reports of a partition, of all shards."""
         assert all((partition, epoch, shard) in self.whole for shard in range(SHARDS))
         return sorted(name for shard in range(SHARDS) for name in self.whole[partition, epoch, shard])
 
@@ -96,7 +96,7 @@ def names(node: Node, partition: int) -> dict[str, int]:
 
 
 @timed
-def test_one_partition_with_many_filters_and_many_with_none() -> None:
+def test_reports_of_one_large_and_many_empty_partitions_are_sliced() -> None:
     for partitions, filters in ((1, 20_000), (200, 0)):
         node = Node(partitions, filters)
         node.reports.add(node.partitions.values(), range(SHARDS))
@@ -109,8 +109,8 @@ def test_one_partition_with_many_filters_and_many_with_none() -> None:
             assert node.all(partition) == sorted(names(node, partition))
 
 
-def test_another_epoch_begins_the_report_anew() -> None:
-    """A shard takes nothing of an epoch that is over: the report that has begun would never end there."""
+def test_new_epoch_restarts_the_report() -> None:
+    """A shard rejects an old epoch: a report in progress would never end there."""
     node = Node(2, 3_000)
     node.reports.add(node.partitions.values(), range(SHARDS))
     node.send()
@@ -127,7 +127,7 @@ def test_another_epoch_begins_the_report_anew() -> None:
     assert node.all(1) == sorted(names(node, 1))
 
 
-def test_a_shard_that_moves_meanwhile_is_told_again_and_a_partition_that_left_is_not() -> None:
+def test_report_is_repeated_to_a_moved_shard_and_dropped_for_a_moved_partition() -> None:
     node = Node(2, 3_000)
     node.reports.add(node.partitions.values(), range(SHARDS))
     node.send()
@@ -143,7 +143,7 @@ def test_a_shard_that_moves_meanwhile_is_told_again_and_a_partition_that_left_is
     assert not [key for key in node.whole if key[0] == 1]
 
 
-def test_a_full_link_stops_a_report_in_its_middle() -> None:
+def test_full_link_pauses_a_report() -> None:
     node = Node(1, 5_000)
     node.reports.add(node.partitions.values(), range(SHARDS))
     node.send()

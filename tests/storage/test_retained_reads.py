@@ -10,7 +10,7 @@ from wire.messages.retained import DeliverRetained, RetainedDelivered, RetainedM
 from wire.messages.sessions import SessionSubscription, SubscribeSession
 
 
-def test_the_store_keeps_the_newest_and_an_empty_payload_clears() -> None:
+def test_retained_store_keeps_the_newest_and_clears_on_empty_payload() -> None:
     """Read by wildcard, page by page, also after a crash and at 1 MiB."""
     cluster, edge = with_edge(partitions=1)
     for number in range(7):
@@ -29,8 +29,8 @@ def test_the_store_keeps_the_newest_and_an_empty_payload_clears() -> None:
     assert not any(key[2:3] == b"b" for key in cluster.disks["s1"].records)
 
 
-def test_the_store_lets_messages_expire_and_is_bounded() -> None:
-    """The rest of the expiry is told; past the bound a new topic is refused, a known one is not."""
+def test_retained_store_expires_messages_and_is_bounded() -> None:
+    """The remaining expiry is sent; above the bound a new topic is refused, a known one is not."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(retained_messages_max=2))
     edge.publish(retained("t/1", "a", expiry_s=5), 0)
     edge.publish(retained("t/2", "b"), 0)
@@ -43,8 +43,8 @@ def test_the_store_lets_messages_expire_and_is_bounded() -> None:
     assert [message.topic for message in read(cluster, "t/#")] == ["t/2"]
 
 
-def test_a_known_topic_does_not_grow_beyond_the_bytes() -> None:
-    """Room for 10 bytes: what replaces a smaller payload counts with what it adds; what shrinks one is always taken."""
+def test_known_topic_cannot_grow_beyond_the_byte_bound() -> None:
+    """A bound of 10 bytes: a replacement counts its growth; a smaller replacement is always accepted."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(retained_bytes_max=10))
     sizes = {"t/1": 4, "t/2": 4}
     for topic, size, code in (("t/1", 7, 0x97), ("t/1", 6, 0), ("t/2", 5, 0x97), ("t/2", 4, 0), ("t/1", 1, 0)):
@@ -58,8 +58,8 @@ def test_a_known_topic_does_not_grow_beyond_the_bytes() -> None:
     assert cluster.primary(0).core.event_counts()["refused_retained_full"] == 2
 
 
-def test_a_retained_payload_has_a_bound() -> None:
-    """NIST: protect. One that is larger is refused, and what stood before stays; a live message has its own bound."""
+def test_retained_payload_is_bounded() -> None:
+    """A larger one is refused, and the previous value stays; a live message has its own bound."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(retained_payload_max=5))
     answers = [edge.publish(retained("t", text), 0) for text in ("12345", "123456", "")]
     cluster.settle()
@@ -68,8 +68,8 @@ def test_a_retained_payload_has_a_bound() -> None:
     assert cluster.primary(0).core.event_counts()["refused_retained_payload"] == 1
 
 
-def test_s14_a_retained_copy_and_its_live_twin() -> None:
-    """While retained copies are read live messages wait; one message is delivered once, whichever comes first."""
+def test_s14_retained_and_live_copy_are_delivered_once() -> None:
+    """During a retained read live messages are held; one message is delivered once, in either order."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.publish(retained("a/1", "r1", qos=2), 0)
@@ -93,11 +93,11 @@ def test_s14_a_retained_copy_and_its_live_twin() -> None:
     assert sorted(push.payload for push in alice.received) == [b"r1", b"r3"]
 
 
-def test_an_earlier_retained_read_ends_no_later_hold() -> None:
-    """The timer that a finished read left behind used to end the hold of the next one (chaos F20 seed 200)."""
+def test_timer_of_an_earlier_read_does_not_end_a_later_hold() -> None:
+    """The timer of a finished read used to end the hold of the next one (chaos F20 seed 200)."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
-    bring(cluster, alice, begin_read(cluster, alice))
+    deliver(cluster, alice, begin_read(cluster, alice))
     cluster.run(4.0)
     begin_read(cluster, alice)
     cluster.run(2.0)
@@ -108,35 +108,35 @@ def test_an_earlier_retained_read_ends_no_later_hold() -> None:
     assert [push.payload for push in alice.received] == [b"m"]
 
 
-def test_a_read_that_never_ends_holds_five_seconds_whatever_comes_after_it() -> None:
-    """Each later read that ends used to leave it a later deadline (chaos F20 seed 200)."""
+def test_unfinished_read_holds_five_seconds_despite_later_reads() -> None:
+    """Each later read that ended used to extend its deadline (chaos F20 seed 200)."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     begin_read(cluster, alice)
     edge.publish(PublishMessage(0, b"a/b", b"m", 1), 0)
     for _ in range(6):
         cluster.run(1.0)
-        bring(cluster, alice, begin_read(cluster, alice))
+        deliver(cluster, alice, begin_read(cluster, alice))
     assert [push.payload for push in alice.received] == [b"m"]
 
 
-def test_no_retained_copy_follows_a_newer_message_that_came_before_the_subscribe() -> None:
-    """A live message may come before it is retained: a read then finds the older one (chaos F20 seed 200)."""
+def test_retained_copy_does_not_follow_a_newer_live_message() -> None:
+    """A live message may arrive before it is retained: a read then finds the older one (chaos F20 seed 200)."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
-    bring(cluster, alice, begin_read(cluster, alice))
+    deliver(cluster, alice, begin_read(cluster, alice))
     edge.publish(retained("a/1", "new"), 0)
     cluster.settle()
-    bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
+    deliver(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
     assert [push.payload for push in alice.received] == [b"new"]
     edge.unsubscribe(alice, "a/#")
     cluster.settle()
-    bring(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
-    assert [push.payload for push in alice.received] == [b"new", b"old"]  # what brought the other one is gone
+    deliver(cluster, alice, begin_read(cluster, alice), ("a/1", "old", 1))
+    assert [push.payload for push in alice.received] == [b"new", b"old"]  # the subscription of the live one has ended
 
 
-def test_s24_live_messages_wait_five_seconds_at_most() -> None:
-    """A retained read that never ends does not hold them for ever."""
+def test_s24_live_messages_are_held_at_most_five_seconds() -> None:
+    """A retained read that never ends does not hold them indefinitely."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     edge.ask(SubscribeSession(*edge.head(0), alice.session, alice.owner_epoch, [SessionSubscription("a/#", 1)]))
@@ -159,8 +159,8 @@ def begin_read(cluster: Cluster, alice: Connection, qos: int = 1) -> int:
     return read
 
 
-def bring(cluster: Cluster, alice: Connection, read: int, *values: tuple[str, str, int], done: bool = True) -> bool:
-    """Deliver copies (topic, payload, QoS) for a read; return whether it has to begin again."""
+def deliver(cluster: Cluster, alice: Connection, read: int, *values: tuple[str, str, int], done: bool = True) -> bool:
+    """Deliver copies (topic, payload, QoS) for a read; return whether it has to restart."""
     edge = cluster.edges["e1"]
     copies = [RetainedMessage(topic, text.encode(), qos, b"", 0xFFFFFFFF, 0, 1, 99) for topic, text, qos in values]
     number = next(edge.requests)
@@ -174,56 +174,56 @@ def payloads(alice: Connection) -> list[bytes]:
     return [push.payload for push in alice.received]
 
 
-def test_the_time_of_an_older_read_does_not_end_the_holding_for_a_newer_one() -> None:
-    """Simulation seed 4009: the timer of a read long finished let a live value go before the older retained one."""
+def test_deadline_of_an_older_read_does_not_end_a_newer_hold() -> None:
+    """Simulation seed 4009: the timer of a finished read sent a live value before the older retained one."""
     cluster = Cluster(partitions=1)
     alice = cluster.edges["e1"].open("alice")
-    bring(cluster, alice, begin_read(cluster, alice))
+    deliver(cluster, alice, begin_read(cluster, alice))
     cluster.run(4.9)
     read = begin_read(cluster, alice)
-    cluster.run(0.5)  # the first one's five seconds are over
+    cluster.run(0.5)  # the first one's five seconds have passed
     cluster.edges["e1"].publish(retained("a/b", "new"), 0)
     cluster.settle()
     assert payloads(alice) == []
-    bring(cluster, alice, read, ("a/b", "old", 1), ("a/c", "other", 1))
+    deliver(cluster, alice, read, ("a/b", "old", 1), ("a/c", "other", 1))
     assert payloads(alice) == [b"new", b"other"]
 
 
-def test_a_retained_copy_that_comes_after_the_holding_is_not_older_than_what_came_live() -> None:
-    """A read may take longer than live messages wait for it."""
+def test_retained_copy_after_the_hold_is_not_older_than_live_messages() -> None:
+    """A read may take longer than the hold of live messages."""
     cluster = Cluster(partitions=1)
     alice = cluster.edges["e1"].open("alice")
     read = begin_read(cluster, alice)
     cluster.run(5.5)
     cluster.edges["e1"].publish(retained("a/b", "new"), 0)
     cluster.settle()
-    bring(cluster, alice, read, ("a/b", "old", 1), ("a/c", "other", 1))
+    deliver(cluster, alice, read, ("a/b", "old", 1), ("a/c", "other", 1))
     assert payloads(alice) == [b"new", b"other"]
 
 
-def test_a_read_that_began_under_a_former_primary_begins_again() -> None:
-    """The new one does not know what came live; it holds from the new beginning on."""
+def test_read_of_a_former_primary_restarts() -> None:
+    """The new one does not know earlier live messages; its hold begins with the restart."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     read = begin_read(cluster, alice)
     cluster.crash_all()
     edge.publish(retained("a/b", "new"), 0)
     cluster.settle()
-    assert bring(cluster, alice, read, ("a/b", "old", 1))
-    assert not bring(cluster, alice, read)  # nothing to deliver: nothing to repeat
-    assert not bring(cluster, alice, 0, done=False)  # a beginning
+    assert deliver(cluster, alice, read, ("a/b", "old", 1))
+    assert not deliver(cluster, alice, read)  # no copies: no restart
+    assert not deliver(cluster, alice, 0, done=False)  # a beginning
     assert payloads(alice) == [b"new"]
     edge.publish(retained("a/b", "newer"), 0)
     cluster.settle()
     assert payloads(alice) == [b"new"]
 
 
-def test_a_copy_in_the_queue_does_not_follow_a_newer_value_of_qos_0() -> None:
-    """QoS 0 waits for no window: the copy that still does is dropped, and counted."""
+def test_queued_copy_does_not_follow_a_newer_qos_0_value() -> None:
+    """QoS 0 does not wait for the window: a queued older copy is dropped, and counted."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(outbound_window_max=1))
     alice = edge.open("alice")
     read = begin_read(cluster, alice)
-    bring(cluster, alice, read, ("a/x", "first", 1), ("a/b", "old", 1), ("a/c", "other", 1))
+    deliver(cluster, alice, read, ("a/x", "first", 1), ("a/b", "old", 1), ("a/c", "other", 1))
     edge.publish(retained("a/b", "new", qos=0), 0)
     cluster.settle()
     for _ in range(3):
@@ -235,13 +235,13 @@ def test_a_copy_in_the_queue_does_not_follow_a_newer_value_of_qos_0() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_no_copy_in_the_queue_follows_a_newer_value_of_qos_0(crash: bool) -> None:
+def test_queued_copies_do_not_follow_a_newer_qos_0_value(crash: bool) -> None:
     """Simulation seeds 5001, 5006: of several copies of a topic only the last was dropped; a crash forgot it too."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(outbound_window_max=1))
     alice = edge.open("alice")
     for text in ("first", "old", "older", "oldest"):
-        bring(cluster, alice, begin_read(cluster, alice), ("a/b", text, 1), ("a/c", text, 1))
-    bring(cluster, alice, begin_read(cluster, alice, qos=0))
+        deliver(cluster, alice, begin_read(cluster, alice), ("a/b", text, 1), ("a/c", text, 1))
+    deliver(cluster, alice, begin_read(cluster, alice, qos=0))
     edge.publish(retained("a/b", "new", qos=0), 0)
     cluster.settle()
     assert payloads(alice) == [b"first", b"new"]
@@ -260,7 +260,7 @@ def test_no_copy_in_the_queue_follows_a_newer_value_of_qos_0(crash: bool) -> Non
 
 
 def copies_for(cluster: Cluster, alice: Connection, read: int, *topics: str, done: bool = False) -> int:
-    """Deliver copies at QoS 1 that are retained; return how many of them the partition took."""
+    """Deliver retained copies at QoS 1; return how many of them the partition queued."""
     edge = cluster.edges["e1"]
     number = next(edge.requests)
     messages = [RetainedMessage(topic, b"kept", 1, b"", 0xFFFFFFFF, 0, 1, at) for at, topic in enumerate(topics, 1_000)]
@@ -270,8 +270,11 @@ def copies_for(cluster: Cluster, alice: Connection, read: int, *topics: str, don
     return int(answer.taken)
 
 
-def test_copies_that_find_no_room_wait_and_push_nothing_out() -> None:
-    """A queue takes copies up to three quarters of its bound, and says how many; live messages have the rest."""
+def test_copies_beyond_the_queue_share_wait_without_drops() -> None:
+    """A queue accepts copies up to three quarters of its bound, and reports the number.
+
+    The rest is for live messages.
+    """
     cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=40, outbound_window_max=5))
     alice = cluster.edges["e1"].open("alice")
     read = begin_read(cluster, alice)
@@ -295,8 +298,8 @@ def test_copies_that_find_no_room_wait_and_push_nothing_out() -> None:
     assert [topic for topic in got if topic != "a/live"] == topics and got.count("a/live") == 10
 
 
-def test_a_request_that_comes_again_is_answered_as_before() -> None:
-    """A link broke before the answer came: its copies are not queued twice, and what did not fit still waits."""
+def test_repeated_delivery_request_gets_the_same_answer() -> None:
+    """A link broke before the reply arrived: its copies are not queued twice, and the rest still waits."""
     cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=8))
     alice = cluster.edges["e1"].open("alice")
     edge = cluster.edges["e1"]
@@ -309,8 +312,8 @@ def test_a_request_that_comes_again_is_answered_as_before() -> None:
     assert len(alice.received) == 6
 
 
-def test_a_hold_ends_before_the_queue_is_full() -> None:
-    """Live messages wait for a read that lasts; none of them is dropped for that."""
+def test_hold_ends_before_the_queue_is_full() -> None:
+    """Live messages are held during a long read; none of them is dropped for that."""
     cluster = Cluster(partitions=1, settings=with_settings(queue_messages_max=40))
     alice = cluster.edges["e1"].open("alice")
     begin_read(cluster, alice)

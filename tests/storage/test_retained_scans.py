@@ -1,4 +1,4 @@
-"""Retained look-ups in slices: no filter makes a round long, everything is found, and short ones come first."""
+"""Retained reads in slices: no filter makes an iteration long, all matches are found, and short reads come first."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedNone, RetainedPage
 from wire.node.events import FrameArrived, NodeTick
 
-ROUND_MS = 5  # most processor time of one round
+ROUND_MS = 5  # most processor time of one iteration
 
 
 def retained_row(topic: str) -> RetainedRow:
@@ -24,14 +24,14 @@ def retained_row(topic: str) -> RetainedRow:
 
 
 def fill(cluster: Cluster, topics: int) -> None:
-    """Put topics into the stores as a restart would, without their rows."""
+    """Add topics to the stores as a restart would, without their rows."""
     for number, hosted in cluster.nodes["s1"].core.partitions.items():
         for topic in range(topics // len(cluster.map.partitions)):
             hosted.retained.restore(retained_row(f"plant/s{topic % 100}/l{topic // 100}/d{number}/state"))
 
 
 def ask_all(edge: Edge, topic_filter: str, limit: int = 100, waits_s: float = 5.0) -> int:
-    """Ask the node for a first page of each partition."""
+    """Request a first page of each partition from the node."""
     request = next(edge.requests)
     asked = encode_control(ReadRetainedAll(request, topic_filter, limit, waits_s))
     edge.cluster.send(edge.key, "s1", FrameKind.CONTROL, asked)
@@ -48,10 +48,8 @@ def answered(edge: Edge, request: int) -> set[int]:
 
 @pytest.mark.parametrize("topics", [30_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @timed
-def test_a_thousand_filters_against_many_topics_make_no_long_round(
-    monkeypatch: pytest.MonkeyPatch, topics: int
-) -> None:
-    """No round takes 5 ms of the processor; a short look-up that comes behind them is answered at once."""
+def test_thousand_retained_reads_have_short_iterations(monkeypatch: pytest.MonkeyPatch, topics: int) -> None:
+    """No iteration takes 5 ms of the processor; a later short read is answered at once."""
     cluster = Cluster(partitions=4)
     edge, other = cluster.edges["e1"], cluster.edges["e2"]
     fill(cluster, topics)
@@ -69,11 +67,11 @@ def test_a_thousand_filters_against_many_topics_make_no_long_round(
     times = sorted(found)
     print(f"{topics} topics: median {times[len(times) // 2]:.2f} ms, longest {times[-1]:.2f} ms, {steps} steps")
     assert_within("nine of ten turns", times[len(times) * 9 // 10], ROUND_MS)
-    assert not all(answered(edge, request) for request in hostile)  # they had no time for all of it
+    assert not all(answered(edge, request) for request in hostile)  # there was no time for all of it
 
 
-def test_what_nobody_waits_for_is_not_looked_up() -> None:
-    """After the edge's patience a look-up ends; one that must be answered is answered with what there is."""
+def test_retained_read_ends_at_the_timeout_of_its_edge() -> None:
+    """A read ends at the edge's timeout; one that must be answered gets its results so far."""
     cluster, edge = with_edge(partitions=1)
     fill(cluster, 20_000)
     ask_all(edge, "+/+/+/+/x", waits_s=0.05)
@@ -83,11 +81,11 @@ def test_what_nobody_waits_for_is_not_looked_up() -> None:
     counts = cluster.nodes["s1"].core.event_counts()
     assert counts["retained_scans_cut"] == 2
     assert answered(edge, request) == {0}
-    assert cluster.nodes["s1"].core.handle(cluster.now, []).next_deadline > cluster.now  # nothing is under way
+    assert cluster.nodes["s1"].core.handle(cluster.now, []).next_deadline > cluster.now  # no read is in progress
 
 
-def test_look_ups_are_bounded() -> None:
-    """Beyond the bound one is refused, counted, and answered where an edge keeps asking."""
+def test_retained_reads_are_bounded() -> None:
+    """Above the bound one is refused, counted, and answered if the edge retries until answered."""
     hosted = Cluster(partitions=1).nodes["s1"].core.partitions[0]
     scans = RetainedScans(lambda *_: True, lambda *_: None)
     for number in range(SCANS_MAX + 1):
@@ -95,8 +93,8 @@ def test_look_ups_are_bounded() -> None:
     assert (len(scans), scans.refused) == (SCANS_MAX, 1)
 
 
-def test_pages_under_way_hold_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where many look-ups have found much and are not at their end, pages end early; what follows is asked for."""
+def test_incomplete_retained_pages_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If many unfinished reads have many results, pages end early; the edge requests the rest."""
     monkeypatch.setattr(retained_scans, "HELD_BYTES_MAX", 10)
     cluster, edge = with_edge(partitions=1)
     for number in range(300):
@@ -117,8 +115,8 @@ def test_pages_under_way_hold_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
-def test_slices_find_what_one_look_would(limit: int) -> None:
-    """Over many rounds and pages, in order, each message once; the topic that is written meanwhile too."""
+def test_sliced_retained_read_matches_a_single_scan(limit: int) -> None:
+    """Over many iterations and pages, in order, each message once, including a topic written meanwhile."""
     cluster, edge = with_edge(partitions=1)
     for number in range(300):
         edge.publish(PublishMessage(0, f"a/{number:03}/{'x' if number % 3 else 'y'}".encode(), b"p", 1, retain=True), 0)
@@ -138,8 +136,8 @@ def test_slices_find_what_one_look_would(limit: int) -> None:
     assert found == [f"a/{number:03}/y" for number in range(0, 300, 3)]
 
 
-def test_a_partition_that_moved_away_is_not_looked_into() -> None:
-    """The look-up goes on with the others; the node asked answers for what it still has."""
+def test_retained_read_skips_a_partition_that_moved_away() -> None:
+    """The read continues with the others; the requested node replies for its remaining partitions."""
     cluster, edge = with_edge(nodes=2, replicas=2, partitions=4)
     before = set(cluster.nodes["s1"].core.partitions)
     for hosted in cluster.nodes["s1"].core.partitions.values():
@@ -155,8 +153,8 @@ def test_a_partition_that_moved_away_is_not_looked_into() -> None:
     assert answered(edge, request) == before - {moved}
 
 
-def test_a_loop_with_look_ups_lets_the_thread_that_syncs_run() -> None:
-    """That thread wants the interpreter's lock, which a loop that goes on at once takes back before it wakes."""
+def test_loop_with_retained_reads_lets_the_sync_thread_run() -> None:
+    """That thread needs the interpreter lock, which a busy loop takes back before the thread wakes."""
     cluster, edge = with_edge(partitions=1)
     fill(cluster, 20_000)
     core = cluster.nodes["s1"].core

@@ -1,6 +1,6 @@
-"""A node gives an owner of shards a bounded number of its partitions' routes at a time; by counts.
+"""A node sends an owner of shards a bounded number of its partitions' routes at a time.
 
-The owner's answers are held back and given by the tests.
+The tests hold back and send the owner's acknowledgements.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SHARDS = 64
 
 
 class Owner:
-    """A cluster of one node, whose router answers AddRoutes when it is told to."""
+    """A cluster of one node, whose router answers AddRoutes on request."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.cluster = Cluster(partitions=partitions, shards=SHARDS)
@@ -46,11 +46,11 @@ class Owner:
                 return self.edge.open(f"c{self._names}")
 
     def subscribe(self, client: Connection, names: list[str]) -> int:
-        """Ask for filters in one piece; return the request."""
+        """Subscribe to filters in one piece; return the request."""
         return self.edge.subscribe(client, *names, qos=1, settle=False)
 
     def asked(self) -> list[AddRoutes]:
-        """Let a few rounds pass; return what came, and forget it."""
+        """Run a few iterations; return the new requests, and clear them."""
         for _ in range(5):
             self.cluster.step()
         taken, self.cluster.router.added = self.cluster.router.added, []
@@ -63,7 +63,7 @@ class Owner:
         return any(one.request == request for one in self.edge.answers(SessionSubscribed))
 
     def serve(self) -> int:
-        """Answer everything until nothing is asked; return the most routes that were asked at once."""
+        """Answer all requests until none arrives; return the maximum of routes in one batch."""
         most = 0
         while messages := self.asked():
             most = max(most, routes(messages))
@@ -88,7 +88,7 @@ def broad(of: str, count: int = FILTERS_PER_PIECE) -> list[str]:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_new_routes_wait_until_the_owner_has_answered(partitions: int) -> None:
+def test_new_routes_wait_for_the_owners_acknowledgements(partitions: int) -> None:
     owner = Owner(partitions)
     clients = [owner.client(number) for number in range(partitions)]
     requests = [owner.subscribe(client, broad(client.client_id)) for client in clients]
@@ -106,7 +106,7 @@ def test_new_routes_wait_until_the_owner_has_answered(partitions: int) -> None:
         assert all(owner.cluster.router.routes[number, shard] == names for shard in range(SHARDS))
 
 
-def test_a_client_of_another_partition_waits_for_no_room() -> None:
+def test_routes_of_another_partition_are_not_blocked() -> None:
     owner = Owner(2)
     full = owner.subscribe(owner.client(0), broad("x"))
     honest = owner.client(1)
@@ -121,8 +121,8 @@ def test_a_client_of_another_partition_waits_for_no_room() -> None:
     assert owner.is_answered(full)
 
 
-def test_another_owner_gets_what_waits() -> None:
-    """What was asked and what was not: both are its."""
+def test_new_owner_gets_pending_routes() -> None:
+    """Sent and unsent routes: both go to it."""
     owner = Owner()
     request = owner.subscribe(owner.client(0), broad("x"))
     owner.asked()
@@ -133,7 +133,7 @@ def test_another_owner_gets_what_waits() -> None:
     assert all(owner.cluster.router.routes[0, shard] == set(broad("x")) for shard in range(SHARDS))
 
 
-def test_a_partition_that_moves_away_leaves_its_room_to_others() -> None:
+def test_partition_that_moves_away_frees_the_window() -> None:
     owner = Owner(2)
     owner.subscribe(owner.client(0), broad("x"))
     other = owner.subscribe(owner.client(1), broad("y"))
@@ -146,7 +146,7 @@ def test_a_partition_that_moves_away_leaves_its_room_to_others() -> None:
     assert owner.is_answered(other)
 
 
-def test_routes_leave_a_few_in_each_tick() -> None:
+def test_route_removals_are_bounded_per_tick() -> None:
     owner = Owner()
     client = owner.client(0)
     names = broad("x")
@@ -157,12 +157,12 @@ def test_routes_leave_a_few_in_each_tick() -> None:
     for _ in range(200):
         owner.cluster.step()
         most, before = max(most, len(owner.removed) - before), len(owner.removed)
-    assert most <= 2 * REMOVED_PER_TICK  # what waited for one commit leaves together
+    assert most <= 2 * REMOVED_PER_TICK  # removals that waited for one commit leave together
     assert sorted(owner.removed) == sorted(names * SHARDS)
 
 
-def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
-    """It has never been at some shards; the others are told to remove it."""
+def test_unsubscribed_filter_with_unsent_routes_is_not_added() -> None:
+    """Some shards never had it; the others remove it."""
     owner = Owner()
     client = owner.client(0)
     names = broad("x")
@@ -181,7 +181,7 @@ def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
     assert owner.removed == names[-1:] * SHARDS
 
 
-def test_a_filter_that_comes_back_before_it_was_asked_for_stands() -> None:
+def test_resubscribed_filter_with_unsent_routes_is_registered() -> None:
     owner = Owner()
     client = owner.client(0)
     names = broad("x")

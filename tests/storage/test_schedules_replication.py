@@ -1,4 +1,4 @@
-"""Schedules that lose, double or block when a rule is missing; each is named after its number in part S."""
+"""Schedules that lose, duplicate or block messages when a rule is missing; named after their number in part S."""
 
 from mqtt.reasons import ReasonCode
 from router.map.commands import DeclareDead, PlacePartitions
@@ -34,7 +34,7 @@ def backups(cluster: Cluster) -> list[str]:
     return [name for name in placement.in_sync if name != placement.primary]
 
 
-def test_s1_a_repeat_is_answered_when_its_first_copy_is_committed() -> None:
+def test_s1_repeat_is_acknowledged_after_its_original_is_committed() -> None:
     """The link flaps, the edge sends again, one backup has not synced: no acknowledgement yet."""
     cluster, edge, _ = subscribed()
     cluster.nodes[backups(cluster)[0]].disk_slow = True
@@ -49,8 +49,8 @@ def test_s1_a_repeat_is_answered_when_its_first_copy_is_committed() -> None:
     assert len(edge.acks) == 2
 
 
-def test_s2_a_replica_joins_without_a_gap() -> None:
-    """What is acknowledged while a replica joins is on it when the primary dies right after it is in sync."""
+def test_s2_joining_replica_has_no_gap() -> None:
+    """Operations acknowledged while a replica joins are on it when the primary dies right after it is in sync."""
     cluster, edge, alice = subscribed(absent=True)
     late = backups(cluster)[1]
     cluster.kill(late)
@@ -75,20 +75,20 @@ def test_s2_a_replica_joins_without_a_gap() -> None:
     heal_placement_of_two(cluster)
     cluster.settle()
     alice = edge.open("alice")
-    cluster.run(2 * RETRY_S)  # whoever begins again may have to be asked twice what it shares
+    cluster.run(2 * RETRY_S)  # a restarted replica may need two probes
     assert len(alice.received) >= min(64, acknowledged)
     assert [push.payload for push in alice.received] == [str(n).encode() for n in range(len(alice.received))]
 
 
 def heal_placement_of_two(cluster: Cluster) -> None:
-    """Wait until two replicas are in sync and everything serves."""
+    """Wait until two replicas are in sync and all partitions serve."""
     end = cluster.now + 20
     while len(cluster.map.partitions[0].in_sync) < 2 or not cluster.primary(0).core.serving:
         cluster.step()
         assert cluster.now < end
 
 
-def test_s3_a_primary_that_restarts_inside_its_lease_resumes_nothing() -> None:
+def test_s3_primary_that_restarts_within_its_lease_does_not_resume() -> None:
     """(a) power: an op index is never given twice under one epoch; (b) an empty disk empties no other copy."""
     for wipe in (False, True):
         cluster, edge, _ = subscribed(absent=True)
@@ -109,8 +109,8 @@ def test_s3_a_primary_that_restarts_inside_its_lease_resumes_nothing() -> None:
         assert_equal_states(cluster)
 
 
-def test_s4_the_in_sync_set_does_not_shrink_onto_the_sick_node() -> None:
-    """The primary's links to both backups are down, not those to the routers: a healthy pair goes on."""
+def test_s4_in_sync_set_does_not_shrink_to_the_isolated_node() -> None:
+    """The primary's links to both backups are down, not those to the routers: a healthy pair continues."""
     cluster, edge, _ = subscribed()
     sick = cluster.map.partitions[0].primary
     for name in backups(cluster):
@@ -125,8 +125,8 @@ def test_s4_the_in_sync_set_does_not_shrink_onto_the_sick_node() -> None:
     assert edge.acked == {tag: 0} and placement.primary != sick
 
 
-def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
-    """A message that matches nobody needs no backup: still the deposed primary must not answer it."""
+def test_s8_deposed_primary_acknowledges_no_message() -> None:
+    """A message without subscribers needs no backup: still the deposed primary must not acknowledge it."""
     cluster, edge = three()
     old = cluster.map.partitions[0].primary
     cluster.silence(old)
@@ -139,8 +139,11 @@ def test_s8_a_deposed_primary_acknowledges_nothing() -> None:
     assert 900 not in edge.acked
 
 
-def test_s8a_subscribe_survives_the_primary_and_so_does_its_route() -> None:
-    """The primary dies between the commit of a subscription and RoutesAdded: SUBACK only after the route stands."""
+def test_s8a_subscription_and_route_survive_failover() -> None:
+    """The primary dies between the commit of a subscription and RoutesAdded:
+
+    SUBACK only after the route is registered.
+    """
     cluster, edge = three()
     alice = edge.open("alice")
     cluster.router.routes_answered = False
@@ -156,8 +159,8 @@ def test_s8a_subscribe_survives_the_primary_and_so_does_its_route() -> None:
     assert request not in edge.asked and edge.answers(SessionSubscribed)
 
 
-def test_s8b_time_that_nobody_served_is_no_absence() -> None:
-    """Expiry and will delay of 5 s, nobody serves for 60 s: the session is resumed, the will stays unfired."""
+def test_s8b_unserved_time_does_not_count_for_expiry() -> None:
+    """Expiry and will delay of 5 s, partition not served for 60 s: the session is resumed, the will stays unfired."""
     cluster, edge = with_edge(nodes=1)
     alice = edge.open("alice", expiry_s=5, will=SessionWill("w", b"gone", delay_s=5))
     edge.close(alice, clean=False)
@@ -170,8 +173,8 @@ def test_s8b_time_that_nobody_served_is_no_absence() -> None:
     assert not edge.wills
 
 
-def test_s11_an_open_answer_shows_committed_state_only() -> None:
-    """A message that is not on every replica yet is not in the queue's head that an open brings."""
+def test_s11_open_session_sends_committed_messages_only() -> None:
+    """A message that is not on every replica yet is not pushed after an open."""
     cluster, edge, _ = subscribed(absent=True)
     cluster.nodes[backups(cluster)[0]].disk_slow = True
     edge.publish(message("m", qos=2), 0)
@@ -181,8 +184,8 @@ def test_s11_an_open_answer_shows_committed_state_only() -> None:
     assert not alice.owner_epoch and not alice.received
 
 
-def test_s12_a_former_primary_takes_a_range_transfer_over_what_only_it_applied() -> None:
-    """Operations that reached nobody else are cut with their state; the message stands once in the end."""
+def test_s12_former_primary_with_unshared_operations_takes_a_range_transfer() -> None:
+    """Operations without a backup are truncated with their state; the message is stored once in the end."""
     cluster, edge, _ = subscribed(absent=True)
     edge.publish(message("0", qos=2), 0)
     cluster.settle()
@@ -210,8 +213,8 @@ def test_s12_a_former_primary_takes_a_range_transfer_over_what_only_it_applied()
     assert [push.payload for push in alice.received] == [b"0", b"1", b"2", b"3"]
 
 
-def test_s17_owner_epochs_never_start_again() -> None:
-    """Across a change of primary, and across the life of a session, each grant is higher than all before."""
+def test_s17_owner_epochs_never_decrease() -> None:
+    """Across failovers and sessions, each grant is higher than all before."""
     cluster, edge = three()
     seen = [edge.open("alice", expiry_s=0).owner_epoch]
     for _ in range(2):
@@ -226,8 +229,8 @@ def test_s17_owner_epochs_never_start_again() -> None:
     assert seen == sorted(set(seen))
 
 
-def test_s19_wills_survive_the_primary_and_fire_once() -> None:
-    """(c) The primary dies between firing and its completion: the same origin is handed over again."""
+def test_s19_will_survives_failover_and_fires_once() -> None:
+    """(c) The primary dies between firing and its completion: the same origin is sent again."""
     cluster, edge = three()
     edge.open("alice", expiry_s=0, will=SessionWill("w", b"gone", 1))
     edge.answer_wills = cluster.edges["e2"].answer_wills = False
@@ -247,8 +250,8 @@ def test_s19_wills_survive_the_primary_and_fire_once() -> None:
     assert sum(len(each.wills) for each in cluster.edges.values()) == count
 
 
-def test_s19f_the_will_of_an_ephemeral_client_survives_edge_and_primary_together() -> None:
-    """A host with one edge and one storage node dies: the will stands in the rows, not in memory."""
+def test_s19f_will_of_an_ephemeral_client_survives_edge_and_primary() -> None:
+    """A host with one edge and one storage node dies: the will is in the rows, not only in memory."""
     cluster, edge = three()
     edge.open("alice", expiry_s=0, will=SessionWill("w", b"gone", 1))
     cluster.kill(cluster.map.partitions[0].primary)
@@ -257,8 +260,8 @@ def test_s19f_the_will_of_an_ephemeral_client_survives_edge_and_primary_together
     assert [will.will.payload for will in cluster.edges["e2"].wills] == [b"gone"]
 
 
-def test_s20_acknowledgements_die_with_no_primary() -> None:
-    """Twenty in flight, twenty acknowledgements on their way to a dead primary: the window opens again."""
+def test_s20_acknowledgements_survive_failover() -> None:
+    """Twenty in flight, twenty acknowledgements in flight to a dead primary: the window opens again."""
     cluster, edge = three()
     alice = edge.open("alice", "a/#", receive_maximum=20)
     for number in range(40):
@@ -273,8 +276,8 @@ def test_s20_acknowledgements_die_with_no_primary() -> None:
     assert [push.payload for push in alice.received] == [str(number).encode() for number in range(40)]
 
 
-def test_s22_identifiers_of_a_queue_longer_than_65535() -> None:
-    """An identifier is given when the message enters the window, so a long queue needs no more of them."""
+def test_s22_queue_longer_than_65535_reuses_identifiers() -> None:
+    """An identifier is assigned when the message enters the window, so a long queue needs no more of them."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(queue_messages_max=200_000, queue_bytes_max=1 << 30))
     edge.close(edge.open("alice", "a/#"))
     for number in range(300):
@@ -290,8 +293,8 @@ def test_s22_identifiers_of_a_queue_longer_than_65535() -> None:
     assert alice.received[-1].packet_identifier == 11
 
 
-def test_s23_inbound_counters_stay_within_a_bound_of_the_lowest_unreleased() -> None:
-    """An identifier that is never released stops new ones, instead of growing what is remembered."""
+def test_s23_inbound_counters_are_bounded_by_the_lowest_unreleased() -> None:
+    """An identifier that is never released blocks new ones, which bounds the memory."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(inbound_unreleased_max=4))
     alice = edge.open("alice")
     for packet_identifier in range(1, 7):
@@ -302,7 +305,7 @@ def test_s23_inbound_counters_stay_within_a_bound_of_the_lowest_unreleased() -> 
     assert all(answer.reason_code for answer in answers[4:])
 
 
-def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
+def test_s10_pubrel_waits_for_the_commit_of_pubrec() -> None:
     """One backup has not synced the PUBREC: no PUBREL yet."""
     cluster, edge, alice = subscribed()
     edge.publish(message("m", qos=2), 0)
@@ -316,8 +319,8 @@ def test_s10_pubrel_leaves_when_pubrec_is_committed() -> None:
     assert alice.received[-1].pubrel
 
 
-def test_s9_what_is_below_a_senders_counter_is_a_repeat() -> None:
-    """A stuck frame of an older edge with an origin that was released long ago is acknowledged and dropped."""
+def test_s9_message_below_the_senders_counter_is_a_repeat() -> None:
+    """A delayed frame of an older edge with an origin that was released long ago is acknowledged and dropped."""
     cluster, edge = with_edge(partitions=1)
     edge.open("alice", "a/#")
     other = cluster.edges["e2"]
@@ -333,7 +336,7 @@ def test_s9_what_is_below_a_senders_counter_is_a_repeat() -> None:
     assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.figures.queued() == 3
 
 
-def test_the_last_one_standing_loses_its_disk() -> None:
+def test_loss_of_the_last_primarys_disk_recovers_from_a_backup() -> None:
     """Simulation seed 40092: both backups die, then the primary's disk is lost; a copy of a backup is whole."""
     cluster, edge, _ = subscribed(absent=True)
     for number in range(10):
@@ -361,8 +364,8 @@ def test_the_last_one_standing_loses_its_disk() -> None:
     assert_equal_states(cluster)
 
 
-def test_a_backup_that_applied_what_was_never_acknowledged_is_made_anew() -> None:
-    """It was the primary, comes back as one of two, and counts as in sync: it cannot be dropped, and not go on."""
+def test_backup_with_unacknowledged_operations_is_rebuilt() -> None:
+    """A former primary returns as one of two and counts as in sync: it cannot be dropped, and cannot continue."""
     cluster, edge, _ = subscribed(absent=True)
     first, (heir, third) = cluster.map.partitions[0].primary, backups(cluster)
     cluster.kill(third)
@@ -385,22 +388,22 @@ def test_a_backup_that_applied_what_was_never_acknowledged_is_made_anew() -> Non
     assert_equal_states(cluster)
 
 
-def test_a_message_stuck_on_a_link_is_not_taken_in_a_later_time_of_the_same_primary() -> None:
-    """R14: primary X, then Z, which refuses the message, then X again: what X gets late was answered with an error."""
+def test_delayed_message_is_not_accepted_in_a_later_epoch_of_its_primary() -> None:
+    """R14: primary X, then Z, which refuses the message, then X again: X gets the message late, after the refusal."""
     cluster, edge = with_edge(nodes=2, partitions=1, replicas=2)
     session = edge.open("c", "a/#")
     placement = cluster.map.partitions[0]
     first = placement.primary
     second = next(name for name in placement.in_sync if name != first)
     cluster.cut("e1", first)
-    stuck = edge.publish(PublishMessage(0, b"a/b", b"refused", 1), 0)  # on the link to the first primary
+    stuck = edge.publish(PublishMessage(0, b"a/b", b"refused", 1), 0)  # in flight to the first primary
     cluster.nodes[second].disk.full = True
     for primary in (second, first):
         now = cluster.map.partitions[0]
         cluster.apply(PlacePartitions({0: PartitionEntry(now.epoch + 1, primary, now.in_sync, now.joining)}))
         cluster.run(1.0)
         if primary == second:
-            assert edge.acked == {stuck: ReasonCode.SERVER_BUSY}  # its publisher is told so
+            assert edge.acked == {stuck: ReasonCode.SERVER_BUSY}  # its publisher got this code
     cluster.heal("e1", first)
     cluster.settle()
     assert [push.payload for push in session.received] == []

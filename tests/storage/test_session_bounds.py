@@ -1,4 +1,4 @@
-"""How many stored sessions a partition makes: up to its bound, and none for an address whose tokens are used up."""
+"""Bounds of stored sessions per partition, and none for an address without rate limit tokens."""
 
 import pytest
 
@@ -19,7 +19,10 @@ def connect(edge: Edge, client_id: str, **changes: object) -> SessionOpened:
 
 
 def test_stored_sessions_are_bounded_per_partition() -> None:
-    """0x97 for one more; those that exist are resumed and replaced, ephemeral ones are taken, and an end makes room."""
+    """0x97 for one more.
+
+    Existing ones are resumed and replaced, ephemeral ones are accepted, and an end frees a place.
+    """
     cluster, edge = with_edge(partitions=1, settings=with_settings(sessions_max=2))
     alice = connect(edge, "alice")
     assert [alice.reason_code, connect(edge, "bob").reason_code] == [0, 0]
@@ -37,7 +40,10 @@ def test_stored_sessions_are_bounded_per_partition() -> None:
 
 
 def test_stored_sessions_of_one_user_are_bounded_per_partition() -> None:
-    """0x97 for one more of that user; others go on, nobody's are not counted, and an end makes room."""
+    """0x97 for one more of that user.
+
+    Other users are unaffected, unowned ones are not counted, an end frees a place.
+    """
     cluster, edge = with_edge(partitions=1, settings=with_settings(sessions_per_user_max=2))
     first = connect(edge, "a1", owner="ann")
     assert [first.reason_code, connect(edge, "a2", owner="ann").reason_code] == [0, 0]
@@ -51,13 +57,13 @@ def test_stored_sessions_of_one_user_are_bounded_per_partition() -> None:
     last = connect(edge, "a2", owner="ann", clean_start=True)
     edge.ask(CloseSession(*edge.head(0), "a2", last.owner_epoch, True, 0))
     cluster.settle()
-    assert connect(edge, "n0", owner="ann").session_present, "nobody's session goes to the first user that opens it"
+    assert connect(edge, "n0", owner="ann").session_present, "an unowned session goes to the first user that opens it"
     assert connect(edge, "a4", owner="ann").reason_code == 0x97
     assert cluster.nodes["s1"].core.event_counts()["refused_sessions_user"] >= 1
 
 
-def test_an_address_without_tokens_may_resume() -> None:
-    """``may_create`` refuses nothing but a new stored session, and the older connection of that client goes on."""
+def test_address_without_tokens_may_resume_a_session() -> None:
+    """``may_create`` refuses only new stored sessions, and the older connection of that client continues."""
     cluster, edge = with_edge(partitions=1)
     connect(edge, "alice")
     assert connect(edge, "alice", may_create=False).session_present
@@ -72,8 +78,8 @@ def test_an_address_without_tokens_may_resume() -> None:
 
 
 @pytest.mark.parametrize("events", [False, True])
-def test_an_edge_is_told_of_a_session_that_expires(events: bool) -> None:
-    """Once, by the primary, with the session's user; only where storage.events says so."""
+def test_expired_session_is_reported_to_an_edge(events: bool) -> None:
+    """Once, by the primary, with the session's user; only with storage.events."""
     cluster, edge = with_edge(settings=with_settings(events=events))
     edge.close(edge.open("alice"), expiry_s=1)
     cluster.run(3.0)

@@ -1,4 +1,4 @@
-"""Sessions that end with many rows: in no round do they keep a node's loop, and CONNACK waits until they are gone."""
+"""Sessions that end with many rows: no iteration blocks a node's loop, and CONNACK waits until they are deleted."""
 
 import pytest
 
@@ -13,13 +13,13 @@ from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionOpened, SessionSubscribed, SessionSubscription, SubscribeSession
 from wire.messages.wills import SessionWill
 
-ROUND_MS = 3  # most processor time of one round: below the 5 ms that a loop may stand
-SHARDS = 64  # as a cluster has by default
+ROUND_MS = 3  # most processor time of one iteration: below the 5 ms bound of a loop
+SHARDS = 64  # the default of a cluster
 SIZES = [pytest.param(512, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
 
 
 def subscribed(edge: Edge, client: Connection, count: int) -> list[str]:
-    """Give a session so many broad filters, piece after piece, as an edge does."""
+    """Subscribe a session to broad filters, piece by piece, as an edge does."""
     names = [f"+/x{number}/#" for number in range(count)]
     for start in range(0, count, FILTERS_PER_PIECE):
         request = next(edge.requests)
@@ -32,7 +32,7 @@ def subscribed(edge: Edge, client: Connection, count: int) -> list[str]:
 
 
 def queued(edge: Edge, client_id: str, count: int, payload: bytes = b"m") -> None:
-    """Let so many messages wait for a session that is away."""
+    """Queue messages for a disconnected session."""
     alice = edge.open(client_id)
     edge.subscribe(alice, f"q/{client_id}")
     edge.close(alice)
@@ -44,7 +44,7 @@ def queued(edge: Edge, client_id: str, count: int, payload: bytes = b"m") -> Non
 
 
 def until_opened(edge: Edge, opened: int) -> SessionOpened:
-    """Step until so many CONNECTs are answered; return the last answer."""
+    """Step until that many CONNECTs are answered; return the last reply."""
     for _ in range(2_000):
         if len(edge.answers(SessionOpened)) >= opened:
             answer: SessionOpened = edge.answers(SessionOpened)[-1]
@@ -56,8 +56,8 @@ def until_opened(edge: Edge, opened: int) -> SessionOpened:
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("connected", [False, True])
 @timed
-def test_a_clean_start_over_many_filters(monkeypatch: pytest.MonkeyPatch, count: int, connected: bool) -> None:
-    """The answer leaves behind the end of the older session, which takes no message from the first slice on."""
+def test_clean_start_over_many_filters_is_sliced(monkeypatch: pytest.MonkeyPatch, count: int, connected: bool) -> None:
+    """The response leaves after the end of the older session, which gets no message from the first slice on."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -80,7 +80,7 @@ def test_a_clean_start_over_many_filters(monkeypatch: pytest.MonkeyPatch, count:
 )
 @pytest.mark.parametrize("how", ["replaced", "expired"])
 @timed
-def test_a_long_queue_ends_in_slices(monkeypatch: pytest.MonkeyPatch, how: str, count: int) -> None:
+def test_long_queue_is_deleted_in_slices(monkeypatch: pytest.MonkeyPatch, how: str, count: int) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     queued(edge, "alice", count)
@@ -105,7 +105,7 @@ def test_a_long_queue_ends_in_slices(monkeypatch: pytest.MonkeyPatch, how: str, 
     assert_within(f"{count} queued, {how}", max(found), ROUND_MS)
 
 
-def test_whoever_connects_meanwhile_waits_in_turn() -> None:
+def test_connects_during_a_session_end_are_processed_in_order() -> None:
     """Of two CONNECTs over a session that ends, the later one takes over from the first."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
@@ -125,8 +125,8 @@ def test_whoever_connects_meanwhile_waits_in_turn() -> None:
     assert session.edge == "e2"
 
 
-def test_an_older_connection_has_no_part_of_the_session_that_ends() -> None:
-    """Its edge did not hear that it is over: what it asks for is refused, and its end ends nothing."""
+def test_older_connection_cannot_use_an_ending_session() -> None:
+    """Its edge did not get the kick: its requests are refused, and its end has no effect."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
     alice = one.open("alice", will=SessionWill("gone", b"", 0, False, b"", 0, 0xFFFFFFFF))
@@ -147,7 +147,7 @@ def test_an_older_connection_has_no_part_of_the_session_that_ends() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_later_primary_answers_when_the_session_is_gone(answers: bool) -> None:
+def test_later_primary_answers_after_the_session_is_deleted(answers: bool) -> None:
     """The primary dies between two slices: the older connection does not get its session back."""
     cluster = Cluster(partitions=1, shards=SHARDS, nodes=2, replicas=2)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
@@ -169,8 +169,8 @@ def test_a_later_primary_answers_when_the_session_is_gone(answers: bool) -> None
     assert not two.answers(SessionOpened)[-1].session_present
 
 
-def test_a_replaced_session_leaves_room_for_its_successor() -> None:
-    """Nobody else takes the place of the session that ends, as far as the CONNECT is concerned that replaces it."""
+def test_replaced_session_does_not_count_against_its_successor() -> None:
+    """The ending session does not count against the CONNECT that replaces it."""
     cluster = Cluster(partitions=1, shards=SHARDS, settings=with_settings(sessions_max=1))
     one, two = cluster.edges["e1"], cluster.edges["e2"]
     alice = one.open("alice")
@@ -183,8 +183,8 @@ def test_a_replaced_session_leaves_room_for_its_successor() -> None:
     assert one.answers(SessionOpened)[-1].reason_code == 0
 
 
-def test_copies_for_a_group_go_to_another_member_in_order() -> None:
-    """The queue of a member that is replaced is handed on, slice after slice."""
+def test_copies_of_an_ending_session_are_redispatched_in_order() -> None:
+    """The queue of a replaced member is redispatched in slices."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "$share/g/q")
@@ -201,8 +201,8 @@ def test_copies_for_a_group_go_to_another_member_in_order() -> None:
     assert session.queued == 0
 
 
-def test_who_waits_behind_a_connect_of_a_dead_edge_is_answered() -> None:
-    """The CONNECT that replaces a session was withdrawn by its edge's death: the next one waited for ever."""
+def test_connect_behind_one_of_a_dead_edge_is_answered() -> None:
+    """The CONNECT that replaces a session was withdrawn by its edge's death: the next one waited indefinitely."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
     alice = one.open("alice")

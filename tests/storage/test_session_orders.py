@@ -1,4 +1,4 @@
-"""Orders of operators about stored sessions: what is lost is said first, and the answer waits until it is committed."""
+"""Orders of operators about stored sessions: the reply lists the lost state and waits for the commit."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from wire.messages.sessions import SessionOpened
 
 
 def ordered(cluster: Cluster, verb: str, client_id: str, *, dry_run: bool = False, role: str = "admin") -> NodeOrdered:
-    """Order something of the primary; return what it answers."""
+    """Send an order to the primary; return its reply."""
     cluster.tell(cluster.map.partitions[0].primary, OrderNode(7, verb, client_id, dry_run, "ann", role))
     before = len(cluster.router.ordered)
     cluster.settle()
@@ -30,7 +30,7 @@ def away(edge: Edge, entries: int = 3) -> Connection:
 
 
 @pytest.mark.parametrize("verb", ["session delete", "session expire"])
-def test_a_session_goes_with_all_that_it_has(verb: str) -> None:
+def test_session_order_deletes_all_state(verb: str) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     away(edge)
@@ -43,13 +43,13 @@ def test_a_session_goes_with_all_that_it_has(verb: str) -> None:
     assert (done.error, done.count) == ("", 1) and set(said.lines[:5]) == set(done.lines[:5])
     cluster.settle()
     assert "alice" not in hosted.partition.by_client
-    assert fired(cluster) == [b"gone"]  # its session is over
+    assert fired(cluster) == [b"gone"]  # its session has ended
     edge.open("alice")
     assert edge.answers(SessionOpened)[-1].session_present is False
     assert ordered(cluster, verb, "bob").error.startswith("client 'bob' has no stored session: ")
 
 
-def test_two_operators_delete_one_session() -> None:
+def test_second_delete_of_a_session_is_refused() -> None:
     cluster = Cluster(partitions=1)
     away(cluster.edges["e1"])
     primary = cluster.map.partitions[0].primary
@@ -59,7 +59,7 @@ def test_two_operators_delete_one_session() -> None:
     assert sorted((one.request, one.count) for one in cluster.router.ordered) == [(1, 1), (2, 0)]
 
 
-def test_a_connected_client_keeps_its_session() -> None:
+def test_session_order_refuses_a_connected_client() -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     edge.open("alice")
@@ -70,8 +70,8 @@ def test_a_connected_client_keeps_its_session() -> None:
 
 
 @pytest.mark.parametrize("entries", [0, 3, 130])
-def test_a_queue_is_emptied_and_its_session_stays(entries: int) -> None:
-    """In slices; what is lost is said first, the answer comes behind all of it, and later messages are delivered."""
+def test_queue_purge_keeps_the_session(entries: int) -> None:
+    """In slices; the reply lists the lost entries and leaves after all of them; later messages are delivered."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     away(edge, entries)
@@ -90,7 +90,7 @@ def test_a_queue_is_emptied_and_its_session_stays(entries: int) -> None:
     assert cluster.primary(0).core.partitions[0].partition.by_client["alice"].queued == 1
 
 
-def test_what_is_on_its_way_to_a_connected_client_stays() -> None:
+def test_queue_purge_keeps_messages_in_flight() -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice", receive_maximum=2)
@@ -107,10 +107,10 @@ def test_what_is_on_its_way_to_a_connected_client_stays() -> None:
 
 @pytest.mark.parametrize("role", ["operator", "viewer", ""])
 @pytest.mark.parametrize("verb", ["session delete", "session expire", "queue purge", "reload"])
-def test_an_order_of_too_low_a_role_is_refused_here_too(verb: str, role: str) -> None:
-    """The node that acts judges once more, whatever the router said of the operator."""
+def test_order_of_an_insufficient_role_is_refused(verb: str, role: str) -> None:
+    """The executing node checks the role itself."""
     if (verb, role) == ("reload", "operator"):
-        return  # it may
+        return  # it is authorized
     cluster = Cluster(partitions=1)
     away(cluster.edges["e1"])
     answer = ordered(cluster, verb, "alice", role=role)

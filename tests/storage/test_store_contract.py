@@ -1,4 +1,4 @@
-"""One contract, two stores: what the storage room relies on holds for lsm-db and for the model of the simulation."""
+"""The store contract, which holds for lsm-db, the logged store and the model of the simulation."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ Opener = Callable[..., KeyValueStore]
 
 @pytest.fixture(params=["lsm-db", "logged", "model"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """Open the same store again and again, by default as the node it belongs to."""
+    """Open the same store repeatedly, by default as its own node."""
     disk = ModelDisk()
 
     def open_store(cluster_id: str = "cluster", node_id: str = "s1") -> KeyValueStore:
@@ -38,7 +38,7 @@ def store(opener: Opener) -> Iterator[KeyValueStore]:
     opened.close()
 
 
-def test_a_batch_is_visible_at_once_and_numbered(store: KeyValueStore) -> None:
+def test_batch_is_visible_at_once_and_numbered(store: KeyValueStore) -> None:
     """Writes are read back before any sync; commit numbers ascend by one."""
     before = store.transaction_no
     assert store.write([(b"a", b"1"), (b"b", b"")]) == before + 1 == store.transaction_no
@@ -46,8 +46,8 @@ def test_a_batch_is_visible_at_once_and_numbered(store: KeyValueStore) -> None:
     assert (store.get(b"a"), store.get(b"b"), store.get(b"c")) == (b"1", b"", None)
 
 
-def test_none_deletes_and_the_last_item_of_a_batch_wins(store: KeyValueStore) -> None:
-    """A batch is applied in order; deleting what is absent is no error."""
+def test_batch_deletes_with_none_and_applies_the_last_item(store: KeyValueStore) -> None:
+    """A batch is applied in order; deleting an absent key is no error."""
     store.write([(b"a", b"1"), (b"b", b"2")])
     store.write([(b"a", None), (b"nothing", None), (b"b", b"3"), (b"b", None), (b"b", b"4")])
     assert store.scan(b"", None, 10) == [(b"b", b"4")]
@@ -75,8 +75,8 @@ def test_scan_is_a_half_open_range(
     assert all(value == b"v" + key for key, value in store.scan(start, stop, limit))
 
 
-def test_limits_of_key_and_value(store: KeyValueStore) -> None:
-    """1 KiB of key and 1 MiB of value are accepted; more is refused before anything is written."""
+def test_key_and_value_above_the_limits_are_refused(store: KeyValueStore) -> None:
+    """1 KiB of key and 1 MiB of value are accepted; larger ones are refused before any write."""
     store.write([(b"k" * 1024, b"v" * (1 << 20))])
     assert store.get(b"k" * 1024) == b"v" * (1 << 20)
     before = store.transaction_no
@@ -90,7 +90,7 @@ def test_limits_of_key_and_value(store: KeyValueStore) -> None:
     assert store.transaction_no == before
 
 
-def test_a_closed_store_refuses_and_closes_twice(opener: Opener) -> None:
+def test_closed_store_refuses_calls_and_closes_twice(opener: Opener) -> None:
     """Every call on a closed store raises; the library would crash the interpreter."""
     store = opener()
     store.write([(b"a", b"1")])
@@ -109,8 +109,8 @@ def test_a_closed_store_refuses_and_closes_twice(opener: Opener) -> None:
             call()
 
 
-def test_reopening_finds_everything_and_counts_on(opener: Opener) -> None:
-    """A clean close loses nothing and leaves the marker at the newest commit."""
+def test_reopened_store_has_all_rows_and_continues_numbers(opener: Opener) -> None:
+    """A clean close loses no row and leaves the marker at the newest commit."""
     store = opener()
     store.write([(b"a", b"1"), (b"b", b"2")])
     last = store.write([(b"a", None)])
@@ -122,8 +122,8 @@ def test_reopening_finds_everything_and_counts_on(opener: Opener) -> None:
     again.close()
 
 
-def test_one_holder_at_a_time(opener: Opener) -> None:
-    """A second open is refused while the first lives, and granted after."""
+def test_second_open_is_refused(opener: Opener) -> None:
+    """A second open is refused while the first is open, and accepted after."""
     store = opener()
     with pytest.raises(StoreBusy):
         opener()
@@ -132,15 +132,15 @@ def test_one_holder_at_a_time(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize("identity", [("other", "s1"), ("cluster", "s2")])
-def test_the_store_of_another_cluster_or_node_is_refused(opener: Opener, identity: tuple[str, str]) -> None:
-    """A disk in the wrong machine is named, and left as it is."""
+def test_store_of_another_cluster_or_node_is_refused(opener: Opener, identity: tuple[str, str]) -> None:
+    """A disk in the wrong machine is refused by name, and unchanged."""
     opener().close()
     with pytest.raises(StoreMismatch, match="has"):
         opener(*identity)
     opener().close()
 
 
-def test_a_ticket_covers_what_was_committed_before_it(store: KeyValueStore) -> None:
+def test_sync_ticket_covers_earlier_commits(store: KeyValueStore) -> None:
     """A commit after the ticket was taken needs the next sync."""
     first = store.write([(b"a", b"1")])
     ticket = store.begin_sync()
@@ -154,8 +154,8 @@ def test_a_ticket_covers_what_was_committed_before_it(store: KeyValueStore) -> N
     later.run()
 
 
-def test_the_marker_never_falls_and_never_runs_ahead(store: KeyValueStore) -> None:
-    """Acknowledging less changes nothing; acknowledging what is not written is a bug of the caller."""
+def test_marker_never_decreases_and_is_never_ahead(store: KeyValueStore) -> None:
+    """A lower acknowledgement has no effect; acknowledging an unwritten commit is a bug of the caller."""
     store.write([(b"a", b"1")])
     newest = store.write([(b"a", b"2")])
     store.acked(newest)

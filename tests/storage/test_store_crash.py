@@ -1,4 +1,4 @@
-"""Kill -9, power loss, failing and lying syncs: what was acknowledged is there, whole; what is not there is noticed."""
+"""Kill -9, power loss, failing and lying syncs: acknowledged commits are complete, or their loss is detected."""
 
 import os
 import random
@@ -33,7 +33,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _run_child(
     path: Path, acks: int, environment: dict[str, str], sync_every: int = 1, kind: str = "plain"
 ) -> tuple[int, int]:
-    """Run a committing process until it acknowledged so many commits, kill it; return last ack and exit code."""
+    """Run a committing process until it acknowledged that many commits, kill it; return last ack and exit code."""
     command = [sys.executable, str(ROOT / "tests/storage/commit_child.py"), str(path), str(sync_every), kind]
     child = subprocess.Popen(
         command,
@@ -47,12 +47,12 @@ def _run_child(
     for count, line in enumerate(child.stdout, 1):
         acked = int(line)
         if count == acks:
-            child.send_signal(signal.SIGKILL)  # it is committing further ones right now
+            child.send_signal(signal.SIGKILL)  # it is committing further ones
     return acked, child.wait(PATIENCE_S)
 
 
 def _check(path: Path, acked: int) -> int:
-    """Open what is left and compare it with what its newest commit says; return that commit."""
+    """Open the remaining store and compare it with the expected rows of its newest commit; return that commit."""
     store = Store.open(path, "c", "n", SETTINGS)
     assert store.transaction_no >= acked
     assert store.scan(b"", None, 1 << 30) == expected_rows(store.transaction_no)
@@ -72,20 +72,20 @@ def _kill_loop(path: Path, rounds: int, seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, kind: str) -> None:
-    """A process killed while it commits leaves every acknowledged transaction whole, on one continuing file."""
+def test_kill_9_loses_no_acknowledged_commit(tmp_path: Path, kind: str) -> None:
+    """A process killed during commits leaves every acknowledged transaction complete, repeatedly on one file."""
     _kill_loop(tmp_path / "store.lsm", 10, 1, kind)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_kill_9_loses_nothing_acknowledged_for_long(tmp_path: Path, kind: str) -> None:
+def test_kill_9_loses_no_acknowledged_commit_long(tmp_path: Path, kind: str) -> None:
     """The same, 100 times."""
     _kill_loop(tmp_path / "store.lsm", 100, 2, kind)
 
 
 def _images(live: Path, synced: Path, folder: Path, rng: random.Random) -> Iterator[Path]:
-    """Yield what a power loss may leave: what was synced; and that with random sectors written since."""
+    """Yield possible states after a power loss: the synced data; and that with random sectors written since."""
     for name in ("synced", "sectors"):
         image = folder / name
         shutil.rmtree(image, ignore_errors=True)
@@ -98,9 +98,9 @@ def _images(live: Path, synced: Path, folder: Path, rng: random.Random) -> Itera
 
 def _mix_sectors(live: Path, image: Path, rng: random.Random) -> None:
     if not image.exists():
-        return  # never synced: its name may not have reached the folder either
+        return  # never synced: its name may be missing in the folder
     new, old = live.read_bytes(), image.read_bytes()
-    size = rng.choice((len(old), max(len(old), len(new))))  # the length may or may not have been written
+    size = rng.choice((len(old), max(len(old), len(new))))  # the length may be unwritten
     mixed = bytearray(old.ljust(size, b"\0")[:size])
     share = rng.choice((0.1, 0.5, 0.9))
     for at in range(0, min(size, len(new)), SECTOR_BYTES):
@@ -110,7 +110,7 @@ def _mix_sectors(live: Path, image: Path, rng: random.Random) -> None:
 
 
 def _power_loss_round(shim: Path, folder: Path, seed: int, kind: str) -> None:
-    """Two lives: the second begins with what the first left, so that power is also lost after and during recovery."""
+    """Two processes: the second starts from the first one's remains, so power is also lost during recovery."""
     rng = random.Random(seed)
     live, synced, left = folder / "live", folder / "synced-files", folder / "left"
     left.mkdir()
@@ -133,23 +133,23 @@ def _power_loss_round(shim: Path, folder: Path, seed: int, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(8))
-def test_power_loss_loses_nothing_acknowledged(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
-    """Only what was synced survives, or that and random sectors written since: both open, whole and complete."""
+def test_power_loss_loses_no_acknowledged_commit(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
+    """Only synced data survives, or that and random sectors written since: both open complete."""
     _power_loss_round(shim, tmp_path, seed, kind)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(1000, 1200))
-def test_power_loss_loses_nothing_acknowledged_for_long(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
+def test_power_loss_loses_no_acknowledged_commit_long(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
     """200 schedules (F05)."""
     _power_loss_round(shim, tmp_path, seed, kind)
 
 
 def _kills_and_power_loss_round(shim: Path, folder: Path, seed: int, kind: str) -> None:
-    """Some lives that end by a kill, the disk having less than the page cache; then the power is lost.
+    """Some processes end by a kill, with less on disk than in the page cache; then the power is lost.
 
-    Pages reach the disk as they are written; the last life ends behind one of them, mostly while it begins.
+    Pages reach the disk as they are written; the last process ends after one of them, mostly during startup.
     """
     rng = random.Random(seed)
     live, synced = folder / "live", folder / "synced-files"
@@ -167,38 +167,38 @@ def _kills_and_power_loss_round(shim: Path, folder: Path, seed: int, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-# 2004: the library's flush lost commits; 2031: what the header rewritten at the opening is for.
+# 2004: the library's flush lost commits; 2031: needs the header that is rewritten at open.
 @pytest.mark.parametrize("seed", [*range(4), 2004, 2031])
-def test_power_loss_after_kills_loses_nothing_acknowledged(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
-    """A header that a killed process left to the page cache is on the disk before the older one is needed no more."""
+def test_power_loss_after_kills_loses_no_commit(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
+    """A header that a killed process left in the page cache is synced before the older header's data is overwritten."""
     _kills_and_power_loss_round(shim, tmp_path, seed, kind)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2000, 2100))
-def test_power_loss_after_kills_loses_nothing_for_long(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
+def test_power_loss_after_kills_loses_no_commit_long(shim: Path, tmp_path: Path, seed: int, kind: str) -> None:
     """The same, 100 times."""
     _kills_and_power_loss_round(shim, tmp_path, seed, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_failed_sync_ends_the_process_without_an_acknowledgement(shim: Path, tmp_path: Path, kind: str) -> None:
-    """EIO from fdatasync is never retried (F17); after a restart everything acknowledged is there."""
+def test_failed_sync_ends_the_process_without_acknowledgement(shim: Path, tmp_path: Path, kind: str) -> None:
+    """EIO from fdatasync is never retried (F17); after a restart all acknowledged commits are there."""
     path = tmp_path / "live" / "store.lsm"
     path.parent.mkdir()
     environment = {"LD_PRELOAD": str(shim), "SHIM_FOLDER": str(path.parent), "SHIM_EIO_AT": "30"}
     acked, code = _run_child(path, 1000, environment, kind=kind)
     assert code == SYNC_FAILED_EXIT
-    # One sync at creation and one at open come first; the commit whose sync failed was not acknowledged. Behind a log
-    # its label is synced too, and now and then the data file's log; a flush syncs that as well.
+    # One sync at creation and one at open come first; the commit whose sync failed was not acknowledged. With a
+    # write-ahead log its label is synced too, and at times the data file's log; a flush syncs that as well.
     first = 30 - 2 + 1 - 1
     assert first - 10 < acked < first
     _check(path, acked)
 
 
-def test_a_lying_disk_is_noticed_after_a_power_loss(shim: Path, tmp_path: Path) -> None:
-    """Syncs that return and do nothing lose acknowledged commits; the marker, if it survived, says so (F18)."""
+def test_lying_disk_is_detected_after_a_power_loss(shim: Path, tmp_path: Path) -> None:
+    """Syncs without effect lose acknowledged commits; the marker, if it survived, detects it (F18)."""
     live, synced = tmp_path / "live", tmp_path / "synced"
     live.mkdir()
     synced.mkdir()
@@ -208,14 +208,14 @@ def test_a_lying_disk_is_noticed_after_a_power_loss(shim: Path, tmp_path: Path) 
     with pytest.raises(StoreIncomplete) as caught:
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
     assert caught.value.transaction_no < acked <= caught.value.acked_up_to
-    with pytest.raises(StoreUnverified):  # and it stays refused
+    with pytest.raises(StoreUnverified):  # also the second time
         Store.open(synced / "store.lsm", "c", "n", SETTINGS)
     assert quarantine(synced / "store.lsm").exists()
     Store.open(synced / "store.lsm", "c", "n", SETTINGS).close()
 
 
-def test_a_disk_that_damages_every_store_is_not_filled_with_them(tmp_path: Path) -> None:
-    """None that was put aside is deleted for the next one: the first may be the only whole one."""
+def test_quarantine_is_bounded_on_a_damaging_disk(tmp_path: Path) -> None:
+    """No quarantined store is deleted for the next one: the first may be the only whole one."""
     path = tmp_path / "store.lsm"
     for _ in range(QUARANTINED_MAX):
         Store.open(path, "c", "n", SETTINGS).close()
@@ -223,6 +223,6 @@ def test_a_disk_that_damages_every_store_is_not_filled_with_them(tmp_path: Path)
     Store.open(path, "c", "n", SETTINGS).close()
     with pytest.raises(StoreUnavailable, match=f"{QUARANTINED_MAX} stores were put aside"):
         quarantine(path)
-    Store.open(path, "c", "n", SETTINGS).close()  # nothing was moved
+    Store.open(path, "c", "n", SETTINGS).close()  # no file was renamed
     (tmp_path / "store.lsm.quarantined-3").unlink()
     assert quarantine(path).name == "store.lsm.quarantined-3"

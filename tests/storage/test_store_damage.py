@@ -1,4 +1,4 @@
-"""Damage of the data file: whatever is changed, nothing wrong is served (F20). Without page sums 2 % were silent."""
+"""Damage of the data file: no wrong data is returned (F20). Without page sums 2 % of changes were undetected."""
 
 import random
 import shutil
@@ -65,8 +65,8 @@ def _flip_header(data: bytearray, rng: random.Random) -> None:
 
 
 def _trial(pristine: Path, rows: dict[bytes, bytes], folder: Path, change: Callable[..., None], seed: int) -> bool:
-    """Damage a copy and read everything; return whether the damage was seen, fail if anything wrong was served."""
-    path = folder / f"store-{seed}.lsm"  # a damaged one is opened once in a process
+    """Damage a copy and read all rows; return whether the damage was detected, fail if a wrong row was returned."""
+    path = folder / f"store-{seed}.lsm"  # a damaged one is opened once per process
     for source, copy in zip(store_files(pristine), store_files(path), strict=True):
         copy.unlink(missing_ok=True)
         if source.exists():
@@ -81,7 +81,7 @@ def _trial(pristine: Path, rows: dict[bytes, bytes], folder: Path, change: Calla
     try:
         seen = _read_all(store, rows)
         clean = Scrub(store).run().clean
-        assert not (seen and clean), "a scrub sees what reads see, and the store's own rows besides"
+        assert not (seen and clean), "a scrub detects all that reads detect, and damage of the store's own rows"
         return seen or not clean
     finally:
         store.abandon()
@@ -103,21 +103,21 @@ def _read_all(store: Store, rows: dict[bytes, bytes]) -> bool:
 
 @pytest.mark.parametrize(
     ("change", "seen_min"),
-    # A flip in a page that no segment refers to any more is neither seen nor served.
+    # A flip in an unreferenced page is neither detected nor returned.
     [(_flip, 5), (_swap_pages, 10), (_cut, 20), (_flip_header, 0)],
     ids=["flip", "swap", "cut", "header"],
 )
 def test_damage_is_never_served(
     pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path, change: Callable[..., None], seen_min: int
 ) -> None:
-    """20 trials each: every read gives the true value or StoreDamaged, and a scrub agrees with the reads."""
+    """20 trials each: every read returns the true value or StoreDamaged, and a scrub agrees with the reads."""
     path, rows = pristine
     assert sum(_trial(path, rows, tmp_path, change, seed) for seed in range(20)) >= seen_min
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [_flip, _swap_pages, _cut, _flip_header], ids=["flip", "swap", "cut", "header"])
-def test_damage_is_never_served_for_long(
+def test_damage_is_never_served_long(
     pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path, change: Callable[..., None]
 ) -> None:
     """200 trials each."""
@@ -127,7 +127,10 @@ def test_damage_is_never_served_for_long(
 
 
 def test_damaged_page_sums_are_refused_or_harmless(pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path) -> None:
-    """A bit of the journal of sums: pages become unreadable or unchecked, never wrong; without its head it is none."""
+    """A flipped bit in the journal of sums makes pages unreadable or unchecked, never wrong.
+
+    Without its head it is invalid.
+    """
     path, rows = pristine
     for seed in range(10):
         damaged = tmp_path / f"store-{seed}.lsm"
@@ -152,10 +155,8 @@ def test_damaged_page_sums_are_refused_or_harmless(pristine: tuple[Path, dict[by
         Store.open(damaged, "c", "n", SETTINGS)
 
 
-def test_a_damaged_page_is_remembered_and_crashes_nobody(
-    pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path
-) -> None:
-    """The library forgets some errors of reads and crashes later: after the first nothing is asked of it any more."""
+def test_damaged_page_is_remembered_without_a_crash(pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path) -> None:
+    """The library forgets some read errors and crashes later: it is never called after the first one."""
     program = Path(__file__).with_name("damaged_child.py")
     for seed in range(12):
         path = tmp_path / f"store-{seed}.lsm"
@@ -173,10 +174,8 @@ def test_a_damaged_page_is_remembered_and_crashes_nobody(
                 Store.open(path, "c", "n", SETTINGS)
 
 
-def test_a_merge_that_meets_damage_gives_the_store_up(
-    pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path
-) -> None:
-    """Writing on would copy the damage or fail for ever: the store must be rebuilt."""
+def test_merge_of_a_damaged_page_abandons_the_store(pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path) -> None:
+    """Further writes would copy the damage or always fail: the store must be rebuilt."""
     for source, copy in zip(store_files(pristine[0]), store_files(tmp_path / "store.lsm"), strict=True):
         if source.exists():
             shutil.copy(source, copy)
@@ -193,10 +192,13 @@ def test_a_merge_that_meets_damage_gives_the_store_up(
             store.work()
 
 
-def test_verify_reports_what_a_scrub_sees(
+def test_verify_reports_the_findings_of_a_scrub(
     pristine: tuple[Path, dict[bytes, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clean store: rows and bytes counted. A record with a wrong sum: named by key. A store that cannot open: why."""
+    """A clean store: rows and bytes counted.
+
+    A record with a wrong sum: its key. A store that cannot open: the reason.
+    """
     path = tmp_path / "store.lsm"
     for source, copy in zip(store_files(pristine[0]), store_files(path), strict=True):
         if source.exists():
@@ -224,8 +226,8 @@ def test_verify_reports_what_a_scrub_sees(
     assert "damaged" in str(report.findings[0])
 
 
-def test_a_sliced_scrub_ends_while_the_store_is_written(tmp_path: Path) -> None:
-    """A live store: slices see a consistent store between writes, and the digest does not depend on history."""
+def test_sliced_scrub_ends_during_writes(tmp_path: Path) -> None:
+    """An open store: slices see a consistent store between writes, and the digest does not depend on history."""
     store = Store.open(tmp_path / "one.lsm", "c", "n", SETTINGS)
     store.write([(b"\x00\x01%04d" % number, b"v" * (number % 50)) for number in range(1000)])
     scrub, turns = Scrub(store), 0

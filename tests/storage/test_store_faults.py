@@ -1,4 +1,4 @@
-"""What the library does when it is hurt, and that none of it is reachable: poisoned handles, full disks, damage."""
+"""Hazards of the library, and that the store avoids all of them: failing handles, full disks, damage."""
 
 import os
 import subprocess
@@ -28,22 +28,22 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where the store of a test lives."""
+    """Return the path of a test's store."""
     return tmp_path / "store.lsm"
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FaultyLibrary:
-    """Return the library that stores opened from here on use."""
+    """Return the library used by stores opened from here on."""
     return FaultyLibrary(monkeypatch)
 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("method", ["begin", "insert", "delete", "commit"])
-def test_an_exception_in_a_transaction_reopens_the_store(
+def test_exception_in_a_transaction_reopens_the_store(
     path: Path, method: str, after: bool, library: FaultyLibrary
 ) -> None:
-    """A failed begin would make later commits visible here and durable nowhere; after a reopen they are both."""
+    """A failed begin would make later commits visible but not durable; after a reopen they are both."""
     store = Store.open(path, "c", "n", SETTINGS)
     committed = store.write([(b"a", b"1")])
     library.fail(method, after=after)
@@ -61,7 +61,7 @@ def test_an_exception_in_a_transaction_reopens_the_store(
     again.close()
 
 
-def test_a_raised_transaction_depth_is_noticed(path: Path, library: FaultyLibrary) -> None:
+def test_raised_transaction_depth_is_detected(path: Path, library: FaultyLibrary) -> None:
     """The wrapper's counter must be 0 before each begin, or the commit closes an inner level only."""
     store = Store.open(path, "c", "n", SETTINGS)
     library.handle.begin()
@@ -71,8 +71,8 @@ def test_a_raised_transaction_depth_is_noticed(path: Path, library: FaultyLibrar
     store.close()
 
 
-def test_a_store_that_cannot_be_reopened_is_fatal(path: Path, library: FaultyLibrary) -> None:
-    """The process must end; the store refuses everything from then on."""
+def test_failed_reopen_is_fatal(path: Path, library: FaultyLibrary) -> None:
+    """The process must end; the store refuses all calls from then on."""
     store = Store.open(path, "c", "n", SETTINGS)
     library.refusal = "Busy"
     library.fail("commit", after=True)
@@ -81,10 +81,10 @@ def test_a_store_that_cannot_be_reopened_is_fatal(path: Path, library: FaultyLib
     with pytest.raises(StoreError):
         store.get(b"a")
     library.refusal = ""
-    Store.open(path, "c", "n", SETTINGS).close()  # and the lock is gone
+    Store.open(path, "c", "n", SETTINGS).close()  # the lock is released
 
 
-def test_a_second_process_finds_the_store_busy(path: Path) -> None:
+def test_second_process_gets_store_busy(path: Path) -> None:
     """Accidental double start is refused by name."""
     store = Store.open(path, "c", "n", SETTINGS)
     code = (
@@ -96,8 +96,8 @@ def test_a_second_process_finds_the_store_busy(path: Path) -> None:
     store.close()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """The message carries the path and the system's reason."""
+def test_folder_creation_error_contains_the_path(tmp_path: Path) -> None:
+    """The message contains the path and the system's reason."""
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match=r"file/store\.lsm: File exists"):
         Store.open(tmp_path / "file" / "store.lsm", "c", "n", SETTINGS)
@@ -105,8 +105,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Store.open_existing(tmp_path / "none.lsm", SETTINGS)
 
 
-def test_the_floor_refuses_writes_and_lets_reclaiming_ones_pass(path: Path) -> None:
-    """Below the floor: StoreFull with the figures, reads go on, deletes go on down to a quarter of it (F19)."""
+def test_free_space_floor_refuses_writes_except_reclaiming_ones(path: Path) -> None:
+    """Below the floor: StoreFull with the numbers; reads continue, deletes down to a quarter of it (F19)."""
     store = Store.open(path, "c", "n", SETTINGS)
     store.write([(b"a", b"1"), (b"b", b"2")])
     free, _ = store.free_space()
@@ -137,8 +137,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_really_full_disk_loses_nothing_acknowledged(small_disk: Path) -> None:
-    """With no floor, in a process of its own: errors or a clean end, no signal; whole once room is made (F19)."""
+def test_full_disk_loses_no_acknowledged_commit(small_disk: Path) -> None:
+    """Without a floor, in a process of its own: errors or a clean end, no signal.
+
+    Complete once space is freed (F19).
+    """
     (small_disk / "ballast").write_bytes(b"\0" * (8 * MEBIBYTE))
     program = """
 import sys
@@ -179,7 +182,7 @@ store.close()
 
 
 def _filled(path: Path, *, close: bool) -> dict[bytes, bytes]:
-    """Write a store; without close its commits stand in the log, as after kill -9."""
+    """Write a store; without close its commits are in the log, as after kill -9."""
     store = Store.open(path, "c", "n", SETTINGS)
     rows = {b"\x00\x01q%05d" % number: os.urandom(50 + number % 200) for number in range(2000)}
     items = sorted(rows.items())
@@ -200,7 +203,7 @@ def _damage(file: Path, change: Callable[[bytearray], object]) -> None:
 
 @pytest.mark.parametrize("start", [0, 4096])
 @pytest.mark.parametrize("length", [8192, 1 << 30])
-def test_a_zeroed_header_is_damage_not_an_empty_store(path: Path, start: int, length: int) -> None:
+def test_zeroed_header_is_damage(path: Path, start: int, length: int) -> None:
     """The library opens it as an empty database; the sentinel is missing (or the second header is older)."""
     rows = _filled(path, close=True)
 
@@ -212,7 +215,7 @@ def test_a_zeroed_header_is_damage_not_an_empty_store(path: Path, start: int, le
 
 
 def _assert_refused_or_whole(path: Path, rows: dict[bytes, bytes], *, must_refuse: bool) -> None:
-    for _ in range(2):  # a refusal must not heal the store
+    for _ in range(2):  # a refusal must not repair the store
         try:
             store = Store.open(path, "c", "n", SETTINGS)
         except (StoreDamaged, StoreIncomplete):
@@ -226,8 +229,8 @@ def _assert_refused_or_whole(path: Path, rows: dict[bytes, bytes], *, must_refus
 
 
 @pytest.mark.parametrize("left", [0, 100, 4096, 8192, 70_000, -4096])
-def test_a_cut_file_is_damage(path: Path, left: int) -> None:
-    """A data file that lost its end, or everything, is refused at open or by the first read that misses a page."""
+def test_truncated_data_file_is_damage(path: Path, left: int) -> None:
+    """A data file that lost its end, or all of it, is refused at open or by the first read of a missing page."""
     _filled(path, close=True)
     data = path.read_bytes()
     path.write_bytes(data[:left])
@@ -239,8 +242,8 @@ def test_a_cut_file_is_damage(path: Path, left: int) -> None:
             store.abandon()
 
 
-def test_a_lost_file_is_noticed(path: Path) -> None:
-    """Without its marker a store is refused; without its data file the marker remembers."""
+def test_lost_file_is_detected(path: Path) -> None:
+    """Without its marker a store is refused; without its data file the marker detects it."""
     _filled(path, close=True)
     marker = path.with_name("store.lsm-acked")
     saved = marker.read_bytes()
@@ -254,14 +257,14 @@ def test_a_lost_file_is_noticed(path: Path) -> None:
 
 
 def _copy_as_killed(source: Path, target: Path) -> None:
-    """Copy the files of an open store: what kill -9 would leave."""
+    """Copy the files of an open store, as after kill -9."""
     target.parent.mkdir()
     for suffix in ("", "-log", "-sums", "-acked"):
         target.with_name(target.name + suffix).write_bytes(source.with_name(source.name + suffix).read_bytes())
 
 
-def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
-    """The library recovers less without a word, 40 times of 40; the marker says so each time (F21)."""
+def test_damaged_log_makes_the_store_incomplete(path: Path, tmp_path: Path) -> None:
+    """The library recovers less without an error, 40 times of 40; the marker detects it each time (F21)."""
     store = Store.open(path, "c", "n", SETTINGS)
     for number in range(200):
         store.write([(b"k%05d" % number, b"v" * 100)])
@@ -283,14 +286,14 @@ def test_a_damaged_log_is_a_short_store(path: Path, tmp_path: Path) -> None:
         except (StoreIncomplete, StoreDamaged):
             refused += 1
             continue
-        assert opened.scan(b"", None, 1000) == store.scan(b"", None, 1000)  # the bit was not in use
+        assert opened.scan(b"", None, 1000) == store.scan(b"", None, 1000)  # the bit was unused
         opened.close()
     assert refused >= 18
     store.close()
 
 
 @pytest.mark.parametrize("slot", [0, 1, 2])
-def test_a_damaged_marker_slot_is_survived_and_three_are_not(path: Path, slot: int) -> None:
+def test_marker_survives_one_damaged_slot_but_not_three(path: Path, slot: int) -> None:
     """One torn slot leaves two; none left is damage."""
     rows = _filled(path, close=True)
     marker = path.with_name("store.lsm-acked")
@@ -307,8 +310,8 @@ def test_a_damaged_marker_slot_is_survived_and_three_are_not(path: Path, slot: i
         Store.open(path, "c", "n", SETTINGS)
 
 
-def test_a_creation_that_was_cut_short_is_done_again(path: Path) -> None:
-    """A crash between marker and sentinel leaves nothing that was acknowledged."""
+def test_interrupted_creation_is_repeated(path: Path) -> None:
+    """A crash between marker and sentinel leaves no acknowledged commit."""
     Store.open(path, "c", "n", SETTINGS).close()
     path.unlink()
     from storage.store.acked_marker import AckedMarker

@@ -1,4 +1,4 @@
-"""The library's traps do not occur in our sources: a rule that a reader would forget."""
+"""Our sources avoid the library's traps: a lint rule."""
 
 import ast
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def _traps(tree: ast.AST, *, adapter: bool) -> Iterator[str]:
                 pass
 
 
-def test_no_source_steps_into_a_trap_of_the_library() -> None:
+def test_sources_avoid_the_traps_of_the_library() -> None:
     """Every module of ours, the adapter included."""
     found = []
     for room in ROOMS:
@@ -56,6 +56,6 @@ def test_no_source_steps_into_a_trap_of_the_library() -> None:
         "from lsm import LSM",
     ],
 )
-def test_the_rule_sees_each_trap(source: str) -> None:
-    """A lint rule that finds nothing may be broken."""
+def test_lint_rule_detects_each_trap(source: str) -> None:
+    """A lint rule without findings may be broken."""
     assert list(_traps(ast.parse(source), adapter=False))

@@ -1,4 +1,4 @@
-"""Random operations on the store and on a dict must never differ, whatever lsm-db does inside."""
+"""Random operations give equal results on the store and on a dict."""
 
 import random
 from pathlib import Path
@@ -74,28 +74,28 @@ def test_random_operations_match_a_dict(tmp_path: Path, seed: int) -> None:
 
 @pytest.fixture
 def small_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let generations and regions of the write-ahead log be so small that all of its ways are taken."""
+    """Make memtables and log regions so small that all paths are taken."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 30_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 120_000)
 
 
 @pytest.mark.usefixtures("small_generations")
 @pytest.mark.parametrize("seed", range(10))
-def test_random_operations_behind_a_log_match_a_dict(tmp_path: Path, seed: int) -> None:
-    """The same behind a write-ahead log: generations, moves, commits without room, kills and replays."""
+def test_random_operations_with_a_log_match_a_dict(tmp_path: Path, seed: int) -> None:
+    """The same with a write-ahead log: memtables, flushes, commits to a full log, kills and replays."""
     _run(tmp_path / "store.lsm", seed, 600, WalStore)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_generations")
 @pytest.mark.parametrize("seed", range(1000, 1100))
-def test_random_operations_behind_a_log_match_a_dict_for_long(tmp_path: Path, seed: int) -> None:
+def test_random_operations_with_a_log_match_a_dict_long(tmp_path: Path, seed: int) -> None:
     """The same for longer."""
     _run(tmp_path / "store.lsm", seed, 3000, WalStore)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1100))
-def test_random_operations_match_a_dict_for_long(tmp_path: Path, seed: int) -> None:
+def test_random_operations_match_a_dict_long(tmp_path: Path, seed: int) -> None:
     """The same for longer."""
     _run(tmp_path / "store.lsm", seed, 3000)

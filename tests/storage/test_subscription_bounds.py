@@ -1,4 +1,4 @@
-"""What one stored session may subscribe to: counted and judged at its partition, over all its connections."""
+"""Subscription bounds of one stored session, checked by its partition over all its connections."""
 
 import itertools
 from typing import Any
@@ -28,7 +28,7 @@ def unsubscribe(edge: Edge, connection: Connection, *filters: str) -> None:
 
 
 def test_filters_are_counted_across_connections() -> None:
-    """The bound does not begin anew on a reconnect, nor at a new primary; one that is held may be replaced."""
+    """A reconnect or a new primary does not reset the bound; an existing filter may be replaced."""
     cluster, edge = with_edge(settings=with_settings(filters_per_session_max=3))
     assert codes(edge, edge.open("alice"), "a", "b") == [2, 2]
     other = cluster.edges["e2"]
@@ -42,8 +42,8 @@ def test_filters_are_counted_across_connections() -> None:
     assert cluster.nodes["s1"].core.event_counts()["refused_filters_per_session"] == 2
 
 
-def test_what_was_refused_is_no_subscription() -> None:
-    """No route, no row, no message for a filter that got 0x97, and an answer although nothing was granted."""
+def test_refused_filter_has_no_route_row_or_message() -> None:
+    """No route, no row, no message for a filter that got 0x97, and a response although none was granted."""
     cluster, edge = with_edge(settings=with_settings(filters_per_session_max=1), partitions=1)
     alice = edge.open("alice")
     assert codes(edge, alice, "kept/+", "refused/+") == [2, 0x97]
@@ -58,7 +58,7 @@ def test_what_was_refused_is_no_subscription() -> None:
 
 
 def test_hostile_filters_are_refused_and_counted() -> None:
-    """A session reaches its bound of visits; the partition serves what it granted."""
+    """A session reaches its bound of visits; the partition serves the granted filters."""
     cluster, edge = with_edge(partitions=1)
     alice, bob = edge.open("alice"), edge.open("bob")
     first, second = codes(edge, alice, *HOSTILE), codes(edge, bob, *reversed(HOSTILE))
@@ -71,8 +71,11 @@ def test_hostile_filters_are_refused_and_counted() -> None:
     assert [push.payload for push in alice.received] == [b"x"]
 
 
-def test_what_is_stored_above_the_bounds_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition from before there was a bound: loaded, matched, replaced and removed; only more is refused."""
+def test_stored_filters_above_the_bounds_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition from before the bound existed: loaded, matched, replaced and removed.
+
+    Only more filters are refused.
+    """
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice")
     with monkeypatch.context() as patch:
@@ -93,14 +96,14 @@ def test_what_is_stored_above_the_bounds_is_served(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["", "a/#/b", "a+/b", "$share//a", "$share/g", "$share/+/a", "a\0b"])
-def test_a_filter_that_no_edge_lets_through_is_refused(name: str) -> None:
-    """Nobody is trusted: 0x8F, and the node goes on."""
+def test_invalid_filter_is_refused(name: str) -> None:
+    """Edges are not trusted: 0x8F, and the node continues."""
     edge = Cluster(partitions=1).edges["e1"]
     alice = edge.open("alice")
     assert codes(edge, alice, "a", name) == [2, 0x8F]
 
 
-def test_a_repeated_request_changes_nothing() -> None:
+def test_repeated_subscribe_gets_the_same_codes() -> None:
     """The same SUBSCRIBE again, as an edge sends it to a new primary, gets the same codes."""
     cluster, edge = with_edge(settings=with_settings(filters_per_session_max=2), partitions=1)
     alice = edge.open("alice")

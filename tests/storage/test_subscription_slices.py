@@ -1,4 +1,4 @@
-"""Many filters of durable sessions: in no round do they keep a node's loop, whoever asks for them or leaves."""
+"""Many filters of durable sessions: no iteration blocks a node's loop when they are added or removed."""
 
 import pytest
 
@@ -18,13 +18,13 @@ from wire.messages.sessions import (
     SessionUnsubscribed,
 )
 
-ROUND_MS = 5  # most processor time of one round
-SHARDS = 64  # as a cluster has by default
+ROUND_MS = 5  # most processor time of one iteration
+SHARDS = 64  # the default of a cluster
 SIZES = [pytest.param(192, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
 
 
 def subscribe(edge: Edge, client: Connection, names: list[str]) -> int:
-    """Send filters as an edge does, piece after piece; return how many pieces."""
+    """Send filters as an edge does, piece by piece; return the number of pieces."""
     pieces = [names[at : at + FILTERS_PER_PIECE] for at in range(0, len(names), FILTERS_PER_PIECE)]
     for piece in pieces:
         request = edge.subscribe(client, *piece, qos=1, settle=False)
@@ -45,7 +45,7 @@ def step_until_answered(edge: Edge, request: int) -> None:
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("shape", ["+/x{}/#", "plant/x{}/#"])
 @timed
-def test_a_subscribe_and_an_unsubscribe_of_many_filters(
+def test_subscribe_and_unsubscribe_of_many_filters_have_short_iterations(
     monkeypatch: pytest.MonkeyPatch, shape: str, count: int
 ) -> None:
     """Broad filters have a route in each of 64 shards."""
@@ -67,7 +67,7 @@ def test_a_subscribe_and_an_unsubscribe_of_many_filters(
 
 
 def ask_without_answer(edge: Edge, clients: int) -> None:
-    """Let many clients have a piece under way, because no router answers."""
+    """Let many clients have a request in flight, because no router answers."""
     opened = [edge.open(f"waits-{number}") for number in range(clients)]
     edge.cluster.router.routes_answered = False
     for number, client in enumerate(opened):
@@ -78,8 +78,8 @@ def ask_without_answer(edge: Edge, clients: int) -> None:
 
 @pytest.mark.parametrize("clients", [pytest.param(10, id="small"), pytest.param(60, id="full", marks=pytest.mark.slow)])
 @timed
-def test_a_piece_costs_the_same_while_many_wait_for_their_routes(monkeypatch: pytest.MonkeyPatch, clients: int) -> None:
-    """Routers that are slow leave thousands of requests under way: nobody looks through them."""
+def test_subscribe_cost_is_independent_of_pending_requests(monkeypatch: pytest.MonkeyPatch, clients: int) -> None:
+    """Slow routers leave thousands of requests in flight: they are not scanned."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -90,11 +90,11 @@ def test_a_piece_costs_the_same_while_many_wait_for_their_routes(monkeypatch: py
         request = edge.unsubscribe(alice, *names)
         step_until_answered(edge, request)
     assert [answer.reason_codes for answer in edge.answers(SessionUnsubscribed)] == [[0] * FILTERS_PER_PIECE]
-    assert_within(f"beside {clients} clients", max(found), 2 * ROUND_MS)  # it is one round
+    assert_within(f"beside {clients} clients", max(found), 2 * ROUND_MS)  # it is one iteration
 
 
 def removals(cluster: Cluster) -> dict[int, list[str]]:
-    """Note the filters that each shard is told to remove."""
+    """Record the filters that each shard removes."""
     removed: dict[int, list[str]] = {}
 
     def note(_source: PeerKey, destination: str, kind: int, payload: bytes) -> bool:
@@ -111,8 +111,8 @@ def removals(cluster: Cluster) -> dict[int, list[str]]:
     "count", [pytest.param(512, id="small"), pytest.param(1_000, id="full", marks=pytest.mark.slow)]
 )
 @timed
-def test_a_session_of_many_filters_expires(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """The session goes in slices, its routes too, all of them."""
+def test_expiry_of_a_session_with_many_filters_is_sliced(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The session is deleted in slices, and all its routes too."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -130,7 +130,7 @@ def test_a_session_of_many_filters_expires(monkeypatch: pytest.MonkeyPatch, coun
 
 
 def expiring(expiry_s: int = 1) -> tuple[Cluster, Edge, list[str]]:
-    """Return a cluster in which a session of many filters has begun to end, and has not lost all of them."""
+    """Return a cluster with a session of many filters that has begun to end, and has not lost all of them."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -147,8 +147,8 @@ def expiring(expiry_s: int = 1) -> tuple[Cluster, Edge, list[str]]:
 
 
 @pytest.mark.parametrize("expiry_s", [0, 1])
-def test_nobody_is_served_by_a_session_that_ends_in_slices(expiry_s: int) -> None:
-    """No message is for it, and its client begins with nothing, as after the end of one of few filters."""
+def test_session_ending_in_slices_serves_no_client(expiry_s: int) -> None:
+    """It gets no message, and its client gets no session, as after the end of one with few filters."""
     cluster, edge, names = expiring(expiry_s)
     hosted = cluster.primary(0).core.partitions[0]
     (ending,) = hosted.partition.sessions.values()
@@ -165,10 +165,10 @@ def test_nobody_is_served_by_a_session_that_ends_in_slices(expiry_s: int) -> Non
     assert hosted.subscriptions.filters == 1
 
 
-def test_a_later_primary_goes_on_with_a_session_that_ends_in_slices() -> None:
+def test_later_primary_continues_a_session_end() -> None:
     cluster, edge, _ = expiring()
     for _ in range(3):
-        cluster.step()  # until the first of it is on the disk
+        cluster.step()  # until the first slice is on disk
     (ending,) = cluster.primary(0).core.partitions[0].partition.sessions.values()
     assert ending.subscriptions
     cluster.kill("s1", declare=False)
@@ -183,8 +183,8 @@ def test_a_later_primary_goes_on_with_a_session_that_ends_in_slices() -> None:
     "count", [pytest.param(300, id="small"), pytest.param(3_000, id="full", marks=pytest.mark.slow)]
 )
 @timed
-def test_many_sessions_expire_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """As an hour after a switch died; who comes back before its session was deleted has it again."""
+def test_simultaneous_session_expiries_have_short_iterations(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """As an hour after a switch failed; a client that reconnects before its session was deleted resumes it."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     clients = [edge.open(f"c{number}", settle=False) for number in range(count)]
@@ -207,12 +207,12 @@ def test_many_sessions_expire_at_once(monkeypatch: pytest.MonkeyPatch, count: in
     cluster.settle()
     assert [session.client_id for session in sessions.values()] == [back.client_id]
     assert sum(len(names) for names in removed.values()) == 2 * (count - 1)
-    rest = found[5:]  # the first ones take what the edge told
+    rest = found[5:]  # the first ones process the edge's requests
     assert_within(f"{count} sessions", max(rest), ROUND_MS)
 
 
-def test_a_filter_that_comes_back_before_its_route_was_removed_keeps_it() -> None:
-    """To remove the route afterwards would remove what was added again."""
+def test_resubscribed_filter_keeps_its_route() -> None:
+    """Removing the route afterwards would remove the one added again."""
     cluster = Cluster(partitions=1, shards=SHARDS)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -226,7 +226,7 @@ def test_a_filter_that_comes_back_before_its_route_was_removed_keeps_it() -> Non
     assert [one.topic_filter for one in cluster.router.added[-SHARDS].routes] == [names[-1]]
 
 
-def test_a_session_that_never_expires_any_more_outlives_its_former_deadline() -> None:
+def test_session_without_expiry_outlives_its_former_deadline() -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     edge.close(edge.open("alice"), expiry_s=1)

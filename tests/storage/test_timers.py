@@ -6,8 +6,8 @@ from storage.state.timers import EndSession, KickAgain, SaveAcks
 from tests.storage.replicas import EmptyStore
 
 
-def test_timers_are_due_in_order_and_say_what_they_are_about() -> None:
-    """A client ID may hold any character, a space too; of equal deadlines the first one asked for comes first."""
+def test_timers_fire_in_order_with_their_subject() -> None:
+    """A client ID may contain any character, also a space; equal deadlines fire in the order of the calls."""
     partition = Partition(0, PartitionSettings(), EmptyStore(), {}, 10.0)
     partition.set_timer(partition.deadline_in(2.0), KickAgain("a client 7", 5))
     partition.set_timer(partition.deadline_in(1.0), SaveAcks())

@@ -1,4 +1,4 @@
-"""Traces at a storage node: what is told of marked messages, of traced sessions and of an origin, and what is not."""
+"""Traces at a storage node: events of marked messages, of traced sessions and of an origin, and no others."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ class Traced(Scene):
         self.publish(encode_message(message))
         return self.tag
 
-    def told(self, name: str = "t") -> list[tuple[Any, ...]]:
+    def traced(self, name: str = "t") -> list[tuple[Any, ...]]:
         source = self.tracing.desk.sources()["trace"]
         columns = source.columns
         ask = RowScan({"trace": name}, "", frozenset(), "operator", 1_000, 0.0)
@@ -55,7 +55,7 @@ class Traced(Scene):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_marked_message_is_told_until_its_client_has_it(form: str) -> None:
+def test_marked_message_is_traced_until_acknowledged(form: str) -> None:
     """Queued and pushed with the operation, committed and acknowledged; the same rows and pushes as without a mark."""
     scene, plain = Traced(form, "topic", "a"), Traced(form, "topic", "none")
     tag = scene.send(b"a")
@@ -67,34 +67,37 @@ def test_a_marked_message_is_told_until_its_client_has_it(form: str) -> None:
     assert here == there
     scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
     origin = f"edge/{INCARNATION}/{tag}"
-    assert [(stage, named) for stage, _, _, named in scene.told()] == [
+    assert [(stage, named) for stage, _, _, named in scene.traced()] == [
         (stage, origin) for stage in ("queued", "pushed", "committed", "acked")
     ]
-    assert {client for _, client, _, _ in scene.told()} == {"client 0", None}
+    assert {client for _, client, _, _ in scene.traced()} == {"client 0", None}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_told_of_others(form: str) -> None:
-    """A message without a mark goes the fast way, and a mark is nothing while no trace runs."""
+def test_unmarked_message_is_not_traced(form: str) -> None:
+    """An unmarked message takes the fast path, and a mark has no effect without a trace."""
     scene = Traced(form, "topic", "a")
     scene.send(b"a", traced=False)
-    assert scene.ones == 0 and scene.told() == []
+    assert scene.ones == 0 and scene.traced() == []
     scene.tracing.desk.stop("t", 0.0)
     scene.send(b"a")
     assert not scene.end_turn()[1]["e1"][-1].traced
-    assert scene.told() == []
+    assert scene.traced() == []
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_traced_session_is_told_of_without_marks(form: str) -> None:
-    """Entries that it has had before are told of when they are sent again."""
+def test_traced_session_is_traced_without_marks(form: str) -> None:
+    """Earlier entries are traced when they are sent again."""
     scene = Traced(form, "client", "client 0")
     scene.send(b"a", traced=False)
     scene.send(b"b/d", traced=False)
     (push,) = (push for push in scene.end_turn()[1]["e1"] if push.topic == b"a")
     assert push.traced
     scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
-    assert [(stage, client) for stage, client, _, _ in scene.told()] == [("pushed", "client 0"), ("acked", "client 0")]
+    assert [(stage, client) for stage, client, _, _ in scene.traced()] == [
+        ("pushed", "client 0"),
+        ("acked", "client 0"),
+    ]
     scene.tracing.desk.stop("t", 0.0)
     ones = scene.ones
     scene.send(b"a", traced=False)
@@ -103,49 +106,49 @@ def test_a_traced_session_is_told_of_without_marks(form: str) -> None:
 
 @pytest.mark.parametrize("kind", ["origin", "topic"])
 @pytest.mark.parametrize("form", FORMS)
-def test_what_waits_is_told_of_when_it_goes_on(form: str, kind: str) -> None:
-    """Entries that were queued before the trace began, or by another primary, are found by their origin or topic."""
+def test_queued_entry_is_traced_when_sent(form: str, kind: str) -> None:
+    """Entries queued before the trace began, or by another primary, are found by their origin or topic."""
     scene = Traced(form, "topic", "none")
     scene.end_turn()
-    tags = [scene.send(b"a", traced=False) for _ in range(5)]  # the window has room for three
+    tags = [scene.send(b"a", traced=False) for _ in range(5)]  # the window is three
     pushes = scene.end_turn()[1]["e1"]
     assert len(pushes) == 3
     scene.begin("o", kind, f"edge/{INCARNATION}/{tags[4]}" if kind == "origin" else "a")
     for push in pushes:
         scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
     scene.end_turn()
-    assert [stage for stage, _, _, _ in scene.told("o")] == ["pushed"] * (1 if kind == "origin" else 2)
+    assert [stage for stage, _, _, _ in scene.traced("o")] == ["pushed"] * (1 if kind == "origin" else 2)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_drop_is_told_with_the_message_that_is_lost(form: str) -> None:
+def test_drop_is_traced_with_its_message(form: str) -> None:
     scene = Traced(form, "topic", "e", PartitionSettings(queue_messages_max=2))
-    tags = [scene.send(b"e") for _ in range(3)]  # nobody is connected
-    lost = [(stage, named) for stage, _, _, named in scene.told() if stage == "dropped"]
+    tags = [scene.send(b"e") for _ in range(3)]  # no client is connected
+    lost = [(stage, named) for stage, _, _, named in scene.traced() if stage == "dropped"]
     assert lost == [("dropped", f"edge/{INCARNATION}/{tags[0]}")]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_qos_0_is_told_as_pushed_or_dropped(form: str) -> None:
+def test_qos_0_is_traced_as_pushed_or_dropped(form: str) -> None:
     scene = Traced(form, "topic", "#")
     scene.send(b"d", 0)
     scene.send(b"e", 0)
-    assert [stage for stage, _, _, _ in scene.told()] == ["pushed", "dropped"]
+    assert [stage for stage, _, _, _ in scene.traced()] == ["pushed", "dropped"]
     scene.end_turn()
-    assert [stage for stage, _, _, _ in scene.told()] == ["pushed", "dropped"]  # nothing of it is written
+    assert [stage for stage, _, _, _ in scene.traced()] == ["pushed", "dropped"]  # it writes no row
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_long_topics_are_remembered_within_a_bound(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest entries are forgotten; what is acknowledged gives its bytes back."""
+def test_traced_topics_are_bounded_in_bytes(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest entries are forgotten; acknowledged ones free their bytes."""
     monkeypatch.setattr(tracing, "TOPIC_BYTES_MAX", 2)
     scene = Traced(form, "topic", "#")
-    told = []
+    traced = []
     for count in (3, 2):
         for _ in range(count):
             scene.send(b"a")
         (pushes,) = scene.end_turn()[1].values()
         for push in pushes:
             scene.acknowledge(encode_push_ack(PushAck(SESSION, 9, 4, push.session_seq, 4, 0)))
-        told.append([stage for stage, _, _, _ in scene.told()].count("acked"))
-    assert told == [2, 4]
+        traced.append([stage for stage, _, _, _ in scene.traced()].count("acked"))
+    assert traced == [2, 4]

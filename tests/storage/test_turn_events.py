@@ -1,4 +1,4 @@
-"""What waits for a storage node's loop is taken in order, and never nothing; long frames in several turns."""
+"""The event queue of a storage node's loop: order, quanta that are never empty, and long frames in several quanta."""
 
 import random
 
@@ -39,12 +39,12 @@ def waiting(*events: Event) -> StorageEventQueue:
     return events_waiting
 
 
-def turns(*events: Event) -> list[list[Event]]:
-    """Return what each turn takes."""
+def quanta(*events: Event) -> list[list[Event]]:
+    """Return the events of each quantum."""
     left, found = waiting(*events), []
     while left:
         found.append(left.take())
-        assert found[-1], "a turn that takes nothing"
+        assert found[-1], "an empty quantum"
     return found
 
 
@@ -52,22 +52,22 @@ def payloads(taken: list[list[Event]]) -> list[bytes]:
     return [event.payload for turn in taken for event in turn if isinstance(event, FrameArrived)]
 
 
-def test_events_are_taken_by_weight() -> None:
+def test_quantum_is_bounded_by_weight() -> None:
     request, message = FrameArrived(EDGE, FrameKind.CONTROL, b""), FrameArrived(EDGE, FrameKind.PUBLISH, b"")
     link = LinkUp(PeerKey("r1", TIER_ROUTER, 1))
     assert waiting().take() == []
-    assert turns(request) == [[request]]
-    assert len(turns(*[message] * 3_000)[0]) == PER_TURN
-    mixed = turns(*[message] * 100, *[request] * 100)
+    assert quanta(request) == [[request]]
+    assert len(quanta(*[message] * 3_000)[0]) == PER_TURN
+    mixed = quanta(*[message] * 100, *[request] * 100)
     assert len(mixed[0]) == 100 + (WEIGHT_MAX - 100 * MESSAGE_WEIGHT) // REQUEST_WEIGHT
-    assert turns(*[link] * 50) == [[link] * 50]
+    assert quanta(*[link] * 50) == [[link] * 50]
     joined = FrameArrived(EDGE, FrameKind.CONTROLS, join_controls([b"\xc0"] * 10))
-    assert [len(turn) for turn in turns(*[joined] * 4)] == [2, 2]  # by their messages
-    assert [len(turn) for turn in turns(*map(BatchSynced, range(25)))] == [10, 10, 5]
+    assert [len(turn) for turn in quanta(*[joined] * 4)] == [2, 2]  # by their messages
+    assert [len(turn) for turn in quanta(*map(BatchSynced, range(25)))] == [10, 10, 5]
 
 
-def test_a_long_frame_of_messages_is_taken_in_several_turns() -> None:
-    """Whatever kinds of records it has; what came behind it stays behind it."""
+def test_long_publish_frame_takes_several_quanta() -> None:
+    """With all kinds of records; events after it stay after it."""
     rng = random.Random(7)
     records = []
     for tag in range(2_000):
@@ -78,7 +78,7 @@ def test_a_long_frame_of_messages_is_taken_in_several_turns() -> None:
         records.append(encode_message(message) if rng.random() < 0.9 else encode_run(PublishRun(5, b"t", b"packets")))
     frame = FrameArrived(EDGE, FrameKind.PUBLISH, b"".join(records))
     behind = LinkDown(EDGE)
-    taken = turns(LinkUp(EDGE), frame, behind)
+    taken = quanta(LinkUp(EDGE), frame, behind)
     pieces = payloads(taken)
     assert b"".join(pieces) == frame.payload
     assert [record for piece in pieces for record in decode_publish(piece)] == decode_publish(frame.payload)
@@ -88,8 +88,8 @@ def test_a_long_frame_of_messages_is_taken_in_several_turns() -> None:
     assert taken[-1][-1] is behind and behind not in taken[0]
 
 
-def test_long_messages_weigh_by_what_their_partitions_keep() -> None:
-    """A turn of the core ends behind some megabytes of them: it is written to disk in one piece."""
+def test_large_messages_end_the_iteration() -> None:
+    """An iteration of the core ends after some megabytes of them, because it is written to disk in one piece."""
     places = tuple(range(100))
     frame = FrameArrived(
         EDGE,
@@ -101,20 +101,20 @@ def test_long_messages_weigh_by_what_their_partitions_keep() -> None:
         events.append(frame)
     for _ in range(9):
         assert events.take() == [frame]
-        assert not events.goes_on, "the next one is of another turn"
+        assert not events.goes_on, "the next one is of another iteration"
 
 
-def test_a_long_frame_of_acknowledgements_is_taken_in_several_turns() -> None:
+def test_long_acknowledgement_frame_takes_several_quanta() -> None:
     frame = FrameArrived(
         EDGE, FrameKind.PUSH_ACK, b"".join(encode_push_ack(PushAck(1, 1, 1, seq, 4, 0)) for seq in range(1_000))
     )
-    pieces = payloads(turns(frame))
+    pieces = payloads(quanta(frame))
     assert [ack.session_seq for piece in pieces for ack in decode_push_acks(piece)] == list(range(1_000))
     assert max(map(len, pieces)) <= WEIGHT_MAX // ACK_WEIGHT * 38 and len(pieces) > 3
 
 
-def test_a_frame_that_is_broken_anywhere_is_taken_to_its_end() -> None:
-    """The decoder refuses what is no record; here nothing raises and nothing is lost."""
+def test_damaged_frame_is_taken_to_its_end() -> None:
+    """The decoder rejects invalid records; here no error is raised and no byte is lost."""
     rng = random.Random(11)
     whole = b"".join(
         encode_message(PublishMessage(tag, b"t", b"m" * 20, 1, partitions=(0,), epochs=(1,))) for tag in range(400)
@@ -125,7 +125,7 @@ def test_a_frame_that_is_broken_anywhere_is_taken_to_its_end() -> None:
         for _ in range(rng.randrange(4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         for kind, decode in ((FrameKind.PUBLISH, decode_publish), (FrameKind.PUSH_ACK, decode_push_acks)):
-            pieces = payloads(turns(FrameArrived(EDGE, kind, bytes(data))))
+            pieces = payloads(quanta(FrameArrived(EDGE, kind, bytes(data))))
             assert b"".join(pieces) == data
             try:
                 decode(bytes(data))
@@ -134,8 +134,8 @@ def test_a_frame_that_is_broken_anywhere_is_taken_to_its_end() -> None:
     assert refused > 300
 
 
-def test_only_pubacks_of_subscribers_may_wait() -> None:
-    """PUBREC and PUBCOMP are waited for, as is everything else; half a record is for the decoder to refuse."""
+def test_only_pubacks_of_subscribers_are_not_urgent() -> None:
+    """PUBREC, PUBCOMP and all other events are urgent; the decoder rejects partial records."""
     pubacks = b"".join(encode_push_ack(PushAck(1, 1, 1, number, 4, 0)) for number in range(3))
     rest = FrameArrived(EDGE, FrameKind.PUSH_ACK, pubacks)
     assert not waiting(rest, rest).pressing
@@ -155,11 +155,11 @@ def test_only_pubacks_of_subscribers_may_wait() -> None:
     assert waiting(BatchSynced(1)).pressing
 
 
-# -- lanes
+# -- fair queue
 
 
 class Links:
-    """Links of edges that send as much as is read."""
+    """Links of edges that always have more to read."""
 
     def __init__(self) -> None:
         self.paused: list[str] = []
@@ -178,7 +178,7 @@ def publish(peer: PeerKey, size: int = 10_000) -> FrameArrived:
 
 
 def fill(events: StorageEventQueue, links: Links, *peers: PeerKey) -> int:
-    """Send until no peer is read any more, a frame of each in turn; return the frames."""
+    """Send until every peer is paused, a frame of each in turn; return the frames."""
     frames = 0
     while len(links.paused) < len(peers):
         for peer in peers:
@@ -189,8 +189,8 @@ def fill(events: StorageEventQueue, links: Links, *peers: PeerKey) -> int:
     return frames
 
 
-def test_an_edge_is_not_read_while_its_lane_is_full() -> None:
-    """It is read again when half of that is worked off."""
+def test_edge_is_paused_while_its_queue_is_full() -> None:
+    """It is resumed when half of that is processed."""
     links = Links()
     events = StorageEventQueue(links)
     fill(events, links, EDGE)
@@ -204,7 +204,7 @@ def test_an_edge_is_not_read_while_its_lane_is_full() -> None:
     assert (events.octets, events.pauses, links.paused) == (0, 1, [])
 
 
-def test_many_edges_share_what_may_wait() -> None:
+def test_edges_share_the_queue_bound() -> None:
     links = Links()
     events = StorageEventQueue(links)
     peers = [PeerKey(f"e{number}", TIER_EDGE, 1) for number in range(64)]
@@ -215,8 +215,8 @@ def test_many_edges_share_what_may_wait() -> None:
     assert not links.paused
 
 
-def test_whoever_comes_again_and_again_has_one_lane() -> None:
-    """A thief of one certificate begins with another incarnation each time: others have their turns all the same."""
+def test_incarnations_of_one_node_share_a_queue() -> None:
+    """A stolen certificate may start new incarnations repeatedly: other nodes are still served."""
     links = Links()
     events = StorageEventQueue(links)
     for incarnation in range(1, 200):
@@ -232,8 +232,8 @@ def test_whoever_comes_again_and_again_has_one_lane() -> None:
     assert not links.paused
 
 
-def test_links_of_storage_nodes_are_not_paused() -> None:
-    """Copies and their acknowledgements are what a full lane is worked off with."""
+def test_storage_links_are_not_paused() -> None:
+    """Replication messages and acknowledgements are what drains a full queue."""
     links = Links()
     events = StorageEventQueue(links)
     for _ in range(2 * LANE_BYTES_MAX // 100_000):
@@ -241,11 +241,11 @@ def test_links_of_storage_nodes_are_not_paused() -> None:
     assert not links.paused
 
 
-def test_a_router_that_floods_holds_up_nobody() -> None:
-    """NIST: protect. A stolen router certificate filled a storage node, and kept all leases and messages waiting.
+def test_flooding_router_does_not_delay_other_peers() -> None:
+    """A stolen router certificate filled a storage node, and delayed all leases and messages.
 
-    Another router's lease, a sync and an edge's message have their turn in the very next goes, also while the disk is
-    behind, when only routers are listened to.
+    Another router's lease, a sync and an edge's message are processed in the very next quanta, also while the disk is
+    congested and only routers are served.
     """
     links = Links()
     events = StorageEventQueue(links)
@@ -259,7 +259,7 @@ def test_a_router_that_floods_holds_up_nobody() -> None:
         if go % 10 == 0:
             for event in (publish(EDGE, 100), lease, synced):
                 events.append(event)
-        own = go % 20 >= 10  # the disk is behind
+        own = go % 20 >= 10  # the disk is congested
         taken = [*events.take(own=own), *events.take(own=own)]
         assert (lease in taken, synced in taken) == (go % 10 == 0, go % 10 == 0)
         assert any(isinstance(event, FrameArrived) and event.peer == EDGE for event in taken) == (go % 20 == 0)
@@ -269,8 +269,8 @@ def test_a_router_that_floods_holds_up_nobody() -> None:
     assert events.pauses and most < 1.1 * LANE_BYTES_MAX
 
 
-def test_behind_an_edge_that_sends_too_much_waits_that_edge_alone() -> None:
-    """Another edge, and a backup, have their turn in the next goes; a lease and a sync in the very next."""
+def test_flooding_edge_delays_only_itself() -> None:
+    """Another edge and a backup are served in the next quanta; a lease and a sync in the very next."""
     links = Links()
     events = StorageEventQueue(links)
     fill(events, links, EDGE)
@@ -284,8 +284,8 @@ def test_behind_an_edge_that_sends_too_much_waits_that_edge_alone() -> None:
     assert all(event in taken for event in others)
 
 
-def test_lanes_keep_their_order_and_lose_nothing() -> None:
-    """Whatever comes from whom, in whatever sizes, and whoever is paused."""
+def test_fair_queue_keeps_order_and_loses_no_event() -> None:
+    """With random events, sizes, senders and pauses."""
     rng = random.Random(5)
     links = Links()
     events = StorageEventQueue(links)
@@ -311,8 +311,8 @@ def test_lanes_keep_their_order_and_lose_nothing() -> None:
     assert not links.paused and events.octets == 0
 
 
-def test_while_the_disk_is_behind_leases_go_on() -> None:
-    """Only what routers and this node say is taken; the turn ends there, and does not wait for edges."""
+def test_congested_disk_does_not_delay_leases() -> None:
+    """Only events of routers and of this node are taken; the iteration ends there, and does not wait for edges."""
     events = waiting(publish(EDGE), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease"), BatchSynced(1))
     assert events.own
     assert events.take(own=True) == [BatchSynced(1), FrameArrived(ROUTER, FrameKind.CONTROL, b"lease")]
@@ -321,8 +321,8 @@ def test_while_the_disk_is_behind_leases_go_on() -> None:
     assert events.take()
 
 
-def test_a_full_lane_of_pubacks_does_not_rest() -> None:
-    """Nothing else comes from an edge that is not read: its PUBACKs cannot wait for company."""
+def test_full_queue_of_pubacks_is_urgent() -> None:
+    """A paused edge sends no other events: its PUBACKs cannot be delayed."""
     links = Links()
     events = StorageEventQueue(links)
     frame = FrameArrived(EDGE, FrameKind.PUSH_ACK, encode_push_ack(PushAck(1, 1, 1, 1, 4, 0)) * 1_000)
@@ -332,8 +332,8 @@ def test_a_full_lane_of_pubacks_does_not_rest() -> None:
     assert events.pressing
 
 
-def test_what_is_put_back_is_first_of_its_peer_and_others_come_in_between() -> None:
-    """Its order stays, and a peer with much of it waits for the others in turn."""
+def test_requeued_events_come_first_of_their_peer_and_alternate_with_others() -> None:
+    """Its order stays, and a peer with many requeued events alternates with the others."""
     events, more = StorageEventQueue(), [FrameArrived(EDGE, FrameKind.PUBLISH, bytes([number])) for number in range(4)]
     others = [FrameArrived(OTHER, FrameKind.PUBLISH, bytes([number])) for number in range(2)]
     sent = FrameArrived(ROUTER, FrameKind.CONTROL, b"")
@@ -346,14 +346,14 @@ def test_what_is_put_back_is_first_of_its_peer_and_others_come_in_between() -> N
     assert events.take() == [sent, more[0], LinkDown(EDGE)] and events.goes_on
     events.put_back([more[0], LinkDown(EDGE)])
     events.append(others[1])
-    assert events.take() == others, "nothing of a peer of which something was put back"
+    assert events.take() == others, "no event of a peer with requeued events"
     assert events.take() == [more[0], LinkDown(EDGE)]
     assert events.take() == [more[1]]
     assert not events and not events.pressing
 
 
-def test_what_is_put_back_waits_while_the_disk_is_behind() -> None:
-    """Only what routers sent is taken then."""
+def test_requeued_events_wait_while_the_disk_is_congested() -> None:
+    """Only events of routers are taken then."""
     events, message = StorageEventQueue(), FrameArrived(EDGE, FrameKind.PUBLISH, b"")
     events.put_back([message])
     events.append(FrameArrived(ROUTER, FrameKind.CONTROL, b""))

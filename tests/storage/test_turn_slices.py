@@ -1,4 +1,4 @@
-"""Much that comes due at one moment, or waits for one: in no round does it keep a node's loop."""
+"""Many simultaneous events or pending requests: no single iteration blocks a node's loop."""
 
 import pytest
 
@@ -13,12 +13,12 @@ from wire.messages.frames import FrameKind
 from wire.messages.sessions import SessionOpened
 from wire.messages.wills import SessionWill
 
-ROUND_MS = 5  # most processor time of one round
+ROUND_MS = 5  # most processor time of one iteration
 WILL = SessionWill("gone", b"", 0, False, b"", 0, 0xFFFFFFFF)
 
 
 def opened(edge: Edge, clients: int, will: SessionWill | None = None) -> list[Connection]:
-    """Open so many stored sessions."""
+    """Open stored sessions."""
     connections = []
     for number in range(clients):
         connections.append(edge.open(f"c{number}", will=will, settle=False))
@@ -30,8 +30,10 @@ def opened(edge: Edge, clients: int, will: SessionWill | None = None) -> list[Co
 
 @pytest.mark.parametrize("partitions", [1, 8])
 @timed
-def test_an_edge_dies_with_a_thousand_connections(monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
-    """Every will is published once; who connects elsewhere in the meantime keeps its session."""
+def test_death_of_an_edge_with_a_thousand_connections_is_sliced(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Every will is published once; a client that reconnects elsewhere meanwhile keeps its session."""
     cluster = Cluster(partitions=partitions)
     opened(cluster.edges["e1"], 1_000, WILL)
     two = cluster.edges["e2"]
@@ -48,7 +50,7 @@ def test_an_edge_dies_with_a_thousand_connections(monkeypatch: pytest.MonkeyPatc
 
 
 @timed
-def test_a_thousand_wills_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousand_simultaneous_wills_have_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     clients = opened(edge, 1_000, SessionWill("late", b"", 0, False, b"", 1, 0xFFFFFFFF))
@@ -62,7 +64,7 @@ def test_a_thousand_wills_are_due_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @timed
-def test_a_thousand_connects_wait_for_an_edge_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousand_connects_behind_a_silent_edge_have_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
     one, two = cluster.edges["e1"], cluster.edges["e2"]
     opened(one, 1_000)
@@ -78,7 +80,7 @@ def test_a_thousand_connects_wait_for_an_edge_that_does_not_answer(monkeypatch: 
 
 
 @timed
-def test_many_sessions_save_their_acknowledgements_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_acknowledgement_saves_have_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     clients = opened(edge, 500)
@@ -101,8 +103,8 @@ def test_many_sessions_save_their_acknowledgements_at_once(monkeypatch: pytest.M
 
 
 @timed
-def test_messages_with_a_hundred_receivers_come_in_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many receivers a message has is seen when it is taken: what is too much for a go is left for later ones."""
+def test_frame_of_messages_with_a_hundred_receivers_is_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of receivers is known only during processing: the rest of a quantum is left for later ones."""
     cluster = Cluster(partitions=1)
     edge, other = cluster.edges["e1"], cluster.edges["e2"]
     clients = opened(edge, 100)
@@ -123,8 +125,8 @@ def test_messages_with_a_hundred_receivers_come_in_one_frame(monkeypatch: pytest
 
 
 @timed
-def test_one_message_with_a_thousand_receivers_is_taken_in_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its copies are one operation all the same, and no turn is kept open by messages that come behind it."""
+def test_message_with_a_thousand_receivers_takes_several_quanta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copies are still one operation, and later messages do not extend the iteration."""
     cluster = Cluster(partitions=1)
     edge, other = cluster.edges["e1"], cluster.edges["e2"]
     clients = opened(edge, 1_000)
@@ -142,14 +144,14 @@ def test_one_message_with_a_thousand_receivers_is_taken_in_goes(monkeypatch: pyt
     assert len(other.answers(SessionOpened)) == 1
     assert [[push.payload for push in client.received] for client in clients] == [[b"0", b"1", b"2"]] * 1_000
     assert not edge.unfinished
-    assert partition.meta.op_index - before == 3, "a turn ends behind the message that it was in"
+    assert partition.meta.op_index - before == 3, "an iteration ends after the message in progress"
     print(f"{sorted(found)[-5:]} ms")
     assert_within("a message with 1 000 receivers", max(found), ROUND_MS)
 
 
 @pytest.mark.parametrize("copies", [2, 3, 7, 1_000])
-def test_messages_for_several_partitions_are_cut_in_order(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
-    """However small a go is: every receiver of each partition has all of them, in order, and each is acknowledged."""
+def test_messages_for_several_partitions_are_sliced_in_order(monkeypatch: pytest.MonkeyPatch, copies: int) -> None:
+    """With any quantum size every receiver of each partition gets all of them, in order, and each is acknowledged."""
     monkeypatch.setattr(StorageNode, "copies", (copies,))
     cluster, edge = with_edge(partitions=3)
     clients = opened(edge, 30)
@@ -172,8 +174,8 @@ def test_messages_for_several_partitions_are_cut_in_order(monkeypatch: pytest.Mo
 
 
 @timed
-def test_a_window_of_large_messages_is_sent_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 MB enter the window of a client that comes back."""
+def test_window_of_large_messages_is_sent_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MB enter the window of a reconnecting client."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "q")
@@ -188,8 +190,8 @@ def test_a_window_of_large_messages_is_sent_in_turns(monkeypatch: pytest.MonkeyP
     assert_within("the window, but for 19 turns", sorted(found)[-20], ROUND_MS)  # all are copies of memory
 
 
-def test_requests_that_waited_until_a_partition_serves_keep_their_order() -> None:
-    """Messages that come while older ones still wait go behind them."""
+def test_requests_pending_until_serving_keep_their_order() -> None:
+    """Messages that arrive while older ones are pending are queued after them."""
     cluster = Cluster(partitions=1, nodes=2, replicas=2)
     edge = cluster.edges["e1"]
     alice = edge.open("alice", "q", receive_maximum=65_535)
@@ -216,8 +218,8 @@ def test_requests_that_waited_until_a_partition_serves_keep_their_order() -> Non
 
 
 @timed
-def test_large_messages_are_acknowledged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pieces of 64 MB are deleted, and none is read for it; nothing of them is left."""
+def test_acknowledgement_of_large_messages_has_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces of 64 MB are deleted completely, without reading them."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -238,8 +240,8 @@ def test_large_messages_are_acknowledged_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 @timed
-def test_many_clients_begin_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five hundred CONNECTs with Clean Start that came in one turn took 29 ms of it; each waits its turn now."""
+def test_simultaneous_clean_starts_have_short_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five hundred CONNECTs with Clean Start in one iteration took 29 ms of it; now they are processed in slices."""
     cluster, edge = with_edge(partitions=1)
     opened(edge, 500)
     with timed_rounds(monkeypatch) as found:
@@ -253,8 +255,8 @@ def test_many_clients_begin_anew_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @timed
-def test_one_frame_of_thousands_of_messages_and_of_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What many clients of an edge send within one of its turns comes in one frame."""
+def test_frames_of_thousands_of_messages_and_acknowledgements_are_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packets that many clients of an edge send within one of its iterations arrive in one frame."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     clients = [edge.open(f"c{number}", receive_maximum=200, settle=False) for number in range(20)]

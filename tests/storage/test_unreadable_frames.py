@@ -1,4 +1,4 @@
-"""Damaged frames of a peer are counted and dropped whole; they end neither the node nor anything they began."""
+"""Damaged frames of a peer are counted and dropped completely; the node and its work are unaffected."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from wire.messages.hello import PeerKey
     ],
 )
 def test_damaged_frames_are_counted(kind: int, payload: bytes) -> None:
-    """The node goes on, and a batch with a damaged end is not carried out in part."""
+    """The node continues, and a batch with a damaged end is not processed in part."""
     cluster = Cluster(nodes=1, partitions=1)
     core = next(iter(cluster.nodes.values())).core
     assert core is not None

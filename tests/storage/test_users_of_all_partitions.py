@@ -1,7 +1,4 @@
-"""Limits of a user over all partitions: what each storage node has, told to the others, bounds what one of them takes.
-
-NIST: protect.
-"""
+"""Limits of a user over all partitions: storage nodes exchange their usage, and each applies the limit to the sum."""
 
 from typing import Any
 
@@ -14,7 +11,7 @@ from wire.messages.frames import FrameKind
 from wire.messages.sessions import CloseSession, OpenSession, SessionOpened
 from wire.messages.user_counts import UserCounts
 
-TOLD_S = 0.5  # more than two tellings
+REPORTED_S = 0.5  # more than two reports
 
 
 def ask(edge: Edge, partition: int, client_id: str, most: int, **more: Any) -> OpenSession:
@@ -32,9 +29,9 @@ def answer(edge: Edge, request: OpenSession) -> SessionOpened:
 
 
 def connect(edge: Edge, partition: int, client_id: str, most: int, **more: Any) -> int:
-    """Connect, and let what is told arrive; return the reason code."""
+    """Connect, and let the reports arrive; return the reason code."""
     request = ask(edge, partition, client_id, most, **more)
-    edge.cluster.run(TOLD_S)
+    edge.cluster.run(REPORTED_S)
     return answer(edge, request).reason_code
 
 
@@ -43,7 +40,7 @@ def refused(cluster: Cluster, name: str = "refused_sessions_user") -> int:
 
 
 def test_sessions_in_all_partitions_of_a_node_count_at_once() -> None:
-    """0x97 for one more in whichever partition; another user has its own, and a resumed session is none more."""
+    """0x97 for one more in any partition; another user has its own, and a resumed session does not count."""
     cluster = Cluster(nodes=1, partitions=4)
     edge = cluster.edges["e1"]
     requests = [ask(edge, at, f"a{at}", 2) for at in range(4)]
@@ -55,8 +52,8 @@ def test_sessions_in_all_partitions_of_a_node_count_at_once() -> None:
     assert connect(edge, 3, "a3", 0) == 0  # without a limit
 
 
-def test_sessions_at_other_nodes_count_when_they_are_told() -> None:
-    """And an end anywhere makes room."""
+def test_sessions_at_other_nodes_count_once_reported() -> None:
+    """An end at any node frees a place."""
     cluster = Cluster(nodes=3, replicas=3, partitions=6)
     edge = cluster.edges["e1"]
     assert len({cluster.primary(at).key.node for at in range(6)}) == 3
@@ -64,44 +61,44 @@ def test_sessions_at_other_nodes_count_when_they_are_told() -> None:
     assert codes == [0, 0, 0, 0, 0x97, 0x97] and refused(cluster) == 2
     (opened,) = [one for one in edge.answers(SessionOpened) if one.partition == 0]
     edge.ask(CloseSession(*edge.head(0), "a0", opened.owner_epoch, True, 0))
-    cluster.run(TOLD_S)
+    cluster.run(REPORTED_S)
     assert [connect(edge, 5, "a5", 4), connect(edge, 4, "a4", 4)] == [0, 0x97]
 
 
-def test_who_asks_everybody_before_they_told_gets_its_limit_at_each_node_and_no_more() -> None:
-    """The overshoot, where links bring nothing."""
+def test_user_limit_before_reports_applies_per_node() -> None:
+    """The overshoot while links deliver no frames."""
     cluster = Cluster(nodes=3, replicas=3, partitions=6)
     edge = cluster.edges["e1"]
-    cluster.filter = lambda _, __, kind, payload: not _is_told(kind, payload)
+    cluster.filter = lambda _, __, kind, payload: not _is_usage_report(kind, payload)
     requests = [ask(edge, at, f"a{at}-{number}", 4) for number in range(6) for at in range(6)]
-    cluster.run(TOLD_S)
+    cluster.run(REPORTED_S)
     assert [answer(edge, one).reason_code for one in requests].count(0) == 3 * 4
 
 
-def _is_told(kind: int, payload: bytes) -> bool:
+def _is_usage_report(kind: int, payload: bytes) -> bool:
     return kind == FrameKind.CONTROL and isinstance(decode_control(payload), UserCounts)
 
 
-def test_what_a_dead_node_had_counts_where_its_partitions_are_now() -> None:
-    """Neither twice nor not at all."""
+def test_usage_of_a_dead_node_counts_at_the_new_primaries() -> None:
+    """Exactly once."""
     cluster = Cluster(nodes=3, replicas=3, partitions=6)
     edge = cluster.edges["e1"]
     assert [connect(edge, at, f"a{at}", 6) for at in range(5)] == [0] * 5
     cluster.kill(cluster.primary(0).key.node)
     cluster.run(5.0)
-    connect(edge, 0, "a0", 6)  # a decision has to be made for others to be asked
+    connect(edge, 0, "a0", 6)  # a decision triggers the query of the other nodes
     assert [connect(edge, at, f"b{at}", 6) for at in (1, 2)] == [0, 0x97]
 
 
 def test_retained_bytes_count_in_all_partitions() -> None:
-    """NIST: protect. Nobody is asked about a user that has little here; then the others' bytes count."""
+    """No query is sent about a user with little usage here; later the others' bytes count."""
     cluster = Cluster(nodes=2, replicas=2, partitions=4)
     edge = cluster.edges["e1"]
 
     def put(partition: int, topic: str, length: int) -> int:
         message = retained(topic, "x" * length, owner=b"ann", owner_made=3, owner_bytes_max=1_600)
         tag = edge.publish(message, partition)
-        cluster.run(TOLD_S)
+        cluster.run(REPORTED_S)
         return edge.acked[tag]
 
     topics = {cluster.map.partition_for(f"t{number}"): f"t{number}" for number in range(40)}
@@ -123,18 +120,18 @@ def test_retained_topics_count_in_all_partitions() -> None:
 
     def put(partition: int, topic: str, payload: str = "x") -> int:
         tag = edge.publish(retained(topic, payload, owner=b"ann", owner_made=3, owner_max=2), partition)
-        cluster.run(TOLD_S)
+        cluster.run(REPORTED_S)
         return edge.acked[tag]
 
     topics = {cluster.map.partition_for(f"t{number}"): f"t{number}" for number in range(40)}
     assert [put(at, topics[at]) for at in range(4)] == [0, 0, 0x97, 0x97]
     assert refused(cluster, "refused_retained_user") == 2
-    assert put(0, topics[0], "y") == 0  # one that stands
+    assert put(0, topics[0], "y") == 0  # an existing one
     assert [put(0, topics[0], ""), put(3, topics[3]), put(2, topics[2])] == [0, 0, 0x97]
 
 
-def test_nodes_that_have_said_all_are_silent() -> None:
-    """Two that both decide about a user do not answer each other for ever; without limits nobody tells anything."""
+def test_nodes_without_changes_send_no_reports() -> None:
+    """Two nodes that both decide about a user do not answer each other endlessly; without limits no report is sent."""
     cluster = Cluster(nodes=2, replicas=2, partitions=2)
     edge = cluster.edges["e1"]
     told: list[UserCounts] = []
@@ -155,8 +152,8 @@ def test_nodes_that_have_said_all_are_silent() -> None:
     assert 2 <= len(told) <= 8
 
 
-def test_what_is_kept_of_users_is_bounded() -> None:
-    """Who was idle longest is forgotten; long names are not told at all."""
+def test_user_sums_are_bounded() -> None:
+    """The user that was idle longest is removed; long names are never reported."""
     sums = UserSums()
     for number in range(ACTIVE_MAX + 5):
         if number % 2:
@@ -171,8 +168,8 @@ def test_what_is_kept_of_users_is_bounded() -> None:
     assert not len(sums) and sums.sessions("u8", 99.0) == 0
 
 
-def test_a_user_who_was_idle_is_asked_about_anew() -> None:
-    """What was told before is older than what others promised to tell."""
+def test_user_active_after_idle_time_is_queried_again() -> None:
+    """Earlier reports are older than the period in which others send updates."""
     sums = UserSums()
     sums.sessions("ann", 0.0)
     assert sums.take_dirty(9, 0.0) == [("ann", True)]

@@ -1,4 +1,4 @@
-"""Requests that wait: bounded, in order, and readable as what they are."""
+"""Pending requests: bounded, in order, and printable."""
 
 from storage.hosting.hosted_partition import PartitionPhase
 from storage.hosting.pending_until_map import PendingUntilMap
@@ -25,8 +25,8 @@ def waiting_message(since: float, peer: PeerKey = EDGE) -> WaitingMessage:
     return WaitingMessage(since, peer, 3, 7, PublishMessage(1, b"topic", b"payload", 1))
 
 
-def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
-    """Messages that were passed on have a bound of their own, and stand apart."""
+def test_pending_until_serving_is_bounded_and_ordered() -> None:
+    """Forwarded messages have a bound of their own, and are separate."""
     room = PendingUntilServing(2, WaitingBytes())
     ack = WaitingAck(2.0, EDGE, PushAck(5, 1, 1, 1, 4, 0))
     assert room.keep(waiting_message(1.0)) and room.keep(ack) and not room.keep(waiting_message(3.0))
@@ -37,8 +37,8 @@ def test_a_room_refuses_above_its_bound_and_keeps_the_order() -> None:
     assert (room.take_came(), room.take_came()) == (2, 0)
 
 
-def test_messages_of_all_partitions_share_a_bound_in_bytes() -> None:
-    """Only their number was bounded: ten thousand large ones in each partition that is read are the whole memory."""
+def test_pending_messages_of_all_partitions_share_a_byte_bound() -> None:
+    """Only their number was bounded: ten thousand large ones per loading partition fill the memory."""
     octets = WaitingBytes()
     one, two = PendingUntilServing(9, octets), PendingUntilServing(9, octets)
     large = PublishMessage(1, b"topic", bytes(MESSAGES_BYTES_MAX // 2), 0)
@@ -53,8 +53,8 @@ def test_messages_of_all_partitions_share_a_bound_in_bytes() -> None:
     assert octets.used == 0
 
 
-def test_messages_alone_go_back_to_wait_for_the_map() -> None:
-    """An edge sends its requests again by itself; a message of a newer map it does not."""
+def test_only_messages_are_requeued_until_map() -> None:
+    """An edge repeats requests by itself, but not a message of a newer map."""
     room = PendingUntilServing(9, WaitingBytes())
     for waiting in (
         waiting_message(1.0),
@@ -66,14 +66,14 @@ def test_messages_alone_go_back_to_wait_for_the_map() -> None:
     assert not room
 
 
-def test_a_waiting_request_can_be_printed() -> None:
-    """A state that waits as code says nothing."""
+def test_pending_request_is_printable() -> None:
+    """A pending closure would print no state."""
     text = repr(WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")))
     assert "since=3.0" in text and "node='e1'" in text and "ReadRetained(request=1" in text
 
 
-def test_what_waits_too_long_for_the_map_is_returned_with_what_follows_it() -> None:
-    """It was dropped without an answer, and its edge does not repeat it."""
+def test_overdue_pending_requests_are_returned_with_their_successors() -> None:
+    """It was dropped without a reply, and its edge does not repeat it."""
     early = PendingUntilMap()
     old, follows = waiting_message(1.0), WaitingRequest(7.0, EDGE, ReadRetained(1, 3, 7, "#"))
     for waiting in (old, follows):
@@ -84,8 +84,8 @@ def test_what_waits_too_long_for_the_map_is_returned_with_what_follows_it() -> N
     assert (len(early), early.partitions()) == (1, [4])
 
 
-def test_early_requests_account_for_their_bytes() -> None:
-    """Whatever came leaves the count as it was."""
+def test_pending_until_map_counts_its_bytes() -> None:
+    """After random requests the count is unchanged."""
     early = PendingUntilMap()
     early.keep(3, waiting_message(1.0))
     early.keep(3, WaitingCopy(1.5, "s1", Append(3, 7, 0, 0, 0, 0, 0, [b"row"])))
@@ -96,8 +96,8 @@ def test_early_requests_account_for_their_bytes() -> None:
     assert (len(early), early.partitions()) == (0, [])
 
 
-def test_a_partition_goes_through_its_phases_in_order() -> None:
-    """Never back; requests are carried out in the last one."""
+def test_partition_phases_are_in_order() -> None:
+    """Never back; requests are processed in the last one."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     cluster.settle()
     former = cluster.primary(0).key.node

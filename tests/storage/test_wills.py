@@ -1,4 +1,4 @@
-"""Wills by every rule, and what a crash at any moment leaves of them."""
+"""Wills by every rule, and their state after a crash at any time."""
 
 import pytest
 
@@ -25,7 +25,7 @@ DELAYED = SessionWill("w", b"gone", 1, delay_s=3)
     ],
 )
 @pytest.mark.parametrize("crash", [False, True])
-def test_when_a_will_fires(
+def test_will_fires_once_or_not_at_all(
     expiry_s: int, will: SessionWill, clean: bool, after_s: float, expected: int, crash: bool
 ) -> None:
     """Once, or not at all; also when the primary crashed right after the connection ended."""
@@ -45,8 +45,9 @@ def test_when_a_will_fires(
     ("will", "clean_start", "clean_kick", "expected"),
     [(WILL, False, False, 1), (DELAYED, False, False, 0), (DELAYED, True, False, 1), (WILL, False, True, 0)],
 )
-def test_a_takeover_decides_the_old_will(will: SessionWill, clean_start: bool, clean_kick: bool, expected: int) -> None:
-    """S-19 a, b: fired, or cancelled when the session goes on within the delay, or when DISCONNECT 0x00 had come."""
+def test_takeover_decides_the_old_will(will: SessionWill, clean_start: bool, clean_kick: bool, expected: int) -> None:
+    """S-19 a, b: fired, or cancelled when the session is resumed within the delay, or when DISCONNECT 0x00 was
+    received."""
     cluster = Cluster()
     cluster.edges["e1"].open("alice", will=will)
     cluster.edges["e1"].clean_kicks = clean_kick
@@ -55,7 +56,7 @@ def test_a_takeover_decides_the_old_will(will: SessionWill, clean_start: bool, c
     assert len(fired(cluster)) == expected
 
 
-def test_the_death_of_an_edge_fires_the_wills_of_its_connections() -> None:
+def test_death_of_an_edge_fires_its_wills() -> None:
     """P6: also those of durable sessions; the session stays."""
     cluster, edge = with_edge()
     for name in ("alice", "bob", "carol"):
@@ -88,8 +89,8 @@ def test_wills_of_one_operation_are_numbered_and_ordered_in_sequence() -> None:
     assert ordered(cluster) == list(range(1, 101))
 
 
-def test_wills_of_a_dead_fleet_are_ordered_once_each_below_what_receivers_tell_apart() -> None:
-    """An edge that is slow for seconds gets no order twice, and no more at once than anybody remembers."""
+def test_wills_of_a_dead_edge_are_ordered_once_within_the_window() -> None:
+    """An edge that is slow for seconds gets no order twice, and no more at once than the receivers' window."""
     cluster, _ = with_edge(partitions=1, settings=with_settings(will_window=8))
     fleet(cluster, 50)
     edge = cluster.edges["e2"]
@@ -109,8 +110,8 @@ def test_wills_of_a_dead_fleet_are_ordered_once_each_below_what_receivers_tell_a
     assert len(fired(cluster)) == 50
 
 
-def test_a_will_that_could_not_go_out_is_ordered_again_after_a_pause() -> None:
-    """A destination's disk is full, say: its edge answers so, and gets the same order in a second."""
+def test_unpublished_will_is_ordered_again_after_a_delay() -> None:
+    """For example, a destination's disk is full: its edge reports that, and gets the same order in a second."""
     cluster, _ = with_edge(partitions=1)
     fleet(cluster, 2)
     edge = cluster.edges["e2"]
@@ -128,8 +129,8 @@ def test_a_will_that_could_not_go_out_is_ordered_again_after_a_pause() -> None:
     assert cluster.nodes["s1"].core.event_counts()["wills_ordered_again"] == 2
 
 
-def test_orders_whose_frames_were_lost_are_sent_again_when_the_link_stands() -> None:
-    """Nothing repeats meanwhile: the shell says which node a frame did not reach."""
+def test_will_orders_with_lost_frames_are_sent_again_on_link_up() -> None:
+    """Orders are not repeated before: the shell reports the node that lost frames."""
     cluster, _ = with_edge(partitions=1)
     fleet(cluster, 3)
     edge, node = cluster.edges["e2"], cluster.nodes["s1"]
@@ -150,8 +151,8 @@ def test_orders_whose_frames_were_lost_are_sent_again_when_the_link_stands() -> 
     assert ordered(cluster) == [1, 2, 3]
 
 
-def test_wills_wait_while_no_edge_is_alive() -> None:
-    """A whole tier died: the first edge that comes gets their orders."""
+def test_wills_without_a_live_edge_are_pending() -> None:
+    """A whole tier died: the first edge that starts gets their orders."""
     cluster, _ = with_edge(partitions=1)
     fleet(cluster, 3)
     cluster.kill_edge("e2")
@@ -169,7 +170,7 @@ def will_copy(number: int, qos: int = 1, partition: int = 7, epoch: int = 1) -> 
     return copy
 
 
-def test_wills_of_one_partition_reach_another_in_any_order() -> None:
+def test_wills_of_one_partition_are_accepted_in_any_order() -> None:
     """Each will has an origin of its own; a later one does not make the earlier one a repeat."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "w")
@@ -181,8 +182,8 @@ def test_wills_of_one_partition_reach_another_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(qos: int) -> None:
-    """Also under a later epoch, by another edge, after a crash, and at QoS 0: no other memory is shared with it."""
+def test_repeated_will_is_detected_after_thousands_of_other_wills(qos: int) -> None:
+    """Also under a later epoch, by another edge, after a crash, and at QoS 0: its window is separate."""
     cluster, edge = with_edge(partitions=1)
     edge.open("alice", "w")
     edge.publish(will_copy(5, qos), 0)
@@ -196,8 +197,11 @@ def test_a_will_is_known_again_though_other_partitions_fired_thousands_since(qos
     assert cluster.nodes["s1"].core.event_counts()["repeats"] == 1
 
 
-def test_a_groups_copy_of_a_will_is_written_with_the_end_of_the_will_and_goes_to_one_member() -> None:
-    """The will is ordered twice, for its edge dies; the group's copy is handed on once, where the partition records."""
+def test_group_copy_of_a_will_goes_to_one_member() -> None:
+    """The will is ordered twice, because its edge dies.
+
+    The group's copy is redispatched once, to the recorded member.
+    """
     cluster, _ = with_edge(partitions=1)
     cluster.start_edge("e3")
     fleet(cluster, 1)

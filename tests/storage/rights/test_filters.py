@@ -1,4 +1,4 @@
-"""A session that is opened under other rules has its filters told to the edge, which removes what they do not grant."""
+"""The filters of a session that is opened under other rules are reported to the edge, which removes ungranted ones."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def subscribe(edge: Edge, to: Connection, *names: str, judged: int, partial: tup
     return answer
 
 
-def told(answer: SessionOpened) -> list[str]:
+def reported(answer: SessionOpened) -> list[str]:
     return sorted(subscription.topic_filter for subscription in answer.subscriptions)
 
 
@@ -50,44 +50,44 @@ def session_of(cluster: Cluster) -> DurableSession:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_filters_are_told_where_the_rules_are_others(crash: bool) -> None:
-    """At each CONNECT until the edge says that they are all judged; then no more."""
+def test_connect_under_other_rules_reports_filters(crash: bool) -> None:
+    """At each CONNECT until the edge confirms them."""
     cluster, edge = with_edge(partitions=1)
     first, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (True, [])
+    assert (answer.judged, reported(answer)) == (True, [])
     subscribe(edge, first, "a/#", "b", judged=RULES)
     if crash:
         cluster.crash_all()
     _, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (True, [])
+    assert (answer.judged, reported(answer)) == (True, [])
     for _ in range(2):
         newer, answer = connect(edge, OTHERS)
-        assert (answer.judged, told(answer)) == (False, ["a/#", "b"])
+        assert (answer.judged, reported(answer)) == (False, ["a/#", "b"])
     edge.unsubscribe(newer, "a/#")
     assert subscribe(edge, newer, judged=OTHERS).reason_codes == []
     if crash:
         cluster.crash_all()
     _, answer = connect(edge, OTHERS)
-    assert (answer.judged, told(answer)) == (True, [])
+    assert (answer.judged, reported(answer)) == (True, [])
     _, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (False, ["b"])
+    assert (answer.judged, reported(answer)) == (False, ["b"])
 
 
-def test_an_edge_without_rules_is_told_nothing() -> None:
-    """And what it subscribes to is not judged for one that has some."""
+def test_connect_of_an_edge_without_rules_reports_no_filters() -> None:
+    """Its own SUBSCRIBE does not count as authorized for an edge with rules."""
     _, edge = with_edge(partitions=1)
     first, answer = connect(edge, 0)
-    assert (answer.judged, told(answer)) == (False, [])
+    assert (answer.judged, reported(answer)) == (False, [])
     subscribe(edge, first, "a", judged=0)
     _, answer = connect(edge, 0)
-    assert (answer.judged, told(answer)) == (False, [])
+    assert (answer.judged, reported(answer)) == (False, [])
     _, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (False, ["a"])
+    assert (answer.judged, reported(answer)) == (False, ["a"])
 
 
 @pytest.mark.parametrize("second", [0, OTHERS])
-def test_filters_of_two_rules_are_judged_by_neither(second: int) -> None:
-    """An edge that lags would take all of them for its own."""
+def test_filters_granted_by_two_rules_are_authorized_by_neither(second: int) -> None:
+    """An edge with older rules would trust all of them."""
     cluster, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
     subscribe(edge, first, "a", judged=RULES)
@@ -95,10 +95,10 @@ def test_filters_of_two_rules_are_judged_by_neither(second: int) -> None:
     assert session_of(cluster).judged == 0
     for judged in (RULES, OTHERS):
         _, answer = connect(edge, judged)
-        assert (answer.judged, told(answer)) == (False, ["a", "b"])
+        assert (answer.judged, reported(answer)) == (False, ["a", "b"])
 
 
-def test_a_subscribe_does_not_confirm_what_was_told() -> None:
+def test_subscribe_does_not_confirm_reported_filters() -> None:
     """Only the request without filters does."""
     _, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
@@ -106,10 +106,10 @@ def test_a_subscribe_does_not_confirm_what_was_told() -> None:
     newer, _ = connect(edge, OTHERS)
     subscribe(edge, newer, "b", judged=OTHERS)
     _, answer = connect(edge, OTHERS)
-    assert (answer.judged, told(answer)) == (False, ["a", "b"])
+    assert (answer.judged, reported(answer)) == (False, ["a", "b"])
 
 
-def test_a_connection_that_is_over_confirms_nothing() -> None:
+def test_closed_connection_cannot_confirm_filters() -> None:
     cluster, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
     subscribe(edge, first, "a", judged=RULES)
@@ -119,15 +119,15 @@ def test_a_connection_that_is_over_confirms_nothing() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_filter_that_is_granted_in_part_is_told_each_time(crash: bool) -> None:
-    """The edge must know of it, for each message is judged; until it is granted in full, or gone."""
+def test_partially_granted_filter_is_reported_at_each_connect(crash: bool) -> None:
+    """Each message is authorized until the filter is granted in full or removed."""
     cluster, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
     subscribe(edge, first, "a/#", "b", judged=RULES, partial=(0, 7, 1 << 31))
     if crash:
         cluster.crash_all()
     newer, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (False, ["a/#", "b"])
+    assert (answer.judged, reported(answer)) == (False, ["a/#", "b"])
     partition = cluster.primary(0).core.partitions[0].partition
     rows = {name: partition.get(keys.subscription_key(0, newer.session, name)) for name in ("a/#", "b")}
     assert {name: unpack(SubscriptionRow, value or b"").partial for name, value in rows.items()} == {
@@ -135,7 +135,7 @@ def test_a_filter_that_is_granted_in_part_is_told_each_time(crash: bool) -> None
     }  # fmt: skip
     subscribe(edge, newer, "a/#", judged=RULES)
     newer, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (True, [])
+    assert (answer.judged, reported(answer)) == (True, [])
     subscribe(edge, newer, "b", judged=RULES, partial=(0,))
     edge.unsubscribe(newer, "b")
     cluster.settle()
@@ -143,7 +143,7 @@ def test_a_filter_that_is_granted_in_part_is_told_each_time(crash: bool) -> None
 
 
 @pytest.mark.parametrize("clean_start", [False, True])
-def test_a_session_without_filters_is_judged(clean_start: bool) -> None:
+def test_session_without_filters_is_authorized(clean_start: bool) -> None:
     cluster, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
     if clean_start:
@@ -152,23 +152,23 @@ def test_a_session_without_filters_is_judged(clean_start: bool) -> None:
     assert answer.judged and session_of(cluster).judged == OTHERS
 
 
-def test_an_ephemeral_session_has_nothing_to_judge() -> None:
-    """Its edge alone has its filters."""
+def test_ephemeral_session_reports_no_filters() -> None:
+    """Only its edge has its filters."""
     _, edge = with_edge(partitions=1)
     connection = edge.open("c", expiry_s=0)
     (answer,) = edge.answers(SessionOpened)
-    assert (connection.session, answer.judged, told(answer)) == (0, False, [])
+    assert (connection.session, answer.judged, reported(answer)) == (0, False, [])
 
 
 @pytest.mark.parametrize(("count", "length"), [(TOLD_MAX + 1, 8), (TOLD_BYTES // 4 // 50_000 + 1, 50_000)])
-def test_too_many_filters_are_not_told_and_not_judged(count: int, length: int) -> None:
-    """The edge judges each message of such a session: it is told that its filters are not judged."""
+def test_connect_with_too_many_filters_reports_none_and_is_unauthorized(count: int, length: int) -> None:
+    """The edge then authorizes each message of the session."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(filters_per_session_max=10_000))
     first, _ = connect(edge, RULES)
     subscribe(edge, first, *(f"{number:06}".ljust(length, "x") for number in range(count)), judged=RULES)
     assert connect(edge, RULES)[1].judged
     _, answer = connect(edge, OTHERS)
-    assert (answer.reason_code, answer.judged, told(answer)) == (0, False, [])
+    assert (answer.reason_code, answer.judged, reported(answer)) == (0, False, [])
     assert cluster.nodes["s1"].core.event_counts()["filters_untold"] == 1
 
 
@@ -178,8 +178,8 @@ def queue(edge: Edge, *payloads: str) -> None:
     edge.cluster.settle()
 
 
-def test_b3_a_mark_does_not_die_with_its_primary() -> None:
-    """What the former primary had still to judge is judged by the edge that delivers it, whichever entry it is."""
+def test_b3_recheck_mark_survives_failover() -> None:
+    """The edge authorizes the former primary's unchecked entries at delivery."""
     cluster = Cluster(nodes=2, replicas=2, partitions=1)
     edge = cluster.edges["e1"]
     first, _ = connect(edge, RULES)
@@ -189,10 +189,10 @@ def test_b3_a_mark_does_not_die_with_its_primary() -> None:
     cluster.kill(cluster.primary(0).key.node)
     cluster.run(5.0)
     newer, answer = connect(edge, RULES)
-    assert (answer.judged, told(answer)) == (False, ["a/b"])
+    assert (answer.judged, reported(answer)) == (False, ["a/b"])
     subscribe(edge, newer, judged=RULES)
     _, answer = connect(edge, RULES)
-    assert not answer.judged  # the filters are, the queue is not
+    assert not answer.judged  # the filters are authorized, the queue is not
     for push in edge.connections["c"].received:
         edge.acknowledge(push, 4)
     cluster.settle()
@@ -200,8 +200,8 @@ def test_b3_a_mark_does_not_die_with_its_primary() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_other_rules_queued_is_not_judged_with_the_filters(crash: bool) -> None:
-    """It may have come by a filter that is gone now."""
+def test_entries_queued_under_other_rules_stay_unauthorized(crash: bool) -> None:
+    """It may match a filter that was removed since."""
     cluster, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
     subscribe(edge, first, "a/b", "a/#", judged=RULES)
@@ -214,7 +214,7 @@ def test_what_other_rules_queued_is_not_judged_with_the_filters(crash: bool) -> 
     if crash:
         cluster.crash_all()
     newest, answer = connect(edge, OTHERS)
-    assert (answer.judged, told(answer)) == (False, ["a/b"])
+    assert (answer.judged, reported(answer)) == (False, ["a/b"])
     for push in newest.received:
         edge.acknowledge(push, 4)
     cluster.settle()
@@ -223,8 +223,8 @@ def test_what_other_rules_queued_is_not_judged_with_the_filters(crash: bool) -> 
 
 
 @pytest.mark.parametrize("subscribes", [False, True])
-def test_a_queue_without_filters_is_not_judged(subscribes: bool) -> None:
-    """The filter that queued it is gone; its right may be gone too."""
+def test_queue_of_a_session_without_filters_stays_unauthorized(subscribes: bool) -> None:
+    """The filter and the right that queued it may have been removed."""
     _, edge = with_edge(partitions=1)
     first, _ = connect(edge, RULES)
     subscribe(edge, first, "a/b", judged=RULES)
@@ -233,14 +233,14 @@ def test_a_queue_without_filters_is_not_judged(subscribes: bool) -> None:
     newer, _ = connect(edge, RULES)
     edge.unsubscribe(newer, "a/b")
     newer, answer = connect(edge, OTHERS)
-    assert (answer.judged, told(answer)) == (False, [])
+    assert (answer.judged, reported(answer)) == (False, [])
     if subscribes:
         subscribe(edge, newer, "b", judged=OTHERS)
     assert not connect(edge, OTHERS)[1].judged
 
 
-def test_filters_under_sys_are_told_at_each_connect_and_no_more_than_fit() -> None:
-    """Figures are an edge's own: it takes those filters into its own table, whatever rules granted them."""
+def test_sys_filters_are_reported_at_each_connect_up_to_the_bound() -> None:
+    """An edge adds these filters to its own table, whatever rules granted them."""
     _, edge = with_edge()
     first, _ = connect(edge, RULES)
     subscribe(edge, first, "a/#", "$SYS/#", "$SYS/broker/uptime", judged=RULES)

@@ -1,10 +1,10 @@
-"""A member of a shared group loses its right to it: what it has open goes to other members, not to it and not away."""
+"""A shared group's member that loses its right: its open copies go to other members and are not lost."""
 
 import pytest
 
 from storage.messages.abandoned_copies import ENTRIES_AT_ONCE
 from tests.storage.rights.test_filters import subscribe
-from tests.storage.rights.test_socket_refusals import NOT_AUTHORIZED, NOT_WRITTEN, kept
+from tests.storage.rights.test_socket_refusals import NOT_AUTHORIZED, NOT_WRITTEN, record_audit
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster
 from tests.storage.test_redispatch import answer, member, message, orders, rows
@@ -14,7 +14,7 @@ from wire.messages.sessions import SessionUnsubscribed, UnsubscribeSession
 
 
 def revoke(edge: Edge, to: Connection, *names: str, settle: bool = True) -> None:
-    """Take filters away from a session, as the edge does whose rules do not grant them."""
+    """Revoke filters of a session, as an edge whose rules do not grant them."""
     head = edge.head(to.session >> 48)
     edge.ask(UnsubscribeSession(*head, to.session, to.owner_epoch, list(names), True))
     if settle:
@@ -22,7 +22,7 @@ def revoke(edge: Edge, to: Connection, *names: str, settle: bool = True) -> None
 
 
 def handed(cluster: Cluster) -> list[bytes]:
-    """Return the payloads that were told to edges, each once, in order."""
+    """Return the payloads of the redispatch orders to edges, each once, in order."""
     return list(dict.fromkeys(order.message.payload for order in orders(cluster)))
 
 
@@ -30,8 +30,8 @@ def count(cluster: Cluster, name: str) -> int:
     return sum(node.core.event_counts().get(name, 0) for node in cluster.nodes.values())
 
 
-def test_what_is_open_and_what_waits_goes_to_others() -> None:
-    """Not what the client may have with QoS 2, nor what is no copy of that group."""
+def test_revoked_member_in_flight_and_queued_copies_are_redispatched() -> None:
+    """Except QoS 2 copies that the client may have, and entries of other groups."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster, window=3)
     edge.subscribe(alice, "other", "$share/h/a")
@@ -43,7 +43,7 @@ def test_what_is_open_and_what_waits_goes_to_others() -> None:
     edge.publish(PublishMessage(0, b"a", b"of h", 1, share=b"h/a"), 0)
     edge.publish(PublishMessage(0, b"other", b"own 2", 1), 0)
     cluster.settle()
-    sink = kept(cluster)
+    sink = record_audit(cluster)
     revoke(edge, alice, "$share/g/a")
     assert edge.answers(SessionUnsubscribed)[-1].reason_codes == [0]
     assert handed(cluster) == [b"sent", b"waits", b"waits 2"] and count(cluster, "shares_revoked") == 3
@@ -72,8 +72,8 @@ def test_what_is_open_and_what_waits_goes_to_others() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_queue_goes_some_at_a_time(crash: bool) -> None:
-    """A new primary that finds marked copies gives them to nobody twice."""
+def test_revoked_member_queue_is_redispatched_in_slices(crash: bool) -> None:
+    """A new primary that finds marked copies does not redispatch them again."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster, window=1)
     numbers = [str(number) for number in range(3 * ENTRIES_AT_ONCE)]
@@ -94,7 +94,7 @@ def test_a_queue_goes_some_at_a_time(crash: bool) -> None:
     assert session.queued == 0 and len(alice.received) == 1
 
 
-def test_a_client_that_unsubscribes_keeps_what_was_begun() -> None:
+def test_unsubscribe_keeps_deliveries_in_progress() -> None:
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)
     edge.publish(message("1"), 0)
@@ -106,8 +106,8 @@ def test_a_client_that_unsubscribes_keeps_what_was_begun() -> None:
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_member_of_a_part_stays_one_and_hands_on_what_it_may_not_have(qos: int, crash: bool) -> None:
-    """NIST: protect. From member to member, as often as copies may be handed on; then nobody may have it."""
+def test_partially_granted_member_stays_and_redispatches_refused_copies(qos: int, crash: bool) -> None:
+    """Copies go from member to member up to the hop limit, and are then dropped."""
     cluster = Cluster(partitions=1)
     edge = cluster.edges["e1"]
     alice = edge.open("alice")
@@ -130,8 +130,8 @@ def test_a_member_of_a_part_stays_one_and_hands_on_what_it_may_not_have(qos: int
     assert crash or not count(cluster, "groups_taken")
 
 
-def test_how_often_a_copy_was_handed_on_stands_in_its_origin() -> None:
-    """No session has such a number; other origins were never handed on."""
+def test_origin_contains_the_number_of_redispatches() -> None:
+    """No session number has hops; other origins have none."""
     for partition in (0, 7, 8_191):
         senders = [handed_sender(partition, hops) for hops in range(HOPS_MAX)]
         assert [hops_of(OriginKind.SESSION, sender) for sender in senders] == list(range(1, HOPS_MAX + 1))
@@ -142,8 +142,8 @@ def test_how_often_a_copy_was_handed_on_stands_in_its_origin() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("is_member", [False, True])
-def test_a_copy_that_the_edge_refuses_goes_to_another_member(is_member: bool, qos: int) -> None:
-    """Also before the edge's order comes, or where it never does: who was refused is no member any more."""
+def test_copy_refused_by_the_edge_is_redispatched(is_member: bool, qos: int) -> None:
+    """Also before the edge's order arrives, or without one: the refused member is removed."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)
     edge.subscribe(alice, "a")
@@ -160,8 +160,8 @@ def test_a_copy_that_the_edge_refuses_goes_to_another_member(is_member: bool, qo
     assert count(cluster, "groups_taken") == is_member
 
 
-def test_all_that_waits_for_a_refused_member_goes_on_behind_its_first_refusal() -> None:
-    """Of QoS 2 as well, for nothing was written of it; most of the queue follows without a push."""
+def test_first_refusal_redispatches_the_whole_queue_of_the_member() -> None:
+    """QoS 2 copies too, because they were not written; most of the queue follows without a push."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster, window=2)
     for number in range(8):
@@ -181,7 +181,7 @@ def test_all_that_waits_for_a_refused_member_goes_on_behind_its_first_refusal() 
     assert refused < 8
 
 
-def test_a_repeat_of_qos_2_that_the_edge_refuses_goes_to_nobody() -> None:
+def test_refused_qos_2_repeat_is_not_redispatched() -> None:
     """The client may have it from an earlier connection [MQTT-4.8.2-5]."""
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster)
@@ -195,7 +195,7 @@ def test_a_repeat_of_qos_2_that_the_edge_refuses_goes_to_nobody() -> None:
     assert handed(cluster) == [] and count(cluster, "pushes_refused") == 1
 
 
-def test_a_session_that_ends_meanwhile_hands_nothing_on_twice() -> None:
+def test_session_end_during_redispatch_sends_no_copy_twice() -> None:
     cluster = Cluster(partitions=1)
     edge, alice = member(cluster, window=1)
     for number in range(3):

@@ -1,8 +1,8 @@
-"""Filters of a live session that are too many for the answer to its CONNECT are told to its edge in pages."""
+"""Filters of a live session that exceed the response to its CONNECT are sent to its edge in pages."""
 
 from storage.rights.filters import TOLD_MAX
 from storage.sessions.held_filters import LISTS_MAX, PAGE_FILTERS
-from tests.storage.rights.test_filters import connect, subscribe, told
+from tests.storage.rights.test_filters import connect, reported, subscribe
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge, with_settings
 from wire.messages.sessions import FiltersListed, ListFilters, SessionOpened
@@ -30,8 +30,8 @@ def held(count: int, **options: int) -> tuple[Cluster, Edge, Connection]:
     return cluster, edge, first
 
 
-def test_pages_have_each_filter_once_whatever_goes_and_comes_between() -> None:
-    """What the client drops meanwhile shifts nothing; what it adds is known to its edge."""
+def test_filter_pages_with_concurrent_changes_list_each_filter_once() -> None:
+    """Removed filters do not shift the pages; the edge knows added ones."""
     _, edge, alice = held(COUNT)
     first = page(edge, alice, 0)
     edge.unsubscribe(alice, "000003")
@@ -44,7 +44,7 @@ def test_pages_have_each_filter_once_whatever_goes_and_comes_between() -> None:
     assert {one.qos for one in first.subscriptions} == {1}
 
 
-def test_long_names_make_small_pages() -> None:
+def test_filter_pages_with_long_names_are_small() -> None:
     cluster, edge = with_edge(partitions=1)
     alice, _ = connect(edge, 7)
     long = [f"{number}".ljust(40_000, "x") for number in range(5)]
@@ -56,8 +56,8 @@ def test_long_names_make_small_pages() -> None:
     assert len(cluster.primary(0).core.partitions[0].held_filters) == 0
 
 
-def test_a_new_primary_has_the_edge_begin_anew() -> None:
-    """Its filters may stand in another order."""
+def test_filter_pages_after_failover_restart() -> None:
+    """Its filters may have another order."""
     cluster, edge, alice = held(COUNT, nodes=2, replicas=2)
     first = page(edge, alice, 0)
     cluster.kill(cluster.primary(0).key.node)
@@ -67,8 +67,8 @@ def test_a_new_primary_has_the_edge_begin_anew() -> None:
     assert page(edge, alice, 0).next_skip
 
 
-def test_a_connection_that_is_over_is_told_nothing() -> None:
-    """Nor is an edge that does not hold the session."""
+def test_closed_connection_gets_no_filter_pages() -> None:
+    """Nor is an edge without the session."""
     _, edge, alice = held(3)
     connect(edge, 7)
     assert page(edge, alice, 0) == FiltersListed(edge.answers(FiltersListed)[-1].request)
@@ -77,8 +77,8 @@ def test_a_connection_that_is_over_is_told_nothing() -> None:
     assert page(edge, unknown, 0).subscriptions == []
 
 
-def test_lists_that_nobody_finishes_are_bounded() -> None:
-    """The oldest begins anew."""
+def test_unfinished_filter_reads_are_bounded() -> None:
+    """The oldest one restarts."""
     cluster, edge = with_edge(partitions=1)
     clients = [edge.open(f"c{number}") for number in range(LISTS_MAX + 1)]
     for client in clients:
@@ -88,10 +88,10 @@ def test_lists_that_nobody_finishes_are_bounded() -> None:
     assert page(edge, clients[0], skips[0]).again and names(page(edge, clients[1], skips[1])) == [f"{PAGE_FILTERS}"]
 
 
-def test_more_filters_than_an_answer_takes_are_all_read() -> None:
+def test_filters_beyond_one_response_are_read_completely() -> None:
     _, edge, _ = held(TOLD_MAX + 1)
     alice, answer = connect(edge, 8)
-    assert isinstance(answer, SessionOpened) and not answer.judged and told(answer) == []
+    assert isinstance(answer, SessionOpened) and not answer.judged and reported(answer) == []
     pages = [page(edge, alice, 0)]
     while pages[-1].next_skip:
         pages.append(page(edge, alice, pages[-1].next_skip))

@@ -1,4 +1,4 @@
-"""A client ID belongs to the user that holds it, or whose session it is: another user's CONNECT is refused."""
+"""A client ID belongs to the user that holds it or owns its session: another user's CONNECT is refused."""
 
 import pytest
 
@@ -10,12 +10,12 @@ from tests.storage.storage_cluster import Cluster, with_edge
 
 NOT_AUTHORIZED = 0x87
 ANN, BOB, NOBODY = ("ann", 5), ("bob", 6), ("", 0)
-ANOTHER_ANN = ("ann", 9)  # deleted and made again: another person, maybe
+ANOTHER_ANN = ("ann", 9)  # deleted and created again: possibly another person
 STRANGERS = [BOB, ANOTHER_ANN, ("ann", 0), ("Ann", 5), ("", 5), NOBODY]
 
 
 def queued(cluster: Cluster, edge: Edge, owner: tuple[str, int] = ANN) -> Connection:
-    """Make a session of client "c" that is away and has one message queued."""
+    """Create a disconnected session of client "c" with one queued message."""
     connection = edge.open("c", "a/b", owner=owner)
     edge.close(connection)
     edge.publish(message("for ann"), 0)
@@ -24,7 +24,7 @@ def queued(cluster: Cluster, edge: Edge, owner: tuple[str, int] = ANN) -> Connec
 
 
 def refusals(cluster: Cluster) -> int:
-    """Return how often a CONNECT was refused because the client ID is another user's."""
+    """Return how often a CONNECT was refused because another user owns the client ID."""
     return sum(node.core.event_counts().get("refused_owner", 0) for node in cluster.nodes.values())
 
 
@@ -32,10 +32,10 @@ def refusals(cluster: Cluster) -> int:
 @pytest.mark.parametrize("clean_start", [False, True])
 @pytest.mark.parametrize("expiry_s", [0, 3600])
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stored_session_is_its_users(
+def test_stored_session_refuses_other_users(
     stranger: tuple[str, int], expiry_s: int, clean_start: bool, crash: bool
 ) -> None:
-    """NIST: identify. Clean start or not; and the user finds it as it was, also after a restart of all."""
+    """With and without Clean Start; the user resumes it, also after a restart of all nodes."""
     cluster, edge = with_edge(partitions=1)
     first = queued(cluster, edge)
     if crash:
@@ -51,10 +51,10 @@ def test_a_stored_session_is_its_users(
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("expiry_s", [0, 3600])
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_live_connection_is_not_taken_over_by_another_user(
+def test_live_connection_refuses_takeover_by_another_user(
     stranger: tuple[str, int], expiry_s: int, crash: bool
 ) -> None:
-    """No kick, no will; an ephemeral one too, of which a new primary knows by the edge's claim alone."""
+    """Without kick or will; also an ephemeral one, which a new primary knows only by the edge's claim."""
     cluster, edge = with_edge(partitions=1)
     first = edge.open("c", owner=ANN, expiry_s=expiry_s, will=DELAYED_WILL)
     if crash:
@@ -66,7 +66,7 @@ def test_a_live_connection_is_not_taken_over_by_another_user(
 
 
 @pytest.mark.parametrize("will", [False, True])
-def test_an_ephemeral_client_without_a_row_is_known_by_its_claim(will: bool) -> None:
+def test_ephemeral_client_without_row_is_owned_by_its_claim(will: bool) -> None:
     cluster, edge = with_edge(partitions=1)
     first = edge.open("c", owner=ANN, expiry_s=0, will=DELAYED_WILL if will else None)
     cluster.crash_all()
@@ -77,15 +77,15 @@ def test_an_ephemeral_client_without_a_row_is_known_by_its_claim(will: bool) -> 
 
 
 @pytest.mark.parametrize("expiry_s", [0, 3600])
-def test_a_claim_without_a_name_takes_no_owner_away(expiry_s: int) -> None:
-    """What the partition knows from its own rows counts more than a claim, which an older edge sends without a name."""
+def test_claim_without_user_keeps_the_known_owner(expiry_s: int) -> None:
+    """The partition's own rows have priority over a claim, which an older edge sends without a user."""
     cluster, edge = with_edge(partitions=1)
     edge.open("c", owner=ANN, expiry_s=expiry_s, will=DELAYED_WILL).owner = NOBODY
     cluster.crash_all()
     assert cluster.edges["e2"].open("c", owner=BOB).refused == NOT_AUTHORIZED
 
 
-def test_the_same_user_takes_over_as_before() -> None:
+def test_same_user_takes_over_its_connection() -> None:
     cluster, edge = with_edge(partitions=1)
     first = queued(cluster, edge)
     edge.open("c", owner=ANN)
@@ -96,8 +96,8 @@ def test_the_same_user_takes_over_as_before() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_what_nobody_owns_is_the_first_users(crash: bool) -> None:
-    """A session of an older version, or of a client without a name; from then on it is that user's."""
+def test_unowned_session_goes_to_the_first_user(crash: bool) -> None:
+    """A session of an older version, or of a client without a user, then belongs to that user."""
     cluster, edge = with_edge(partitions=1)
     first = queued(cluster, edge, NOBODY)
     taken = edge.open("c", owner=ANN)
@@ -109,15 +109,15 @@ def test_what_nobody_owns_is_the_first_users(crash: bool) -> None:
         assert cluster.edges["e2"].open("c", owner=stranger).refused == NOT_AUTHORIZED
 
 
-def test_clients_without_a_name_go_on_as_before() -> None:
+def test_clients_without_user_are_unaffected() -> None:
     cluster, edge = with_edge(partitions=1)
     edge.open("c")
     assert not cluster.edges["e2"].open("c").refused
     assert not edge.open("c", clean_start=True).refused
 
 
-def test_a_waiting_connect_of_another_user_is_judged_when_its_turn_comes() -> None:
-    """Both wait for the end of a connection that nobody owns: the first gets the client ID, the other is refused."""
+def test_pending_connect_of_another_user_is_refused_when_processed() -> None:
+    """Both wait for the end of an unowned connection: the first gets the client ID, the other is refused."""
     cluster, edge = with_edge(partitions=1)
     edge.answer_kicks = False
     edge.open("c")
@@ -129,7 +129,7 @@ def test_a_waiting_connect_of_another_user_is_judged_when_its_turn_comes() -> No
     assert bob.refused == NOT_AUTHORIZED and not bob.owner_epoch
 
 
-def test_strangers_do_not_fill_the_queue_of_an_owner() -> None:
+def test_other_users_connects_do_not_fill_the_owners_queue() -> None:
     """They are refused at once, while the owner's own CONNECT waits for its older connection."""
     cluster, edge = with_edge(partitions=1)
     edge.answer_kicks = False
@@ -143,7 +143,7 @@ def test_strangers_do_not_fill_the_queue_of_an_owner() -> None:
     assert newer.owner_epoch
 
 
-def test_a_client_id_is_free_when_its_session_is_over() -> None:
+def test_client_id_is_free_after_its_session_ended() -> None:
     cluster, edge = with_edge(partitions=1)
     edge.close(edge.open("c", owner=ANN, expiry_s=2))
     cluster.run(5.0)
@@ -153,7 +153,7 @@ def test_a_client_id_is_free_when_its_session_is_over() -> None:
     assert not edge.open("c", owner=ANN, expiry_s=0).refused
 
 
-def test_the_rows_of_a_will_name_its_owner() -> None:
+def test_will_rows_contain_the_owner() -> None:
     """The will outlives its connection, and the primary."""
     cluster, edge = with_edge(partitions=1)
     edge.open("c", owner=ANN, expiry_s=0, will=DELAYED_WILL)
@@ -164,8 +164,8 @@ def test_the_rows_of_a_will_name_its_owner() -> None:
     assert (row.owner, row.owner_made) == ANN
 
 
-def test_what_was_granted_to_nobody_is_not_judged_for_a_user() -> None:
-    """``judged`` says that filters need no second look: it does not go over to the user who takes the session."""
+def test_filters_granted_without_user_are_unauthorized_for_a_user() -> None:
+    """``judged`` does not pass to the user that takes over the session."""
     cluster, edge = with_edge(partitions=1)
     number = queued(cluster, edge, NOBODY).session
     (session,) = (found for found in cluster.primary(0).core.partitions[0].partition.sessions.values())

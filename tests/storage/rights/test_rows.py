@@ -1,4 +1,4 @@
-"""Rows say whose they are; those of an older version say that nobody knows."""
+"""Rows contain their owner; rows of an older version have none."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ OWNED = [
 
 
 @pytest.mark.parametrize(("row", "new"), OWNED)
-def test_a_row_of_an_older_version_is_nobodys_and_not_judged(row: Any, new: int) -> None:
+def test_row_of_an_older_version_has_no_owner_and_is_unauthorized(row: Any, new: int) -> None:
     fields = msgspec.structs.fields(type(row))
     values = msgspec.msgpack.decode(pack(row))
     read = unpack(type(row), msgspec.msgpack.encode(values[:-new]))
@@ -29,8 +29,8 @@ def test_a_row_of_an_older_version_is_nobodys_and_not_judged(row: Any, new: int)
     assert unpack(type(row), pack(row)) == row
 
 
-def test_a_will_of_an_older_version_was_left_from_nowhere() -> None:
-    """Bans of its user and client ID still hold it back."""
+def test_will_of_an_older_version_has_no_address() -> None:
+    """Bans of its user and client ID still suppress it."""
     row = WillRow("c", 7, SessionWill("w", b"x", address="192.0.2.1", fingerprint="ab" * 32), "e1", 3, owner="ann")
     values = msgspec.msgpack.decode(pack(row))
     values[2] = values[2][:7]
@@ -39,14 +39,14 @@ def test_a_will_of_an_older_version_was_left_from_nowhere() -> None:
     assert unpack(WillRow, pack(row)) == row
 
 
-def test_a_session_keeps_whose_it_is() -> None:
+def test_session_row_keeps_its_owner() -> None:
     row = SESSION
     session = DurableSession.from_row(1 << 48 | 1, row)
     assert (session.owner, session.owner_made, session.judged, session.recheck_below) == ("ann", 5, (1 << 64) - 1, 9)
     assert session.row() == row
 
 
-def test_a_session_of_an_older_version_is_nobodys() -> None:
+def test_session_of_an_older_version_has_no_owner() -> None:
     values = msgspec.msgpack.decode(pack(SessionRow("c", 7, 60)))
     session = DurableSession.from_row(1 << 48 | 1, unpack(SessionRow, msgspec.msgpack.encode(values[:-4])))
     assert (session.owner, session.owner_made, session.judged, session.recheck_below) == ("", 0, 0, 0)

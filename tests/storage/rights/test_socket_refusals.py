@@ -1,4 +1,4 @@
-"""An edge refuses at the socket what its client may not receive: the entry is dropped, and the audit is told so."""
+"""An edge refuses a message at the socket: the entry is dropped, and the audit records it."""
 
 from dataclasses import dataclass, field
 
@@ -14,8 +14,8 @@ NOT_AUTHORIZED = 0x87
 
 
 @dataclass
-class Kept(LedgerSink):
-    """Keeps what a partition tells the audit."""
+class AuditRecorder(LedgerSink):
+    """Stores a partition's audit records."""
 
     enabled = True
     records: list[LedgerRecord] = field(default_factory=list)
@@ -38,25 +38,25 @@ class Kept(LedgerSink):
         return [(first, last) for operation in self.operations for _, first, last in operation.d]
 
 
-def kept(cluster: Cluster) -> Kept:
-    """Have the only partition tell what it does."""
-    sink = Kept()
+def record_audit(cluster: Cluster) -> AuditRecorder:
+    """Let the only partition record its decisions."""
+    sink = AuditRecorder()
     cluster.primary(0).core.partitions[0].partition.ledger = PartitionLedger(0, sink, lambda: 5)
     return sink
 
 
 def dropped(cluster: Cluster) -> int:
-    """Return how many entries were dropped because their client may not receive them."""
+    """Return the number of entries dropped because their client is not authorized."""
     return sum(node.core.event_counts().get("pushes_refused", 0) for node in cluster.nodes.values())
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("size", [3, 100_000, 2_000_000])
-def test_a_refused_entry_is_dropped(qos: int, size: int) -> None:
-    """It is told as DROPPED, never as delivered, its body goes, and it does not come again."""
+def test_entry_refused_at_the_socket_is_dropped(qos: int, size: int) -> None:
+    """It is recorded as DROPPED, its body is deleted, and it is not sent again."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "a/b")
-    sink = kept(cluster)
+    sink = record_audit(cluster)
     edge.publish(message("x" * size, qos=qos), 0)
     cluster.settle()
     edge.acknowledge(alice.received[0], NOT_WRITTEN, NOT_AUTHORIZED)
@@ -71,8 +71,8 @@ def test_a_refused_entry_is_dropped(qos: int, size: int) -> None:
     assert len(alice.received) == 1
 
 
-def test_a_refused_entry_makes_room_for_the_next() -> None:
-    """A window full of them does not stand, and the identifiers are free again."""
+def test_refused_entry_frees_the_window() -> None:
+    """The window does not stay full, and the identifiers are free again."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "a/b", receive_maximum=2)
     for number in range(5):
@@ -91,11 +91,11 @@ def test_a_refused_entry_makes_room_for_the_next() -> None:
 
 
 @pytest.mark.parametrize(("qos", "packet_type"), [(1, 4), (2, 5)])
-def test_a_client_cannot_say_that_a_message_was_kept_from_it(qos: int, packet_type: int) -> None:
+def test_client_reason_code_not_authorized_counts_as_delivered(qos: int, packet_type: int) -> None:
     """PUBACK and PUBREC may have that reason code too: the client has the message."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "a/b")
-    sink = kept(cluster)
+    sink = record_audit(cluster)
     edge.publish(message("m", qos=qos), 0)
     cluster.settle()
     edge.acknowledge(alice.received[0], packet_type, NOT_AUTHORIZED)
@@ -103,11 +103,11 @@ def test_a_client_cannot_say_that_a_message_was_kept_from_it(qos: int, packet_ty
     assert sink.dropped == [] and sink.delivered == [(1, 1)] and dropped(cluster) == 0
 
 
-def test_a_message_that_the_client_has_is_not_dropped_any_more() -> None:
-    """PUBREC is recorded: only the identifier is open."""
+def test_refusal_after_pubrec_drops_no_entry() -> None:
+    """PUBREC is recorded: only the identifier is in use."""
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "a/b")
-    sink = kept(cluster)
+    sink = record_audit(cluster)
     edge.publish(message("m", qos=2), 0)
     cluster.settle()
     edge.acknowledge(alice.received[0], 5)
@@ -121,7 +121,7 @@ def test_a_message_that_the_client_has_is_not_dropped_any_more() -> None:
 
 
 @pytest.mark.parametrize("reason_code", [0, 0x80, 0x95, 0xFF])
-def test_another_refusal_of_that_type_says_nothing(reason_code: int) -> None:
+def test_refusal_with_another_reason_code_is_ignored(reason_code: int) -> None:
     cluster, edge = with_edge(partitions=1)
     alice = edge.open("alice", "a/b")
     edge.publish(message("m"), 0)
@@ -132,8 +132,8 @@ def test_another_refusal_of_that_type_says_nothing(reason_code: int) -> None:
     assert session.queued == 1 and dropped(cluster) == 0
 
 
-def test_another_edge_and_a_repeat_drop_nothing() -> None:
-    """Of a session that it does not hold, of a connection that is over, and twice."""
+def test_refusal_by_another_edge_or_repeated_is_ignored() -> None:
+    """From an edge without the session, for a closed connection, or repeated."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(acks_per_row=1))
     alice = edge.open("alice", "a/b")
     edge.publish(message("one"), 0)
