@@ -19,7 +19,7 @@ from wire.node.fair_queue import FairQueue, LinkReading
 __all__ = ["StorageEventQueue"]
 
 WEIGHT_MAX = 2_000  # microseconds, estimated, of the events in one quantum
-TURN_WEIGHT = (
+ITERATION_BUDGET_US = (
     9_000  # microseconds, estimated; above it the core's iteration ends. Its writes and sends take a third of that.
 )
 REQUEST_WEIGHT = 70  # it may end a session and begin another one; long remainders are divided into slices
@@ -92,14 +92,14 @@ class StorageEventQueue(FairQueue):
             taken += self._left.pop(next(iter(self._left)))
             self._weight += WEIGHT_MAX
             self._others_next = True
-        self.goes_on = self._weight < TURN_WEIGHT and (self.own if own else bool(self))
+        self.goes_on = self._weight < ITERATION_BUDGET_US and (self.own if own else bool(self))
         if not self.goes_on:
             self._weight = 0
         if not self:
             self.pressing = False
         return taken
 
-    def put_back(self, left: list[Event]) -> None:
+    def requeue(self, left: list[Event]) -> None:
         """Requeue unprocessed events: each goes before its node's queue, after the events of other nodes."""
         for event in left:
             assert isinstance(event, FrameArrived | LinkUp | LinkDown), "only events of peers are requeued"

@@ -20,7 +20,7 @@ __all__ = ["expose_partitions"]
 AT_ONCE = 8  # partitions that are read without a yield, some 10 us
 
 
-class _Found:
+class _PartitionSums:
     """Sums of a walk; of serving partitions unless noted."""
 
     def __init__(self) -> None:
@@ -32,25 +32,25 @@ class _Found:
         self.fullest = 0.0
         self.fills = Histogram(FILL_BOUNDS)
 
-    def add(self, told: PartitionMetrics, sign: int) -> None:
+    def add(self, exposed: PartitionMetrics, sign: int) -> None:
         """Add the values of a partition (sign 1) or subtract them (sign -1)."""
-        tally = told.tally
-        if told.sessions:
-            self.sessions += sign * told.sessions
+        tally = exposed.tally
+        if exposed.sessions:
+            self.sessions += sign * exposed.sessions
             self.online += sign * tally.online
             self.queued += sign * tally.queued
-        self.retained += sign * told.retained
-        if not told.serving:
+        self.retained += sign * exposed.retained
+        if not exposed.serving:
             return
-        self.retained_bytes += sign * told.retained_bytes
-        self.ending += sign * told.ending
-        if told.sessions:
+        self.retained_bytes += sign * exposed.retained_bytes
+        self.ending += sign * exposed.ending
+        if exposed.sessions:
             self.queued_bytes += sign * tally.queue_bytes
             self.subscriptions += sign * tally.subscriptions
         if sign > 0:
-            self.epochs[told.key], self.lags[told.key] = told.epoch, told.lag
+            self.epochs[exposed.key], self.lags[exposed.key] = exposed.epoch, exposed.lag
         else:
-            del self.epochs[told.key], self.lags[told.key]
+            del self.epochs[exposed.key], self.lags[exposed.key]
 
 
 class _Walk:
@@ -58,70 +58,70 @@ class _Walk:
 
     Args:
         shown: The partitions that it serves.
-        figures: Statistics of the partitions with this node as primary.
+        partition_metrics: Statistics of the partitions with this node as primary.
     """
 
-    def __init__(self, shown: QueryRows, figures: StorageMetrics) -> None:
-        self._shown = shown
-        self._figures = figures
+    def __init__(self, shown: QueryRows, partition_metrics: StorageMetrics) -> None:
+        self._rows = shown
+        self._partition_metrics = partition_metrics
         self._keys: dict[int, tuple[str, ...]] = {}  # labels by partition, cached
-        self._found = _Found()  # sums over the exposed partitions
-        self._told: dict[int, PartitionMetrics] = {}  # last exposed values by partition
+        self._sums = _PartitionSums()  # sums over the exposed partitions
+        self._exposed: dict[int, PartitionMetrics] = {}  # last exposed values by partition
         self._queues: set[int] = set()  # partitions with queued messages
 
-    def steps(self) -> Generator[None, None, _Found]:
+    def steps(self) -> Generator[None, None, _PartitionSums]:
         """Return the sums; other tasks may run at each yield.
 
         Partitions that have not changed since the last walk are not read again.
         """
-        for _ in self._figures.count():
+        for _ in self._partition_metrics.count():
             yield
         left = AT_ONCE
-        for number in self._shown.numbers():
-            hosted = self._shown.hosted_now(number)
+        for number in self._rows.numbers():
+            hosted = self._rows.hosted_now(number)
             if hosted is None:  # it has left meanwhile
                 continue
-            told = hosted.told if not hosted.changed else None
-            if told is not None and self._told.get(number) is told:
+            exposed = hosted.metrics if not hosted.changed else None
+            if exposed is not None and self._exposed.get(number) is exposed:
                 continue
-            self._put(number, told or self._tell(hosted))
+            self._put(number, exposed or self._measure(hosted))
             left -= 1
             if left <= 0:
                 left = AT_ONCE
                 yield
-        for number in self._told.keys() - set(self._shown.numbers()):
+        for number in self._exposed.keys() - set(self._rows.numbers()):
             self._put(number, None)
         self._add_queues()
-        return self._found
+        return self._sums
 
-    def _put(self, number: int, told: PartitionMetrics | None) -> None:
+    def _put(self, number: int, exposed: PartitionMetrics | None) -> None:
         """Replace the counted values of a partition; None for one that has left."""
-        before = self._told.pop(number, None)
+        before = self._exposed.pop(number, None)
         if before is not None:
-            self._found.add(before, -1)
+            self._sums.add(before, -1)
             self._queues.discard(number)
-        if told is not None:
-            self._told[number] = told
-            self._found.add(told, 1)
-            if told.sessions and told.serving and (told.ages or told.tally.fill):
+        if exposed is not None:
+            self._exposed[number] = exposed
+            self._sums.add(exposed, 1)
+            if exposed.sessions and exposed.serving and (exposed.ages or exposed.tally.fill):
                 self._queues.add(number)
 
     def _add_queues(self) -> None:
         """Compute queue ages and fill ratios, which cannot be summed."""
-        found = self._found
+        found = self._sums
         found.oldest_s, found.fullest, found.fills = {}, 0.0, Histogram(FILL_BOUNDS)
         for number in sorted(self._queues):
-            hosted, told = self._shown.hosted_now(number), self._told[number]
-            oldest_s = self._shown.oldest_s(hosted) if told.ages and hosted is not None else None
+            hosted, exposed = self._rows.hosted_now(number), self._exposed[number]
+            oldest_s = self._rows.oldest_s(hosted) if exposed.ages and hosted is not None else None
             if oldest_s is not None:
-                found.oldest_s[told.key] = oldest_s
-            tally = told.tally
+                found.oldest_s[exposed.key] = oldest_s
+            tally = exposed.tally
             if tally.fill:
                 found.fullest = max(found.fullest, tally.fill)
                 found.fills.counts = [one + more for one, more in zip(found.fills.counts, tally.fills, strict=True)]
                 found.fills.total += tally.fill_sum
 
-    def _tell(self, hosted: HostedPartition) -> PartitionMetrics:
+    def _measure(self, hosted: HostedPartition) -> PartitionMetrics:
         """Return the metrics of a partition, cached while it does not change."""
         partition, tally = hosted.partition, hosted.tally
         key = self._keys.get(partition.number)
@@ -129,7 +129,7 @@ class _Walk:
             key = self._keys[partition.number] = (str(partition.number),)
         lag = lag_ops(hosted)
         ending = sum(isinstance(one, EndSession) for one in partition.work) if partition.work else 0
-        told = PartitionMetrics(
+        exposed = PartitionMetrics(
             key,
             hosted.serving,
             float(partition.epoch),
@@ -144,14 +144,14 @@ class _Walk:
         if not (
             lag or ending or hosted.changed
         ):  # acknowledgements, slices of work and an unfinished count change without an event
-            hosted.told = told
-        return told
+            hosted.metrics = exposed
+        return exposed
 
 
 def expose_partitions(
     metrics: Metrics,
     shown: QueryRows,
-    figures: StorageMetrics,
+    partition_metrics: StorageMetrics,
     event_counts: Callable[[], Mapping[str, int]],
     budget_bytes: int,
 ) -> None:
@@ -160,11 +160,11 @@ def expose_partitions(
     Args:
         metrics: The metrics page.
         shown: The partitions that this node serves.
-        figures: Statistics of the partitions with this node as primary.
+        partition_metrics: Statistics of the partitions with this node as primary.
         event_counts: Events of this node and of its partitions by name.
         budget_bytes: Bound of one partition's retained payloads.
     """
-    found = metrics.walked(_Walk(shown, figures).steps)
+    found = metrics.walked(_Walk(shown, partition_metrics).steps)
     _expose_events(metrics, metrics.shared(event_counts))
     _expose_sessions(metrics, found)
     metrics.gauge("retained_messages", "Retained messages.", lambda: float(found().retained))
@@ -209,7 +209,7 @@ def _expose_events(metrics: Metrics, event_counts: Callable[[], Mapping[str, int
     )
 
 
-def _expose_sessions(metrics: Metrics, found: Callable[[], _Found]) -> None:
+def _expose_sessions(metrics: Metrics, found: Callable[[], _PartitionSums]) -> None:
     metrics.gauge(
         "sessions",
         "Durable sessions of these partitions, by state.",

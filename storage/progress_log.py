@@ -25,7 +25,7 @@ class ProgressLog:
     Args:
         lease: The node's lease and map.
         placements: The node's copies.
-        figures: Statistics of its partitions.
+        partition_metrics: Statistics of its partitions.
         seeds: Addresses of routers (node.seeds).
         fault: Returns why a router that answered opened no link to this node; "" if it did.
 
@@ -37,26 +37,26 @@ class ProgressLog:
         self,
         lease: LeaseHolder,
         placements: Placements,
-        figures: StorageMetrics,
+        partition_metrics: StorageMetrics,
         seeds: Sequence[str],
         fault: Callable[[], str],
     ) -> None:
         self.catches_up = False
         self._lease = lease
         self._placements = placements
-        self._figures = figures
+        self._partition_metrics = partition_metrics
         self._seeds = seeds
         self._fault = fault
         self._gaps, self._waiting = MapGaps(), WaitingLog(logger)
-        self._told_at = -1  # map epoch of the last check of copies
-        self._look_at = 0.0
+        self._checked_epoch = -1  # map epoch of the last check of copies
+        self._next_log_at = 0.0
         self._reads = False  # partitions are being read from the store
 
-    def look(self, now: float) -> None:
+    def log_progress(self, now: float) -> None:
         """Log the progress of reading partitions and of rebuilding copies."""
-        if now < self._look_at:
+        if now < self._next_log_at:
             return
-        self._look_at = now + PROGRESS_S
+        self._next_log_at = now + PROGRESS_S
         self._waiting.look(now, self.waits_for(now))
         if self._placements.loading:
             loaded, partitions = self._placements.progress()
@@ -64,11 +64,11 @@ class ProgressLog:
             self._reads = True
         elif self._reads:
             self._reads = False
-            say(logger, "store.read", sessions=sum(self._figures.session_counts().values()))
+            say(logger, "store.read", sessions=sum(self._partition_metrics.session_counts().values()))
         epoch = self._lease.map.epoch
-        if not self.catches_up and epoch == self._told_at:
+        if not self.catches_up and epoch == self._checked_epoch:
             return
-        self._told_at = epoch
+        self._checked_epoch = epoch
         missing, whole = self._placements.catching_up()
         if missing:
             say(logger, "replication.catching_up", whole=whole, copies=whole + missing)

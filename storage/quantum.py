@@ -34,6 +34,6 @@ def take_goes(
     while True:
         taken = events.take(own=own)  # may be empty: the core's own timer is due now or soon
         ready = core.handle(clock(), taken, goes_on=events.goes_on)
-        events.put_back(ready.left)
+        events.requeue(ready.left)
         if not (ready.goes_on and events.goes_on) or clock() >= others_at:
             return ready

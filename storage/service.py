@@ -68,9 +68,9 @@ logger = logging.getLogger(__name__)
 TICK_MAX_S = 0.25  # minimum loop interval while partitions load or the disk is full
 IDLE_TICK_MAX_S = 1.0  # otherwise: the core returns every deadline, and a wakeup with cold caches costs as much as work
 LAST_SYNC_S = 1.0  # timeout of the last sync at an orderly end; acknowledged operations are on disk before it
-ROOM_LOOK_S = 0.1  # interval of the free space check
-ACKS_REST_S = 0.05  # maximum delay of subscribers' PUBACKs without other events while no window is full
-OTHERS_EVERY_S = 0.001  # time budget of one call: other tasks of this process run after it
+SPACE_CHECK_S = 0.1  # interval of the free space check
+ACKS_DELAY_S = 0.05  # maximum delay of subscribers' PUBACKs without other events while no window is full
+TIME_BUDGET_S = 0.001  # time budget of one call: other tasks of this process run after it
 # Time that the loop may wait for the interpreter lock behind another computing thread, such as an export.
 SLOW_SYNC_S = 64e-6 * 2**11  # 0.13 s, a bound of the histogram
 SWITCH_S = 0.0005
@@ -113,8 +113,8 @@ class StorageService:
         self._wake = trio.Event()
         self._wakes_at = math.inf  # when the loop wakes up by itself
         self._deadline = 0.0  # of the core
-        self._turned_at = 0.0
-        self._serves = self._over = False
+        self._iterated_at = 0.0
+        self._serves = self._stops = False
         self._cluster_map = ClusterMap("")  # as this node has applied it
         self._hub = LinkHub(
             process.identity,
@@ -124,7 +124,7 @@ class StorageService:
             on_down=lambda peer: self._push(LinkDown(peer)),
             on_reset=self._on_reset,
             rng=random.Random(process.folder.incarnation),
-            on_read=self._turn_at_once,
+            on_read=self._iterate_at_once,
             early=process.turns.note,
             give_way=process.give_way,
             roster=Roster(lambda: self._cluster_map),
@@ -135,8 +135,8 @@ class StorageService:
         self._verbs = AuditedVerbs(TIER_STORAGE, self._audit, self._hub.whence)
         self._peers: dict[str, tuple[str, str, int]] = {}
         self._followed = -1  # map epoch of ``_peers``
-        self._said_ready, self._submitted = False, 0
-        self._look_at = 0.0
+        self._reported_ready, self._submitted = False, 0
+        self._space_check_at = 0.0
         self._created = CreatedMarker(self._process.folder.path)
         self._path = self._process.folder.path / "store"
 
@@ -223,7 +223,7 @@ class StorageService:
                     self._on_durable,
                     self._commit_settings(),
                     self._syncs,
-                    self._turn_at_once,
+                    self._iterate_at_once,
                     LogSyncs(self._hub.reads, wait_s=0.0),
                 )
                 nursery.start_soon(self._committer.run)
@@ -243,15 +243,15 @@ class StorageService:
                 self._progress = ProgressLog(
                     self.core.lease,
                     self.core.placements,
-                    self.core.figures,
+                    self.core.partition_metrics,
                     self._config.node.seeds,
                     lambda: self._hub.router_fault,
                 )
                 self._process.lease = self.core.lease
-                show_process(self.core.operators.desk, self._process, self.core.placements.journal)
+                show_process(self.core.operators.query_server, self._process, self.core.placements.journal)
                 self._process.links = lambda: [peer.node for peer in self._hub.connected()]
-                nursery.start_soon(self._stop_when_told)
-                self._desk = self._make_desk(nursery)
+                nursery.start_soon(self._wait_for_stop)
+                self._exporter = self._make_exporter(nursery)
                 self._register_metrics()
                 nursery.start_soon(NodeGossip(self._process, self._config.membership).run, bound)
                 await self._loop()
@@ -263,15 +263,15 @@ class StorageService:
                 say(logger, "store.not_closed", why=error)
             self._ledger.close(_wall_ms())
 
-    def _make_desk(self, nursery: trio.Nursery) -> Exporter:
+    def _make_exporter(self, nursery: trio.Nursery) -> Exporter:
         core = self.core
 
-        def count_aside(stores: int) -> None:
+        def count_quarantined(stores: int) -> None:
             core.lease.stores_aside = stores
 
         copies = LiveCopies(core.node, core.placements, lambda: core.map, core.served_ms)
         aside = QuarantinedStores(self._path)
-        return Exporter(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_aside)
+        return Exporter(copies, self._store, nursery.start_soon, self._export_dir(), aside, count_quarantined)
 
     def _export_dir(self) -> Path:
         """Return the folder for exports: as configured, else beside the store."""
@@ -297,10 +297,10 @@ class StorageService:
                 return
             if not isinstance(question, Admin):
                 raise LinkError("an operator's link carries queries only")
-            reply = self._verbs.asked(peer, question) or self._desk.ask(question, operator_of(peer))
+            reply = self._verbs.asked(peer, question) or self._exporter.ask(question, operator_of(peer))
             self._verbs.replied(peer.node, reply, partial(self._reply, peer.node))
             return
-        self._events.append(FrameArrived(peer, kind, payload))  # ``_turn_at_once`` follows
+        self._events.append(FrameArrived(peer, kind, payload))  # ``_iterate_at_once`` follows
 
     def _on_reset(self, peer: PeerKey) -> None:
         self._frames_lost.add(peer.node)
@@ -313,7 +313,7 @@ class StorageService:
         self._hub.send(router, FrameKind.CONTROL, encode_control(answer))
 
     def _on_durable(self, commit: int) -> None:
-        self._events.append(BatchSynced(commit))  # ``_turn_at_once`` follows
+        self._events.append(BatchSynced(commit))  # ``_iterate_at_once`` follows
 
     def _room(self, node: str) -> int:
         """Return how many bytes the link to a node accepts now."""
@@ -325,16 +325,16 @@ class StorageService:
     async def _loop(self) -> None:
         """Run an iteration at each deadline and whenever events are left, until this node stops."""
         self._serves = True
-        while not self._over:
+        while not self._stops:
             steady = self.core.serving and not self.core.full and not self._progress.catches_up
-            tick_at = self._turned_at + (IDLE_TICK_MAX_S if steady else TICK_MAX_S)
+            tick_at = self._iterated_at + (IDLE_TICK_MAX_S if steady else TICK_MAX_S)
             self._wakes_at = min(self._deadline, tick_at)
             with trio.move_on_after(max(0.0, self._wakes_at - boot_time())):
                 await self._wake.wait()
             self._wake = trio.Event()
-            if self._presses or boot_time() >= min(self._deadline, self._wakes_at):
-                self._turn()
-                if self._presses:  # previous writes are synced already
+            if self._has_urgent_events or boot_time() >= min(self._deadline, self._wakes_at):
+                self._iterate()
+                if self._has_urgent_events:  # previous writes are synced already
                     self._wake.set()
             self._process.check_cluster(self.core.lease.cluster, self._hub.table)
         self._serves = False
@@ -344,7 +344,7 @@ class StorageService:
             await self._end_in_order()
 
     @property
-    def _presses(self) -> bool:
+    def _has_urgent_events(self) -> bool:
         """Whether an event needs processing now.
 
         While the disk is congested, only events of routers and of this node count.
@@ -352,7 +352,7 @@ class StorageService:
         """
         return self._events.own if self._committer.congested else self._events.pressing
 
-    def _turn_at_once(self) -> None:
+    def _iterate_at_once(self) -> None:
         """Run an iteration in the task that read a frame or finished a sync.
 
         The loop's own task would cost one more wakeup.
@@ -361,17 +361,17 @@ class StorageService:
             self._wake.set()
         elif self._events and self._serves:
             if self._events.pressing or boot_time() < self.core.crowded_until:
-                self._turn()
+                self._iterate()
                 if self._events.pressing and not self._events.goes_on:
-                    self._turn()  # previous writes are synced already
+                    self._iterate()  # previous writes are synced already
             else:  # no window is full: PUBACKs are processed with the next events
-                self._deadline = min(self._deadline, boot_time() + ACKS_REST_S)
+                self._deadline = min(self._deadline, boot_time() + ACKS_DELAY_S)
             if self._events.pressing or self._deadline < self._wakes_at:
                 self._wake.set()
 
-    def _turn(self) -> None:
+    def _iterate(self) -> None:
         self._process.give_way()
-        self._look_for_room()
+        self._check_free_space()
         _tend_garbage(loading=self.core.loading)
         self.core.frames_lost |= self._frames_lost
         self._frames_lost.clear()
@@ -379,21 +379,21 @@ class StorageService:
         if not self._whole and self.core.lease.active:
             self._created.remove()
             self._whole = True
-        self._carry_out(ready)
-        self._deadline, self._turned_at = ready.next_deadline, boot_time()
+        self._process_ready(ready)
+        self._deadline, self._iterated_at = ready.next_deadline, boot_time()
         if ready.stopped or ready.ended:
-            self._over, self._serves, self._process.restart = True, False, not ready.stopped
+            self._stops, self._serves, self._process.restart = True, False, not ready.stopped
             self._wake.set()
 
     def _take_some(self) -> StorageReady:
         """Process events for about a millisecond, as several quanta of one iteration."""
         own = self._committer.congested
-        ready = take_goes(self.core, self._events, boot_time, boot_time() + OTHERS_EVERY_S, own=own)
+        ready = take_goes(self.core, self._events, boot_time, boot_time() + TIME_BUDGET_S, own=own)
         if self._events.own or (self._events and not self._committer.congested):
             self._wake.set()
         return ready
 
-    async def _stop_when_told(self) -> None:
+    async def _wait_for_stop(self) -> None:
         await self._process.stopping.wait()
         self.core.stop.begin(boot_time())
         self._deadline = 0.0
@@ -407,11 +407,11 @@ class StorageService:
             await self._committer.wait_durable(self._submitted)
         await self._hub.drain()
 
-    def _look_for_room(self) -> None:
+    def _check_free_space(self) -> None:
         """Refuse new messages when the disk is full, before they get an operation: operations are always written."""
-        if boot_time() < self._look_at:
+        if boot_time() < self._space_check_at:
             return
-        self._look_at = boot_time() + ROOM_LOOK_S
+        self._space_check_at = boot_time() + SPACE_CHECK_S
         full = False
         try:
             self._store.require_room()
@@ -423,7 +423,7 @@ class StorageService:
             say(logger, "store.has_room")
         self.core.full = full
 
-    def _carry_out(self, ready: StorageReady) -> None:
+    def _process_ready(self, ready: StorageReady) -> None:
         self._process.give_way()
         self._ledger.flush(_wall_ms())  # an operation is committed only after its ledger records
         self._follow_map()  # first: the sends belong to the incarnations of the current map
@@ -449,9 +449,9 @@ class StorageService:
             if peers and peers != self._peers:
                 self._peers = peers
                 self._hub.set_peers(peers)
-        self._progress.look(boot_time())
-        if not self._said_ready and self.core.lease.has_lease(boot_time()) and self.core.serving:
-            self._said_ready = True
+        self._progress.log_progress(boot_time())
+        if not self._reported_ready and self.core.lease.has_lease(boot_time()) and self.core.serving:
+            self._reported_ready = True
             self._process.ready({"link": self._bound})
 
     def _register_metrics(self) -> None:
@@ -465,7 +465,7 @@ class StorageService:
         )
         shown = QueryRows(core.node, core.placements.hosted, lambda: core.map, core.served_ms, _wall_ms)
         budget_bytes = self._config.storage.retained_bytes_max
-        expose_partitions(metrics, shown, core.figures, core.event_counts, budget_bytes)
+        expose_partitions(metrics, shown, core.partition_metrics, core.event_counts, budget_bytes)
         metrics.show(
             "store_wal_fsync_seconds",
             "Duration of the syncs of the store's write-ahead log.",

@@ -33,7 +33,7 @@ class ExportRequests:
             raise UserError(reply.error or f"{verb} failed", reply.exit_code or ExitCode.FAILED)
         return reply.result
 
-    async def ask_router(self, verb: str) -> Any:
+    async def request_from_router(self, verb: str) -> Any:
         """Return the reply of the first router that answers."""
         failures: list[str] = []
         for address in self._access.routers:

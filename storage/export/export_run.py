@@ -224,7 +224,10 @@ async def _export_all(cluster: ExportRequests, draft: _Draft, progress: Progress
         if len(draft.copies) > finished:
             finished, deadline = len(draft.copies), trio.current_time() + RETRY_S
         try:
-            status, ring = await cluster.ask_router("cluster status"), await cluster.ask_router("ring show")
+            status, ring = (
+                await cluster.request_from_router("cluster status"),
+                await cluster.request_from_router("ring show"),
+            )
             nodes, wanted = storage_nodes(status), _missing(draft, ring["partitions"])
         except UserError as error:
             if error.exit_code != ExitCode.NOT_READY:
@@ -372,7 +375,7 @@ def export_store(store: Path, output: Path, since: Path | None, now_ms: int, pro
                 for number in numbers
             ]
             with _without_collector():
-                _carry_out(exports)
+                _run_steps(exports)
             for export in exports:
                 draft.take(node, export.described())
             progress(f"{node}: {sum(entry.rows for entry in draft.files)} rows of {len(numbers)} partitions")
@@ -399,7 +402,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _carry_out(exports: list[Any]) -> None:
+def _run_steps(exports: list[Any]) -> None:
     """Run the steps of all exports; while threads sync some runs, others are written."""
     waiting = list(reversed(exports))
     active: list[tuple[Any, Future[object]]] = []

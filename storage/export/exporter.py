@@ -102,7 +102,7 @@ class Exporter:
         spawn: Starts a task of the service.
         export_dir: The folder for exports.
         aside: The stores that this node quarantined.
-        count_aside: Called with their number, at once and after each removal, for the node's heartbeats.
+        count_quarantined: Called with their number, at once and after each removal, for the node's heartbeats.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Exporter:
         spawn: Callable[[Callable[[], Awaitable[None]]], None],
         export_dir: Path,
         aside: QuarantinedStores,
-        count_aside: Callable[[int], None],
+        count_quarantined: Callable[[int], None],
     ) -> None:
         self._copies = copies
-        self._count_aside = count_aside
-        count_aside(len(aside))
+        self._count_quarantined = count_quarantined
+        count_quarantined(len(aside))
         self._export_dir = export_dir
         self._aside = aside
         self._store = store
@@ -132,7 +132,7 @@ class Exporter:
             "store export status": lambda wanted: self._status(wanted["after"]),
             "store export cancel": lambda _: self._cancel(),
             "store aside": lambda _: self._aside.listed(),
-            "store aside remove": self._remove_aside,
+            "store aside remove": self._remove_quarantined,
             "store copies": lambda wanted: self._copies.describe(wanted["partitions"]),
         }
         try:
@@ -164,9 +164,9 @@ class Exporter:
         self._spawn(partial(self._run, job))
         return self._status()
 
-    def _remove_aside(self, arguments: dict[str, Any]) -> dict[str, object]:
+    def _remove_quarantined(self, arguments: dict[str, Any]) -> dict[str, object]:
         removed = self._aside.remove(arguments["name"], dry_run=arguments["dry_run"])
-        self._count_aside(len(self._aside))
+        self._count_quarantined(len(self._aside))
         return removed
 
     def _permitted(self, root: Path, folder: Path) -> tuple[Path, Path]:

@@ -19,7 +19,7 @@ class PartitionActivation:
         self._waiting: dict[int, None] = {}
         self._to_advance: dict[int, None] = {}  # those of them that may be able to advance
         self._advanced_for = (-1, -1)  # map epoch and settled epoch of the last check of all
-        self._next_look = float("-inf")
+        self._next_check = float("-inf")
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,7 +40,7 @@ class PartitionActivation:
         for number in [number for number in self._waiting if number not in hosted]:
             del self._waiting[number]
 
-    def look(self, now: float, epochs: tuple[int, int], active: Iterable[int]) -> None:
+    def select(self, now: float, epochs: tuple[int, int], active: Iterable[int]) -> None:
         """Select the partitions that may be able to advance.
 
         Args:
@@ -48,9 +48,9 @@ class PartitionActivation:
             epochs: Of the map, and the settled one.
             active: Partitions with events in this iteration.
         """
-        if epochs != self._advanced_for or now >= self._next_look:
+        if epochs != self._advanced_for or now >= self._next_check:
             self._advanced_for = epochs
-            self._next_look = now + ADVANCE_AGAIN_S
+            self._next_check = now + ADVANCE_AGAIN_S
             self._to_advance = dict.fromkeys(self._waiting)
         else:
             self._to_advance.update((number, None) for number in active if number in self._waiting)
@@ -62,7 +62,7 @@ class PartitionActivation:
             del self._to_advance[number]
         return number
 
-    def look_again(self, number: int) -> None:
+    def select_again(self, number: int) -> None:
         """Select a partition again for the next iteration."""
         self._to_advance[number] = None
 
@@ -70,4 +70,4 @@ class PartitionActivation:
         """Return the time of the next check; infinity while every partition serves."""
         if not self._waiting:
             return float("inf")
-        return now if self._to_advance else self._next_look
+        return now if self._to_advance else self._next_check

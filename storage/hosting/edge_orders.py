@@ -24,10 +24,10 @@ class EdgeOrders:
         for window in self._windows:
             window.begin()
 
-    def edge_came(self) -> None:
+    def edge_started(self) -> None:
         """Send the orders that waited for a live edge."""
         for window in self._windows:
-            window.edge_came()
+            window.edge_started()
 
     def frames_lost(self, edge: str) -> None:
         """Send an edge's orders again, because frames to it were lost."""

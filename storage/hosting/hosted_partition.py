@@ -60,7 +60,7 @@ from wire.messages.cluster_map import ClusterMap
 from wire.messages.hello import PeerKey
 from wire.messages.sessions import Claim, Claims, CloseSession, PollClaims
 
-__all__ = ["HostedPartition", "PartitionCounters", "PartitionMetrics", "PartitionPhase", "TakeUp"]
+__all__ = ["HostedPartition", "PartitionCounters", "PartitionMetrics", "PartitionPhase", "ProcessPending"]
 
 POLL_AGAIN_S = 0.2  # the first interval, doubled each time, because many partitions poll at once
 POLL_AGAIN_MAX_S = 1.6
@@ -138,19 +138,19 @@ class HostedPartition:
         self.subscriptions = Subscriptions(self.partition, self.delivery, cluster_map, window)
         self.owners = Owners(self.partition, self.delivery, self.subscriptions, self._is_alive, self._live)
         self.orders = EdgeOrders(self.owners.wills.orders, self.delivery.redispatches.orders)
-        self.plain_claims = FastPathClaims(self.partition, self.owners)
-        self.away = DisconnectedSessions(self.partition, self.subscriptions)
+        self.fast_path_claims = FastPathClaims(self.partition, self.owners)
+        self.disconnected = DisconnectedSessions(self.partition, self.subscriptions)
         self.held_filters = PartitionFilterReads(self.partition)
         self.delivery.outbound.take_group = self.subscriptions.take_group
         self.retained = RetainedStore(self.partition, self.delivery)
         self.inbound = InboundIdentifiers(self.partition)
         self.publishers = Publishers()
-        self.lane = FastPathPublish(self.partition, self.delivery.origins, self.publishers)
-        self.delivery.targets.forget_routes = self.lane.forget_routes
+        self.fast_path = FastPathPublish(self.partition, self.delivery.origins, self.publishers)
+        self.delivery.targets.forget_routes = self.fast_path.forget_routes
         self.tally = PartitionCounters(0, 0, 0, 0, 0.0)
         self._size = (0, 0)
         self.changed = True  # since the last count
-        self.told: PartitionMetrics | None = None  # cached until the next count
+        self.metrics: PartitionMetrics | None = None  # cached until the next count
         self.phase = PartitionPhase.LOADING
         self.serving = False  # the last phase; a field, because each message reads it several times
         self.served_from_ms = 0  # the served clock at the start of the phase
@@ -188,7 +188,7 @@ class HostedPartition:
         assert phase == self.phase + 1, f"from {self.phase.name} to {phase.name}"
         self.phase = phase
         self.serving = phase is PartitionPhase.SERVING
-        self.told = None
+        self.metrics = None
         self.served_from_ms = self.partition.served_ms
 
     def _renumber(self, first: int) -> Iterator[int]:
@@ -209,7 +209,7 @@ class HostedPartition:
 
         Sessions that arrive meanwhile are counted next time, because they mark the partition as changed.
         """
-        self.changed, self.told = False, None
+        self.changed, self.metrics = False, None
         online = queued = keys = size = subscribed = queue_bytes = 0
         fill = 0.0
         fills = Histogram(FILL_BOUNDS)
@@ -232,10 +232,10 @@ class HostedPartition:
             if passed % COUNTED_AT_ONCE == 0:
                 yield COUNTED_AT_ONCE
         keys, size = keys + len(self.retained), size + queue_bytes + self.retained.payload_bytes
-        told = tuple(fills.counts), fills.total, queue_bytes
-        self.tally = tally = PartitionCounters(online, queued, keys, size, fill, subscribed, *told)
+        metrics = tuple(fills.counts), fills.total, queue_bytes
+        self.tally = tally = PartitionCounters(online, queued, keys, size, fill, subscribed, *metrics)
         self._size = (_coarse(tally.keys), _coarse(tally.bytes))
-        self.told = None
+        self.metrics = None
         yield len(sessions) % COUNTED_AT_ONCE
 
     @property
@@ -279,7 +279,7 @@ class HostedPartition:
             self._poll_at = now + self._poll_again_s
             self._poll_again_s = min(2 * self._poll_again_s, POLL_AGAIN_MAX_S)
             for edge in [edge for edge in self._polled if edge not in self._taken]:
-                self.partition.tell(
+                self.partition.send_control(
                     edge, PollClaims(self.partition.number, self.partition.number, self.partition.epoch)
                 )
         return STEPS_PER_ADVANCE + self._take_some(steps_max - STEPS_PER_ADVANCE)
@@ -307,7 +307,7 @@ class HostedPartition:
         session = self.partition.sessions.get(number)
         return session is not None and (session.edge, session.incarnation) == (peer.node, peer.incarnation)
 
-    def may_ask(self, request: object, peer: PeerKey) -> bool:
+    def is_authorized(self, request: object, peer: PeerKey) -> bool:
         """Return whether an edge may send this request: only the edge with the connection may."""
         if isinstance(request, CloseSession):
             return self.owners.is_held_by(request.client_id, peer.node, peer.incarnation)
@@ -330,10 +330,10 @@ class HostedPartition:
     def publish(self, message: PublishMessage, peer: PeerKey, most: int = COPIES_ALL) -> int:
         """Publish one message: store it if it is retained here, and queue it for its subscribers.
 
-        Return the number of queues; above ``most`` it is left unfinished (``PartitionDelivery.go_on``).
+        Return the number of queues; above ``most`` it is left unfinished (``PartitionDelivery.resume``).
         """
         partition = self.partition
-        if self.publishers.hear(message.session, message.owner_epoch, partition.now, self._map().lease_s):
+        if self.publishers.observe(message.session, message.owner_epoch, partition.now, self._map().lease_s):
             partition.count("superseded")
             self.delivery.acknowledge(message, peer.node, ReasonCode.SESSION_TAKEN_OVER)
             return 0
@@ -398,7 +398,7 @@ class HostedPartition:
         """Whether a request is processed now: this partition serves, and no older one is pending."""
         return self.serving and not self.waiting
 
-    def takes_plain(self, epoch: int) -> bool:
+    def can_claim_fast(self, epoch: int) -> bool:
         """Return whether it serves this partition_epoch with no pending request and no uncommitted change of claims."""
         partition = self.partition
         return epoch == partition.epoch and self.serving and not self.waiting and partition.claims_settled
@@ -416,21 +416,21 @@ class HostedPartition:
             return bool(fills or self._more_due or self.waiting)
         return bool(fills) and not self.goes_on  # windows are filled once the claims are processed
 
-    def catch_up(self, steps_max: int, take_up: "TakeUp") -> int:
+    def catch_up(self, steps_max: int, process_pending: "ProcessPending") -> int:
         """Resume work of an iteration that exceeds its budget; return the steps that it took.
 
         Pending requests go before later ones; at least twice as many as arrived are processed.
         """
         steps = self.run_timers(steps_max) if self._more_due else 0
         if self.serving and self.waiting:
-            steps += self._take_up_some(steps_max - steps, take_up)
+            steps += self._process_pending_some(steps_max - steps, process_pending)
         steps += self.delivery.outbound.pump_freed(max(1, steps_max - steps))
         return steps + self.delivery.consumed.save_some(max(1, steps_max - steps))
 
-    def _take_up_some(self, steps_max: int, take_up: "TakeUp") -> int:
-        steps, least = 0, 2 * self.waiting.take_came()
+    def _process_pending_some(self, steps_max: int, process_pending: "ProcessPending") -> int:
+        steps, least = 0, 2 * self.waiting.take_arrivals()
         while (steps < steps_max or least > 0) and (waiting := self.waiting.take()) is not None:
-            take_up(self, waiting)
+            process_pending(self, waiting)
             steps += REQUEST_STEPS
             least -= 1
         return steps
@@ -450,9 +450,9 @@ class HostedPartition:
             elif isinstance(work, EndConnections):
                 steps += self.owners.dead_edges.end_some()
             elif isinstance(work, GiveUpCopies):
-                steps += self.delivery.given_up.go_on(work)
+                steps += self.delivery.abandoned_copies.resume(work)
             elif isinstance(work, PurgeQueue):
-                steps += self.delivery.purges.go_on(work)
+                steps += self.delivery.purges.resume(work)
             else:
                 steps += self.subscriptions.ask_again(work.request)
         if not self.partition.work:
@@ -480,7 +480,7 @@ class HostedPartition:
                 self.delivery.outbound.hold_expired(session)
 
 
-TakeUp = Callable[[HostedPartition, Waiting], None]  # processes a pending request
+ProcessPending = Callable[[HostedPartition, Waiting], None]  # processes a pending request
 
 
 def _coarse(number: int) -> int:

@@ -42,7 +42,7 @@ class Iteration:
         """Count an event of this node."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def tell(self, node: str, message: Control) -> bool:
+    def send_control(self, node: str, message: Control) -> bool:
         """Send a control message without uncommitted state; returns True, as the lease holder requires."""
         self.sends.append((node, FrameKind.CONTROL, encode_control(message)))
         return True

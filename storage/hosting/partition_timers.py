@@ -14,14 +14,14 @@ from storage.hosting.partitions import Partitions
 __all__ = ["SWEEP_S", "PartitionTimers"]
 
 SWEEP_S = 0.02  # interval of checks for due partitions: the maximum delay of timers
-DUE_PER_TURN = 500  # of due partitions; the others follow in the next checks
+DUE_PER_ITERATION = 500  # of due partitions; the others follow in the next checks
 
 
 class PartitionTimers:
     """The times at which each partition of a node has timers due."""
 
-    def __init__(self, turn: Iteration, partitions: Partitions) -> None:
-        self._turn = turn
+    def __init__(self, iteration: Iteration, partitions: Partitions) -> None:
+        self._iteration = iteration
         self._partitions = partitions
         self._due = Deadlines()
 
@@ -32,7 +32,7 @@ class PartitionTimers:
 
     def run_due(self) -> None:
         """Run the timers that are due, and save clocks, of some partitions."""
-        for number in self._due.take(self._turn.now, DUE_PER_TURN):
+        for number in self._due.take(self._iteration.now, DUE_PER_ITERATION):
             hosted = self._partitions.hosted.get(number)
             if hosted is not None and hosted.serving:
                 self._run(number, hosted)
@@ -59,7 +59,7 @@ class PartitionTimers:
         when = hosted.partition.clock_deadline
         if when == float("inf"):
             return  # no timer either
-        now, due_s = self._turn.now, hosted.partition.next_due_s()
+        now, due_s = self._iteration.now, hosted.partition.next_due_s()
         if due_s is not None:
             when = min(when, now + due_s)
         self._due.set(number, max(when, now + SWEEP_S) if when <= now else when)

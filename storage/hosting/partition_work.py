@@ -6,12 +6,12 @@ docs/adr/0022-cost-of-filters.md.
 
 from collections.abc import Callable
 
-from storage.hosting.hosted_partition import HostedPartition, TakeUp
+from storage.hosting.hosted_partition import HostedPartition, ProcessPending
 
 __all__ = ["PartitionWork"]
 
-STEPS_PER_TURN = 10  # of one partition
-TURN_STEPS = 250  # of about ten microseconds, for all partitions together, for work that clients wait for
+STEPS_PER_ITERATION = 10  # of one partition
+ITERATION_STEPS = 250  # of about ten microseconds, for all partitions together, for work that clients wait for
 
 
 class PartitionWork:
@@ -21,11 +21,11 @@ class PartitionWork:
         self,
         is_hosted: Callable[[int, HostedPartition], bool],
         touch: Callable[[int, HostedPartition], None],
-        take_up: TakeUp,
+        process_pending: ProcessPending,
     ) -> None:
         self._is_hosted = is_hosted
         self._touch = touch
-        self._take_up = take_up
+        self._take_up = process_pending
         self._waiting: dict[int, HostedPartition] = {}  # round-robin
         self._behind: dict[int, HostedPartition] = {}  # partitions with work left from their iteration, round-robin
 
@@ -42,7 +42,7 @@ class PartitionWork:
         for number in sorted(active):
             if active[number].is_behind:
                 self._behind.setdefault(number, active[number])
-        left = TURN_STEPS - taken
+        left = ITERATION_STEPS - taken
         for number in list(self._behind):
             if left <= 0:
                 return
@@ -53,12 +53,12 @@ class PartitionWork:
                 if hosted.is_behind:
                     self._behind[number] = hosted
 
-    def look(self, number: int, hosted: HostedPartition) -> None:
+    def add(self, number: int, hosted: HostedPartition) -> None:
         """Add a partition if it has work after an event."""
         if hosted.has_work:
             self._waiting.setdefault(number, hosted)
 
-    def go_on(self, steps_max: int) -> int:
+    def resume(self, steps_max: int) -> int:
         """Do some of the work; return the steps of about ten microseconds that it took."""
         left = steps_max
         while self._waiting and left > 0:
@@ -66,6 +66,6 @@ class PartitionWork:
             hosted = self._waiting.pop(number)
             if self._is_hosted(number, hosted) and hosted.has_work:
                 self._touch(number, hosted)
-                left -= max(1, hosted.do_work(min(left, STEPS_PER_TURN)))
-                self.look(number, hosted)
+                left -= max(1, hosted.do_work(min(left, STEPS_PER_ITERATION)))
+                self.add(number, hosted)
         return steps_max - left

@@ -23,7 +23,7 @@ class Partitions:
 
     Args:
         placements: The owner of the partitions.
-        turn: Time and lease.
+        iteration: Time and lease.
         batches: Numbers of writes.
         settling: Gets each new partition.
         came: Called with the number of each new partition, to process its pending requests.
@@ -32,7 +32,7 @@ class Partitions:
     def __init__(
         self,
         placements: Placements,
-        turn: Iteration,
+        iteration: Iteration,
         batches: WriteBatches,
         settling: PartitionActivation,
         came: Callable[[int], None],
@@ -40,7 +40,7 @@ class Partitions:
         self.hosted = placements.hosted
         self.users = placements.users
         self._placements = placements
-        self._turn = turn
+        self._iteration = iteration
         self._batches = batches
         self._settling = settling
         self._came = came
@@ -52,7 +52,7 @@ class Partitions:
     def here(self, number: int) -> HostedPartition | None:
         """Return a partition without touching it; None if another node is its primary. A coming one is promoted."""
         if number in self._placements.coming:
-            self.arrive(self._placements.promote(number, self._turn.now, self._batches.next))
+            self.arrive(self._placements.promote(number, self._iteration.now, self._batches.next))
         return self.hosted.get(number)
 
     def reach(self, number: int) -> HostedPartition | None:
@@ -97,7 +97,7 @@ class Partitions:
 
     def tick(self, hosted: HostedPartition) -> None:
         """Set a partition's clock to this iteration's time; idle partitions are not updated."""
-        hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
+        hosted.partition.tick(self._iteration.now, running=hosted.serving and not self._iteration.fenced)
 
     def tick_all(self) -> None:
         """Set every clock to this iteration's time, before the lease state changes."""
@@ -108,7 +108,7 @@ class Partitions:
         """Mark a partition as used in this iteration."""
         if changed:
             hosted.changed = True
-        hosted.partition.tick(self._turn.now, running=hosted.serving and not self._turn.fenced)
+        hosted.partition.tick(self._iteration.now, running=hosted.serving and not self._iteration.fenced)
         self._active[number] = hosted
 
     @property

@@ -48,7 +48,7 @@ class PendingUntilMap:
         self._bytes += size
         return True
 
-    def put_back(self, partition: int, requests: list[WaitingMessage]) -> None:
+    def requeue(self, partition: int, requests: list[WaitingMessage]) -> None:
         """Requeue, before the others, messages that were pending at a partition that this node stopped serving.
 
         The edge's map may be that of the next epoch: it would not send them again. They were within the bounds there.

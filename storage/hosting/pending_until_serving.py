@@ -135,20 +135,20 @@ class PendingUntilServing:
         octets: Shared byte count of all partitions of the node, ``MESSAGES_BYTES_MAX`` at most.
     """
 
-    __slots__ = ("_came", "_most", "_octets", "_passed_on", "_waiting")
+    __slots__ = ("_came", "_forwarded", "_most", "_octets", "_waiting")
 
     def __init__(self, most: int, octets: WaitingBytes) -> None:
         self._most = most
         self._octets = octets
-        self._passed_on: deque[WaitingMessage] = deque()
+        self._forwarded: deque[WaitingMessage] = deque()
         self._waiting: deque[Waiting] = deque()
-        self._came = 0  # arrivals since ``take_came``
+        self._came = 0  # arrivals since ``take_arrivals``
 
     def __len__(self) -> int:
-        return len(self._passed_on) + len(self._waiting)
+        return len(self._forwarded) + len(self._waiting)
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._passed_on)
+        return bool(self._waiting or self._forwarded)
 
     def keep(self, waiting: Waiting) -> bool:
         """Keep a request; False if too many are pending: refuse it."""
@@ -158,11 +158,11 @@ class PendingUntilServing:
         self._came += 1
         return True
 
-    def keep_passed_on(self, waiting: WaitingMessage) -> bool:
+    def keep_forwarded(self, waiting: WaitingMessage) -> bool:
         """Keep a message that the former primary forwarded; False if too many are pending: drop it."""
-        if len(self._passed_on) >= self._most or not self._reserve(waiting):
+        if len(self._forwarded) >= self._most or not self._reserve(waiting):
             return False
-        self._passed_on.append(waiting)
+        self._forwarded.append(waiting)
         return True
 
     def _reserve(self, waiting: Waiting) -> bool:
@@ -177,7 +177,7 @@ class PendingUntilServing:
         """Reset the count of arrivals: the partition serves from now on."""
         self._came = 0
 
-    def take_came(self) -> int:
+    def take_arrivals(self) -> int:
         """Return the number of arrivals since the last call: at least as many must be taken, or the queue fills."""
         came, self._came = self._came, 0
         return came
@@ -186,7 +186,7 @@ class PendingUntilServing:
         """Return the next request, None if no other is pending."""
         if not self:
             return None
-        waiting = self._passed_on.popleft() if self._passed_on else self._waiting.popleft()
+        waiting = self._forwarded.popleft() if self._forwarded else self._waiting.popleft()
         if isinstance(waiting, WaitingMessage):
             self._octets.used -= waiting.size
         return waiting
@@ -194,7 +194,7 @@ class PendingUntilServing:
     def leave(self, since: float) -> list[WaitingMessage]:
         """Remove all requests, since this node is no longer primary; return, in order, messages since ``since``."""
         unserved = []
-        passed_on = len(self._passed_on)
+        passed_on = len(self._forwarded)
         while (waiting := self.take()) is not None:
             if passed_on > 0:
                 passed_on -= 1

@@ -35,16 +35,16 @@ __all__ = ["Placements"]
 
 # A large store is read in slices. Between them the lease is renewed, and loaded partitions already serve. Rows of one
 # iteration, each processed about twice: some 3 ms.
-LOADED_PER_TURN = 800
+LOADED_PER_ITERATION = 800
 ROWS_PER_PARTITION = 40  # the cost of reading an empty one
-PROMOTED_PER_TURN = 100  # partitions, of some 70 microseconds: the lease is renewed between two iterations
-STREAMED_PER_TURN = 300  # of partitions without events
-TENDED_PER_TURN = 200
+PROMOTED_PER_ITERATION = 100  # partitions, of some 70 microseconds: the lease is renewed between two iterations
+STREAMED_PER_ITERATION = 300  # of partitions without events
+CHECKED_PER_ITERATION = 200
 STREAM_GRID_S = 0.1  # of the clock: messages to backups of idle partitions leave together
-TURN_S = 0.02  # interval of the scheduling of whole copies
-AWAY_S = 60.0  # how long a partition's copy stays after it has become whole elsewhere
+TRANSFER_SCHEDULE_S = 0.02  # interval of the scheduling of whole copies
+MOVED_COPY_S = 60.0  # how long a partition's copy stays after it has become whole elsewhere
 DISCARDED_ROWS = 1_000  # of such a copy, deleted at a time
-MEASURED_IN_TURN = 16  # one in so many partitions is measured at each call
+MEASURED_FRACTION = 16  # one in so many partitions is measured at each call
 
 
 class _Coming(NamedTuple):
@@ -93,12 +93,12 @@ class Placements:
         self._known_nodes: list[NodeEntry] = []  # live storage nodes likewise
         self.coming: dict[int, _Coming] = {}  # to be promoted, in order
         self._streams = Deadlines()  # when a partition's backups get a message without an event
-        self._wishes = Deadlines()  # when a partition may have a change to request
+        self._change_checks = Deadlines()  # when a partition may have a change to request
         self._transferring: set[int] = set()  # partitions with a range transfer to a replica
-        self._turn_at = float("-inf")
+        self._schedule_at = float("-inf")
         self._more_to_read = False
         self._reading: tuple[HostedPartition, Iterator[int]] | None = None  # the one that is being read
-        self._away: dict[int, tuple[int, float]] = {}  # partitions placed elsewhere: epoch, timestamp
+        self._moved: dict[int, tuple[int, float]] = {}  # partitions placed elsewhere: epoch, timestamp
         self._discarding: tuple[int, bytes] = (-1, b"")  # partition, next key
         self._clear: set[int] = set()  # partitions placed elsewhere without rows here
         self._catch_up = CatchUp()
@@ -122,13 +122,13 @@ class Placements:
         self._linked_for[node] = -now
         for number, replication in self.replication.items():
             if node in replication.backups:
-                self._wishes.set(number, now + DROP_AFTER_S)
+                self._change_checks.set(number, now + DROP_AFTER_S)
 
     def _look_at_all(self, now: float) -> None:
         """Schedule a check of all partitions after links or nodes have changed, in slices."""
         for number in self.replication:
             self._streams.set(number, now)
-            self._wishes.set(number, now)
+            self._change_checks.set(number, now)
 
     # --- the map
 
@@ -143,7 +143,7 @@ class Placements:
             self._linked_for.setdefault(entry.node, -now)
         nodes_moved = live != self._known_nodes
         if nodes_moved:
-            self.sums.keep_nodes({entry.node for entry in live})
+            self.sums.retain_nodes({entry.node for entry in live})
         known, self._known_nodes = self._known, live
         moved = []
         placements = cluster_map.partitions
@@ -160,11 +160,11 @@ class Placements:
             hosted = self.hosted.get(number)
             if placement.primary == self._node:
                 if hosted is None or placement.epoch > hosted.partition.epoch + 1:
-                    self._comes(number, placement, cluster_map)
+                    self._add_coming(number, placement, cluster_map)
                 elif placement.epoch != hosted.partition.epoch:
                     replication = self.replication[number]
                     replication.configure(placement, cluster_map.min_in_sync)
-                    self._wishes.set(number, now)
+                    self._change_checks.set(number, now)
                     if number not in self._promoting:
                         replication.begin(now)
                     moved.append(hosted)
@@ -183,7 +183,7 @@ class Placements:
                     self.take(waiting.peer, waiting.message, waiting.since)  # or keep it again
         return moved
 
-    def _comes(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap) -> None:
+    def _add_coming(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap) -> None:
         if number in self.hosted:
             self.demote(number)
         coming = self.coming.get(number)
@@ -196,7 +196,7 @@ class Placements:
 
     def promote_some(self, now: float, next_batch: int) -> list[HostedPartition]:
         """Promote some of the partitions that came here; the others follow in later iterations."""
-        numbers = list(islice(self.coming, PROMOTED_PER_TURN))
+        numbers = list(islice(self.coming, PROMOTED_PER_ITERATION))
         return [self.promote(number, now, next_batch) for number in numbers]
 
     def _replica(self, number: int) -> PartitionBackup:
@@ -241,7 +241,7 @@ class Placements:
 
     def _traces_changed(self) -> None:
         for hosted in self.hosted.values():
-            hosted.lane.forget_routes()
+            hosted.fast_path.forget_routes()
 
     def demote(self, number: int) -> None:
         """Stop serving a partition: this node is not its primary any more."""
@@ -254,7 +254,7 @@ class Placements:
         self._touched.add(number)
         del self.replication[number]
         self._streams.forget(number)
-        self._wishes.forget(number)
+        self._change_checks.forget(number)
         self._transferring.discard(number)
         if self._promoting.pop(number, None) is not None:
             return  # its replica exists, with all operations applied
@@ -274,7 +274,7 @@ class Placements:
                 self._reading = (hosted, hosted.load())
             for rows in self._reading[1]:
                 weight += rows
-                if weight >= LOADED_PER_TURN:
+                if weight >= LOADED_PER_ITERATION:
                     self._more_to_read = True
                     return read
             weight += ROWS_PER_PARTITION
@@ -284,9 +284,9 @@ class Placements:
             if hosted.partition.ledger is not None:
                 hosted.partition.ledger.began(hosted.partition.epoch, hosted.partition.meta.op_index)
             self.replication[number].begin(now)
-            self._wishes.set(number, now)
+            self._change_checks.set(number, now)
             read.append(hosted)
-            if weight >= LOADED_PER_TURN:
+            if weight >= LOADED_PER_ITERATION:
                 self._more_to_read = True
                 return read
         self._more_to_read = False
@@ -322,7 +322,7 @@ class Placements:
                 return None, False
             replication.acked(peer, message, now)
             if replication.pressing:
-                self._wishes.set(number, now)
+                self._change_checks.set(number, now)
             return self.hosted[number], False
         cluster_map = self._map()
         epoch = cluster_map.partitions[number].epoch if 0 <= number < len(cluster_map.partitions) else 0
@@ -364,10 +364,10 @@ class Placements:
         self._catch_up.rows = CATCH_UP_ROWS
         numbers = dict.fromkeys(touched)
         if sweeps:
-            self._turn_at = now + TURN_S
+            self._schedule_at = now + TRANSFER_SCHEDULE_S
             self._catch_up.take_turns(sorted(self._transferring))
             numbers.update(dict.fromkeys(sorted(self._catch_up.transfers)))
-            numbers.update(dict.fromkeys(self._streams.take(now, STREAMED_PER_TURN)))
+            numbers.update(dict.fromkeys(self._streams.take(now, STREAMED_PER_ITERATION)))
         for number in numbers:
             replication = self.replication.get(number)
             if replication is None or number in self._promoting or not replication.backups:
@@ -382,28 +382,28 @@ class Placements:
                 self._transferring.add(number)
             else:
                 self._transferring.discard(number)
-            if number not in self._wishes:
-                self._wishes.set(number, replication.next_wish(now, self._linked_for))
+            if number not in self._change_checks:
+                self._change_checks.set(number, replication.next_change_check(now, self._linked_for))
         return frames
 
     # --- map changes to request
 
     @property
-    def next_look(self) -> float:
+    def next_check(self) -> float:
         """Time at which ``stream`` and ``wanted`` should check idle partitions."""
-        turn = self._turn_at if self._transferring else float("inf")
-        return min(turn, self._streams.next, self._wishes.next)
+        schedule_at = self._schedule_at if self._transferring else float("inf")
+        return min(schedule_at, self._streams.next, self._change_checks.next)
 
     def wanted(self, now: float) -> list[RequestChange]:
         """Return changes to request from the leader, of some partitions that may have one."""
         requests = []
         cluster_map = self._map()
-        for number in self._wishes.take(now, TENDED_PER_TURN):
+        for number in self._change_checks.take(now, CHECKED_PER_ITERATION):
             replication = self.replication.get(number)
             if replication is None or number in self._promoting:
                 continue
             change = replication.wanted(now, cluster_map, self._linked_for)
-            self._wishes.set(number, replication.next_wish(now, self._linked_for))
+            self._change_checks.set(number, replication.next_change_check(now, self._linked_for))
             if change is not None:
                 self._request += 1
                 requests.append(
@@ -440,7 +440,7 @@ class Placements:
     def sizes(self) -> dict[int, tuple[int, int]]:
         """Return the last counted sizes of the partitions served here; each call updates some of them."""
         self._measured += 1
-        for number in range(self._measured % MEASURED_IN_TURN, len(self._known), MEASURED_IN_TURN):
+        for number in range(self._measured % MEASURED_FRACTION, len(self._known), MEASURED_FRACTION):
             hosted = self.hosted.get(number)
             if hosted is not None and number not in self._promoting:
                 self._sizes[number] = hosted.size
@@ -449,10 +449,10 @@ class Placements:
     def _note_away(self, number: int, placement: PartitionEntry, cluster_map: ClusterMap, now: float) -> None:
         here = self._node in placement.in_sync or self._node in placement.joining
         if here or not placement.primary or len(cluster_map.live_in_sync(placement)) < cluster_map.replicas:
-            self._away.pop(number, None)
+            self._moved.pop(number, None)
             self._clear.discard(number)
-        elif self._away.get(number, (0, 0.0))[0] != placement.epoch:
-            self._away[number] = (placement.epoch, now)
+        elif self._moved.get(number, (0, 0.0))[0] != placement.epoch:
+            self._moved[number] = (placement.epoch, now)
 
     def discard(self, now: float) -> None:
         """Delete some rows of a partition that moved away, some time after it is complete elsewhere.
@@ -460,11 +460,11 @@ class Placements:
         Until then this copy, though out of date, may be the best that is left (``ring recover``).
         """
         number, start = self._discarding
-        if number not in self._away:
+        if number not in self._moved:
             ripe = (
                 number
-                for number, (_, since) in self._away.items()
-                if number not in self._clear and now - since >= AWAY_S
+                for number, (_, since) in self._moved.items()
+                if number not in self._clear and now - since >= MOVED_COPY_S
             )
             number, start = next(ripe, -1), b""
         if number >= 0:

@@ -14,7 +14,7 @@ from wire.messages.retained import ReadRetained, ReadRetainedAll, RetainedMessag
 __all__ = ["RetainedScan", "RetainedScans"]
 
 VISITS_PER_STEP = 8  # topics scanned in a step of about ten microseconds
-VISITS_PER_TURN = 128  # of one read, before another one is chosen
+VISITS_PER_SLICE = 128  # of one read, before another one is chosen
 VISITS_PER_PARTITION = 4  # cost of scanning one partition, even an empty one
 VISITS_PER_MESSAGE = 16  # cost of reading a message from the store
 VISITS_PER_KIB = 0.5  # cost of its payload
@@ -49,7 +49,7 @@ class RetainedScan:
         number, hosted = self.partitions[-1]
         request = self.request
         limit = min(request.limit, PAGE_MESSAGES_MAX)
-        found, after, visits = hosted.retained.page(request.topic_filter, self.after or None, VISITS_PER_TURN)
+        found, after, visits = hosted.retained.page(request.topic_filter, self.after or None, VISITS_PER_SLICE)
         self.visits += VISITS_PER_PARTITION + visits
         if found:
             touch(number, hosted)  # advances its clock
@@ -101,9 +101,9 @@ class RetainedScans:
     def _push(self, scan: RetainedScan) -> None:
         self._number += 1
         self._held += scan.size
-        heappush(self._scans, (int(scan.visits // VISITS_PER_TURN), self._number, scan))
+        heappush(self._scans, (int(scan.visits // VISITS_PER_SLICE), self._number, scan))
 
-    def go_on(self, now: float, steps_max: int) -> list[tuple[RetainedScan, list[int]]]:
+    def resume(self, now: float, steps_max: int) -> list[tuple[RetainedScan, list[int]]]:
         """Run a slice of work; return, per read, partitions without a match whose reply needs no commit."""
         told = []
         left = float(steps_max * VISITS_PER_STEP)
@@ -115,7 +115,7 @@ class RetainedScans:
                 self._give_up(scan)
                 continue
             before = scan.visits
-            none = self._turn(scan)
+            none = self._run_slice(scan)
             left -= max(1.0, scan.visits - before)
             if none:
                 told.append((scan, none))
@@ -123,9 +123,9 @@ class RetainedScans:
                 self._push(scan)
         return told
 
-    def _turn(self, scan: RetainedScan) -> list[int]:
+    def _run_slice(self, scan: RetainedScan) -> list[int]:
         none = []
-        until = scan.visits + VISITS_PER_TURN
+        until = scan.visits + VISITS_PER_SLICE
         while scan.partitions and scan.visits < until:
             number, hosted = scan.partitions[-1]
             if not self._is_hosted(number, hosted):
@@ -142,7 +142,7 @@ class RetainedScans:
                 none.append(number)
             else:
                 self._touch(number, hosted)
-                partition.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, more, number))
+                partition.send_control(scan.edge, RetainedPage(scan.request.request, scan.messages, more, number))
             scan.next_partition()
         return none
 
@@ -152,4 +152,6 @@ class RetainedScans:
             for number, hosted in scan.partitions:
                 if self._is_hosted(number, hosted):
                     self._touch(number, hosted)
-                    hosted.partition.tell(scan.edge, RetainedPage(scan.request.request, scan.messages, True, number))
+                    hosted.partition.send_control(
+                        scan.edge, RetainedPage(scan.request.request, scan.messages, True, number)
+                    )

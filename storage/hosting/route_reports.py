@@ -14,16 +14,16 @@ from wire.messages.frames import FrameKind
 from wire.messages.routes import ReportRoutes, SenderReport
 from wire.node.route_registrar import PLACED_AT_ONCE
 
-__all__ = ["REPORT_ROOM_BYTES", "RouteReports"]
+__all__ = ["REPORT_SPACE_BYTES", "RouteReports"]
 
 AGAIN_S = 0.1
 # Filters, and empty reports, which cost as much: some 3 ms. More would block the loop, and a report of a million
 # filters exceeds every link.
-REPORTED_PER_TURN = 1_500
+REPORTED_PER_ITERATION = 1_500
 PLACES_PER_FILTER = 2  # shards that are looked up, for the same cost
 REPORT_ROUTES_MAX = 500  # in one message, fewer of long ones; a longer report of one partition is divided anyway
 REPORT_CHARACTERS = 200  # of filters that count as one more route
-REPORT_ROOM_BYTES = 16 * 1024 * 1024  # free bytes of a link below which reports wait: acknowledgements go first
+REPORT_SPACE_BYTES = 16 * 1024 * 1024  # free bytes of a link below which reports wait: acknowledgements go first
 PAUSE_S = 0.002  # between two iterations that send reports, without other events
 
 
@@ -62,12 +62,12 @@ class RouteReports:
         self._partitions = partitions
         self._map = cluster_map
         self._room = room
-        self._again: dict[int, float] = {}  # shard -> time of the next report to its owner
+        self._retries: dict[int, float] = {}  # shard -> time of the next report to its owner
         self._due: dict[int, frozenset[int]] = {}  # partition -> shards whose owners need its filters
-        self._begun: _Report | None = None
+        self._current: _Report | None = None
 
     def __len__(self) -> int:
-        return len(self._due) + (self._begun is not None)
+        return len(self._due) + (self._current is not None)
 
     def add(self, partitions: Iterable[HostedPartition], shards: Iterable[int]) -> None:
         """Schedule reports of serving partitions to the owners of these shards."""
@@ -75,24 +75,24 @@ class RouteReports:
         for hosted in partitions:
             known = self._due.get(hosted.partition.number)
             self._due[hosted.partition.number] = shards if known is None else known | shards
-            if self._begun is not None and self._begun.hosted is hosted:
-                self._begun.shards -= shards  # an earlier piece is incomplete, or went to another owner
+            if self._current is not None and self._current.hosted is hosted:
+                self._current.shards -= shards  # an earlier piece is incomplete, or went to another owner
 
-    def not_taken(self, shard: int, now: float) -> None:
+    def schedule_retry(self, shard: int, now: float) -> None:
         """Schedule a retry: the router does not own the shard yet, or any more."""
-        self._again[shard] = now + AGAIN_S
+        self._retries[shard] = now + AGAIN_S
 
     @property
     def next_again(self) -> float:
         """Time of the next retry."""
-        return min(self._again.values(), default=float("inf"))
+        return min(self._retries.values(), default=float("inf"))
 
     def repeat(self, now: float) -> None:
         """Report again to owners that did not own their shards yet."""
-        due = {shard for shard, when in self._again.items() if when <= now}
+        due = {shard for shard, when in self._retries.items() if when <= now}
         if due:
             for shard in due:
-                del self._again[shard]
+                del self._retries[shard]
             self.add([hosted for hosted in self._partitions.values() if hosted.serving], due)
 
     def _filters(self) -> int:
@@ -102,15 +102,15 @@ class RouteReports:
     def send(self, now: float, *, loading: bool) -> list[Output]:
         """Return due reports with current filters, within the budget of an iteration and the links' capacity."""
         self.next_send = now + PAUSE_S
-        if loading and self._begun is None and self._filters() < REPORTED_PER_TURN:
+        if loading and self._current is None and self._filters() < REPORTED_PER_ITERATION:
             return []  # a shard waits for all of them: few large messages
         by_shard: dict[int, list[SenderReport]] = {}
-        left = REPORTED_PER_TURN
+        left = REPORTED_PER_ITERATION
         placements = self._map().shards
         full = {shard for shard, entry in enumerate(placements) if entry.owner and self._is_full(entry.owner)}
         waiting = iter(sorted(self._due))
         while left > 0:
-            report = self._begun = self._going_on() or self._next(waiting, placements, full)
+            report = self._current = self._going_on() or self._next(waiting, placements, full)
             if report is None or not full.isdisjoint(report.shards):
                 break
             left -= self._step(report, by_shard)
@@ -123,7 +123,7 @@ class RouteReports:
 
     def _going_on(self) -> _Report | None:
         """Return the report in progress, unless its partition has another primary or epoch now."""
-        report = self._begun
+        report = self._current
         if report is None:
             return None
         number = report.hosted.partition.number
@@ -157,11 +157,11 @@ class RouteReports:
             if piece.last:
                 report.shards.discard(shard)
             return max(1, len(piece.routes))
-        self._begun = None
+        self._current = None
         return 1
 
     def _is_full(self, owner: str) -> bool:
-        return self._room(owner) < REPORT_ROOM_BYTES
+        return self._room(owner) < REPORT_SPACE_BYTES
 
 
 def _cut(reports: list[SenderReport]) -> list[list[SenderReport]]:

@@ -12,8 +12,8 @@ from storage.hosting.hosted_partition import HostedPartition, PartitionCounters,
 
 __all__ = ["StorageMetrics"]
 
-COUNTED_PER_LOOK = 50_000  # sessions
-COUNTED_PER_TURN = 500  # of a microsecond or two
+COUNTED_PER_PASS = 50_000  # sessions
+COUNTED_PER_ITERATION = 500  # of a microsecond or two
 PARTITION_WEIGHT = 5  # of one without any, in sessions
 SLICE_S = 0.04  # interval of iterations that count
 REST_S = 4.0  # pause between two passes
@@ -28,7 +28,7 @@ class StorageMetrics:
 
     Attributes:
         deadline: When a pass in progress continues; inf without one.
-        next_turn: When ``turn`` has work.
+        next_count: When ``count_some`` has work.
     """
 
     def __init__(self, hosted: Mapping[int, HostedPartition], left: Mapping[str, int]) -> None:
@@ -36,21 +36,21 @@ class StorageMetrics:
         self._left = left
         self._begins = 0  # number of the first partition of the next pass
         self.deadline = inf
-        self.next_turn = -inf
+        self.next_count = -inf
         self._counting: Iterator[int] | None = None  # the rest of the pass in progress
 
-    def turn(self, now: float) -> None:
+    def count_some(self, now: float) -> None:
         """Continue counting, if it is due, for ``HostedPartition.size``."""
-        if now < self.next_turn:
+        if now < self.next_count:
             return
         self._counting = self._counting or self.count()
-        left = COUNTED_PER_TURN
+        left = COUNTED_PER_ITERATION
         for sessions in self._counting:
             left -= sessions
             if left <= 0:
-                self.deadline = self.next_turn = now + SLICE_S
+                self.deadline = self.next_count = now + SLICE_S
                 return
-        self._counting, self.deadline, self.next_turn = None, inf, now + REST_S
+        self._counting, self.deadline, self.next_count = None, inf, now + REST_S
 
     def session_counts(self) -> dict[str, int]:
         """Return durable sessions by state."""
@@ -81,7 +81,7 @@ class StorageMetrics:
         """
         numbers = sorted(number for number, hosted in self._hosted.items() if hosted.changed)
         at = bisect_left(numbers, self._begins)
-        left = COUNTED_PER_LOOK
+        left = COUNTED_PER_PASS
         for number in numbers[at:] + numbers[:at]:
             hosted = self._hosted.get(number)
             if (

@@ -13,8 +13,8 @@ from wire.messages.user_counts import COUNTS_MAX, UserCount, UserCounts
 
 __all__ = ["UserUsageReports"]
 
-TELL_S = 0.1  # between two messages to the same node
-LOOK_S = 1.0  # interval of the removal of inactive users
+REPORT_S = 0.1  # between two messages to the same node
+IDLE_CHECK_S = 1.0  # interval of the removal of inactive users
 
 
 class UserUsageReports:
@@ -30,21 +30,21 @@ class UserUsageReports:
         self._node = node
         self._sums = sums
         self._map = cluster_map
-        self._tell_at = float("-inf")
-        self._look_at = float("-inf")
+        self._send_at = float("-inf")
+        self._idle_check_at = float("-inf")
 
-    def turn(self, turn: Iteration) -> None:
+    def send_due(self, iteration: Iteration) -> None:
         """Send changed usage."""
-        if not self._sums.dirty or turn.now < self._tell_at:
+        if not self._sums.dirty or iteration.now < self._send_at:
             return
-        self._tell_at = turn.now + TELL_S
-        if turn.now >= self._look_at:
-            self._look_at = turn.now + LOOK_S
-            self._sums.look(turn.now)
-        counts = [self._count(user, asked) for user, asked in self._sums.take_dirty(COUNTS_MAX, turn.now)]
+        self._send_at = iteration.now + REPORT_S
+        if iteration.now >= self._idle_check_at:
+            self._idle_check_at = iteration.now + IDLE_CHECK_S
+            self._sums.expire_idle(iteration.now)
+        counts = [self._count(user, asked) for user, asked in self._sums.take_dirty(COUNTS_MAX, iteration.now)]
         for entry in self._map().live(TIER_STORAGE):
             if entry.node != self._node:
-                turn.tell(entry.node, UserCounts(counts))
+                iteration.send_control(entry.node, UserCounts(counts))
 
     def _count(self, user: str, asked: bool) -> UserCount:
         here = self._sums.here(user)
@@ -63,4 +63,4 @@ class UserUsageReports:
 
     def next_deadline(self) -> float:
         """Return when usage has to be sent."""
-        return self._tell_at if self._sums.dirty else float("inf")
+        return self._send_at if self._sums.dirty else float("inf")

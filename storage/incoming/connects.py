@@ -33,14 +33,14 @@ class Connects:
     """The claims and reports that arrive at one node.
 
     Args:
-        turn: Whether the node has a lease.
+        iteration: Whether the node has a lease.
         lease: The map.
         partitions: The partitions with this node as primary.
         requests: The general path.
     """
 
-    def __init__(self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, requests: Requests) -> None:
-        self._turn = turn
+    def __init__(self, iteration: Iteration, lease: LeaseHolder, partitions: Partitions, requests: Requests) -> None:
+        self._iteration = iteration
         self._lease = lease
         self._partitions = partitions
         self._requests = requests
@@ -49,12 +49,12 @@ class Connects:
     def take(self, peer: PeerKey, asked: Sequence[ConnectRequest]) -> None:
         """Process the requests of one frame, in order."""
         edge, incarnation = peer.node, peer.incarnation
-        may_be_plain = not self._turn.fenced and self._lease.map.is_alive(edge, incarnation)
+        may_be_plain = not self._iteration.fenced and self._lease.map.is_alive(edge, incarnation)
         hosted_ones = self._partitions.hosted
         for request in asked:
             hosted = hosted_ones.get(request.partition)
-            if may_be_plain and hosted is not None and hosted.takes_plain(request.partition_epoch):
-                claims = hosted.plain_claims
+            if may_be_plain and hosted is not None and hosted.can_claim_fast(request.partition_epoch):
+                claims = hosted.fast_path_claims
                 answer: ConnectAnswer | None
                 if isinstance(request, OpenSession):
                     answer = claims.open(request, edge, incarnation)

@@ -37,7 +37,7 @@ class ControlMessages:
     """The control messages of one node's peers.
 
     Args:
-        turn: Time, counts, refusals.
+        iteration: Time, counts, refusals.
         lease: Handles the routers' messages about lease and map.
         partitions: The partitions with this node as primary.
         early: Forgets requests that no newer map can make valid.
@@ -48,7 +48,7 @@ class ControlMessages:
 
     def __init__(
         self,
-        turn: Iteration,
+        iteration: Iteration,
         lease: LeaseHolder,
         partitions: Partitions,
         early: PendingUntilMap,
@@ -56,7 +56,7 @@ class ControlMessages:
         reports: RouteReports,
         operators: StorageOperators,
     ) -> None:
-        self._turn = turn
+        self._iteration = iteration
         self._lease = lease
         self._roster = Roster(lambda: lease.map)
         self._partitions = partitions
@@ -72,11 +72,11 @@ class ControlMessages:
         """
         fault = fault_of(peer, TIER_STORAGE, message)
         if fault:
-            self._turn.condemn(peer, name_of(message), fault)
+            self._iteration.condemn(peer, name_of(message), fault)
         elif role_fault := role_fault_of(peer, message, self._roster):
             early = is_early_stream(peer, message, self._roster)
-            self._turn.refuse(peer, name_of(message), role_fault, early=early)
-        elif peer.tier == TIER_ROUTER and self._lease.handle(self._turn.now, peer.node, message):
+            self._iteration.refuse(peer, name_of(message), role_fault, early=early)
+        elif peer.tier == TIER_ROUTER and self._lease.handle(self._iteration.now, peer.node, message):
             self._early.forget_before(self._lease.newest_at)
         elif isinstance(message, PartitionRequest):
             self._requests.ask(peer, message)
@@ -100,7 +100,7 @@ class ControlMessages:
         elif isinstance(message, RoutesAdded):
             hosted = self._partitions.reach(message.request >> 32)
             if hosted is not None and not hosted.subscriptions.routes_added(peer.node, message):
-                self._turn.refuse(peer, name_of(message), "placement")
+                self._iteration.refuse(peer, name_of(message), "placement")
         elif isinstance(message, Moved):
             self._moved(peer, message)
         elif isinstance(message, Query | StartTrace | StopTrace):
@@ -108,11 +108,11 @@ class ControlMessages:
         elif isinstance(message, RunningTrace):
             self._operators.heard(message)
         elif isinstance(message, UserCounts):
-            self._partitions.users.take(peer, message, self._turn.now)
+            self._partitions.users.take(peer, message, self._iteration.now)
         elif isinstance(message, OrderNode):
             self._ordered(peer.node, message)
         else:
-            self._turn.count("messages_unknown")
+            self._iteration.count("messages_unknown")
 
     def _ordered(self, router: str, order: OrderNode) -> None:
         if not self._operators.allow(router, order):
@@ -121,14 +121,14 @@ class ControlMessages:
             self._operators.ordered(router, order)
             return
         if order.verb not in SESSION_VERBS:
-            self._turn.orders.append((router, order))
+            self._iteration.orders.append((router, order))
             return
         cluster_map = self._lease.map
         number = cluster_map.partition_for(order.subject) if cluster_map.partitions else -1
         hosted = self._partitions.reach(number)
-        if hosted is None or not hosted.serving or self._turn.fenced:
+        if hosted is None or not hosted.serving or self._iteration.fenced:
             error = f"partition {number} of {order.subject[:64]!r} is not served here now: ask again"
-            self._turn.tell(router, NodeOrdered(order.request, error=error))
+            self._iteration.send_control(router, NodeOrdered(order.request, error=error))
         else:
             carry_out(hosted, router, order)
 
@@ -139,15 +139,19 @@ class ControlMessages:
 
     def _moved(self, peer: PeerKey, message: Moved) -> None:
         """Retry a request soon after a shard's owner with another map rejected it, unless map or timer do it first."""
-        self._turn.count("moved")
+        self._iteration.count("moved")
         if message.request:
             hosted = self._partitions.reach(message.request >> 32)
-            if hosted is not None and hosted.serving and not hosted.subscriptions.ask_soon(peer.node, message.request):
-                self._turn.refuse(peer, name_of(message), "placement")
+            if (
+                hosted is not None
+                and hosted.serving
+                and not hosted.subscriptions.retry_routes_soon(peer.node, message.request)
+            ):
+                self._iteration.refuse(peer, name_of(message), "placement")
         elif is_shard_owner(self._lease.map, peer.node, message.number):
-            self._reports.not_taken(message.number, self._turn.now)
+            self._reports.schedule_retry(message.number, self._iteration.now)
         else:
-            self._turn.count("answers_unknown")  # the shard has a new owner since, which gets its own report
+            self._iteration.count("answers_unknown")  # the shard has a new owner since, which gets its own report
 
     def _kicked(self, answer: SessionKicked, edge: str, incarnation: int) -> None:
         hosted = self._partitions.reach(answer.request)
@@ -159,10 +163,10 @@ class ControlMessages:
         message = decode_control(relayed.message)
         entry = self._lease.map.nodes.get(relayed.node)
         if entry is None or not self._lease.map.is_alive(relayed.node, relayed.incarnation):
-            self._turn.count("relays_refused")
+            self._iteration.count("relays_refused")
             return
         sender = PeerKey(relayed.node, entry.tier, relayed.incarnation)
         if not isinstance(message, RELAYED) or fault_of(sender, TIER_STORAGE, message):
-            self._turn.refuse(router, "Relayed", TIER)
+            self._iteration.refuse(router, "Relayed", TIER)
         elif isinstance(message, SessionKicked):
             self._kicked(message, relayed.node, relayed.incarnation)

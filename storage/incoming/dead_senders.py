@@ -17,12 +17,12 @@ class DeadSenders:
     """The dead senders of one node's frames.
 
     Args:
-        turn: Counts.
+        iteration: Counts.
         cluster_map: Returns the map that this node has applied.
     """
 
-    def __init__(self, turn: Iteration, cluster_map: Callable[[], ClusterMap]) -> None:
-        self._turn = turn
+    def __init__(self, iteration: Iteration, cluster_map: Callable[[], ClusterMap]) -> None:
+        self._iteration = iteration
         self._map = cluster_map
 
     def drops(self, peer: PeerKey) -> bool:
@@ -33,5 +33,5 @@ class DeadSenders:
         entry = cluster_map.nodes.get(peer.node)
         if entry is None or entry.incarnation < peer.incarnation:
             return False
-        self._turn.count("frames_of_dead")
+        self._iteration.count("frames_of_dead")
         return True

@@ -37,7 +37,7 @@ class Frames:
 
     def __init__(
         self,
-        turn: Iteration,
+        iteration: Iteration,
         placements: Placements,
         partitions: Partitions,
         dead: DeadSenders,
@@ -47,7 +47,7 @@ class Frames:
         requests: Requests,
     ) -> None:
         self.of_partitions = False
-        self._turn = turn
+        self._iteration = iteration
         self._placements = placements
         self._partitions = partitions
         self._dead = dead
@@ -66,13 +66,13 @@ class Frames:
             payload: Whole.
             begin: Offset of the first unprocessed message.
         """
-        if self._dead.drops(peer) or (self._turn.condemned and peer in self._turn.condemned):
+        if self._dead.drops(peer) or (self._iteration.condemned and peer in self._iteration.condemned):
             return []  # frames after a broken one are discarded
         if kind not in OF_PARTITIONS:
             self.of_partitions = False
         try:
             if kind not in self._kinds.get(peer.tier, ()):
-                self._turn.condemn(peer, f"frame kind {kind}", TIER)
+                self._iteration.condemn(peer, f"frame kind {kind}", TIER)
             elif kind == FrameKind.CONTROL:
                 self._control.take(peer, decode_control(payload))
             elif kind == FrameKind.CONTROLS:
@@ -87,23 +87,23 @@ class Frames:
             else:
                 self._replica_message(peer, kind, payload)
         except Unreadable as error:
-            self._turn.count("frames_unreadable")
-            self._turn.condemned[peer] = str(error)
+            self._iteration.count("frames_unreadable")
+            self._iteration.condemned[peer] = str(error)
         return []
 
     def _controls(self, peer: PeerKey, payload: bytes) -> None:
         for message in decode_controls(payload):
             self._control.take(peer, message)
-            if peer in self._turn.condemned:
+            if peer in self._iteration.condemned:
                 return
 
     def _replica_message(self, peer: PeerKey, kind: int, payload: bytes) -> None:
         message = decode_replica_message(payload)
         if isinstance(message, AppendAck) != (kind == FrameKind.REPLICATE_ACK):
-            self._turn.condemn(peer, f"{name_of(message)} in frame kind {kind}", TIER)
+            self._iteration.condemn(peer, f"{name_of(message)} in frame kind {kind}", TIER)
             return
-        hosted, refused = self._placements.take(peer.node, message, self._turn.now)
+        hosted, refused = self._placements.take(peer.node, message, self._iteration.now)
         if refused:
-            self._turn.refuse(peer, name_of(message), "placement")
+            self._iteration.refuse(peer, name_of(message), "placement")
         if hosted is not None:
             self._partitions.touch(hosted.partition.number, hosted)

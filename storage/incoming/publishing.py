@@ -32,7 +32,7 @@ class StoragePublishing:
     """The messages that arrive at one node.
 
     Args:
-        turn: Time, counts, frames to send.
+        iteration: Time, counts, frames to send.
         lease: The map, and its settled epoch.
         partitions: The partitions with this node as primary.
         early: Keeps messages for a later map.
@@ -43,42 +43,47 @@ class StoragePublishing:
     """
 
     def __init__(
-        self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, early: PendingUntilMap, dead: DeadSenders
+        self,
+        iteration: Iteration,
+        lease: LeaseHolder,
+        partitions: Partitions,
+        early: PendingUntilMap,
+        dead: DeadSenders,
     ) -> None:
         self.full = False
-        self._turn = turn
+        self._iteration = iteration
         self._lease = lease
         self._partitions = partitions
         self._early = early
         self._dead = dead
-        self._taker = PublishHandler(self._lane, self._other, self._run)
+        self._handler = PublishHandler(self._get_fast_path, self._other, self._run)
         self._peer: PeerKey | None = None  # sender of the current frame
-        self._unfinished: HostedPartition | None = None  # partition with an unfinished message
+        self._in_progress: HostedPartition | None = None  # partition with an unfinished message
         self._behind: list[tuple[PeerKey, PublishMessage, int, int]] = []  # other partitions of that message
         self._left: dict[int, int] = {}  # partitions that moved away -> map epoch of the move
 
     @property
-    def copies_left(self) -> int:
+    def fanout_budget(self) -> int:
         """Remaining fan-out budget of this quantum, in copies, estimated."""
-        return self._taker.left
+        return self._handler.left
 
-    @copies_left.setter
-    def copies_left(self, copies: int) -> None:
-        self._taker.left = copies
+    @fanout_budget.setter
+    def fanout_budget(self, copies: int) -> None:
+        self._handler.left = copies
 
     @property
-    def unfinished(self) -> bool:
-        """Whether a message's fan-out is in progress: call ``go_on`` before the next message or the end of an
+    def in_progress(self) -> bool:
+        """Whether a message's fan-out is in progress: call ``resume`` before the next message or the end of an
         operation."""
-        return self._unfinished is not None
+        return self._in_progress is not None
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Resume the fan-out of the unfinished message."""
-        while (hosted := self._unfinished) is not None and self._taker.left > 0:
-            self._taker.left -= hosted.delivery.go_on(self._taker.left)
-            if hosted.delivery.unfinished:
+        while (hosted := self._in_progress) is not None and self._handler.left > 0:
+            self._handler.left -= hosted.delivery.resume(self._handler.left)
+            if hosted.delivery.in_progress:
                 return
-            self._unfinished = None
+            self._in_progress = None
             behind, self._behind = self._behind, []
             for self._peer, record, number, epoch in behind:
                 self._other(record, number, epoch)
@@ -96,51 +101,53 @@ class StoragePublishing:
             Unreadable: The frame is invalid; no message was processed.
         """
         if peer.tier == TIER_STORAGE:
-            self._passed_on(peer, decode_publish(payload))
+            self._forwarded(peer, decode_publish(payload))
             return len(payload)
         self._peer = peer
-        return self._taker.take(payload, begin, peer.node, peer.incarnation, self._turn.now, self._lease.map.lease_s)
+        return self._handler.take(
+            payload, begin, peer.node, peer.incarnation, self._iteration.now, self._lease.map.lease_s
+        )
 
-    def _lane(self, number: int) -> FastPathPublish | None:
+    def _get_fast_path(self, number: int) -> FastPathPublish | None:
         """Return a partition's fast path if it is usable now: disk not full, and no ledger."""
         hosted = self._partitions.here(number)
-        if hosted is None or not hosted.takes or self._is_short(hosted):
+        if hosted is None or not hosted.takes or self._is_space_short(hosted):
             return None
         if hosted.partition.ledger is not None:
             return None
         self._partitions.touch(number, hosted)
-        return hosted.lane
+        return hosted.fast_path
 
     def _other(self, record: PublishMessage, number: int, epoch: int) -> None:
         """Process a slow-path message in one of its partitions."""
         peer, hosted = self._peer, self._partitions.here(number)
         assert peer is not None
-        if self._unfinished is not None:
+        if self._in_progress is not None:
             self._behind.append((peer, record, number, epoch))
             return
         if hosted is None and self._pass_on(number, record, peer):
             return
         if hosted is None or not hosted.takes or not hosted.is_time(epoch):
-            self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
+            self._at(WaitingMessage(self._iteration.now, peer, number, epoch, record))
         else:  # shortcut of ``_at`` for nearly all messages
             self._partitions.touch(number, hosted)
-            self._taker.left -= self._take(hosted, record, peer, max(1, self._taker.left))
-            if hosted.delivery.unfinished:
-                self._unfinished = hosted
+            self._handler.left -= self._take(hosted, record, peer, max(1, self._handler.left))
+            if hosted.delivery.in_progress:
+                self._in_progress = hosted
 
     def _run(self) -> None:
-        self._turn.count("runs_refused")  # runs are for edges
+        self._iteration.count("runs_refused")  # runs are for edges
 
-    def _passed_on(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
+    def _forwarded(self, peer: PeerKey, records: list[PublishRun | PublishMessage]) -> None:
         for record in records:
             if isinstance(record, PublishRun):
                 self._run()
                 continue
             if record.tag or record.qos:
-                self._turn.condemn(peer, "message above QoS 0", TIER)  # a former primary forwards QoS 0 only
+                self._iteration.condemn(peer, "message above QoS 0", TIER)  # a former primary forwards QoS 0 only
                 return
             for number, epoch in zip(record.partitions, record.epochs, strict=True):
-                self._at(WaitingMessage(self._turn.now, peer, number, epoch, record))
+                self._at(WaitingMessage(self._iteration.now, peer, number, epoch, record))
 
     def waited_for_map(self, message: WaitingMessage) -> None:
         """Process a message that was pending until this node's map, unless its edge has died meanwhile."""
@@ -152,9 +159,9 @@ class StoragePublishing:
         if message.peer.tier == TIER_STORAGE:  # forwarded by a former primary, alive or not
             self._take(hosted, message.record, message.peer)
         elif not self._dead.drops(message.peer):
-            self._at(message, its_turn=True)
+            self._at(message, is_next=True)
 
-    def _at(self, message: WaitingMessage, *, its_turn: bool = False) -> None:
+    def _at(self, message: WaitingMessage, *, is_next: bool = False) -> None:
         """Process a message for the current epoch; one for a later epoch waits for the map.
 
         Another primary may have acknowledged or refused a message of an earlier epoch. Its edge sends unacknowledged
@@ -166,17 +173,17 @@ class StoragePublishing:
             if not self._early.keep(number, message):
                 self._refuse(message.record, number, message.peer)
         elif message.epoch < hosted.partition.since:
-            self._turn.count("publishes_of_former_times")
+            self._iteration.count("publishes_of_former_times")
         else:
-            self._to(hosted, message, its_turn=its_turn)
+            self._to(hosted, message, is_next=is_next)
 
-    def _to(self, hosted: HostedPartition, message: WaitingMessage, *, its_turn: bool) -> None:
+    def _to(self, hosted: HostedPartition, message: WaitingMessage, *, is_next: bool) -> None:
         number, peer, record = message.partition, message.peer, message.record
         self._partitions.touch(number, hosted)
         if peer.tier == TIER_STORAGE:  # forwarded: older than all messages that its edge sent here
-            if hosted.serving or not hosted.waiting.keep_passed_on(message):
-                self._turn.count("passed_on_late")
-        elif its_turn or hosted.takes:
+            if hosted.serving or not hosted.waiting.keep_forwarded(message):
+                self._iteration.count("passed_on_late")
+        elif is_next or hosted.takes:
             self._take(hosted, record, peer)
         elif not hosted.wait_to_serve(message):
             self._refuse_here(hosted, message)
@@ -197,8 +204,8 @@ class StoragePublishing:
 
         Later messages of this connection are refused as well, because this message may be sent again after them.
         """
-        record, now = message.record, self._turn.now
-        hosted.publishers.hear(record.session, record.owner_epoch, now, self._lease.map.lease_s)
+        record, now = message.record, self._iteration.now
+        hosted.publishers.observe(record.session, record.owner_epoch, now, self._lease.map.lease_s)
         if record.qos:
             hosted.publishers.refused(record.session, record.owner_epoch, now)
         self._refuse(record, message.partition, message.peer)
@@ -208,23 +215,28 @@ class StoragePublishing:
 
         A stored message is acknowledged again.
         """
-        if self._is_short(hosted) and self._refuse_for_room(hosted, record, peer):
-            self._turn.count("refused_store_full")
+        if self._is_space_short(hosted) and self._is_refused_for_space(hosted, record, peer):
+            self._iteration.count("refused_store_full")
             self._answer(record, hosted.partition.number, peer, ReasonCode.SERVER_BUSY)
             return 0
         return hosted.publish(record, peer, most)
 
-    def _is_short(self, hosted: HostedPartition) -> bool:
+    def _is_space_short(self, hosted: HostedPartition) -> bool:
         """Return whether the disk is full, or was so lately that successors of a refused message may still arrive."""
-        return self.full or hosted.publishers.refuses(self._turn.now, self._lease.map.lease_s)
+        return self.full or hosted.publishers.refuses(self._iteration.now, self._lease.map.lease_s)
 
-    def _refuse_for_room(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
+    def _is_refused_for_space(self, hosted: HostedPartition, record: PublishMessage, peer: PeerKey) -> bool:
         """Return whether a message is refused for lack of disk space or follows a refused one; record the first."""
-        publishers, session, owner_epoch, now = hosted.publishers, record.session, record.owner_epoch, self._turn.now
+        publishers, session, owner_epoch, now = (
+            hosted.publishers,
+            record.session,
+            record.owner_epoch,
+            self._iteration.now,
+        )
         lease_s = self._lease.map.lease_s
         if hosted.delivery.origins.is_repeat(record, peer.node, peer.incarnation):
             return False
-        if publishers.hear(session, owner_epoch, now, lease_s):
+        if publishers.observe(session, owner_epoch, now, lease_s):
             return False  # the partition drops it
         if not self.full:
             return record.qos > 0 and publishers.settle_refused(session, owner_epoch, now, lease_s)
@@ -239,13 +251,13 @@ class StoragePublishing:
         A former primary may have committed it, and its origin cannot be checked yet. So the client gets no PUBACK that
         reports a refusal.
         """
-        self._turn.count("refused_not_serving")
+        self._iteration.count("refused_not_serving")
         self._answer(record, number, peer, ReasonCode.SERVER_UNAVAILABLE)
 
     def _answer(self, record: PublishMessage, number: int, peer: PeerKey, reason_code: int) -> None:
         if record.tag:
             refusal = encode_publish_ack(record.tag, number, reason_code)
-            self._turn.sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
+            self._iteration.sends.append((peer.node, FrameKind.PUBLISH_ACK, refusal))
 
     # --- partitions that moved from here
 
@@ -259,12 +271,12 @@ class StoragePublishing:
 
         Done until the map epoch of the move is settled, because then every edge knows it. QoS 1 and 2 are sent again.
         """
-        if record.tag or number not in self._left or peer.tier != TIER_EDGE or self._turn.fenced:
+        if record.tag or number not in self._left or peer.tier != TIER_EDGE or self._iteration.fenced:
             return False
         placement = self._lease.map.partitions[number]
         if not placement.primary or self._lease.settled_epoch >= self._left[number]:
             return False
-        self._turn.count("passed_on")
+        self._iteration.count("passed_on")
         moved = replace(record, partitions=(number,), epochs=(placement.epoch,))
-        self._turn.sends.append((placement.primary, FrameKind.PUBLISH, encode_message(moved)))
+        self._iteration.sends.append((placement.primary, FrameKind.PUBLISH, encode_message(moved)))
         return True

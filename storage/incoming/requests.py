@@ -35,14 +35,14 @@ from wire.node.lease_holder import LeaseHolder
 
 __all__ = ["Requests"]
 
-NOBODY = -1  # an owner_epoch that no connection has
+NO_OWNER_EPOCH = -1  # an owner_epoch that no connection has
 
 
 class Requests:
     """The requests that arrive at one node.
 
     Args:
-        turn: Time, counts, replies that need no commit.
+        iteration: Time, counts, replies that need no commit.
         lease: The map.
         partitions: The partitions with this node as primary.
         early: Keeps requests for a later map.
@@ -50,14 +50,19 @@ class Requests:
     """
 
     def __init__(
-        self, turn: Iteration, lease: LeaseHolder, partitions: Partitions, early: PendingUntilMap, scans: RetainedScans
+        self,
+        iteration: Iteration,
+        lease: LeaseHolder,
+        partitions: Partitions,
+        early: PendingUntilMap,
+        scans: RetainedScans,
     ) -> None:
-        self._turn = turn
+        self._iteration = iteration
         self._lease = lease
         self._partitions = partitions
         self._early = early
         self._scans = scans
-        self._taker = AckHandler(self._ack_lane, self._other_ack)
+        self._handler = AckHandler(self._get_fast_path_acks, self._other_ack)
         self._peer: PeerKey | None = None  # sender of the current acknowledgements
 
     # --- of one partition
@@ -65,12 +70,12 @@ class Requests:
     def ask(self, peer: PeerKey, request: PartitionRequest) -> None:
         """Process a request, keep it, or reply that its partition is elsewhere."""
         hosted = self._partitions.reach(request.partition)
-        cluster_map, now = self._lease.map, self._turn.now
+        cluster_map, now = self._lease.map, self._iteration.now
         placements = cluster_map.partitions
         known = placements[request.partition].epoch if request.partition < len(placements) else 0
         if request.partition_epoch > known:  # the edge's map is ahead of this one
             if not self._early.keep(request.partition, WaitingRequest(now, peer, request)):
-                self._turn.count("requests_dropped_early")
+                self._iteration.count("requests_dropped_early")
             return
         # An incarnation that this node's map lacks must retry: its CONNECT would be treated as a dead edge's.
         is_known = cluster_map.is_alive(peer.node, peer.incarnation)
@@ -92,7 +97,7 @@ class Requests:
     def _moved(self, peer: PeerKey, request: PartitionRequest) -> None:
         hosted = self._partitions.hosted.get(request.partition)
         epoch = hosted.partition.epoch if hosted is not None else 0
-        self._turn.tell(peer.node, Moved(request.request, "partition", request.partition, epoch))
+        self._iteration.send_control(peer.node, Moved(request.request, "partition", request.partition, epoch))
 
     def carry_out(self, hosted: HostedPartition, request: PartitionRequest, peer: PeerKey) -> None:
         """Dispatch a request to its handler. The partition serves."""
@@ -101,9 +106,9 @@ class Requests:
         if isinstance(request, OpenSession):
             hosted.owners.open(request, edge, peer.incarnation)
             return
-        if not hosted.may_ask(request, peer):
-            self._turn.count("requests_of_others")
-            request = replace(request, owner_epoch=NOBODY)  # answered like one of a closed connection
+        if not hosted.is_authorized(request, peer):
+            self._iteration.count("requests_of_others")
+            request = replace(request, owner_epoch=NO_OWNER_EPOCH)  # answered like one of a closed connection
         if isinstance(request, CloseSession):
             hosted.owners.close(request, edge)
         elif isinstance(request, SubscribeSession):
@@ -122,15 +127,15 @@ class Requests:
         elif isinstance(request, ListFilters):
             hosted.held_filters.list_some(request, edge)
         elif isinstance(request, ListDisconnected):
-            hosted.away.list_some(request, edge)
+            hosted.disconnected.list_some(request, edge)
         elif isinstance(request, RevokeDisconnected):
-            hosted.away.revoke(request, edge)
+            hosted.disconnected.revoke(request, edge)
         else:
             hosted.retained.deliver(request, edge)
 
     def scan(self, hosted: HostedPartition, request: ReadRetained, edge: str) -> None:
         """Begin a retained read in one partition."""
-        self._scans.add(RetainedScan(edge, request, [(hosted.partition.number, hosted)]), self._turn.now)
+        self._scans.add(RetainedScan(edge, request, [(hosted.partition.number, hosted)]), self._iteration.now)
 
     # --- of all partitions
 
@@ -144,9 +149,9 @@ class Requests:
                 continue
             filters = (request.topic_filter, "", request.limit, request.waits_s)
             one = ReadRetained(request.request, number, hosted.partition.epoch, *filters)
-            hosted.wait_to_serve(WaitingScan(self._turn.now, peer, one))
+            hosted.wait_to_serve(WaitingScan(self._iteration.now, peer, one))
         if serving:
-            self._scans.add(RetainedScan(peer.node, request, serving), self._turn.now)
+            self._scans.add(RetainedScan(peer.node, request, serving), self._iteration.now)
 
     # --- acknowledgements
 
@@ -157,28 +162,28 @@ class Requests:
             Unreadable: The frame is invalid; no acknowledgement was processed.
         """
         self._peer = peer
-        self._taker.take(payload, peer.node, peer.incarnation)
+        self._handler.take(payload, peer.node, peer.incarnation)
 
-    def _ack_lane(self, number: int) -> FastPathAcks | None:
+    def _get_fast_path_acks(self, number: int) -> FastPathAcks | None:
         hosted = self._partitions.reach(number)
         if hosted is None or not hosted.takes or hosted.partition.ledger is not None:
             return None
-        return hosted.delivery.ack_lane
+        return hosted.delivery.fast_path_acks
 
     def _other_ack(self, ack: PushAck) -> None:
         peer = self._peer
         assert peer is not None
         hosted = self._partitions.reach(ack.session >> 48)
         if hosted is None:
-            self._turn.count("not_primary")
+            self._iteration.count("not_primary")
         elif hosted.takes:
             self.push_acked(hosted, peer, ack)
         else:
-            hosted.wait_to_serve(WaitingAck(self._turn.now, peer, ack))
+            hosted.wait_to_serve(WaitingAck(self._iteration.now, peer, ack))
 
     def push_acked(self, hosted: HostedPartition, peer: PeerKey, ack: PushAck) -> None:
         """Process an acknowledgement if it is from the edge that holds the session's connection."""
         if hosted.owns_session(ack.session, peer):
             hosted.delivery.outbound.acknowledged(ack)
         else:
-            self._turn.count("acks_of_others")
+            self._iteration.count("acks_of_others")

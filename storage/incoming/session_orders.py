@@ -22,7 +22,7 @@ def carry_out(hosted: HostedPartition, router: str, order: OrderNode) -> None:
     session = partition.by_client.get(client_id)
     refusal = _refusal(hosted, client_id, session, purge=order.verb == PURGE)
     if refusal or session is None:
-        partition.tell(router, NodeOrdered(order.request, error=refusal))
+        partition.send_control(router, NodeOrdered(order.request, error=refusal))
         return
     if order.verb == PURGE and not order.dry_run:
         hosted.delivery.purges.begin(session, router, order)
@@ -36,7 +36,7 @@ def carry_out(hosted: HostedPartition, router: str, order: OrderNode) -> None:
             session.deadline = max(ENDING + 1, partition.served_ms)  # in the past now
             partition.touch(session)
             partition.work.appendleft(EndSession(session.number))
-    partition.tell(router, NodeOrdered(order.request, count=1, lines=lines))
+    partition.send_control(router, NodeOrdered(order.request, count=1, lines=lines))
 
 
 def _refusal(hosted: HostedPartition, client_id: str, session: DurableSession | None, *, purge: bool) -> str:

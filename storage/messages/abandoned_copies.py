@@ -40,7 +40,7 @@ class AbandonedCopies:
             work = GiveUpCopies(session.number, share, session.head, session.next_seq)
             self._partition.work.append(work)
 
-    def go_on(self, work: GiveUpCopies) -> int:
+    def resume(self, work: GiveUpCopies) -> int:
         """Redispatch some of the copies; return the steps of about ten microseconds that it took."""
         session = self._partition.sessions.get(work.session)
         if session is None:

@@ -58,7 +58,7 @@ class _FanoutCursor:
     targets: list[Target]
     deadline: int
     body: int
-    told: Origin | None
+    traced_origin: Origin | None
 
 
 class PartitionDelivery:
@@ -72,26 +72,26 @@ class PartitionDelivery:
         self.consumed = Consumed(partition, self.bodies)
         self.redispatches = RedispatchQueue(partition, self.bodies, live, self.targets.groups.note_redispatched)
         self.outbound = InFlightEntries(partition, self.bodies, self.consumed, self.targets.groups, self.redispatches)
-        self.ack_lane = FastPathAcks(partition, self.consumed, self.outbound)
-        self.given_up = AbandonedCopies(partition, self.consumed, self.outbound, self.redispatches)
+        self.fast_path_acks = FastPathAcks(partition, self.consumed, self.outbound)
+        self.abandoned_copies = AbandonedCopies(partition, self.consumed, self.outbound, self.redispatches)
         self.purges = Purges(partition, self.consumed)
-        self._told: Origin | None = None  # origin of the current message if it is traced
-        self._rest: _FanoutCursor | None = None
+        self._traced_origin: Origin | None = None  # origin of the current message if it is traced
+        self._cursor: _FanoutCursor | None = None
 
     # --- incoming messages
 
     @property
-    def unfinished(self) -> bool:
-        """Whether the current message has receivers left. Call ``go_on`` before the operation is closed."""
-        return self._rest is not None
+    def in_progress(self) -> bool:
+        """Whether the current message has receivers left. Call ``resume`` before the operation is closed."""
+        return self._cursor is not None
 
     def publish(self, message: PublishMessage, node: str, incarnation: int, most: int = COPIES_ALL) -> int:
         """Accept one message from an edge, acknowledged when it is committed; return how many copies were made.
 
-        It is ``unfinished`` if it has more receivers than ``most``.
+        It is ``in_progress`` if it has more receivers than ``most``.
         """
-        if self._rest is not None:
-            self.go_on()
+        if self._cursor is not None:
+            self.resume()
         partition = self._partition
         if self.origins.is_repeat(message, node, incarnation):
             partition.count("repeats")
@@ -108,30 +108,30 @@ class PartitionDelivery:
             return 0
         if is_remembered(message):
             self.origins.remember(message, node, incarnation)
-        self._told = self._traced(message, incarnation)
+        self._traced_origin = self._traced(message, incarnation)
         deadline = NEVER if message.expiry_s == NO_EXPIRY else partition.deadline_in(message.expiry_s)
         body = self._shared_body(message, targets)
         if len(targets) > most:
-            self._rest = _FanoutCursor(message, node, targets[::-1], deadline, body, self._told)
-            return self.go_on(most)
+            self._cursor = _FanoutCursor(message, node, targets[::-1], deadline, body, self._traced_origin)
+            return self.resume(most)
         for session, subscription, identifiers in targets:
             self._enqueue(session, message, subscription, identifiers, deadline, body, node)
         self._finish(message, node)
         return len(targets)
 
-    def go_on(self, most: int = COPIES_ALL) -> int:
+    def resume(self, most: int = COPIES_ALL) -> int:
         """Make copies of the unfinished message; return how many. No other message may be accepted before."""
-        rest = self._rest
+        rest = self._cursor
         assert rest is not None, "no message is unfinished"
-        message, node, targets, self._told = rest.message, rest.node, rest.targets, rest.told
+        message, node, targets, self._traced_origin = rest.message, rest.node, rest.targets, rest.traced_origin
         count = min(most, len(targets))
         for _ in range(count):
             session, subscription, identifiers = targets.pop()
             self._enqueue(session, message, subscription, identifiers, rest.deadline, rest.body, node)
         if targets:
-            self._told = None
+            self._traced_origin = None
         else:
-            self._rest = None
+            self._cursor = None
             self._finish(message, node)
         return count
 
@@ -140,10 +140,10 @@ class PartitionDelivery:
         partition = self._partition
         if partition.ledger is not None:
             partition.ledger.taken(message, node)
-        if self._told is not None:
+        if self._traced_origin is not None:
             if message.qos:
-                partition.tell_committed(message.topic, self._told)
-            self._told = None
+                partition.trace_commit(message.topic, self._traced_origin)
+            self._traced_origin = None
         self.acknowledge(message, node, ReasonCode.SUCCESS)
 
     def _traced(self, message: PublishMessage, incarnation: int) -> Origin | None:
@@ -172,16 +172,16 @@ class PartitionDelivery:
         for session, subscription, _ in targets:
             if subscription.qos:
                 copies[session.number] = copies.get(session.number, 0) + 1
-                if self._overfull(session, size, copies[session.number]):
+                if self._exceeds_bounds(session, size, copies[session.number]):
                     return ReasonCode.QUOTA_EXCEEDED
         return 0
 
-    def _overfull(self, session: DurableSession, size: int, copies: int = 1) -> bool:
+    def _exceeds_bounds(self, session: DurableSession, size: int, copies: int = 1) -> bool:
         settings = self._partition.settings
         messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
         return session.queued + copies > messages or session.queue_bytes + copies * size > octets
 
-    def has_room_for_copy(self, session: DurableSession, size: int, fill: float = COPIES_FILL) -> bool:
+    def can_queue_copy(self, session: DurableSession, size: int, fill: float = COPIES_FILL) -> bool:
         """Return whether a retained copy may be queued: the rest of the queue is reserved for live messages."""
         settings = self._partition.settings
         messages, octets = session.queue_most(settings.queue_messages_max, settings.queue_bytes_max)
@@ -193,10 +193,10 @@ class PartitionDelivery:
         partition = self._partition
         settings = partition.settings
         size = len(message.payload)
-        keepers = sum(1 for _, subscription, _ in targets if min(subscription.qos, message.qos))
-        if not keepers or size <= settings.inline_bytes_max or (keepers == 1 and size <= settings.piece_bytes):
+        references = sum(1 for _, subscription, _ in targets if min(subscription.qos, message.qos))
+        if not references or size <= settings.inline_bytes_max or (references == 1 and size <= settings.piece_bytes):
             return 0
-        return self.bodies.store(message.payload, keepers)
+        return self.bodies.store(message.payload, references)
 
     def _enqueue(
         self,
@@ -217,7 +217,7 @@ class PartitionDelivery:
         if qos == 0:
             if message.retain and not message.share and session.edge:
                 self._overtake(session, message.topic)  # never held: an older retained copy must not follow it
-            self.outbound.push_qos0(session, message, retain, properties, self._told)
+            self.outbound.push_qos0(session, message, retain, properties, self._traced_origin)
             return
         if message.retain and not message.share:
             origin = message.origin_kind, message.origin_a, message.origin_b or message.tag
@@ -228,7 +228,7 @@ class PartitionDelivery:
                     ledger.not_queued(message, node, session.number, "retained copy went first")
                 return
             if session.reads is not None:
-                session.reads.came_live(message.topic)
+                session.reads.record_live(message.topic)
         entry = QueueEntry(
             session.next_seq,
             message.topic,
@@ -255,7 +255,7 @@ class PartitionDelivery:
     def _overtake(self, session: DurableSession, topic: bytes) -> None:
         """Cancel older retained copies of a topic, read or queued, whose newer message is sent live at QoS 0."""
         if session.reads is not None:
-            session.reads.came_live(topic)
+            session.reads.record_live(topic)
         session.copies_to = min(session.copies_to, session.next_seq)
         if session.copies_to > session.head:  # replicated with this push, so that a later primary knows it too
             marks = session.overtaken
@@ -278,7 +278,7 @@ class PartitionDelivery:
         """
         partition = self._partition
         size = len(entry.topic) + len(entry.payload) + len(entry.properties) + ENTRY_OVERHEAD_BYTES
-        while session.sizes and self._overfull(session, size):
+        while session.sizes and self._exceeds_bounds(session, size):
             self._drop_oldest(session)
         life_s = partition.settings.message_expiry_max_s
         if life_s:
@@ -287,8 +287,8 @@ class PartitionDelivery:
         entry.arrived = max(1, partition.served_ms)
         if not session.aged:
             partition.ages.note(session, entry.arrived)
-        if self._told is not None and partition.tracing is not None:
-            partition.tracing.queued(partition.number, session, entry, self._told)
+        if self._traced_origin is not None and partition.tracing is not None:
+            partition.tracing.queued(partition.number, session, entry, self._traced_origin)
         session.next_seq += 1
         session.queue_bytes += size
         if session.window_open and session.caught_up:
@@ -299,7 +299,7 @@ class PartitionDelivery:
             self.outbound.push(session, entry, flight, dup=False)
         else:
             partition.crowded = True
-            if session.reads is not None and not self.has_room_for_copy(session, 0, HELD_FILL):
+            if session.reads is not None and not self.can_queue_copy(session, 0, HELD_FILL):
                 self.outbound.end_holds(session)
             if session.edge and len(session.ready) == len(session.sizes) < READY_MAX:
                 session.ready.append(entry)
@@ -311,7 +311,7 @@ class PartitionDelivery:
         if self._partition.ledger is not None:
             self._partition.ledger.dropped("dropped", session.number, session.push_seq, "queue full")
         known_seq = session.push_seq
-        known = self._partition.known_of(session, known_seq, "queue_full")
+        known = self._partition.find_entry(session, known_seq, "queue_full")
         session.drop_oldest_waiting()
         session.dropped += 1
         self._partition.count("dropped_queue_full")

@@ -1,5 +1,5 @@
 # C declarations of fast_path_acks.py.
-from storage.state.session_window cimport InFlight, SessionWindow, give_back, is_caught_up
+from storage.state.session_window cimport InFlight, SessionWindow, release_place, is_caught_up
 from wire.messages.octets cimport get64
 
 
@@ -21,9 +21,9 @@ cdef class FastPathAcks:
 
 
 cdef class AckHandler:
-    cdef object lane_of
+    cdef object get_fast_path
     cdef object others
 
 
-cdef bint take_puback(
-    FastPathAcks lane, unsigned char* data, Py_ssize_t at, str node, unsigned long long incarnation) except -1
+cdef bint process_puback(
+    FastPathAcks fast_path, unsigned char* data, Py_ssize_t at, str node, unsigned long long incarnation) except -1

@@ -17,7 +17,7 @@ from storage.state.session_window import InFlight, SessionWindow
 from wire.messages.batches import PushAck, decode_push_acks
 
 if not cython.compiled:
-    from storage.state.session_window import give_back, is_caught_up
+    from storage.state.session_window import is_caught_up, release_place
     from wire.messages.octets import get64
 
 __all__ = ["AckHandler", "FastPathAcks"]
@@ -43,12 +43,12 @@ class AckHandler:
     """Processes PUSH_ACK frames of edges.
 
     Args:
-        lane_of: Returns the fast path of a partition that accepts acknowledgements now, else None.
+        get_fast_path: Returns the fast path of a partition that accepts acknowledgements now, else None.
         others: Processes all other acknowledgements.
     """
 
-    def __init__(self, lane_of: Callable[[int], FastPathAcks | None], others: Callable[[PushAck], None]) -> None:
-        self.lane_of = lane_of
+    def __init__(self, get_fast_path: Callable[[int], FastPathAcks | None], others: Callable[[PushAck], None]) -> None:
+        self.get_fast_path = get_fast_path
         self.others = others
 
     def take(self, payload: bytes, node: str, incarnation: int) -> None:
@@ -68,25 +68,25 @@ class AckHandler:
         if end % PUSH_ACK:
             decode_push_acks(payload)  # raises Unreadable
         number: cython.ulonglong
-        lanes: dict[int, FastPathAcks | None] = {}
-        lane: FastPathAcks | None
+        fast_paths: dict[int, FastPathAcks | None] = {}
+        fast_path: FastPathAcks | None
         while at < end:
             number = get64(data, at) >> 48
-            lane = lanes.get(number)
-            if lane is None and number not in lanes:
-                lane = self.lane_of(number)
-                lanes[number] = lane
-            if lane is None or not take_puback(lane, data, at, node, incarnation):
+            fast_path = fast_paths.get(number)
+            if fast_path is None and number not in fast_paths:
+                fast_path = self.get_fast_path(number)
+                fast_paths[number] = fast_path
+            if fast_path is None or not process_puback(fast_path, data, at, node, incarnation):
                 self.others(decode_push_acks(payload[at : at + PUSH_ACK])[0])
             at += PUSH_ACK
 
 
-def take_puback(
-    lane: FastPathAcks, data: cython.p_uchar, at: cython.Py_ssize_t, node: str, incarnation: cython.ulonglong
+def process_puback(
+    fast_path: FastPathAcks, data: cython.p_uchar, at: cython.Py_ssize_t, node: str, incarnation: cython.ulonglong
 ) -> cython.bint:
     """Consume the entry of a PUBACK; return False, without effect, for another acknowledgement."""
     number: cython.ulonglong = get64(data, at)
-    owner: DurableSession | None = lane.sessions.get(number)
+    owner: DurableSession | None = fast_path.sessions.get(number)
     if owner is None:
         return False
     session: SessionWindow = owner
@@ -98,10 +98,10 @@ def take_puback(
     flight: InFlight | None = session._inflight.get(session_seq)
     if flight is None or flight.qos != 1 or flight.body:
         return False
-    if flight.traced and lane.partition.tracing is not None:
-        lane.partition.tracing.acked(lane.partition.number, owner, session_seq, PUBACK, data[at + CODE_AT])
-    if give_back(session, session_seq, flight) >= lane.acks_per_row or number not in lane.consumed.lazy:
-        lane.consumed.note(owner, 0)
-    if not is_caught_up(session) or lane.outbound.groups.rest:
-        lane.outbound.free(owner)
+    if flight.traced and fast_path.partition.tracing is not None:
+        fast_path.partition.tracing.acked(fast_path.partition.number, owner, session_seq, PUBACK, data[at + CODE_AT])
+    if release_place(session, session_seq, flight) >= fast_path.acks_per_row or number not in fast_path.consumed.lazy:
+        fast_path.consumed.note(owner, 0)
+    if not is_caught_up(session) or fast_path.outbound.groups.rest:
+        fast_path.outbound.free(owner)
     return True

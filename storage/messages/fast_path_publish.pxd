@@ -1,5 +1,5 @@
 # C declarations of fast_path_publish.py.
-from storage.state.session_window cimport InFlight, SessionWindow, is_caught_up, is_window_open, take_place
+from storage.state.session_window cimport InFlight, SessionWindow, is_caught_up, is_window_open, assign_place
 from wire.messages.octets cimport (
     Octets, add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all)
 
@@ -36,7 +36,7 @@ cdef enum:
 cdef class FastPathRoute:
     cdef SessionWindow session
     cdef bytes identifiers
-    cdef bint told
+    cdef bint traced
 
 
 cdef class FastPathPublish:
@@ -58,18 +58,18 @@ cdef class FastPathPublish:
     cdef unsigned long long served_ms
     cdef unsigned long long building
     cdef dict writes
-    cdef dict heard
+    cdef dict newest
     cdef unsigned long long first
     cdef unsigned long long counter
     cdef double now
 
 
 cdef class PublishHandler:
-    cdef object lane_of
+    cdef object get_fast_path
     cdef object others
     cdef object runs
     cdef public long long left
-    cdef dict lanes
+    cdef dict fast_paths
     cdef list pool
     cdef Octets scratch
     cdef str node
@@ -78,27 +78,27 @@ cdef class PublishHandler:
     cdef double lease_s
 
 
-cdef object open_lane(PublishHandler taker, FastPathPublish lane)
-cdef object close_lane(PublishHandler taker, FastPathPublish lane)
-cdef int send_pushes(FastPathPublish lane) except -1
-cdef FastPathRoute find_route(FastPathPublish lane, bytes topic)
-cdef bint take_plain(
-    PublishHandler taker, FastPathPublish lane, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
-cdef bint tell(
-    FastPathPublish lane, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
+cdef object open_fast_path(PublishHandler handler, FastPathPublish fast_path)
+cdef object close_fast_path(PublishHandler handler, FastPathPublish fast_path)
+cdef int send_pushes(FastPathPublish fast_path) except -1
+cdef FastPathRoute find_route(FastPathPublish fast_path, bytes topic)
+cdef bint process_message(
+    PublishHandler handler, FastPathPublish fast_path, unsigned char* data, Py_ssize_t at, Py_ssize_t body_at) except -1
+cdef bint trace(
+    FastPathPublish fast_path, object session, unsigned long long session_seq, bytes topic, unsigned int identifier,
     unsigned char* data, Py_ssize_t at) except -1
-cdef bint hear_publisher(
-    PublishHandler taker, FastPathPublish lane, unsigned long long publisher, unsigned long long owner_epoch) except -1
-cdef bint has_room(FastPathPublish lane, SessionWindow session, Py_ssize_t size) except -1
+cdef bint observe_publisher(
+    PublishHandler handler, FastPathPublish fast_path, unsigned long long publisher, unsigned long long owner_epoch) except -1
+cdef bint can_send_at_once(FastPathPublish fast_path, SessionWindow session, Py_ssize_t size) except -1
 cdef int write_row(
-    Octets scratch, FastPathPublish lane, SessionWindow session, unsigned long long session_seq, FastPathRoute route,
+    Octets scratch, FastPathPublish fast_path, SessionWindow session, unsigned long long session_seq, FastPathRoute route,
     unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier,
     unsigned long long deadline) except -1
 cdef int write_push(
-    FastPathPublish lane, SessionWindow session, unsigned long long session_seq, FastPathRoute route,
+    FastPathPublish fast_path, SessionWindow session, unsigned long long session_seq, FastPathRoute route,
     unsigned char* data, Py_ssize_t at, Py_ssize_t body_at, unsigned int identifier, unsigned long expiry_s,
     bint traced) except -1
 cdef Py_ssize_t record_end(unsigned char* data, Py_ssize_t at, Py_ssize_t end) noexcept
 cdef bint is_simple(unsigned char* data, Py_ssize_t at) noexcept
-cdef int take_record(PublishHandler taker, bytes payload, Py_ssize_t at, Py_ssize_t stop) except -1
-cdef FastPathPublish lane_at(PublishHandler taker, unsigned int number)
+cdef int process_record(PublishHandler handler, bytes payload, Py_ssize_t at, Py_ssize_t stop) except -1
+cdef FastPathPublish find_fast_path(PublishHandler handler, unsigned int number)

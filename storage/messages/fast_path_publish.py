@@ -2,7 +2,7 @@
 
 It processes QoS 1 messages with one receiver here that can be sent at once: no RETAIN, no group, no repeat, queue and
 window not full. ``PartitionDelivery.publish`` processes all others and has all rules. Both paths give the same result
-(``tests/storage/test_plain_messages.py`` compares them). ``wire/messages/batches.py`` and ``storage/state/rows.py``
+(``tests/storage/test_fast_path.py`` compares them). ``wire/messages/batches.py`` and ``storage/state/rows.py``
 define the record layouts.
 
 A ``FastPathPublish`` is one partition, open for the messages of one frame. Compiled; ``fast_path_publish.pxd`` has the
@@ -24,7 +24,7 @@ from wire.messages.octets import Octets
 from wire.messages.overlapping import identifiers_of
 
 if not cython.compiled:
-    from storage.state.session_window import is_caught_up, is_window_open, take_place
+    from storage.state.session_window import assign_place, is_caught_up, is_window_open
     from wire.messages.octets import add8, add16, add32, add64, add_bytes, add_span, get16, get32, get64, take_all
 
 __all__ = ["FastPathPublish", "PublishHandler"]
@@ -52,11 +52,11 @@ class FastPathRoute:
     def __init__(self) -> None:
         self.session: DurableSession | None = None
         self.identifiers = b""
-        self.told = False  # a trace includes its client
+        self.traced = False  # a trace includes its client
 
 
-NOT_PLAIN = FastPathRoute()
-NOTHING = Octets()  # of a fast path that is not open
+SLOW_PATH = FastPathRoute()
+NO_OCTETS = Octets()  # of a fast path that is not open
 
 
 class FastPathPublish:
@@ -77,14 +77,14 @@ class FastPathPublish:
         self.queue_bytes_max = settings.queue_bytes_max
         self.payload_max = settings.piece_bytes  # larger ones are stored in pieces
         self.life_ms = settings.message_expiry_max_s * 1000
-        self.pushes = NOTHING
-        self.answers = NOTHING
+        self.pushes = NO_OCTETS
+        self.answers = NO_OCTETS
         self.node = self.push_node = ""
         self.since = self.epoch = 0
         self.served_ms = 0
         self.building = 0  # operation of the messages
         self.writes = partition.writes
-        self.heard = publishers.heard
+        self.newest = publishers.newest
         self.first = self.counter = 0  # counters of the edge: highest before the frame, and now
         self.now = 0.0
 
@@ -97,7 +97,7 @@ class PublishHandler:
     """Processes PUBLISH frames of edges.
 
     Args:
-        lane_of: Returns the fast path of a partition that accepts messages now, else None.
+        get_fast_path: Returns the fast path of a partition that accepts messages now, else None.
         others: Processes a slow-path message: a record, one of its partitions, the edge's epoch of that partition.
         runs: Called for each record that is addressed to edges.
 
@@ -107,15 +107,15 @@ class PublishHandler:
 
     def __init__(
         self,
-        lane_of: Callable[[int], FastPathPublish | None],
+        get_fast_path: Callable[[int], FastPathPublish | None],
         others: Callable[[PublishMessage, int, int], None],
         runs: Callable[[], None],
     ) -> None:
-        self.lane_of = lane_of
+        self.get_fast_path = get_fast_path
         self.others = others
         self.runs = runs
         self.left = 1 << 60
-        self.lanes: dict[int, FastPathPublish | None] = {}
+        self.fast_paths: dict[int, FastPathPublish | None] = {}
         self.pool: list[Octets] = []
         self.scratch = Octets()
         self.node = ""
@@ -156,78 +156,78 @@ class PublishHandler:
             if data[at] == RUN:
                 self.runs()
             else:
-                take_record(self, payload, at, stop)
+                process_record(self, payload, at, stop)
             at = stop
             self.left -= 1
             if self.left <= 0:
                 break
-        for lane in self.lanes.values():
-            if lane is not None:
-                close_lane(self, lane)
-        self.lanes.clear()
+        for fast_path in self.fast_paths.values():
+            if fast_path is not None:
+                close_fast_path(self, fast_path)
+        self.fast_paths.clear()
         return int(at)
 
 
-def open_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
+def open_fast_path(handler: PublishHandler, fast_path: FastPathPublish) -> None:
     """Prepare a partition's fast path for the messages of a frame."""
-    partition = lane.partition
-    lane.since = partition.since
-    lane.epoch = partition.epoch
-    lane.served_ms = partition.served_ms
-    lane.building = partition.building
-    lane.writes = partition.writes
-    lane.heard = lane.publishers.heard
-    lane.node = taker.node
-    lane.first = lane.counter = lane.origins.highest(taker.sender)
-    lane.now = taker.now
-    lane.pushes = taker.pool.pop() if taker.pool else Octets()
-    lane.answers = taker.pool.pop() if taker.pool else Octets()
+    partition = fast_path.partition
+    fast_path.since = partition.since
+    fast_path.epoch = partition.epoch
+    fast_path.served_ms = partition.served_ms
+    fast_path.building = partition.building
+    fast_path.writes = partition.writes
+    fast_path.newest = fast_path.publishers.newest
+    fast_path.node = handler.node
+    fast_path.first = fast_path.counter = fast_path.origins.highest(handler.sender)
+    fast_path.now = handler.now
+    fast_path.pushes = handler.pool.pop() if handler.pool else Octets()
+    fast_path.answers = handler.pool.pop() if handler.pool else Octets()
 
 
-def close_lane(taker: PublishHandler, lane: FastPathPublish) -> None:
+def close_fast_path(handler: PublishHandler, fast_path: FastPathPublish) -> None:
     """Emit the output of one partition, and record the edge's highest counter."""
-    partition = lane.partition
-    pushes: Octets = lane.pushes
-    answers: Octets = lane.answers
-    if lane.counter > lane.first:
-        lane.origins.remember_edge(taker.sender, lane.counter)
-        send_pushes(lane)
-        partition.emit(lane.node, FrameKind.PUBLISH_ACK, take_all(answers))
-    taker.pool.append(pushes)
-    taker.pool.append(answers)
-    lane.pushes = NOTHING
-    lane.answers = NOTHING
+    partition = fast_path.partition
+    pushes: Octets = fast_path.pushes
+    answers: Octets = fast_path.answers
+    if fast_path.counter > fast_path.first:
+        fast_path.origins.remember_edge(handler.sender, fast_path.counter)
+        send_pushes(fast_path)
+        partition.emit(fast_path.node, FrameKind.PUBLISH_ACK, take_all(answers))
+    handler.pool.append(pushes)
+    handler.pool.append(answers)
+    fast_path.pushes = NO_OCTETS
+    fast_path.answers = NO_OCTETS
 
 
-def send_pushes(lane: FastPathPublish) -> cython.int:
+def send_pushes(fast_path: FastPathPublish) -> cython.int:
     """Emit the buffered pushes to their node."""
-    pushes: Octets = lane.pushes
+    pushes: Octets = fast_path.pushes
     if pushes.used:
-        lane.partition.emit(lane.push_node, FrameKind.PUSH, take_all(pushes))
+        fast_path.partition.emit(fast_path.push_node, FrameKind.PUSH, take_all(pushes))
     return 0
 
 
-def find_route(lane: FastPathPublish, topic: bytes) -> FastPathRoute:
+def find_route(fast_path: FastPathPublish, topic: bytes) -> FastPathRoute:
     """Return the receiver of a topic, and cache it."""
-    route: FastPathRoute = NOT_PLAIN
-    matches = lane.partition.trie.match(topic.decode())
+    route: FastPathRoute = SLOW_PATH
+    matches = fast_path.partition.trie.match(topic.decode())
     if len(matches) == 1:
         session, subscription = matches[0]
         if subscription.qos and not subscription.no_local:
             route = FastPathRoute()
-            tracing = lane.partition.tracing
-            route.told = tracing is not None and tracing.wants_session(session)
+            tracing = fast_path.partition.tracing
+            route.traced = tracing is not None and tracing.is_traced_session(session)
             route.session = session
             route.identifiers = identifiers_of((subscription,))
-    if len(lane.routes) >= ROUTES_MAX:
-        lane.routes.clear()
-    lane.routes[topic] = route
+    if len(fast_path.routes) >= ROUTES_MAX:
+        fast_path.routes.clear()
+    fast_path.routes[topic] = route
     return route
 
 
-def take_plain(
-    taker: PublishHandler,
-    lane: FastPathPublish,
+def process_message(
+    handler: PublishHandler,
+    fast_path: FastPathPublish,
     data: cython.p_uchar,
     at: cython.Py_ssize_t,
     body_at: cython.Py_ssize_t,
@@ -235,8 +235,8 @@ def take_plain(
     """Process a message in one partition; return False, without effect, if it needs the slow path.
 
     Args:
-        taker: Handler of its frame.
-        lane: Open fast path of the partition.
+        handler: Handler of its frame.
+        fast_path: Open fast path of the partition.
         data: Bytes of the frame.
         at: Offset of the record.
         body_at: Offset of its topic.
@@ -247,48 +247,48 @@ def take_plain(
     topic_bytes: cython.Py_ssize_t = get16(data, at + TOPIC_AT)
     property_bytes: cython.Py_ssize_t = get32(data, at + PROPERTIES_AT)
     payload_bytes: cython.Py_ssize_t = get32(data, at + PAYLOAD_AT)
-    if tag <= lane.counter or payload_bytes > lane.payload_max:
+    if tag <= fast_path.counter or payload_bytes > fast_path.payload_max:
         return False
-    if publisher and not hear_publisher(taker, lane, publisher, owner_epoch):
+    if publisher and not observe_publisher(handler, fast_path, publisher, owner_epoch):
         return False
     topic: bytes = data[body_at : body_at + topic_bytes]
-    route: FastPathRoute | None = lane.routes.get(topic)
+    route: FastPathRoute | None = fast_path.routes.get(topic)
     if route is None:
-        route = find_route(lane, topic)
+        route = find_route(fast_path, topic)
     owner: DurableSession | None = route.session
     if owner is None:
         return False
     session: SessionWindow = owner
     size: cython.Py_ssize_t = topic_bytes + property_bytes + payload_bytes + len(route.identifiers) + ENTRY_OVERHEAD
-    if not has_room(lane, session, size):
+    if not can_send_at_once(fast_path, session, size):
         return False
-    lane.counter = tag
+    fast_path.counter = tag
     expiry_s: cython.ulong = get32(data, at + EXPIRY_AT)
     deadline: cython.ulonglong = 0
     if expiry_s != NO_EXPIRY:
-        deadline = lane.served_ms + (expiry_s * 1000 if expiry_s else 1)
-    if lane.life_ms and (deadline == 0 or deadline > lane.served_ms + lane.life_ms):
-        deadline = lane.served_ms + lane.life_ms
+        deadline = fast_path.served_ms + (expiry_s * 1000 if expiry_s else 1)
+    if fast_path.life_ms and (deadline == 0 or deadline > fast_path.served_ms + fast_path.life_ms):
+        deadline = fast_path.served_ms + fast_path.life_ms
     if deadline:
-        expiry_s = (deadline - lane.served_ms + 999) // 1000
+        expiry_s = (deadline - fast_path.served_ms + 999) // 1000
     if not session.aged:
-        lane.partition.ages.note(session, lane.served_ms if lane.served_ms else 1)
+        fast_path.partition.ages.note(session, fast_path.served_ms if fast_path.served_ms else 1)
     session_seq: cython.ulonglong = session.next_seq
-    flight: InFlight = take_place(session, size)
+    flight: InFlight = assign_place(session, size)
     identifier: cython.uint = flight.packet_identifier
-    if route.told or data[at + FLAGS_AT] & TRACED_FLAG:
-        flight.traced = tell(lane, owner, session_seq, topic, identifier, data, at)
-    write_row(taker.scratch, lane, session, session_seq, route, data, at, body_at, identifier, deadline)
-    write_push(lane, session, session_seq, route, data, at, body_at, identifier, expiry_s, flight.traced)
-    session.behind = lane.building
-    add64(lane.answers, tag)
-    add16(lane.answers, lane.number)
-    add8(lane.answers, 0)
+    if route.traced or data[at + FLAGS_AT] & TRACED_FLAG:
+        flight.traced = trace(fast_path, owner, session_seq, topic, identifier, data, at)
+    write_row(handler.scratch, fast_path, session, session_seq, route, data, at, body_at, identifier, deadline)
+    write_push(fast_path, session, session_seq, route, data, at, body_at, identifier, expiry_s, flight.traced)
+    session.behind = fast_path.building
+    add64(fast_path.answers, tag)
+    add16(fast_path.answers, fast_path.number)
+    add8(fast_path.answers, 0)
     return True
 
 
-def tell(
-    lane: FastPathPublish,
+def trace(
+    fast_path: FastPathPublish,
     session: DurableSession,
     session_seq: cython.ulonglong,
     topic: bytes,
@@ -297,35 +297,35 @@ def tell(
     at: cython.Py_ssize_t,
 ) -> cython.bint:
     """Trace a message that is queued and sent at once; return False if it is not traced."""
-    tracing = lane.partition.tracing
+    tracing = fast_path.partition.tracing
     if tracing is None or not tracing.active:
         return False
     origin = (0, get64(data, at + ORIGIN_A_AT), get64(data, at + ORIGIN_B_AT))
     marked: cython.bint = data[at + FLAGS_AT] & TRACED_FLAG != 0
-    tracing.taken(lane.number, session, session_seq, topic, origin, identifier, marked)
+    tracing.taken(fast_path.number, session, session_seq, topic, origin, identifier, marked)
     if marked:
-        lane.partition.tell_committed(topic, origin)
+        fast_path.partition.trace_commit(topic, origin)
     return True
 
 
-def hear_publisher(
-    taker: PublishHandler, lane: FastPathPublish, publisher: cython.ulonglong, owner_epoch: cython.ulonglong
+def observe_publisher(
+    handler: PublishHandler, fast_path: FastPathPublish, publisher: cython.ulonglong, owner_epoch: cython.ulonglong
 ) -> cython.bint:
     """Record that a session publishes; return False if a newer connection of it published before."""
-    known: tuple[int, float] | None = lane.heard.get(publisher)
-    if known is not None and known[0] == owner_epoch and known[1] == lane.now:
+    known: tuple[int, float] | None = fast_path.newest.get(publisher)
+    if known is not None and known[0] == owner_epoch and known[1] == fast_path.now:
         return True
-    superseded = lane.publishers.hear(publisher, owner_epoch, lane.now, taker.lease_s)
-    lane.heard = lane.publishers.heard
+    superseded = fast_path.publishers.observe(publisher, owner_epoch, fast_path.now, handler.lease_s)
+    fast_path.newest = fast_path.publishers.newest
     return not superseded
 
 
-def has_room(lane: FastPathPublish, session: SessionWindow, size: cython.Py_ssize_t) -> cython.bint:
+def can_send_at_once(fast_path: FastPathPublish, session: SessionWindow, size: cython.Py_ssize_t) -> cython.bint:
     """Return whether a message of this size can be sent to a session's connection at once."""
     if session.deadline == ENDING or not is_caught_up(session) or not is_window_open(session):
         return False
-    messages: cython.Py_ssize_t = lane.queue_messages_max
-    octets: cython.Py_ssize_t = lane.queue_bytes_max
+    messages: cython.Py_ssize_t = fast_path.queue_messages_max
+    octets: cython.Py_ssize_t = fast_path.queue_bytes_max
     if session.queue_bounds is not None:
         messages, octets = session.queue_most(messages, octets)
     queued: cython.Py_ssize_t = 0 if session._inflight is None else len(session._inflight)
@@ -334,7 +334,7 @@ def has_room(lane: FastPathPublish, session: SessionWindow, size: cython.Py_ssiz
 
 def write_row(
     scratch: Octets,
-    lane: FastPathPublish,
+    fast_path: FastPathPublish,
     session: SessionWindow,
     session_seq: cython.ulonglong,
     route: FastPathRoute,
@@ -347,7 +347,7 @@ def write_row(
     """Write the queue row with the operation that is being built."""
     topic_bytes: cython.Py_ssize_t = get16(data, at + TOPIC_AT)
     property_bytes: cython.Py_ssize_t = get32(data, at + PROPERTIES_AT)
-    add16(scratch, lane.number)
+    add16(scratch, fast_path.number)
     add8(scratch, QUEUE_KIND)
     add64(scratch, session.number)
     add64(scratch, session_seq)
@@ -364,16 +364,16 @@ def write_row(
     add32(scratch, property_bytes + len(route.identifiers))
     add_span(scratch, data, body_at, topic_bytes + property_bytes)
     add_bytes(scratch, route.identifiers)
-    arrived: cython.ulonglong = lane.served_ms if lane.served_ms else 1
+    arrived: cython.ulonglong = fast_path.served_ms if fast_path.served_ms else 1
     add16(scratch, arrived >> 32)
     add32(scratch, arrived & 0xFFFFFFFF)
     add_span(scratch, data, body_at + topic_bytes + property_bytes, get32(data, at + PAYLOAD_AT))
-    lane.writes[key] = take_all(scratch)
+    fast_path.writes[key] = take_all(scratch)
     return 0
 
 
 def write_push(
-    lane: FastPathPublish,
+    fast_path: FastPathPublish,
     session: SessionWindow,
     session_seq: cython.ulonglong,
     route: FastPathRoute,
@@ -385,16 +385,16 @@ def write_push(
     traced: cython.bint,
 ) -> cython.int:
     """Append the record of a push to the buffer of its node."""
-    pushes: Octets = lane.pushes
-    if session.edge != lane.push_node or pushes.used > PUSHES_MAX:
-        send_pushes(lane)
-        lane.push_node = session.edge
+    pushes: Octets = fast_path.pushes
+    if session.edge != fast_path.push_node or pushes.used > PUSHES_MAX:
+        send_pushes(fast_path)
+        fast_path.push_node = session.edge
     topic_bytes: cython.Py_ssize_t = get16(data, at + TOPIC_AT)
     property_bytes: cython.Py_ssize_t = get32(data, at + PROPERTIES_AT)
     payload_bytes: cython.Py_ssize_t = get32(data, at + PAYLOAD_AT)
     add64(pushes, session.number)
     add64(pushes, session.owner_epoch)
-    add32(pushes, lane.since)
+    add32(pushes, fast_path.since)
     add64(pushes, session_seq)
     add16(pushes, identifier)
     add8(pushes, 1 | TRACED_FLAG if traced else 1)
@@ -440,7 +440,9 @@ def is_simple(data: cython.p_uchar, at: cython.Py_ssize_t) -> cython.bint:
     return True
 
 
-def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
+def process_record(
+    handler: PublishHandler, payload: bytes, at: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.int:
     """Process a message in each of its partitions."""
     data: cython.p_uchar = payload
     places: cython.Py_ssize_t = get16(data, at + PLACES_AT)
@@ -448,7 +450,7 @@ def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, st
     body_at: cython.Py_ssize_t = place_at + PLACE * places
     simple: cython.bint = is_simple(data, at)
     record: PublishMessage | None = None
-    lane: FastPathPublish | None
+    fast_path: FastPathPublish | None
     number: cython.uint
     epoch: cython.ulong
     while places > 0:
@@ -456,31 +458,31 @@ def take_record(taker: PublishHandler, payload: bytes, at: cython.Py_ssize_t, st
         number = get16(data, place_at)
         epoch = get32(data, place_at + 2)
         place_at += PLACE
-        lane = lane_at(taker, number) if simple else taker.lanes.get(number)
+        fast_path = find_fast_path(handler, number) if simple else handler.fast_paths.get(number)
         if (
             simple
-            and lane is not None
-            and lane.since <= epoch <= lane.epoch
-            and take_plain(taker, lane, data, at, body_at)
+            and fast_path is not None
+            and fast_path.since <= epoch <= fast_path.epoch
+            and process_message(handler, fast_path, data, at, body_at)
         ):
             continue
-        if lane is not None:  # the slow path may change it
-            close_lane(taker, lane)
-        taker.lanes.pop(number, None)
+        if fast_path is not None:  # the slow path may change it
+            close_fast_path(handler, fast_path)
+        handler.fast_paths.pop(number, None)
         if record is None:
             decoded = decode_publish(payload[at:stop])[0]
             assert isinstance(decoded, PublishMessage)
             record = decoded
-        taker.others(record, number, epoch)
+        handler.others(record, number, epoch)
     return 0
 
 
-def lane_at(taker: PublishHandler, number: cython.uint) -> FastPathPublish | None:
+def find_fast_path(handler: PublishHandler, number: cython.uint) -> FastPathPublish | None:
     """Return the open fast path of a partition, None if the partition needs the slow path now."""
-    lane: FastPathPublish | None = taker.lanes.get(number)
-    if lane is None and number not in taker.lanes:
-        lane = taker.lane_of(number)
-        taker.lanes[number] = lane
-        if lane is not None:
-            open_lane(taker, lane)
-    return lane
+    fast_path: FastPathPublish | None = handler.fast_paths.get(number)
+    if fast_path is None and number not in handler.fast_paths:
+        fast_path = handler.get_fast_path(number)
+        handler.fast_paths[number] = fast_path
+        if fast_path is not None:
+            open_fast_path(handler, fast_path)
+    return fast_path

@@ -9,10 +9,10 @@ from collections import OrderedDict
 
 from storage.state.durable_sessions import DurableSession
 
-__all__ = ["Groups", "group_words"]
+__all__ = ["Groups", "describe_group"]
 
 
-def group_words(share: bytes) -> str:
+def describe_group(share: bytes) -> str:
     """Return a group, as `share name/topic filter`, as text for the journal."""
     name, _, topic_filter = share.decode("utf-8", "replace").partition("/")
     return f"group {name!r} on {topic_filter!r}"
@@ -47,7 +47,7 @@ class Groups:
         group = self._groups.setdefault(share, _Group())
         if session.number in group.ready or session.number in group.resting:
             return
-        if _takes(session):
+        if _has_capacity(session):
             group.ready[session.number] = session
         else:
             self._rest(share, group, session)
@@ -83,7 +83,7 @@ class Groups:
 
     def wake(self, session: DurableSession) -> None:
         """Return a session to the round-robin order of its groups if it has capacity again."""
-        if session.number in self._resting and _takes(session):
+        if session.number in self._resting and _has_capacity(session):
             for share in self._resting.pop(session.number):
                 group = self._groups[share]
                 group.ready[session.number] = group.resting.pop(session.number)
@@ -100,7 +100,7 @@ class Groups:
             return None
         while group.ready:
             number, session = next(iter(group.ready.items()))
-            if _takes(session):
+            if _has_capacity(session):
                 group.ready.move_to_end(number)
                 group.delivered += 1
                 return session
@@ -118,6 +118,6 @@ class Groups:
         self._resting.setdefault(session.number, []).append(share)
 
 
-def _takes(session: DurableSession) -> bool:
+def _has_capacity(session: DurableSession) -> bool:
     """Whether a message can go to a session's connection now."""
     return session.window_open and session.caught_up

@@ -38,13 +38,13 @@ class InboundIdentifiers:
         partition = self._partition
         session = partition.sessions.get(request.session)
         if session is None or session.owner_epoch != request.owner_epoch:
-            partition.tell(edge, InboundRecorded(request.request, 0, ReasonCode.UNSPECIFIED_ERROR))
+            partition.send_control(edge, InboundRecorded(request.request, 0, ReasonCode.UNSPECIFIED_ERROR))
             return
         counter = session.inbound.get(request.packet_identifier)
         if counter is None:
             lowest = min(session.inbound.values(), default=session.next_inbound)
             if session.next_inbound - lowest >= partition.settings.inbound_unreleased_max:
-                partition.tell(edge, InboundRecorded(request.request, 0, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED))
+                partition.send_control(edge, InboundRecorded(request.request, 0, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED))
                 return
             counter = session.next_inbound
             session.next_inbound += 1
@@ -57,7 +57,7 @@ class InboundIdentifiers:
                     known[pick.share] = pick
             self._save(session, request.packet_identifier, list(known.values()))
         picks = session.picks.get(request.packet_identifier, [])
-        partition.tell(edge, InboundRecorded(request.request, counter, picks=picks))
+        partition.send_control(edge, InboundRecorded(request.request, counter, picks=picks))
 
     def _save(self, session: DurableSession, packet_identifier: int, picks: list[SharePick]) -> None:
         value = session.inbound[packet_identifier].to_bytes(8, "big")
@@ -77,4 +77,4 @@ class InboundIdentifiers:
                 partition.delete(keys.inbound_key(partition.number, session.number, request.packet_identifier))
                 if max(session.inbound.values(), default=0) < counter:
                     partition.touch(session)  # next_inbound must survive: no row is left to derive it from
-        partition.tell(edge, InboundReleased(request.request))
+        partition.send_control(edge, InboundReleased(request.request))

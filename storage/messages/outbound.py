@@ -50,7 +50,9 @@ class InFlightEntries:
         self._consumed = consumed
         self.groups = groups
         self._redispatches = redispatches
-        self.take_group: Callable[[DurableSession, str], None] = _keep_group  # replaced by ``Subscriptions.take_group``
+        self.take_group: Callable[[DurableSession, str], None] = (
+            _ignore_group  # replaced by ``Subscriptions.take_group``
+        )
         self.freed: dict[int, DurableSession] = {}  # sessions whose window may be open: for ``pump_freed``
 
     def push_qos0(
@@ -59,11 +61,11 @@ class InFlightEntries:
         message: PublishMessage,
         retain: bool,
         properties: bytes,
-        told: Origin | None = None,
+        origin: Origin | None = None,
     ) -> None:
-        """Send a QoS 0 message to the connection, if there is one; ``told`` is its origin if it is traced."""
-        if told is not None and self._partition.tracing is not None:
-            self._partition.tracing.pushed_qos0(self._partition.number, session, message, told)
+        """Send a QoS 0 message to the connection, if there is one; ``origin`` is its origin if it is traced."""
+        if origin is not None and self._partition.tracing is not None:
+            self._partition.tracing.pushed_qos0(self._partition.number, session, message, origin)
         if not session.edge:
             return  # QoS 0 messages are not queued for disconnected sessions
         push = Push(
@@ -80,12 +82,12 @@ class InFlightEntries:
             False,
             False,
             message.expiry_s,
-            told is not None,
+            origin is not None,
         )
-        self._push_unkept(session, push)
+        self._push_unqueued(session, push)
 
-    def _push_unkept(self, session: DurableSession, push: Push) -> None:
-        if not self._partition.push_unkept(session, encode_push(push)):
+    def _push_unqueued(self, session: DurableSession, push: Push) -> None:
+        if not self._partition.push_unqueued(session, encode_push(push)):
             self._partition.count("dropped_uncommitted")
             self._partition.note("drop", "no_commit", session.client_id, push.topic)
 
@@ -98,7 +100,7 @@ class InFlightEntries:
         if entry.deadline != NEVER:
             expiry_s = max(0, (entry.deadline - partition.served_ms + 999) // 1000)
         tracing = partition.tracing
-        flight.traced = tracing is not None and tracing.active and tracing.is_told(session, entry)
+        flight.traced = tracing is not None and tracing.active and tracing.is_traced(session, entry)
         if flight.traced and tracing is not None:
             tracing.pushed(partition.number, session, entry, flight)
         payload = entry.payload
@@ -177,7 +179,7 @@ class InFlightEntries:
         while session.window_open and steps < steps_max:
             following = session.next_unsent()
             if following is None:  # all of them were consumed before they were sent
-                steps += self._give(session)
+                steps += self._give_identifiers(session)
                 following = session.next_unsent()
             if following is None:
                 partition.crowded = partition.crowded or not session.caught_up
@@ -199,11 +201,11 @@ class InFlightEntries:
             settled = not session.given or session_seq < session.given[0][0]
             self.push(session, entry, flight, dup=dup, settled=settled)
         if session.sizes and session.edge and len(session.unsent) <= IDENTIFIERS_AHEAD // 2:
-            steps += self._give(session)
+            steps += self._give_identifiers(session)
         partition.crowded = partition.crowded or not session.caught_up
         return steps
 
-    def _give(self, session: DurableSession) -> int:
+    def _give_identifiers(self, session: DurableSession) -> int:
         """Give packet identifiers to the next entries of the queue, as one run of the session row; return the steps."""
         partition = self._partition
         settings = partition.settings
@@ -271,7 +273,7 @@ class InFlightEntries:
         session.consume(session_seq)
         self._partition.count("shares_revoked" if handed else "pushes_refused")
         if not handed:
-            known = self._partition.known_of(session, session_seq, "not_authorized")
+            known = self._partition.find_entry(session, session_seq, "not_authorized")
             self._partition.note("drop", "not_authorized", session.client_id, *known, f"entry {session_seq}")
         self._consumed.note(session, flight.body)
         self.free(session)
@@ -331,14 +333,14 @@ class InFlightEntries:
             expected += 1
 
     def hold(self, session: DurableSession, read: int) -> None:
-        """Begin a retained read: live messages queue until ``unhold``, at most HOLD_S."""
+        """Begin a retained read: live messages queue until ``end_hold``, at most HOLD_S."""
         partition = self._partition
         deadline = partition.deadline_in(HOLD_S)
         session.reads = session.reads or SessionReads()
         session.reads.begin(read, deadline)
         partition.set_timer(deadline, EndHold(session.number))
 
-    def unhold(self, session: DurableSession, read: int) -> None:
+    def end_hold(self, session: DurableSession, read: int) -> None:
         """End a retained read."""
         if session.reads is not None:
             session.reads.end(read)
@@ -377,7 +379,7 @@ class InFlightEntries:
                 True,
                 expiry_s=message.expiry_s,
             )
-            self._push_unkept(session, push)
+            self._push_unqueued(session, push)
 
     def acknowledged(self, ack: PushAck) -> None:
         """Process a PUBACK, PUBREC or PUBCOMP of the connection that owns the session, or its edge's refusal."""
@@ -415,5 +417,5 @@ class InFlightEntries:
         self.free(session)
 
 
-def _keep_group(session: DurableSession, name: str) -> None:
+def _ignore_group(session: DurableSession, name: str) -> None:
     """Return without effect: a partition without filters has no members."""

@@ -20,18 +20,18 @@ class Publishers:
     """The newest connection of each session that published here recently.
 
     Attributes:
-        heard: Session -> its owner_epoch and a timestamp; another dict after each ``hear``.
+        newest: Session -> its owner_epoch and a timestamp; another dict after each ``observe``.
     """
 
     def __init__(self) -> None:
-        self.heard: dict[int, tuple[int, float]] = {}
+        self.newest: dict[int, tuple[int, float]] = {}
         self._refused: dict[int, tuple[int, float]] = {}  # session -> owner_epoch, timestamp; the oldest first
         self._forget_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self.heard)
+        return len(self.newest)
 
-    def hear(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
+    def observe(self, session: int, owner_epoch: int, now: float, lease_s: float) -> bool:
         """Record a publisher; return whether a newer connection of it published before.
 
         Args:
@@ -45,14 +45,14 @@ class Publishers:
         remembered_s = LEASES_REMEMBERED * lease_s
         if now >= self._forget_at:  # all together and rarely: repeated deletion of a dict's first entry is slow
             self._forget_at = now + remembered_s
-            self.heard = {one: heard for one, heard in self.heard.items() if heard[1] > now - remembered_s}
-        known = self.heard.get(session)
+            self.newest = {one: newest for one, newest in self.newest.items() if newest[1] > now - remembered_s}
+        known = self.newest.get(session)
         if known is not None and owner_epoch < known[0] and now - known[1] < remembered_s:
             return True
-        if known is None and len(self.heard) >= PUBLISHERS_MAX:
-            for one in list(self.heard)[: PUBLISHERS_MAX // 2]:
-                del self.heard[one]
-        self.heard[session] = (owner_epoch, now)
+        if known is None and len(self.newest) >= PUBLISHERS_MAX:
+            for one in list(self.newest)[: PUBLISHERS_MAX // 2]:
+                del self.newest[one]
+        self.newest[session] = (owner_epoch, now)
         return False
 
     def refuses(self, now: float, lease_s: float) -> bool:

@@ -39,7 +39,7 @@ class Purges:
         """Start a purge of a session's queue, with a reply to the router."""
         self._partition.work.append(PurgeQueue(session.number, session.next_seq, router, order.request, order.actor))
 
-    def go_on(self, work: PurgeQueue) -> int:
+    def resume(self, work: PurgeQueue) -> int:
         """Drop some entries; return the steps of about ten microseconds that it took."""
         partition = self._partition
         session = partition.sessions.get(work.session)
@@ -54,7 +54,7 @@ class Purges:
         else:
             client_id = session.client_id if session is not None else ""
             partition.note("purge", "operator", client_id, detail=f"{dropped} entries, by {work.actor}")
-            partition.tell(work.router, NodeOrdered(work.request, 1, [f"entries {dropped}"]))
+            partition.send_control(work.router, NodeOrdered(work.request, 1, [f"entries {dropped}"]))
         return 1 + len(wanted) // ENTRIES_PER_STEP
 
     def _wanted(self, session: DurableSession, below: int) -> list[int]:

@@ -12,7 +12,7 @@ docs/adr/0016.
 from collections.abc import Callable
 
 from storage.messages.bodies import Bodies
-from storage.messages.groups import group_words
+from storage.messages.groups import describe_group
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.order_window import REFUSED_AGAIN_S, OrderBounds, OrderWindow
@@ -111,15 +111,15 @@ class RedispatchQueue:
         partition = self._partition
         if 0 < entry.deadline <= partition.served_ms:  # [MQTT-3.3.2-5]
             partition.count("dropped_expired")
-            partition.note("drop", "expired", topic=entry.topic, detail=group_words(entry.share))
+            partition.note("drop", "expired", topic=entry.topic, detail=describe_group(entry.share))
             return False
         if size > MESSAGE_BYTES_MAX:
             partition.count("shares_dropped_large")
-            partition.note("drop", "too_large", topic=entry.topic, detail=group_words(entry.share))
+            partition.note("drop", "too_large", topic=entry.topic, detail=describe_group(entry.share))
             return False
         if len(self.orders) >= MESSAGES_MAX or self.orders.octets + size > BYTES_MAX:
             partition.count("shares_dropped_full")
-            partition.note("drop", "queue_full", topic=entry.topic, detail=group_words(entry.share))
+            partition.note("drop", "queue_full", topic=entry.topic, detail=describe_group(entry.share))
             return False
         properties = entry.properties[: len(entry.properties) - entry.own_bytes]
         qos, retain = entry.published & 3, bool(entry.published & 4)
@@ -170,7 +170,7 @@ class RedispatchQueue:
         message = SessionWill(row.topic.decode(), payload, row.qos, row.retain, row.properties, 0, expiry_s)
         pick = self._picks.get(number)
         order = RedispatchOrder(0, partition.number, partition.epoch, number, row.share, message, pick, row.hops)
-        partition.tell(edge, order)
+        partition.send_control(edge, order)
         return True
 
     def answered(self, answer: RedispatchReply, node: str) -> None:

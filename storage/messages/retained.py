@@ -101,7 +101,7 @@ class RetainedStore:
             if message.owner_max and partition.sums.retained(owner, partition.now) >= message.owner_max:
                 return "retained_user_max"
         most = message.owner_bytes_max
-        if growth > 0 and most and not partition.sums.has_room(owner, growth, most, partition.now):
+        if growth > 0 and most and not partition.sums.is_within_limit(owner, growth, most, partition.now):
             return "retained_bytes_user_max"
         return ""
 
@@ -191,7 +191,7 @@ class RetainedStore:
         known = self._topics.get(request.topic_filter)
         message = self.message(request.topic_filter, known[1]) if known is not None else None
         found = [message] if message is not None and not request.after else []
-        self._partition.tell(edge, RetainedPage(request.request, found, False, self._partition.number))
+        self._partition.send_control(edge, RetainedPage(request.request, found, False, self._partition.number))
 
     def deliver(self, request: DeliverRetained, edge: str) -> None:
         """Queue retained copies for a durable session; the last request ends the hold of its live messages.
@@ -205,7 +205,7 @@ class RetainedStore:
             if request.read == request.request:
                 self._delivery.outbound.hold(session, request.read)
             if session.reads is None or request.read not in session.reads:
-                partition.tell(edge, RetainedDelivered(request.request, again=bool(request.messages)))
+                partition.send_control(edge, RetainedDelivered(request.request, again=bool(request.messages)))
                 return
             if not session.reads.take_request(request.read, request.request):
                 taken = session.reads.taken(request.read, request.request)
@@ -213,10 +213,10 @@ class RetainedStore:
                 taken = self._deliver(session, request)
                 session.reads.note_taken(request.read, request.request, taken)
             if request.done:
-                self._delivery.outbound.unhold(session, request.read)
+                self._delivery.outbound.end_hold(session, request.read)
             elif taken < len(request.messages):
                 self._delivery.outbound.end_holds(session)
-        partition.tell(edge, RetainedDelivered(request.request, taken=taken))
+        partition.send_control(edge, RetainedDelivered(request.request, taken=taken))
 
     def _deliver(self, session: DurableSession, request: DeliverRetained) -> int:
         """Queue or send copies until the queue is full; return how many of them, from the first, are done."""
@@ -224,7 +224,7 @@ class RetainedStore:
         assert session.reads is not None, "no read is under way"
         for taken, message in enumerate(request.messages):
             size = len(message.topic) + len(message.payload) + len(message.properties) + ENTRY_OVERHEAD_BYTES
-            if message.qos and not self._delivery.has_room_for_copy(session, size):
+            if message.qos and not self._delivery.can_queue_copy(session, size):
                 partition.count("retained_copies_waited")
                 return taken
             if session.reads.is_older(request.read, message.topic.encode()):

@@ -6,7 +6,7 @@ Source: MQTT 5.0 section 3.3.4. Members of shared groups are in ``groups``.
 from collections.abc import Callable, Iterable
 
 from mqtt.topics import parse_shared
-from storage.messages.groups import Groups, group_words
+from storage.messages.groups import Groups, describe_group
 from storage.state.durable_sessions import ENDING, DurableSession
 from storage.state.partition import Partition
 from wire.messages.batches import PublishMessage
@@ -68,7 +68,9 @@ class Targets:
         member = self.groups.pick(message.share, absent=message.qos > 0)
         if member is None and not message.qos:
             self._partition.count("dropped_no_member")
-            self._partition.note("drop", "no_subscriber_took", topic=message.topic, detail=group_words(message.share))
+            self._partition.note(
+                "drop", "no_subscriber_took", topic=message.topic, detail=describe_group(message.share)
+            )
         return member
 
 

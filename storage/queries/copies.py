@@ -52,7 +52,7 @@ def copy_sources(
         if by not in MEASURES:
             raise QueryRefused(f"storage measures slow sessions by {', '.join(MEASURES)}, not by {by[:32]!r}", USAGE)
         partition, number = ask.numbers(2)
-        for hosted, session in shown.sessions_behind(partition, number, ask.now):
+        for hosted, session in shown.sessions_after(partition, number, ask.now):
             yield (hosted.partition.number, session.number), _measured(shown, hosted, session, by)
 
     return {
@@ -85,7 +85,7 @@ def _slow_columns(shown: QueryRows) -> Columns:
         "by": lambda one: one.by,
         "value": lambda one: one.value,
         "unit": lambda one: one.unit,
-        "since_ms": lambda one: shown.follows_not_since_ms(one.hosted, one.session),
+        "since_ms": lambda one: shown.slow_since_ms(one.hosted, one.session),
         "session": lambda one: one.session.number,
         "partition": lambda one: one.hosted.partition.number,
         "number": lambda one: one.session.connection if one.session.edge else None,

@@ -26,7 +26,7 @@ class StorageOperators:
 
     Args:
         node: Its name.
-        turn: Time, and frames to send.
+        iteration: Time, and frames to send.
         sources: Row sources by resource.
         traces: Its traces.
         journal: Records refused orders.
@@ -36,28 +36,28 @@ class StorageOperators:
     def __init__(
         self,
         node: str,
-        turn: Iteration,
+        iteration: Iteration,
         sources: dict[str, RowSource],
         traces: Tracer,
         journal: Journal,
         map_epoch: Callable[[], int],
     ) -> None:
         self.audit: Callable[[AuditRecord], None] = lambda _: None  # replaced by the service with the node's audit log
-        self._turn = turn
+        self._iteration = iteration
         self._journal = journal
         self._traces = traces
         sources = sources | traces.sources()
-        self.desk = QueryServer(node, TIER_STORAGE, STORAGE_BOUNDS, sources, turn.tell, map_epoch)
-        self.desk.traces = traces
+        self.query_server = QueryServer(node, TIER_STORAGE, STORAGE_BOUNDS, sources, iteration.send_control, map_epoch)
+        self.query_server.traces = traces
 
     def take(self, peer: PeerKey, message: Query | StartTrace | StopTrace) -> None:
         """Accept a query, which is answered at the end of an iteration, or process a trace request."""
         operator = operator_of(peer)
         role = operator.role.name.lower() if operator is not None else ""
         if isinstance(message, Query):
-            self.desk.ask(self._turn.now, peer.node, role, message)
+            self.query_server.ask(self._iteration.now, peer.node, role, message)
         else:
-            self._turn.tell(peer.node, self._traces.asked(self._turn.now, role, message))
+            self._iteration.send_control(peer.node, self._traces.asked(self._iteration.now, role, message))
 
     def allow(self, router: str, order: OrderNode) -> bool:
         """Authorize an order independently of the router; a refused one is answered and recorded."""
@@ -66,27 +66,27 @@ class StorageOperators:
             self.audit(order_record(order, router, refusal))
         if refusal:
             self._journal.note("refused", "verb", detail=f"{order.verb} by {router}: {refusal}")
-            self._turn.tell(router, NodeOrdered(order.request, error=refusal))
+            self._iteration.send_control(router, NodeOrdered(order.request, error=refusal))
         return not refusal
 
     def ordered(self, router: str, order: OrderNode) -> None:
         """Process an order about a trace that a router has authorized and forwarded."""
-        self._turn.tell(router, self._traces.ordered(self._turn.now, order))
+        self._iteration.send_control(router, self._traces.ordered(self._iteration.now, order))
 
-    def heard(self, told: RunningTrace) -> None:
+    def heard(self, received: RunningTrace) -> None:
         """Process an edge's report about a running trace."""
-        self._traces.heard(self._turn.now, told)
+        self._traces.heard(self._iteration.now, received)
 
-    def turn(self, now: float) -> None:
+    def end_iteration(self, now: float) -> None:
         """Answer queries at the end of an iteration, and end expired traces."""
         if now >= self._traces.next_deadline():
             self._traces.step(now)
-        self.desk.turn(now)
+        self.query_server.turn(now)
 
     def next_deadline(self) -> float:
-        """Return when ``turn`` has work."""
-        return min(self.desk.next_deadline(), self._traces.next_deadline())
+        """Return when ``end_iteration`` has work."""
+        return min(self.query_server.next_deadline(), self._traces.next_deadline())
 
     def gone(self, peer: PeerKey) -> None:
         """Remove an operator whose link ended."""
-        self.desk.gone(peer.node)
+        self.query_server.gone(peer.node)

@@ -86,7 +86,7 @@ class QueryRows:
             raise QueryRefused(f"client {client_id[:64]!r} has no stored session")
         return hosted, session
 
-    def sessions_behind(
+    def sessions_after(
         self, partition: int, number: int, now: float
     ) -> Iterator[tuple[HostedPartition, DurableSession]]:
         """Yield sessions after a cursor, by partition and number."""
@@ -144,7 +144,7 @@ class QueryRows:
         left_s = (session.deadline - self.served_ms(hosted.partition.number)) / 1000
         return max(0.0, session.expiry_s - left_s)
 
-    def follows_not_since_ms(self, hosted: HostedPartition, session: DurableSession) -> int | None:
+    def slow_since_ms(self, hosted: HostedPartition, session: DurableSession) -> int | None:
         """Return since when a session has been slow, UTC: disconnected, window full, or an old queue head.
 
         None if unknown.

@@ -75,7 +75,7 @@ def queue_sources(shown: QueryRows) -> dict[str, RowSource]:
 
     def subscriptions(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         partition, number, passed = ask.numbers(3)
-        for hosted, session in shown.sessions_behind(partition, number - 1 if number > 0 else number, ask.now):
+        for hosted, session in shown.sessions_after(partition, number - 1 if number > 0 else number, ask.now):
             at = (hosted.partition.number, session.number)
             held = session.made("subscriptions") or {}
             if not held:

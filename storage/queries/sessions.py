@@ -32,7 +32,7 @@ def session_sources(shown: QueryRows) -> dict[str, RowSource]:
 
     def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
         partition, number = ask.numbers(2)
-        for hosted, session in shown.sessions_behind(partition, number, ask.now):
+        for hosted, session in shown.sessions_after(partition, number, ask.now):
             yield (hosted.partition.number, session.number), SingleSession(hosted, session, None, session.client_id)
 
     def named(ask: RowScan) -> Iterator[tuple[Place, Any]]:

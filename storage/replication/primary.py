@@ -25,7 +25,7 @@ __all__ = ["CATCH_UP_ROWS", "TRANSFERS_AT_A_TIME", "CatchUp", "PartitionReplicat
 
 WINDOW_OPERATIONS = 512  # sent to a backup and not acknowledged
 APPEND_BYTES_MAX = 1024 * 1024  # of log rows in one frame, one row at least
-COMMIT_TOLD_S = 1.0  # delay of an otherwise unsent commit index: no guarantee depends on it
+COMMIT_SEND_S = 1.0  # delay of an otherwise unsent commit index: no guarantee depends on it
 RETRY_S = 1.0  # without a reply: probe again for the shared log
 DROP_AFTER_S = 0.1  # link down time after which dropping a backup is requested; a reconnect takes less
 STALL_S = 2.0  # likewise for a backup that does not reply, though its link is up
@@ -74,7 +74,7 @@ class PartitionReplication:
         self._epoch_start = 0
         self._placement = PartitionEntry()
         self._began = False
-        self._asked_at = float("-inf")
+        self._requested_at = float("-inf")
         self._short_since = float("inf")
         self._blocked_since = float("inf")
         self._lost: list[str] = []  # nodes with a copy of an earlier epoch, which lack only later operations
@@ -107,7 +107,7 @@ class PartitionReplication:
         self._began = True
         self._epoch_start = partition.meta.op_index
         self._short_since = self._blocked_since = float("inf")
-        self._asked_at = float("-inf")
+        self._requested_at = float("-inf")
         for name in (*self._placement.in_sync, *self._placement.joining):
             if name != self._node:
                 in_sync = name in self._placement.in_sync
@@ -164,7 +164,7 @@ class PartitionReplication:
             return
         while (
             backup.previous < partition.meta.op_index
-            and backup.on_its_way < WINDOW_OPERATIONS
+            and backup.in_flight_operations < WINDOW_OPERATIONS
             and (backup.counted or catch_up.rows > 0)
         ):
             rows = self._rows(backup.previous, WINDOW_OPERATIONS if backup.counted else catch_up.rows)
@@ -174,7 +174,7 @@ class PartitionReplication:
             if not backup.counted:
                 catch_up.rows -= len(rows)
             out.append((backup.node, self._append(backup, rows, now)))
-        if partition.commit_index > backup.sent_commit and now - backup.sent_at >= COMMIT_TOLD_S:
+        if partition.commit_index > backup.sent_commit and now - backup.sent_at >= COMMIT_SEND_S:
             out.append((backup.node, self._append(backup, [], now)))
 
     def _rows(self, previous: int, most: int) -> list[bytes]:
@@ -224,10 +224,10 @@ class PartitionReplication:
                 continue  # a new link or the transfer scheduler triggers it
             if backup.phase is ProgressPhase.PROBE:
                 earliest = min(earliest, backup.sent_at + RETRY_S)
-            elif backup.previous < partition.meta.op_index and backup.on_its_way < WINDOW_OPERATIONS:
+            elif backup.previous < partition.meta.op_index and backup.in_flight_operations < WINDOW_OPERATIONS:
                 return now
             elif partition.commit_index > backup.sent_commit:
-                earliest = min(earliest, backup.sent_at + COMMIT_TOLD_S)
+                earliest = min(earliest, backup.sent_at + COMMIT_SEND_S)
             elif backup.waits_for_answer:
                 earliest = min(earliest, max(backup.answered_at, backup.sent_at) + RETRY_S)
         return earliest
@@ -354,7 +354,7 @@ class PartitionReplication:
         """Whether a map change is urgent: a replica is whole, or has unshared operations."""
         return any(backup.broken or backup.counted is not backup.in_sync for backup in self.backups.values())
 
-    def next_wish(self, now: float, linked_for: dict[str, float]) -> float:
+    def next_change_check(self, now: float, linked_for: dict[str, float]) -> float:
         """Return when ``wanted`` may have a request without an event, because a link, node or reply is missing."""
         waits = min(self._short_since, self._blocked_since) < float("inf")
         earliest = now + TEND_S if waits or self.pressing else float("inf")
@@ -362,8 +362,8 @@ class PartitionReplication:
             if (since := linked_for.get(backup.node, 0.0)) < 0:
                 earliest = min(earliest, max(DROP_AFTER_S - since, now + TEND_S))
             if backup.owes(self._partition.meta.op_index):
-                earliest = min(earliest, max(backup.owed_from + STALL_S, now + TEND_S))
-        return max(earliest, self._asked_at + ASK_AGAIN_S)
+                earliest = min(earliest, max(backup.owed_since + STALL_S, now + TEND_S))
+        return max(earliest, self._requested_at + ASK_AGAIN_S)
 
     def wanted(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
         """Return (verb, node) of a change to request, None if there is none.
@@ -373,11 +373,11 @@ class PartitionReplication:
             cluster_map: Of this node.
             linked_for: Other storage nodes: time of their last link up (negative: of their last link down).
         """
-        if not self._began or now - self._asked_at < ASK_AGAIN_S:
+        if not self._began or now - self._requested_at < ASK_AGAIN_S:
             return None
         change = self._drop(now, cluster_map, linked_for) or self._promote() or self._add(now, cluster_map, linked_for)
         if change is not None:
-            self._asked_at = now
+            self._requested_at = now
         return change
 
     def _drop(self, now: float, cluster_map: ClusterMap, linked_for: dict[str, float]) -> tuple[str, str] | None:
@@ -385,7 +385,7 @@ class PartitionReplication:
         for backup in self.backups.values():
             since = linked_for.get(backup.node, 0.0)
             unlinked = since < 0 and now + since >= DROP_AFTER_S
-            silent = backup.owes(self._partition.meta.op_index) and now - backup.owed_from >= STALL_S
+            silent = backup.owes(self._partition.meta.op_index) and now - backup.owed_since >= STALL_S
             if not unlinked and not silent and not backup.broken:
                 continue
             left = [name for name in self._placement.in_sync if name != backup.node and cluster_map.has_live(name)]

@@ -90,7 +90,7 @@ class BackupProgress:
         previous: Operations up to this op_index were sent, or are presumed shared.
         acked: Operations up to this op_index are synced there.
         base: Shared when streaming began: not in flight, though not acknowledged.
-        owed_from: Start of the wait for its reply, if it owes one.
+        owed_since: Start of the wait for its reply, if it owes one.
         sent_at: Time of the last message to it.
         answered_at: Time of its last reply.
         sent_commit: Commit index that was sent to it.
@@ -105,7 +105,7 @@ class BackupProgress:
         "counted",
         "in_sync",
         "node",
-        "owed_from",
+        "owed_since",
         "phase",
         "previous",
         "sent_at",
@@ -124,7 +124,7 @@ class BackupProgress:
         self.previous = previous
         self.acked = 0
         self.base = 0
-        self.owed_from = now
+        self.owed_since = now
         self.sent_at = float("-inf")
         self.answered_at = now
         self.sent_commit = 0
@@ -133,7 +133,7 @@ class BackupProgress:
     # --- queries
 
     @property
-    def on_its_way(self) -> int:
+    def in_flight_operations(self) -> int:
         """Number of operations that were sent and are not acknowledged."""
         return self.previous - max(self.acked, self.base)
 
@@ -158,14 +158,14 @@ class BackupProgress:
     def appended(self, rows: int, commit_index: int, now: float) -> None:
         """Record that operations after ``previous`` were sent, or a probe without any."""
         if rows and self.previous == self.acked:
-            self.owed_from = now
+            self.owed_since = now
         self.previous += rows
         self.sent_at = now
         self.sent_commit = commit_index
 
     def answered(self, now: float) -> None:
         """Record a reply of this epoch."""
-        self.answered_at = self.owed_from = now
+        self.answered_at = self.owed_since = now
 
     def matched(self, index: int, *, whole: bool) -> None:
         """Record that operations up to ``index`` are synced there; continue streaming after it."""

@@ -13,13 +13,21 @@ from storage.state.durable_sessions import DurableSession
 from wire.messages.ranges import SYS_FILTERS_MAX
 from wire.messages.sessions import SessionOpened, SessionSubscription, SubscribeSession
 
-__all__ = ["TOLD_BYTES", "TOLD_MAX", "judge_all", "mark_partial", "note_granted", "sys_filters", "tell_filters"]
+__all__ = [
+    "REPORTED_FILTER_BYTES_MAX",
+    "TOLD_MAX",
+    "add_filters",
+    "mark_authorized",
+    "mark_partial",
+    "note_granted",
+    "sys_filters",
+]
 
 TOLD_MAX = 2_000  # filters in the response to a CONNECT: about half a millisecond
-TOLD_BYTES = 1024 * 1024  # of them, well below a frame; a character may take four
+REPORTED_FILTER_BYTES_MAX = 1024 * 1024  # of them, well below a frame; a character may take four
 
 
-def tell_filters(session: DurableSession, judged: int, answer: SessionOpened) -> bool:
+def add_filters(session: DurableSession, judged: int, answer: SessionOpened) -> bool:
     """Write to a CONNECT's response whether a session's filters are authorized, and list them if not.
 
     Args:
@@ -36,7 +44,7 @@ def tell_filters(session: DurableSession, judged: int, answer: SessionOpened) ->
         answer.judged = True
         return True
     filters = session.subscriptions
-    if len(filters) > TOLD_MAX or 4 * sum(map(len, filters)) > TOLD_BYTES:
+    if len(filters) > TOLD_MAX or 4 * sum(map(len, filters)) > REPORTED_FILTER_BYTES_MAX:
         return False
     answer.subscriptions = list(filters.values())
     return True
@@ -58,14 +66,14 @@ def note_granted(session: DurableSession, request: SubscribeSession, held: int, 
         granted: Number of filters that it got.
     """
     if not request.subscriptions:
-        judge_all(session, request.judged or session.judged)
+        mark_authorized(session, request.judged or session.judged)
     elif not held:
-        judge_all(session, request.judged)
+        mark_authorized(session, request.judged)
     elif granted and request.judged != session.judged:
         session.judged = 0
 
 
-def judge_all(session: DurableSession, judged: int) -> None:
+def mark_authorized(session: DurableSession, judged: int) -> None:
     """Record that these rules granted all filters of a session; queued messages may need another check."""
     if judged != session.judged:
         session.judged = judged

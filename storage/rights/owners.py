@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wire.messages.sessions import Claim, OpenSession
 
-__all__ = ["NOBODY", "Owner", "owner_by_claim", "owner_of"]
+__all__ = ["NO_OWNER", "Owner", "owner_by_claim", "owner_of"]
 
 
 class Owner(NamedTuple):
@@ -23,12 +23,12 @@ class Owner(NamedTuple):
         return not self.user or self == other
 
 
-NOBODY = Owner()
+NO_OWNER = Owner()
 
 
 def owner_of(request: OpenSession | Claim) -> Owner:
     """Return the user in an edge's request."""
-    return Owner(request.owner, request.owner_made) if request.owner else NOBODY
+    return Owner(request.owner, request.owner_made) if request.owner else NO_OWNER
 
 
 def owner_by_claim(known: Owner, claim: Claim) -> Owner:

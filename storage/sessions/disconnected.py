@@ -78,7 +78,7 @@ class DisconnectedSessions:
             self._numbers = []
         if not answer.next_skip:
             self._session, self._filters = 0, []
-        self._partition.tell(edge, answer)
+        self._partition.send_control(edge, answer)
 
     def _names(self, session: DurableSession, skip: int) -> tuple[list[str], int]:
         """Return the filters of a session at its first page, and how many of them were sent."""
@@ -93,7 +93,7 @@ class DisconnectedSessions:
         removed = 0
         if session is not None and _is_away(session) and session.owner_epoch == request.owner_epoch:
             removed = self._subscriptions.remove(session, request.topic_filters, revoked=True).count(0)
-        partition.tell(edge, DisconnectedRevoked(request.request, removed))
+        partition.send_control(edge, DisconnectedRevoked(request.request, removed))
 
 
 def _is_away(session: DurableSession) -> bool:

@@ -35,7 +35,7 @@ class FastPathClaims:
         if client_id in partition.by_client or owners.openings or owners.wills.of(client_id) is not None:
             return None
         written = len(partition.writes)
-        if owners.opened.take_up(edge, incarnation, request) or len(partition.writes) != written:
+        if owners.opened.process_pending(edge, incarnation, request) or len(partition.writes) != written:
             return None
         partition.owner_counter += 1
         owner_epoch = partition.epoch << 32 | partition.owner_counter

@@ -55,4 +55,4 @@ class PartitionFilterReads:
                     self._lists.pop(session.number)
             else:
                 answer.again = True
-        self._partition.tell(edge, answer)
+        self._partition.send_control(edge, answer)

@@ -62,7 +62,7 @@ class OpenedConnects:
             key = keys.opened_key(self._partition.number, edge, incarnation, request)
             self._partition.put(key, pack(OpenedRow(edge, incarnation, request)))
 
-    def take_up(self, edge: str, incarnation: int, request: OpenSession) -> bool:
+    def process_pending(self, edge: str, incarnation: int, request: OpenSession) -> bool:
         """Forget requests that the edge has responses to; return whether this CONNECT was processed before.
 
         It may have been processed here or at a former primary.

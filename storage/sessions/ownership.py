@@ -12,8 +12,8 @@ from itertools import chain
 
 from storage.messages.delivery import PartitionDelivery
 from storage.messages.origins import edge_sender
-from storage.rights.filters import judge_all, sys_filters, tell_filters
-from storage.rights.owners import NOBODY, Owner, owner_by_claim, owner_of
+from storage.rights.filters import add_filters, mark_authorized, sys_filters
+from storage.rights.owners import NO_OWNER, Owner, owner_by_claim, owner_of
 from storage.sessions.dead_edges import DeadEdges
 from storage.sessions.holders import Opening, SessionOwner
 from storage.sessions.new_sessions import make_session, session_refusal
@@ -122,7 +122,7 @@ class Owners:
         for claim in held.values():
             yield STEPS_PER_CLAIM
             current = self.holders.get(claim.client_id)
-            known = current.owner if current is not None and current.owner_epoch == claim.owner_epoch else NOBODY
+            known = current.owner if current is not None and current.owner_epoch == claim.owner_epoch else NO_OWNER
             owner = owner_by_claim(known, claim)
             holder = SessionOwner(edge, incarnation, claim.connection, claim.owner_epoch, claim.session, owner)
             session = self._partition.sessions.get(claim.session)
@@ -148,17 +148,17 @@ class Owners:
             self._partition.count("opens_of_the_dead")
             return
         opening = Opening(request, edge, incarnation)
-        was_carried_out = self.opened.take_up(edge, incarnation, request)
+        was_processed = self.opened.process_pending(edge, incarnation, request)
         waiting = self.openings.get(request.client_id)
         holder = self.holders.get(request.client_id)
         for other in waiting or ():
             if other.edge == edge and other.incarnation == incarnation and other.request.request == request.request:
                 return  # it is already queued
         if not request.withdrawn and self._is_anothers(request):
-            self._refuse_stranger(opening)
+            self._refuse_other_user(opening)
             return
         mine = holder is not None and holder.is_for(opening)
-        if request.withdrawn or (was_carried_out and not mine):
+        if request.withdrawn or (was_processed and not mine):
             if mine and holder is not None and waiting is None:
                 self._end(request.client_id, holder, clean=False)
             self._refuse(opening, SESSION_TAKEN_OVER)
@@ -209,7 +209,7 @@ class Owners:
             return True
         return session is not None and not Owner(session.owner, session.owner_made).admits(asks)
 
-    def _refuse_stranger(self, opening: Opening) -> None:
+    def _refuse_other_user(self, opening: Opening) -> None:
         self._partition.count("refused_owner")
         self._refuse(opening, NOT_AUTHORIZED)
 
@@ -219,10 +219,10 @@ class Owners:
         client_id = opening.request.client_id
         holder = self.holders.get(client_id)
         if holder is None or not self._is_alive(holder.edge, holder.incarnation):
-            self._carry_out(opening, clean=False)
+            self._open(opening, clean=False)
             return
         if holder.is_for(opening):  # committed by a former primary, whose response was lost
-            self._carry_out(opening, clean=True)
+            self._open(opening, clean=True)
             return
         self.openings[client_id] = deque((opening,))
         self._kick(client_id, holder)
@@ -232,7 +232,7 @@ class Owners:
     def _kick(self, client_id: str, holder: SessionOwner) -> None:
         partition = self._partition
         self._kicks[client_id, holder.owner_epoch] = holder
-        partition.tell(holder.edge, self._order(client_id, holder))
+        partition.send_control(holder.edge, self._order(client_id, holder))
         partition.set_timer(partition.deadline_in(REPEAT_S), KickAgain(client_id, holder.owner_epoch))
 
     def _order(self, client_id: str, holder: SessionOwner) -> KickSession:
@@ -262,7 +262,7 @@ class Owners:
             return
         self._repeats += 1
         relay = Relay(holder.edge, holder.incarnation, encode_control(self._order(client_id, holder)))
-        self._partition.tell(self._live("router", self._repeats), relay)
+        self._partition.send_control(self._live("router", self._repeats), relay)
         self._kick(client_id, holder)
 
     def _proceed(self, client_id: str, *, clean: bool) -> None:
@@ -277,11 +277,11 @@ class Owners:
     def _finish(self, opening: Opening, *, clean: bool) -> None:
         """Process a pending CONNECT unless it is refused now."""
         if self._is_anothers(opening.request):  # it may have got an owner while this one waited
-            self._refuse_stranger(opening)
+            self._refuse_other_user(opening)
         elif not self._is_refused(opening):
-            self._carry_out(opening, clean=clean)
+            self._open(opening, clean=clean)
 
-    def _carry_out(self, opening: Opening, *, clean: bool) -> None:
+    def _open(self, opening: Opening, *, clean: bool) -> None:
         """Raise owner_epoch, decide the old will, resume or replace the session, and respond, in one operation."""
         partition = self._partition
         request = opening.request
@@ -315,7 +315,7 @@ class Owners:
                 session.judged = 0  # its filters were granted to a client without a user
             partition.give(session, *owner)
             if not session.made("subscriptions"):
-                judge_all(session, request.judged)
+                mark_authorized(session, request.judged)
             session.session_present = present
             session.protocol_version = request.protocol_version
             session.bound_queue(request.queue_messages_max, request.queue_bytes_max)
@@ -364,7 +364,7 @@ class Owners:
             opened.session = session.number
             opened.session_present = holder.session_present
             opened.sys_filters = sys_filters(session)
-            if not tell_filters(session, opening.request.judged, opened):
+            if not add_filters(session, opening.request.judged, opened):
                 partition.count("filters_untold")
         partition.answer(opening.edge, opened)
 
@@ -408,12 +408,12 @@ class Owners:
         for key in [key for key, holder in self._kicks.items() if holder.edge == edge]:
             del self._kicks[key]
         for client_id in sorted(self.openings):
-            self._give_up_dead(client_id, edge, incarnation)
+            self._drop_connects_of(client_id, edge, incarnation)
         self._delivery.origins.forget_sender(OriginKind.EDGE, edge_sender(edge, incarnation))
         orders = self._delivery.redispatches.orders.edge_dead(edge), self.wills.orders.edge_dead(edge)
         self.dead_edges.add(self._end_of(edge, incarnation, chain(*orders)))
 
-    def _give_up_dead(self, client_id: str, edge: str, incarnation: int) -> None:
+    def _drop_connects_of(self, client_id: str, edge: str, incarnation: int) -> None:
         """Remove a dead edge's CONNECTs from the head; retry those that waited behind it for a session's end."""
         waiting = self.openings[client_id]
         awaited = False
@@ -478,10 +478,10 @@ class Owners:
             session.deadline = partition.deadline_in(session.expiry_s)  # [MQTT-3.1.2-23]
             partition.set_timer(session.deadline, EndSession(session.number))
 
-    def _tell_expired(self, session: DurableSession) -> None:
+    def _report_expired(self, session: DurableSession) -> None:
         partition = self._partition
         expired = SessionExpired(partition.number, partition.epoch, session.client_id, session.owner)
-        partition.tell(self._live("edge", session.number), expired)
+        partition.send_control(self._live("edge", session.number), expired)
 
     def expire(self, number: int) -> int:
         """Delete some of an expired session; it may have been resumed since. Return the steps that it took."""
@@ -491,8 +491,8 @@ class Owners:
         if session.deadline != ENDING:
             self._partition.count("sessions_expired")
             if self._partition.settings.events:
-                self._tell_expired(session)
-        steps, more = self.ends.go_on(session)
+                self._report_expired(session)
+        steps, more = self.ends.resume(session)
         waiting = self.openings.get(session.client_id) or (None,)
         awaited = waiting[0] is not None and waiting[0].ends
         work = self._partition.work

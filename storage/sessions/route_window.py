@@ -27,7 +27,7 @@ class Routes(Protocol):
     def leaving(self) -> int:
         """Number of filters to be removed."""
 
-    def ask_next(self, owner: str) -> bool:
+    def request_next(self, owner: str) -> bool:
         """Send one pending request to this owner; return False if no other is pending."""
 
     def remove_some(self) -> int:
@@ -87,21 +87,21 @@ class RouteWindow:
 
     def __init__(self) -> None:
         self._open: dict[str, dict[int, int]] = {}  # owner -> partition -> its unacknowledged routes
-        self._asked: dict[str, int] = {}  # owner -> unacknowledged routes of all partitions
+        self._in_flight: dict[str, int] = {}  # owner -> unacknowledged routes of all partitions
         self._waiting: dict[str, dict[int, None]] = {}  # owner -> partitions, round-robin
         self._leaving: dict[int, None] = {}  # partitions, round-robin
         self._may_leave = 0
         self._next_tick = float("-inf")
 
-    def has_room(self, owner: str, partition: int) -> bool:
+    def has_capacity(self, owner: str, partition: int) -> bool:
         """Return whether a partition may send an owner another request."""
-        return self._asked.get(owner, 0) < ROUTES_ASKED_MAX or partition not in self._open.get(owner, ())
+        return self._in_flight.get(owner, 0) < ROUTES_ASKED_MAX or partition not in self._open.get(owner, ())
 
     def sent(self, owner: str, partition: int, routes: int) -> None:
         """Record that a partition sent routes to an owner."""
         opened = self._open.setdefault(owner, {})
         opened[partition] = opened.get(partition, 0) + routes
-        self._asked[owner] = self._asked.get(owner, 0) + routes
+        self._in_flight[owner] = self._in_flight.get(owner, 0) + routes
 
     def settled(self, owner: str, partition: int, routes: int) -> None:
         """Record that the owner acknowledged routes, or that the request was cancelled."""
@@ -109,9 +109,9 @@ class RouteWindow:
         opened[partition] -= routes
         if not opened[partition]:
             del opened[partition]
-        self._asked[owner] -= routes
+        self._in_flight[owner] -= routes
         if not opened:
-            del self._open[owner], self._asked[owner]
+            del self._open[owner], self._in_flight[owner]
 
     def wait(self, owner: str, partition: int) -> None:
         """Record that a partition has more routes for an owner than the window allows."""
@@ -135,7 +135,7 @@ class RouteWindow:
         """Seconds at which more removals may be sent; infinity if none are pending."""
         return self._next_tick if self._leaving else float("inf")
 
-    def go_on(self, now: float, routes_of: Callable[[int], Routes]) -> None:
+    def resume(self, now: float, routes_of: Callable[[int], Routes]) -> None:
         """Send new routes up to the owners' windows; remove as many as this tick allows."""
         for owner in list(self._waiting):
             self._ask_more(owner, routes_of)
@@ -160,12 +160,12 @@ class RouteWindow:
     def _ask_more(self, owner: str, routes_of: Callable[[int], Routes]) -> None:
         waiting = self._waiting[owner]
         for partition in list(waiting):  # those without requests in flight first
-            if partition not in self._open.get(owner, ()) and not routes_of(partition).ask_next(owner):
+            if partition not in self._open.get(owner, ()) and not routes_of(partition).request_next(owner):
                 del waiting[partition]
-        while waiting and self._asked.get(owner, 0) < ROUTES_ASKED_MAX:
+        while waiting and self._in_flight.get(owner, 0) < ROUTES_ASKED_MAX:
             partition = next(iter(waiting))
             del waiting[partition]
-            if routes_of(partition).ask_next(owner):
+            if routes_of(partition).request_next(owner):
                 waiting[partition] = None
         if not waiting:
             del self._waiting[owner]

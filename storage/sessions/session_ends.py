@@ -70,7 +70,7 @@ class SessionEnds:
         self._partition.work.appendleft(EndSession(session.number))  # a CONNECT waits for it now
         return True
 
-    def go_on(self, session: DurableSession) -> tuple[int, bool]:
+    def resume(self, session: DurableSession) -> tuple[int, bool]:
         """Delete a session, or a part of a large one.
 
         Return the steps that this took, and whether rows are left.

@@ -83,9 +83,9 @@ class Subscriptions:
         self._unsent = UnsentRoutes()
         self._costs = FilterCosts(partition.trie)
         self.members: dict[str, int] = {}  # route -> sessions that hold it
-        self.standing: set[str] = set()
+        self.registered: set[str] = set()
         self._pending: dict[str, dict[int, int]] = {}  # route -> unacknowledged shard -> request, 0: not sent
-        self._asked: dict[int, PendingSubscription] = {}  # by request
+        self._in_flight: dict[int, PendingSubscription] = {}  # by request
         self._ask_at: dict[int, int] = {}  # request -> retry time: of several timers only the last one counts
         self._waiting: dict[str, list[Waiter]] = {}  # by missing route
         self._leaving: dict[str, None] = {}  # routes to be removed at their shards
@@ -110,11 +110,11 @@ class Subscriptions:
 
     def restore_standing(self, route: str) -> None:
         """Restore the mark that a route is registered."""
-        self.standing.add(route)
+        self.registered.add(route)
 
     def serve(self) -> None:
         """Begin to serve: add again the routes without a mark, report the others."""
-        self._request_routes([route for route in sorted(self.members) if route not in self.standing])
+        self._request_routes([route for route in sorted(self.members) if route not in self.registered])
 
     # --- subscribe
 
@@ -124,10 +124,10 @@ class Subscriptions:
         session = partition.sessions.get(request.session)
         if session is None or session.owner_epoch != request.owner_epoch:
             codes = [STALE_SESSION] * len(request.subscriptions)
-            partition.tell(edge, SessionSubscribed(request.request, codes, [False] * len(codes)))
+            partition.send_control(edge, SessionSubscribed(request.request, codes, [False] * len(codes)))
             return
         existed = [subscription.topic_filter in session.subscriptions for subscription in request.subscriptions]
-        codes = self._judge(session, request.subscriptions)
+        codes = self._check_subscriptions(session, request.subscriptions)
         granted = []
         holds = False
         held, partial = len(session.subscriptions), set(request.partial)
@@ -155,7 +155,7 @@ class Subscriptions:
             self._delivery.outbound.hold(session, request.read or request.request)
         answer = SessionSubscribed(request.request, codes, existed)
         routes = {subscription.topic_filter for subscription in granted}
-        missing = {route for route in routes if route not in self.standing}
+        missing = {route for route in routes if route not in self.registered}
         waiter = Waiter(edge, session.number, granted, answer, missing)
         if not missing:
             self._subscribed(waiter)
@@ -164,7 +164,7 @@ class Subscriptions:
             self._waiting.setdefault(route, []).append(waiter)
         self._request_routes(sorted(missing - self._pending.keys()))
 
-    def _judge(self, session: DurableSession, wanted: list[SessionSubscription]) -> list[int]:
+    def _check_subscriptions(self, session: DurableSession, wanted: list[SessionSubscription]) -> list[int]:
         """Return a reason code per subscription: its QoS, or the reason for the refusal."""
         partition, held = self._partition, session.subscriptions
         room = partition.settings.filters_per_session_max - len(held)
@@ -192,7 +192,7 @@ class Subscriptions:
 
     def _subscribed(self, waiter: Waiter) -> None:
         partition = self._partition
-        partition.tell(waiter.edge, waiter.answer)
+        partition.send_control(waiter.edge, waiter.answer)
         if partition.ledger is not None and waiter.granted and waiter.session in partition.sessions:
             partition.ledger.subscribed(waiter.session, waiter.granted)
 
@@ -201,7 +201,7 @@ class Subscriptions:
         shared = parse_shared(name)
         if name not in session.subscriptions:
             self.members[name] = self.members.get(name, 0) + 1
-            if shared is not None and name in self.standing:
+            if shared is not None and name in self.registered:
                 self._recounted.add(name)
         session.subscriptions[name] = subscription
         if shared is None:
@@ -219,7 +219,7 @@ class Subscriptions:
         codes = []
         if session is not None and session.owner_epoch == request.owner_epoch:
             codes = self.remove(session, request.topic_filters, revoked=request.revoked)
-        partition.tell(edge, SessionUnsubscribed(request.request, codes))
+        partition.send_control(edge, SessionUnsubscribed(request.request, codes))
 
     def remove(self, session: DurableSession, names: list[str], *, revoked: bool) -> list[int]:
         """Remove subscriptions of a session; return a reason code for each.
@@ -235,7 +235,7 @@ class Subscriptions:
                 gone += self._detach(session, name)
                 shared = parse_shared(name) if revoked else None
                 if shared is not None:
-                    self._delivery.given_up.begin(session, f"{shared[0]}/{shared[1]}".encode())
+                    self._delivery.abandoned_copies.begin(session, f"{shared[0]}/{shared[1]}".encode())
         self._answer_waiting(gone)
         self._leave(gone)
         return codes
@@ -284,7 +284,7 @@ class Subscriptions:
             return []
         self._recounted.discard(name)
         del self.members[name]
-        self.standing.discard(name)
+        self.registered.discard(name)
         unsent = self._pending.pop(name, {})  # the reply to an AddRoutes in flight does not cover a later route
         for shard in unsent if shared is None else by_shard(self._map(), [name]):
             self._unsent.discard(shard, name)
@@ -303,9 +303,9 @@ class Subscriptions:
         for shard, names in placed.items():
             for name in names:
                 self._pending.setdefault(name, {})[shard] = 0
-        self._ask(placed)
+        self._send_routes(placed)
 
-    def _ask(self, placed: dict[int, list[str]]) -> None:
+    def _send_routes(self, placed: dict[int, list[str]]) -> None:
         """Send routes to the owners of shards, now or once the window allows."""
         owners: dict[str, None] = {}
         for shard, names in sorted(placed.items()):
@@ -317,17 +317,17 @@ class Subscriptions:
     def _ask_more(self, owners: list[str]) -> None:
         number = self._partition.number
         for owner in owners:
-            while self._unsent.waits_for(owner) and self._window.has_room(owner, number):
-                self.ask_next(owner)
+            while self._unsent.waits_for(owner) and self._window.has_capacity(owner, number):
+                self.request_next(owner)
             if self._unsent.waits_for(owner):
                 self._window.wait(owner, number)
 
-    def ask_next(self, owner: str) -> bool:
+    def request_next(self, owner: str) -> bool:
         """Send one pending request to this owner; return False if no other is pending."""
         shard, names = self._unsent.take(owner)
         if names and shard < len(self._map().shards):
             self._request += 1
-            self._asked[self._request] = PendingSubscription(shard, names, owner)
+            self._in_flight[self._request] = PendingSubscription(shard, names, owner)
             self._window.sent(owner, self._partition.number, len(names))
             for name in names:
                 pending = self._pending.get(name)
@@ -338,18 +338,18 @@ class Subscriptions:
 
     def _take(self, request: int) -> PendingSubscription:
         """Remove a request that was answered or is obsolete."""
-        asked = self._asked.pop(request)
+        asked = self._in_flight.pop(request)
         del self._ask_at[request]
         self._window.settled(asked.owner, self._partition.number, len(asked.names))
         return asked
 
     def _send(self, request: int) -> None:
         partition = self._partition
-        shard, names, _ = self._asked[request]
+        shard, names, _ = self._in_flight[request]
         placement = self._map().shards[shard]
         self._version += 1
         self._ask_in(request, REPEAT_S)
-        partition.tell(
+        partition.send_control(
             placement.owner,
             AddRoutes(
                 request,
@@ -364,36 +364,36 @@ class Subscriptions:
 
     def _unanswered(self, request: int) -> list[str]:
         """Return the routes that wait for this request."""
-        shard, names, _ = self._asked[request]
+        shard, names, _ = self._in_flight[request]
         return [name for name in names if self._pending.get(name, {}).get(shard) == request]
 
-    def tell_counts(self) -> None:
+    def report_member_counts(self) -> None:
         """Report changed member counts of shared groups to the shards; no response waits for it."""
         if self._recounted:
             names, self._recounted = sorted(self._recounted), set()
-            self._ask(by_shard(self._map(), names))
+            self._send_routes(by_shard(self._map(), names))
 
     def ask_again(self, request: int) -> int:
         """Retry an unanswered AddRoutes under its number, so that either reply is valid.
 
         Return the steps that it took.
         """
-        if request not in self._asked or self._ask_at[request] > self._partition.served_ms:
+        if request not in self._in_flight or self._ask_at[request] > self._partition.served_ms:
             return 1
-        shard, names, _ = self._asked[request]
+        shard, names, _ = self._in_flight[request]
         if self._unanswered(request) and shard < len(self._map().shards):
             self._send(request)
         else:
             self._take(request)
         return 1 + len(names) // ROUTES_PER_STEP
 
-    def ask_soon(self, router: str, request: int) -> bool:
+    def retry_routes_soon(self, router: str, request: int) -> bool:
         """Retry an AddRoutes soon that was rejected because two maps differ.
 
         Returns:
             False: the map does not list this router as owner of the request's shard; nothing changed.
         """
-        asked = self._asked.get(request)
+        asked = self._in_flight.get(request)
         if asked is None:
             return True
         if not is_shard_owner(self._map(), router, asked.shard):
@@ -409,14 +409,14 @@ class Subscriptions:
     def placement_changed(self, shards: set[int]) -> None:
         """Send pending routes of shards with another owner or epoch again."""
         again: dict[int, list[str]] = {}
-        for request in [request for request, asked in self._asked.items() if asked.shard in shards]:
+        for request in [request for request, asked in self._in_flight.items() if asked.shard in shards]:
             left = self._unanswered(request)
             shard = self._take(request).shard
             again.setdefault(shard, []).extend(left)
             for name in left:
                 self._pending[name][shard] = 0
         owners = self._unsent.move(shards, lambda shard: self._map().shards[shard].owner)
-        self._ask({shard: names for shard, names in again.items() if names and shard < len(self._map().shards)})
+        self._send_routes({shard: names for shard, names in again.items() if names and shard < len(self._map().shards)})
         self._ask_more(owners)
 
     def report(self, shards: Set[int]) -> Iterator[tuple[int, SenderReport] | None]:
@@ -431,7 +431,7 @@ class Subscriptions:
         Returns:
             False: the map does not list this router as owner of the request's shard; nothing changed.
         """
-        asked = self._asked.get(answer.request)
+        asked = self._in_flight.get(answer.request)
         partition = self._partition
         if asked is None:
             return True
@@ -441,16 +441,16 @@ class Subscriptions:
             return True
         answered = self._unanswered(answer.request)
         self._take(answer.request)
-        standing = []
+        registered = []
         for name in answered:
             pending = self._pending[name]
             del pending[asked.shard]
             if not pending:
                 del self._pending[name]
-                self.standing.add(name)
-                standing.append(name)
+                self.registered.add(name)
+                registered.append(name)
                 partition.put(keys.filter_key(partition.number, name), pack(FilterRow(name)))
-        self._answer_waiting(standing)
+        self._answer_waiting(registered)
         return True
 
     def _answer_waiting(self, settled: list[str]) -> None:
@@ -489,7 +489,7 @@ class Subscriptions:
                 self._version,
                 [self._entry(name) for name in placed],
             )
-            partition.tell(placement.owner, removal)
+            partition.send_control(placement.owner, removal)
             worth += max(len(placed), MESSAGE_ROUTES)
         return worth
 

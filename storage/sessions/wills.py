@@ -162,7 +162,7 @@ class Wills:
         partition = self._partition
         order = FireWill(0, partition.number, will.firing_epoch, number, will.will, will.client_id)
         order.owner, order.owner_made = will.owner, will.owner_made
-        partition.tell(edge, order)
+        partition.send_control(edge, order)
         return True
 
     def fire_again(self, number: int) -> None:

@@ -93,7 +93,7 @@ class PartitionLedger:
     def subscribed(self, session: int, subscriptions: list[SessionSubscription]) -> None:
         """Record subscriptions whose SUBACK leaves with this operation."""
         for subscription in subscriptions:
-            if _owes(subscription):
+            if _is_owed(subscription):
                 hashed = topic_hash(subscription.topic_filter)
                 self._records.append(LedgerRecord("subscribed", 0, s=session, h=hashed))
 
@@ -106,7 +106,7 @@ class PartitionLedger:
         self._records.append(LedgerRecord("ended", 0, s=session, r="session deleted"))
 
 
-def _owes(subscription: SessionSubscription) -> bool:
+def _is_owed(subscription: SessionSubscription) -> bool:
     """Return whether the session is owed every QoS 1 or 2 message of the filter's one topic."""
     name = subscription.topic_filter
     plain = not name.startswith("$share/") and "+" not in name and "#" not in name

@@ -134,7 +134,7 @@ class OrderWindow:
             for _ in self._send_all_again(list(self._in_flight)):
                 pass
 
-    def edge_came(self) -> None:
+    def edge_started(self) -> None:
         """Resume orders that waited for a live edge."""
         if self.lacks_edge:
             for _ in self._send_all_again(list(self._in_flight)):

@@ -31,13 +31,13 @@ from wire.messages.control import Control, encode_control
 from wire.messages.frames import FrameKind
 from wire.queries.journal import Journal
 
-__all__ = ["NO_REPLICA", "UNKEPT_BYTES_MAX", "Output", "Overlay", "Partition", "Reads"]
+__all__ = ["NO_REPLICA", "QOS0_BYTES_MAX", "Output", "Overlay", "Partition", "Reads"]
 
 NO_REPLICA = 1 << 62  # an op_index above all
 CLOCK_SAVED_S = 10.0  # maximum lag of the served clock after a crash, while deadlines are pending
 LOG_ROWS_TRIMMED = 4  # maximum per operation: twice the usual number of rows that an operation adds
 # Of QoS 0 outputs that wait for a commit: the in-sync copies may be too few for hours
-UNKEPT_BYTES_MAX = 4 * 1024 * 1024
+QOS0_BYTES_MAX = 4 * 1024 * 1024
 LOG_ROW_BYTES = 512 * 1024  # of writes in one log row; a store's value is at most 1 MiB
 
 Output = tuple[str, int, bytes]  # node, FrameKind, payload (whole records)
@@ -92,12 +92,12 @@ class Partition:
         self._claims_after = 0  # the newest operation that changed owners of client IDs or their stored state
         self._outputs: list[Output] = []
         self._at_once: list[Output] = []
-        self._told: deque[tuple[int, bytes, tuple[int, int, int]]] = (
+        self._traced_commits: deque[tuple[int, bytes, tuple[int, int, int]]] = (
             deque()
         )  # number, topic, origin: of traced messages
         self._gated: deque[tuple[int, int, list[Output], int]] = deque()  # op_index, number, outputs, bytes of QoS 0
-        self._unkept = 0  # bytes of QoS 0 behind the operation being built
-        self._unkept_gated = 0  # and behind those that are not committed
+        self._qos0_bytes = 0  # bytes of QoS 0 behind the operation being built
+        self._gated_qos0_bytes = 0  # and behind those that are not committed
         self.work: deque[Work] = deque()  # executed in slices, in order, like due timers
         self._timers: list[tuple[int, int, Timer]] = []  # deadline, number, timer: a heap
         self._timer_number = 0
@@ -205,11 +205,11 @@ class Partition:
             text = topic.decode("utf-8", "replace")
             self.journal.note(event, reason, client_id, text, origin, detail or f"partition {self.number}")
 
-    def known_of(self, session: DurableSession, session_seq: int, reason: str) -> tuple[bytes, tuple[int, int, int]]:
+    def find_entry(self, session: DurableSession, session_seq: int, reason: str) -> tuple[bytes, tuple[int, int, int]]:
         """Return topic and origin of an entry that is dropped; b"" if no trace and no journal entry needs them."""
         known = b"", (0, 0, 0)
         if self.tracing is not None and self.tracing.active:
-            known = self.tracing.known_of(session, session_seq)
+            known = self.tracing.find_entry(session, session_seq)
         if known[0] or self.journal is None or not self.journal.wants("drop", reason, session.client_id):
             return known
         value = self.get(keys.queue_key(self.number, session.number, session_seq))
@@ -236,15 +236,15 @@ class Partition:
             session.behind = self.building
             self._outputs.append((session.edge, FrameKind.PUSH, payload))
 
-    def push_unkept(self, session: DurableSession, payload: bytes) -> bool:
+    def push_unqueued(self, session: DurableSession, payload: bytes) -> bool:
         """Send a PUSH record of QoS 0 likewise; return False, without sending, if too many bytes wait for a commit."""
-        if self._unkept + self._unkept_gated + len(payload) > UNKEPT_BYTES_MAX:
+        if self._qos0_bytes + self._gated_qos0_bytes + len(payload) > QOS0_BYTES_MAX:
             return False
-        self._unkept += len(payload)
+        self._qos0_bytes += len(payload)
         self.push(session, payload)
         return True
 
-    def tell(self, node: str, message: Control) -> None:
+    def send_control(self, node: str, message: Control) -> None:
         """Send a control message to a node once this operation is committed."""
         if node:
             self._outputs.append((node, FrameKind.CONTROL, encode_control(message)))
@@ -332,9 +332,9 @@ class Partition:
 
     def _gate(self, op_index: int) -> None:
         assert not self._gated or self._gated[-1][0] <= op_index, "an output overtakes an older operation"
-        self._gated.append((op_index, self.building, self._outputs, self._unkept))
-        self._unkept_gated += self._unkept
-        self._outputs, self._unkept = [], 0
+        self._gated.append((op_index, self.building, self._outputs, self._qos0_bytes))
+        self._gated_qos0_bytes += self._qos0_bytes
+        self._outputs, self._qos0_bytes = [], 0
         self.building += 1
 
     # --- commit
@@ -366,18 +366,18 @@ class Partition:
         while gated and gated[0][0] <= self.commit_index:
             _, self.released, released, unkept = gated.popleft()
             outputs.extend(released)
-            self._unkept_gated -= unkept
-        if self._told and self.tracing is not None:
-            self._tell_committed(self.tracing)
+            self._gated_qos0_bytes -= unkept
+        if self._traced_commits and self.tracing is not None:
+            self._trace_commits(self.tracing)
         return outputs
 
-    def tell_committed(self, topic: bytes, origin: tuple[int, int, int]) -> None:
+    def trace_commit(self, topic: bytes, origin: tuple[int, int, int]) -> None:
         """Trace the commit of a message once the operation being built is committed."""
-        self._told.append((self.building, topic, origin))
+        self._traced_commits.append((self.building, topic, origin))
 
-    def _tell_committed(self, tracing: Tracing) -> None:
-        while self._told and self._told[0][0] <= self.released:
-            _, topic, origin = self._told.popleft()
+    def _trace_commits(self, tracing: Tracing) -> None:
+        while self._traced_commits and self._traced_commits[0][0] <= self.released:
+            _, topic, origin = self._traced_commits.popleft()
             tracing.committed(self.number, self.commit_index, topic, origin, self.replicas)
 
     @property

@@ -87,7 +87,7 @@ class SessionReads:
             if read.deadline <= now:
                 read.deadline = 0
 
-    def came_live(self, topic: bytes) -> None:
+    def record_live(self, topic: bytes) -> None:
         """Record a live message with RETAIN of this topic."""
         for read in self._reads.values():
             if read.topics is not None:

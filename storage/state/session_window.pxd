@@ -54,5 +54,5 @@ cdef PacketIdentifiers identifiers_of(SessionWindow session)
 cdef list acked_rows_of(SessionWindow session)
 cdef bint is_window_open(SessionWindow session) except -1
 cdef bint is_caught_up(SessionWindow session) except -1
-cdef InFlight take_place(SessionWindow session, Py_ssize_t size)
-cdef Py_ssize_t give_back(SessionWindow session, unsigned long long session_seq, InFlight flight) except -1
+cdef InFlight assign_place(SessionWindow session, Py_ssize_t size)
+cdef Py_ssize_t release_place(SessionWindow session, unsigned long long session_seq, InFlight flight) except -1

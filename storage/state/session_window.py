@@ -196,7 +196,7 @@ def is_caught_up(session: SessionWindow) -> cython.bint:
     return not session._sizes and not session._unsent
 
 
-def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
+def assign_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
     """Give the next entry of a caught-up queue its identifier and add it to the window.
 
     Args:
@@ -215,7 +215,7 @@ def take_place(session: SessionWindow, size: cython.Py_ssize_t) -> InFlight:
     return flight
 
 
-def give_back(session: SessionWindow, session_seq: cython.ulonglong, flight: InFlight) -> cython.Py_ssize_t:
+def release_place(session: SessionWindow, session_seq: cython.ulonglong, flight: InFlight) -> cython.Py_ssize_t:
     """Remove an acknowledged entry; return the number of consumed entries with undeleted queue rows."""
     del inflight_of(session)[session_seq]
     identifiers_of(session).release(flight.packet_identifier)

@@ -38,7 +38,7 @@ class Tracing:
     """
 
     def __init__(self, node: str, cluster_map: Callable[[], ClusterMap], changed: Callable[[], None]) -> None:
-        self._told = changed
+        self._on_change = changed
         self.active = False
         self._of_clients = self._of_topics = False
         self._entries: dict[tuple[int, int], tuple[bytes, Origin]] = {}  # (session, session_seq): topic, origin
@@ -54,11 +54,11 @@ class Tracing:
         if not self.active:
             self._entries.clear()
             self._topic_bytes = 0
-        self._told()
+        self._on_change()
 
     # --- marks
 
-    def wants_session(self, session: DurableSession) -> bool:
+    def is_traced_session(self, session: DurableSession) -> bool:
         """Return whether a trace includes the client of a session."""
         return self._of_clients and self.desk.wants_client(session.client_id, "")
 
@@ -66,13 +66,13 @@ class Tracing:
         """Return whether a message is traced."""
         return self.active and (message.traced or self.desk.wants_origin(origin))
 
-    def is_told(self, session: DurableSession, entry: QueueEntry) -> bool:
+    def is_traced(self, session: DurableSession, entry: QueueEntry) -> bool:
         """Return whether an entry is traced, and remember it if so."""
         if (session.number, entry.session_seq) in self._entries:
             return True
         origin = entry.origin_kind, entry.origin_a, entry.origin_b
         named = self._of_topics and self.desk.wants_topic(self.desk.text(entry.topic))
-        if named or self.wants_session(session) or self.desk.wants_origin(origin):
+        if named or self.is_traced_session(session) or self.desk.wants_origin(origin):
             self._remember((session.number, entry.session_seq), entry.topic, origin)
             return True
         return False
@@ -89,7 +89,7 @@ class Tracing:
         topic, _ = self._entries.pop(key, (b"", NO_ORIGIN))
         self._topic_bytes -= len(topic)
 
-    def known_of(self, session: DurableSession, session_seq: int) -> tuple[bytes, Origin]:
+    def find_entry(self, session: DurableSession, session_seq: int) -> tuple[bytes, Origin]:
         """Return topic and origin of a traced entry, b"" of another one."""
         return self._entries.get((session.number, session_seq), (b"", NO_ORIGIN))
 
@@ -193,6 +193,6 @@ class Tracing:
         reason: str,
         detail: str,
     ) -> None:
-        topic, origin = self.known_of(session, session_seq)
+        topic, origin = self.find_entry(session, session_seq)
         where = session.client_id, "", self.desk.text(topic), packet, qos, session.number, session_seq, partition
         self.desk.note(stage, origin, *where, reason, detail, b"", True)

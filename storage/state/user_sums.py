@@ -38,7 +38,7 @@ class Retained(NamedTuple):
     payload_bytes: int = 0
 
 
-NOTHING = Retained()
+NO_RETAINED = Retained()
 
 
 class UserSums:
@@ -54,7 +54,7 @@ class UserSums:
         self._active: OrderedDict[str, float] = OrderedDict()  # user -> time of its last decision at any node
         self._elsewhere: dict[str, dict[str, UserUsage]] = {}  # user -> node -> reported usage
         self._asking: set[str] = set()  # users about whom this node decides
-        self._asked_at: dict[str, float] = {}  # user -> time of the last query
+        self._requested_at: dict[str, float] = {}  # user -> time of the last query
         self.dirty: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class UserSums:
 
     def here(self, user: str) -> UserUsage:
         """Return a user's usage at this node."""
-        return UserUsage(self._sessions.get(user, 0), *self._retained.get(user, NOTHING))
+        return UserUsage(self._sessions.get(user, 0), *self._retained.get(user, NO_RETAINED))
 
     def _changed(self, user: str) -> None:
         if user in self._active:
@@ -96,23 +96,23 @@ class UserSums:
 
     def sessions(self, user: str, now: float) -> int:
         """Return a user's known number of stored sessions, and query the other nodes."""
-        self._ask(user, now)
+        self._request_usage(user, now)
         return self._sessions.get(user, 0) + sum(held.sessions for held in self._elsewhere.get(user, {}).values())
 
     def retained(self, user: str, now: float) -> int:
         """Return a user's known number of retained topics, and query the other nodes."""
-        self._ask(user, now)
-        here = self._retained.get(user, NOTHING).topics
+        self._request_usage(user, now)
+        here = self._retained.get(user, NO_RETAINED).topics
         return here + sum(held.retained for held in self._elsewhere.get(user, {}).values())
 
-    def has_room(self, user: str, growth: int, limit: int, now: float) -> bool:
+    def is_within_limit(self, user: str, growth: int, limit: int, now: float) -> bool:
         """Return whether that many more bytes of retained payloads are within a user's limit, as far as known."""
-        here = self._retained.get(user, NOTHING).payload_bytes + growth
+        here = self._retained.get(user, NO_RETAINED).payload_bytes + growth
         if here * UNASKED_SHARE > limit:
-            self._ask(user, now)
+            self._request_usage(user, now)
         return here + sum(held.retained_bytes for held in self._elsewhere.get(user, {}).values()) <= limit
 
-    def _ask(self, user: str, now: float) -> None:
+    def _request_usage(self, user: str, now: float) -> None:
         if 0 < len(user) <= NAME_MAX:
             self._activate(user, now)
             self._asking.add(user)
@@ -129,13 +129,13 @@ class UserSums:
 
     def _is_due(self, user: str, now: float) -> bool:
         """Return whether this node has to query the others about a user, for the first time or again."""
-        return user in self._asking and now >= self._asked_at.get(user, float("-inf")) + ASK_AGAIN_S
+        return user in self._asking and now >= self._requested_at.get(user, float("-inf")) + ASK_AGAIN_S
 
     def _forget(self, user: str) -> None:
         del self._active[user]
         self._elsewhere.pop(user, None)
         self._asking.discard(user)
-        self._asked_at.pop(user, None)
+        self._requested_at.pop(user, None)
 
     # --- exchange of usage
 
@@ -153,20 +153,20 @@ class UserSums:
         for user, asked in taken:
             del self.dirty[user]
             if asked:
-                self._asked_at[user] = now
+                self._requested_at[user] = now
         return taken
 
     def tell_all(self) -> None:
         """Report and query all active users again, after a node joined or a link opened."""
-        self._asked_at.clear()
+        self._requested_at.clear()
         self.dirty.update(dict.fromkeys(self._active))
 
-    def look(self, now: float) -> None:
+    def expire_idle(self, now: float) -> None:
         """Remove users without a decision for a minute."""
         while self._active and self._active[user := next(iter(self._active))] + ACTIVE_S <= now:
             self._forget(user)
 
-    def keep_nodes(self, nodes: Collection[str]) -> None:
+    def retain_nodes(self, nodes: Collection[str]) -> None:
         """Remove usage reported by dead nodes: other nodes serve their partitions and count them."""
         for held in self._elsewhere.values():
             for node in [node for node in held if node not in nodes]:
@@ -175,7 +175,7 @@ class UserSums:
 
 def add_retained(held: dict[str, Retained], user: str, topics: int, payload_bytes: int) -> None:
     """Change a user's retained usage; a user without retained topics is removed."""
-    before = held.get(user, NOTHING)
+    before = held.get(user, NO_RETAINED)
     after = Retained(before.topics + topics, before.payload_bytes + payload_bytes)
     if after.topics:
         held[user] = after

@@ -21,7 +21,7 @@ class Checkpointer:
         self._ended = ended
         self._step: SyncTicket | None = None
 
-    def look(self) -> None:
+    def begin_due(self) -> None:
         """Begin a checkpoint if one is due. Raises StoreError."""
         if self._step is None:
             self._begin(self._store.checkpoint())

@@ -137,11 +137,11 @@ class GroupCommitter:
             self._handle(LogSynced(self._synced_to))
             if self._batches:
                 self._round()
-            self._go_on()
+            self._resume()
 
     def _checkpoint_ended(self) -> None:
         self._round()  # commits that the checkpoint held
-        self._go_on()
+        self._resume()
 
     async def _wait_deadlines(self) -> None:
         """Run a round at each deadline until an error."""
@@ -152,9 +152,9 @@ class GroupCommitter:
                 await self._wake.wait()
             if trio.current_time() >= self._deadline:
                 self._round()
-                self._go_on()
+                self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._failure is None:
             self._then()
 
@@ -174,7 +174,7 @@ class GroupCommitter:
         """Run a slice of the work that commits wait for; the next slice follows in the next iteration."""
         try:
             self._store.make_room()
-            self._checkpointer.look()
+            self._checkpointer.begin_due()
         except StoreError as error:
             self._fail(error)
 
@@ -182,13 +182,13 @@ class GroupCommitter:
         if self._failure is not None:
             return  # after a failure: no write and no announcement
         try:
-            self._perform(self._told(event))
+            self._perform(self._handle_event(event))
         except StoreError as error:
             self._fail(error)
         if self._deadline < self._wakes_at:
             self._wake.set()
 
-    def _told(self, event: Submitted | Committed | LogSynced | CommitWaited) -> GroupCommitReady:
+    def _handle_event(self, event: Submitted | Committed | LogSynced | CommitWaited) -> GroupCommitReady:
         return self._core.handle(trio.current_time(), event, crowded=self._store.crowded, held=self._store.held)
 
     def _perform(self, ready: GroupCommitReady) -> None:
@@ -201,15 +201,15 @@ class GroupCommitter:
             transaction_no = self._write(ready.transaction)
             self.commits += 1
             self.rows += len(ready.transaction)
-            self._checkpointer.look()
-            self._perform(self._told(Committed(transaction_no)))
+            self._checkpointer.begin_due()
+            self._perform(self._handle_event(Committed(transaction_no)))
             return
         if ready.sync:
             self.syncs += 1
             ticket = self._store.begin_sync(marker=ready.marker)
             self._synced_to = ticket.transaction_no
             if self._syncs.begin(ticket):
-                self._perform(self._told(LogSynced(self._synced_to)))
+                self._perform(self._handle_event(LogSynced(self._synced_to)))
                 return
         self._deadline = -math.inf if self._store.makes_room else ready.deadline
 

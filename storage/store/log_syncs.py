@@ -55,7 +55,7 @@ class LogSyncs:
         end = self._thread.begin(log, marker, int(self._wait_s * 1e6) if self._mean_s < self._wait_s else 0)
         if end is None:
             return False
-        self._judge(*end)
+        self._record_end(*end)
         return True
 
     async def attend(self, ended: Callable[[], None]) -> None:
@@ -64,19 +64,19 @@ class LogSyncs:
         Raises:
             SyncFailed: One failed; the process must end.
         """
-        look = partial(self._look, ended)
+        poll = partial(self._poll_end, ended)
         if self._reads is not None:
-            return await self._reads.reading(self._thread.fileno(), look)
+            return await self._reads.reading(self._thread.fileno(), poll)
         while True:
             await trio.lowlevel.wait_readable(self._thread.fileno())
-            look()
+            poll()
 
-    def _look(self, ended: Callable[[], None]) -> None:
+    def _poll_end(self, ended: Callable[[], None]) -> None:
         if (end := self._thread.end()) is not None:
-            self._judge(*end)
+            self._record_end(*end)
             ended()
 
-    def _judge(self, failed: int, took_s: float) -> None:
+    def _record_end(self, failed: int, took_s: float) -> None:
         if failed:
             raise SyncFailed(f"fdatasync: {os.strerror(failed)}")
         self.lengths.observe(took_s)

@@ -62,7 +62,7 @@ _WORK_KB = 4096
 _PAGE_KB = 4
 _HEADERS_BYTES = 8192
 
-_given_up: set[Path] = set()  # data files with handles that the library still has
+_abandoned: set[Path] = set()  # data files with handles that the library still has
 
 
 class Descriptor:
@@ -109,7 +109,7 @@ class LsmFile:
             StoreDamaged, StoreBusy, StoreUnavailable: As their names say.
             StoreFailed: The library did not apply its options.
         """
-        if self.path in _given_up:
+        if self.path in _abandoned:
             raise StoreDamaged(self.path, "so was found before; another process may open what takes its place")
         log = self.path.with_name(self.path.name + "-log")
         self.replayed_bytes = log.stat().st_size if log.exists() else 0
@@ -165,7 +165,7 @@ class LsmFile:
         try:
             self._settle_header()
             if self.sums.corrupt_page >= 0:
-                _given_up.add(self.path)
+                _abandoned.add(self.path)
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # it would be closed when it is freed
             elif handle is not None and handle.is_open:
                 _roll_back(handle)

@@ -375,15 +375,15 @@ class Store:
     def begin_log(self) -> WriteAheadLog:
         """Begin a write-ahead log under a new label, durably; the rows of the previous one are in the data file."""
         with system_errors(self.path):
-            ahead = WriteAheadLog(self._sibling("-ahead"))
+            wal = WriteAheadLog(self._sibling("-ahead"))
         try:
-            self._transact([(_LOG_KEY, encode_record(_LOG_KEY, ahead.label))], self._transaction_no)
+            self._transact([(_LOG_KEY, encode_record(_LOG_KEY, wal.label))], self._transaction_no)
             self.begin_sync().run()
             self._file.take_checkpoints()
         except BaseException:
-            ahead.close()
+            wal.close()
             raise
-        return ahead
+        return wal
 
     def _settle(self, *, replayed: bool = False) -> None:
         """Write commits recovered from the log to the data file and sync it, before they count as durable.

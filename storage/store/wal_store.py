@@ -46,30 +46,32 @@ SETTLED = 4  # fraction of the active region after which most messages of the im
 PIECE_BYTES = 256 * 1024  # of a commit that are written at a time
 PIECE_ROWS = 2_000
 # Rows flushed for each written row: the immutable memtable is empty long before the active one is full
-MOVED_PER_ROW = 2
-MOVED_LEAST = 32
-MOVED_IN_TIME = 300  # with a small commit, while there is time: some milliseconds of processor time on a slow machine
-MOVED_MOST = 2_000  # with one commit, or in a slice: blocks the loop for some milliseconds
-MOVED_BYTES_MAX = 1024 * 1024  # likewise, about
-MOVED_AT_ONCE = 5_000  # in one transaction of a complete flush
+FLUSHED_PER_ROW = 2
+FLUSHED_ROWS_MIN = 32
+FLUSHED_WITH_COMMIT = (
+    300  # with a small commit, while there is time: some milliseconds of processor time on a slow machine
+)
+FLUSHED_ROWS_MAX = 2_000  # with one commit, or in a slice: blocks the loop for some milliseconds
+FLUSHED_BYTES_MAX = 1024 * 1024  # likewise, about
+FLUSHED_AT_ONCE = 5_000  # in one transaction of a complete flush
 
 
 class WalStore:
     """One store and its log; see ``KeyValueStore``."""
 
-    def __init__(self, data: Store, ahead: WriteAheadLog) -> None:
+    def __init__(self, data: Store, wal: WriteAheadLog) -> None:
         self._data = data
-        self._ahead = ahead
+        self._wal = wal
         self._number = data.transaction_no
         self._durable = data.transaction_no  # number of the newest durable commit
         self._below = KeyUpperBounds(ASCENDING, data.highest)
-        self._region = ahead.region(0)
-        self._newer = MemTable(self._below, self._number)
-        self._older: MemTable | None = None
-        self._older_bytes = 0  # of its commits in the log
-        self._older_all = 0  # rows that it had at first
-        self._older_rows = 0  # rows that are not flushed yet, estimated from below
-        self._slice_rows = 0  # rows that have about MOVED_BYTES_MAX
+        self._region = wal.region(0)
+        self._active_memtable = MemTable(self._below, self._number)
+        self._immutable: MemTable | None = None
+        self._immutable_bytes = 0  # of its commits in the log
+        self._immutable_total = 0  # rows that it had at first
+        self._immutable_rows = 0  # rows that are not flushed yet, estimated from below
+        self._slice_rows = 0  # rows that have about FLUSHED_BYTES_MAX
         self._moved = False  # unsynced rows were flushed to the data file
         self._behind = False  # unsynced commits went to the data file
         self._free_after = 0  # commit whose acknowledgement confirms that the flushed rows are durable; 0: none
@@ -99,30 +101,34 @@ class WalStore:
         """Whether the next commit should wait; see ``KeyValueStore.held``."""
         if self._direct_from:
             return self._data.checkpoints.under_way
-        return self._region.is_crowded and (self._older is not None or self._data.checkpoints.under_way)
+        return self._region.is_crowded and (self._immutable is not None or self._data.checkpoints.under_way)
 
     @property
     def makes_room(self) -> bool:
         """Whether rows can be flushed in slices now and need to be; see ``KeyValueStore.makes_room``."""
-        return (self._region.is_crowded or self._is_behind) and not self._direct_from and self._may_move
+        return (self._region.is_crowded or self._is_behind) and not self._direct_from and self._may_flush
 
     def make_room(self) -> None:
         """Flush a slice of the rows that a commit is held for; see ``KeyValueStore.make_room``."""
         self._require_open()
         if self.makes_room:
-            self._move_some(MOVED_MOST, 1.0)
+            self._flush_some(FLUSHED_ROWS_MAX, 1.0)
 
     @property
-    def _may_move(self) -> bool:
+    def _may_flush(self) -> bool:
         """Whether rows of the immutable memtable may be flushed."""
-        return self._older is not None and self._durable >= self._older.number and not self._data.checkpoints.under_way
+        return (
+            self._immutable is not None
+            and self._durable >= self._immutable.number
+            and not self._data.checkpoints.under_way
+        )
 
     @property
     def _is_behind(self) -> bool:
         """Whether more rows are overdue than one commit may flush, after large commits."""
-        if self._older is None or (self._durable < self._number and self._region.used < GENERATION_BYTES):
+        if self._immutable is None or (self._durable < self._number and self._region.used < GENERATION_BYTES):
             return False
-        return self._older_rows > MOVED_MOST and self._rows_due() > MOVED_MOST
+        return self._immutable_rows > FLUSHED_ROWS_MAX and self._rows_due() > FLUSHED_ROWS_MAX
 
     @property
     def settings(self) -> StoreSettings:
@@ -152,7 +158,7 @@ class WalStore:
     @property
     def unmoved_bytes(self) -> int:
         """Bytes of commits in the log whose rows may not be in the data file yet."""
-        return self._region.used + (self._older_bytes if self._older is not None else 0)
+        return self._region.used + (self._immutable_bytes if self._immutable is not None else 0)
 
     def write(self, batch: Batch, *, reclaiming: bool = False) -> int:
         """Commit a batch; see ``KeyValueStore.write``."""
@@ -167,20 +173,20 @@ class WalStore:
         self._data.require_room_for(size, reclaiming=reclaiming)
         number = self._number + 1
         if not self._direct_from:
-            self._move_some(MOVED_LEAST + MOVED_PER_ROW * len(batch), self._region.fills(size))
+            self._flush_some(FLUSHED_ROWS_MIN + FLUSHED_PER_ROW * len(batch), self._region.fills(size))
         if self._direct_from or self._region.is_full:
             return self._write_directly(batch, number)
         try:
             self._region.append(number, size, encoded)
         except OSError as error:
             raise BatchUnknown(number, f"write-ahead log: {error}") from error
-        self._newer.apply(batch)
-        self._newer.number = self._number = number
+        self._active_memtable.apply(batch)
+        self._active_memtable.number = self._number = number
         return number
 
     def _write_directly(self, batch: Batch, number: int) -> int:
         """Commit to the data file, after flushing all memtables."""
-        self._move_all()
+        self._flush_all()
         self._data.move(batch, number)
         self._below.forget()
         self._number = number
@@ -190,35 +196,37 @@ class WalStore:
 
     # --- from the log to the data file
 
-    def _move_some(self, most: int, share: float) -> None:
+    def _flush_some(self, most: int, share: float) -> None:
         """Flush rows of the immutable memtable, or begin a new active one, before the next commit is written.
 
         Args:
             most: Maximum number of rows; before the active memtable is full, no more than are due.
             share: Fraction of the remaining rows; if it exceeds ``most``, it is the limit, up to a slice.
         """
-        if self._older is None:
+        if self._immutable is None:
             if self._region.used >= GENERATION_BYTES and not self._moved and not self._free_after:
-                self._older, self._newer = self._newer, MemTable(self._below, self._number)
-                self._older_bytes, self._older_all = self._region.used, len(self._older)
-                self._older_rows = self._older_all
-                self._slice_rows = MOVED_BYTES_MAX * self._older_rows // self._older_bytes
-                self._region = self._ahead.region(1 - self._region.index)
+                self._immutable, self._active_memtable = self._active_memtable, MemTable(self._below, self._number)
+                self._immutable_bytes, self._immutable_total = self._region.used, len(self._immutable)
+                self._immutable_rows = self._immutable_total
+                self._slice_rows = FLUSHED_BYTES_MAX * self._immutable_rows // self._immutable_bytes
+                self._region = self._wal.region(1 - self._region.index)
             return
-        if not self._may_move:
+        if not self._may_flush:
             return
-        over = self._newer if self._durable == self._number else None  # else a power loss may revert its deletions
+        over = (
+            self._active_memtable if self._durable == self._number else None
+        )  # else a power loss may revert its deletions
         waits = self._region.used < (GENERATION_BYTES if over is None else GENERATION_BYTES // SETTLED)
         if waits:
             return
         if over is not None and self._region.used < GENERATION_BYTES:
-            most = min(max(MOVED_LEAST, self._rows_due()), max(MOVED_IN_TIME, most))
+            most = min(max(FLUSHED_ROWS_MIN, self._rows_due()), max(FLUSHED_WITH_COMMIT, most))
         else:
-            most = max(most, int(share * self._older_rows) + 1)
-        most = min(most, MOVED_MOST, max(MOVED_LEAST, self._slice_rows))
-        self._older_rows -= min(most, self._older_rows)
-        if self._move_rows(self._older, most, over):
-            self._older = None
+            most = max(most, int(share * self._immutable_rows) + 1)
+        most = min(most, FLUSHED_ROWS_MAX, max(FLUSHED_ROWS_MIN, self._slice_rows))
+        self._immutable_rows -= min(most, self._immutable_rows)
+        if self._flush_rows(self._immutable, most, over):
+            self._immutable = None
 
     def _rows_due(self) -> int:
         """Return how many rows of the immutable memtable should be flushed by now: a few with each commit.
@@ -227,14 +235,14 @@ class WalStore:
         """
         settled = GENERATION_BYTES // SETTLED
         left = (GENERATION_BYTES - self._region.used) / (GENERATION_BYTES - settled)
-        return self._older_rows - int(self._older_all * left)
+        return self._immutable_rows - int(self._immutable_total * left)
 
-    def _move_rows(self, table: MemTable, most: int, over: MemTable | None = None, *, at_once: bool = False) -> bool:
+    def _flush_rows(self, table: MemTable, most: int, over: MemTable | None = None, *, at_once: bool = False) -> bool:
         """Flush some rows of a memtable without those that a later one has; return whether none is left."""
         rows = table.some(most)
         whole = len(rows) < most  # avoids counting all partitions of a memtable for each slice
-        if not at_once and octets_of(rows) > 2 * MOVED_BYTES_MAX:  # longer than the memtable's average
-            rows, whole = rows[: _count_within(rows, MOVED_BYTES_MAX)], False
+        if not at_once and octets_of(rows) > 2 * FLUSHED_BYTES_MAX:  # longer than the memtable's average
+            rows, whole = rows[: _count_within(rows, FLUSHED_BYTES_MAX)], False
         number = table.number if whole else self._data.transaction_no
         moved = rows if over is None else over.without(rows)
         try:
@@ -248,28 +256,28 @@ class WalStore:
         self._moved = self._may_be_due = True
         return whole
 
-    def _move_all(self) -> None:
+    def _flush_all(self) -> None:
         """Flush every row now, after syncing the log: rows in the data file must be durable in the log first."""
-        tables = [table for table in (self._older, self._newer) if table is not None and len(table)]
+        tables = [table for table in (self._immutable, self._active_memtable) if table is not None and len(table)]
         if tables and self._durable < self._number:
             try:
-                os.fdatasync(self._ahead.descriptor)
+                os.fdatasync(self._wal.descriptor)
             except OSError as error:
                 raise SyncFailed(f"write-ahead log: {error}") from error
         for table in tables:
-            while not self._move_rows(table, MOVED_AT_ONCE, at_once=True):
+            while not self._flush_rows(table, FLUSHED_AT_ONCE, at_once=True):
                 pass
-        self._older = None
-        self._newer = MemTable(self._below, self._number)
+        self._immutable = None
+        self._active_memtable = MemTable(self._below, self._number)
 
     # --- reading
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, None if absent."""
         self._require_open()
-        value = self._newer.get(key)
-        if value is ABSENT and self._older is not None:
-            value = self._older.get(key)
+        value = self._active_memtable.get(key)
+        if value is ABSENT and self._immutable is not None:
+            value = self._immutable.get(key)
         return self._data.get(key) if value is ABSENT else value  # type: ignore[return-value]
 
     def scan(self, start: bytes, stop: bytes | None, limit: int) -> list[Row]:
@@ -277,9 +285,9 @@ class WalStore:
         stop = RESERVED_PREFIX if stop is None else min(stop, RESERVED_PREFIX)
         self._require_open()
         memory: dict[bytes, bytes | None] = {}
-        if self._older is not None:
-            self._older.collect(start, stop, memory)
-        self._newer.collect(start, stop, memory)
+        if self._immutable is not None:
+            self._immutable.collect(start, stop, memory)
+        self._active_memtable.collect(start, stop, memory)
         if not memory:
             return self._data.scan(start, stop, limit)
         return self._merged(start, stop, limit, memory)
@@ -315,11 +323,11 @@ class WalStore:
     def begin_sync(self, *, marker: bool = False) -> StoreSync:
         """Prepare a sync of every commit so far, and of the marker or the flushed rows if due."""
         self._require_open()
-        if self._behind or (self._moved and self._older is None and not marker):
+        if self._behind or (self._moved and self._immutable is None and not marker):
             self._moved = self._behind = False
             self._free_after = self._number
-            return StoreSync(self._number, os.dup(self._data.sync_descriptor()), None, also=self._ahead.descriptor)
-        return self._data.ticket(self._ahead.descriptor, self._number, marker=marker)
+            return StoreSync(self._number, os.dup(self._data.sync_descriptor()), None, also=self._wal.descriptor)
+        return self._data.ticket(self._wal.descriptor, self._number, marker=marker)
 
     def checkpoint(self, synced: SyncTicket | None = None) -> CheckpointSync | None:
         """Return the next syncs of a checkpoint of the data file; see ``KeyValueStore.checkpoint``."""
@@ -341,7 +349,7 @@ class WalStore:
             self._free_after = 0
         if self._direct_from and transaction_no >= self._direct_from:
             self._direct_from = 0
-            self._region = self._ahead.region(0)
+            self._region = self._wal.region(0)
 
     def require_room(self, *, reclaiming: bool = False) -> None:
         """Raise StoreFull if free space is below the floor."""
@@ -360,7 +368,7 @@ class WalStore:
     def flush(self) -> None:
         """Flush every row to the data file, and write out its memory tree."""
         self._require_open()
-        self._move_all()
+        self._flush_all()
         self._data.flush()
 
     def identity(self) -> dict[str, str]:
@@ -380,18 +388,18 @@ class WalStore:
         if self.closed:
             return
         try:
-            self._move_all()
+            self._flush_all()
             if self._data.transaction_no < self._number:
                 self._data.move([], self._number)
         except BaseException:
             self.abandon()
             raise
-        self._ahead.close()
+        self._wal.close()
         self._data.close()
 
     def abandon(self) -> None:
         """Release all resources in any state."""
-        self._ahead.close()
+        self._wal.close()
         self._data.abandon()
 
 

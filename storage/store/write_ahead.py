@@ -50,14 +50,14 @@ class LogRegion:
         used: Bytes of its commits, including those after the regions.
     """
 
-    def __init__(self, ahead: "WriteAheadLog", index: int) -> None:
+    def __init__(self, wal: "WriteAheadLog", index: int) -> None:
         self.index = index
         self.used = 0
         self.large: list[tuple[int, int]] = []  # (offset, end) of rows after the regions
-        self._ahead = ahead
-        self._bytes = _region_bytes(ahead.label)
+        self._wal = wal
+        self._bytes = _region_bytes(wal.label)
         self._end = 0
-        self._chain = _chain(ahead.label, index)
+        self._chain = _chain(wal.label, index)
 
     @property
     def is_crowded(self) -> bool:
@@ -84,18 +84,18 @@ class LogRegion:
         """
         place = 0
         if size > LARGE_BYTES or self._end + _HEAD.size + size > self._bytes:
-            place = at = self._ahead.room_for(size)
+            place = at = self._wal.find_space(size)
             found = 0
             for piece in pieces:
                 found = crc32(piece, found)
-                self._ahead.write(at, piece)
+                self._wal.write(at, piece)
                 at += len(piece)
             rows = _ROW.pack(len(LARGE_KEY), _PLACE.size) + LARGE_KEY + _PLACE.pack(place, size, found)
         else:
             rows = b"".join(pieces)
         chain = crc32(rows, crc32(_NUMBER.pack(transaction_no), self._chain))
         record = _HEAD.pack(len(rows), chain, transaction_no) + rows
-        self._ahead.write(self.index * self._bytes + self._end, record)
+        self._wal.write(self.index * self._bytes + self._end, record)
         if place:
             self.large.append((place, place + size))
         self._end += len(record)
@@ -120,7 +120,7 @@ class WriteAheadLog:
         region = self._regions[index] = LogRegion(self, index)
         return region
 
-    def room_for(self, size: int) -> int:
+    def find_space(self, size: int) -> int:
         """Return the first offset after the regions with that many bytes unused by both memtables."""
         place = REGIONS * _region_bytes(self.label)
         for begin, end in sorted(large for region in self._regions.values() for large in region.large):

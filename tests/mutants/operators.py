@@ -13,7 +13,7 @@ from tests.admin.http import test_roles as _R
 from tests.edge import test_event_families as _F
 from tests.edge import test_traces as _T
 from tests.mutants.seeded import SeededBug
-from tests.storage import test_look_columns as _P
+from tests.storage import test_query_columns as _P
 from tests.wire import test_journal as _J
 from tests.wire import test_looks as _L
 from tests.wire import test_traces as _W

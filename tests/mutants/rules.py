@@ -252,7 +252,7 @@ RULES: tuple[SeededBug, ...] = (
     _rule(
         "A9: a removal leaves before it is committed",
         Partition,
-        "tell",
+        "send_control",
         _removed_at_once,
         test_route_schedules.test_a9_an_unsubscribe_that_was_not_committed,
     ),
@@ -312,7 +312,7 @@ RULES: tuple[SeededBug, ...] = (
         "is_repeat",
         _released_is_forgotten,
         test_link_schedules.test_c2_a_frame_older_than_the_release,
-        _wrapped(Publishers, "hear", lambda *_: False),  # which would drop the old edge's frame first
+        _wrapped(Publishers, "observe", lambda *_: False),  # which would drop the old edge's frame first
     ),
     _rule(
         "C4: what waits for a partition loses its order",

@@ -12,10 +12,10 @@ from storage.sessions.ownership import Owners
 from storage.sessions.subscriptions import Subscriptions
 from storage.state.durable_sessions import DurableSession
 from tests.mutants.seeded import SeededBug
-from tests.storage import test_away as _A
 from tests.storage import test_bounds_of_users as _B
+from tests.storage import test_disconnected_sessions as _A
+from tests.storage.rights import test_abandoned_copies as _G
 from tests.storage.rights import test_filters as _F
-from tests.storage.rights import test_given_up as _G
 from tests.storage.rights import test_owners as _O
 
 __all__ = ["STORAGE_RIGHTS"]

@@ -183,7 +183,7 @@ async def test_commits_to_a_crowded_log_wait_for_the_checkpoint(path: Path) -> N
 async def test_held_commit_flushes_rows_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The immutable memtable is not empty when the active one is crowded: the loop continues between two slices."""
     monkeypatch.setattr(lsm_file, "OPTIONS", lsm_file.OPTIONS | {"autocheckpoint": 16_384})  # none
-    for name, value in (("MOVED_MOST", 2), ("MOVED_LEAST", 1), ("MOVED_PER_ROW", 0)):
+    for name, value in (("FLUSHED_ROWS_MAX", 2), ("FLUSHED_ROWS_MIN", 1), ("FLUSHED_PER_ROW", 0)):
         monkeypatch.setattr(wal_store, name, value)
     store = WalStore.open(path, "c", "n", SETTINGS)
     committer = GroupCommitter(store, lambda _: None, GroupCommitSettings(delay_s=0.0))

@@ -329,7 +329,7 @@ async def test_commit_to_a_full_log_does_not_sync_in_its_call(
 ) -> None:
     """Many small rows, then few large ones, faster than small ones are flushed: a region of the log would be full."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 50_000)
-    monkeypatch.setattr(wal_store, "MOVED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(wal_store, "FLUSHED_BYTES_MAX", 20_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 200_000)
     monkeypatch.setattr(log_syncs, "WAIT_S", 0.0)  # each sync lasts as long as the loop is busy
     store = WalStore.open(tmp_path / "store", "c", "n", _NO_FLOOR)

@@ -6,9 +6,9 @@ import pytest
 
 from storage.messages.groups import Groups
 from storage.state.durable_sessions import DurableSession
-from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.scripted_edge import Edge
 from tests.storage.storage_cluster import Cluster
+from tests.storage.timed_iterations import middle_round_ms, timed_rounds
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionSubscription

@@ -32,7 +32,7 @@ def test_large_partition_is_loaded_over_many_iterations(monkeypatch: pytest.Monk
     cluster = large_cluster(9, 5)
     before = [(session.queued, session.queue_bytes) for session in hosted_sessions(cluster)]
     monkeypatch.setattr(loading, "SLICE_ROWS", 3)
-    monkeypatch.setattr(placements, "LOADED_PER_TURN", 3)
+    monkeypatch.setattr(placements, "LOADED_PER_ITERATION", 3)
     cluster.kill("s1", declare=False)
     cluster.start("s1")
     core = cluster.nodes["s1"].core
@@ -83,7 +83,7 @@ def test_entry_outline_matches_the_decoded_entry() -> None:
 
 def test_route_reports_are_bounded_per_iteration_message_and_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new owner gets all registered filters, in pieces: no link accepts a million at once."""
-    monkeypatch.setattr(route_reports, "REPORTED_PER_TURN", 4)
+    monkeypatch.setattr(route_reports, "REPORTED_PER_ITERATION", 4)
     monkeypatch.setattr(route_reports, "REPORT_ROUTES_MAX", 5)
     cluster, edge = with_edge(partitions=8)
     for number in range(12):
@@ -95,7 +95,7 @@ def test_route_reports_are_bounded_per_iteration_message_and_link(monkeypatch: p
     reports = RouteReports(core.placements.hosted, lambda: core.map, lambda _: room)
     reports.add(list(core.partitions.values()), set(range(len(core.map.shards))))
     assert reported(reports, cluster) == []
-    room = route_reports.REPORT_ROOM_BYTES
+    room = route_reports.REPORT_SPACE_BYTES
     told: list[str] = []
     rounds = 0
     while len(reports):

@@ -214,9 +214,9 @@ def test_flush_rate_follows_the_commit_size(path: Path, monkeypatch: pytest.Monk
     """A memtable is empty when the next one is as large: remaining rows are flushed in slices, no commit is held."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 100_000)
     monkeypatch.setattr(write_ahead, "REGION_BYTES", 400_000)
-    monkeypatch.setattr(wal_store, "MOVED_LEAST", 2)
-    monkeypatch.setattr(wal_store, "MOVED_IN_TIME", 10)
-    monkeypatch.setattr(wal_store, "MOVED_MOST", 60)
+    monkeypatch.setattr(wal_store, "FLUSHED_ROWS_MIN", 2)
+    monkeypatch.setattr(wal_store, "FLUSHED_WITH_COMMIT", 10)
+    monkeypatch.setattr(wal_store, "FLUSHED_ROWS_MAX", 60)
     store = WalStore.open(path, "c", "n", SETTINGS)
     before = 0
     for number in range(6_000 // rows):
@@ -237,7 +237,7 @@ def test_flush_rate_follows_the_commit_size(path: Path, monkeypatch: pytest.Monk
 def test_rows_of_a_large_commit_are_flushed_in_slices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are counted by their mean length, and those of one commit may all be longer."""
     monkeypatch.setattr(wal_store, "GENERATION_BYTES", 100_000)
-    monkeypatch.setattr(wal_store, "MOVED_BYTES_MAX", 50_000)
+    monkeypatch.setattr(wal_store, "FLUSHED_BYTES_MAX", 50_000)
     store = WalStore.open(path, "c", "n", SETTINGS)
     store.write([(b"a%04d" % number, b"x" * 20_000) for number in range(50)])
     store.write([(b"b%04d" % number, b"") for number in range(10_000)])

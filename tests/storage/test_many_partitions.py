@@ -71,7 +71,7 @@ def test_served_clock_of_an_idle_partition_advances() -> None:
 
 def test_partitions_are_promoted_in_slices_or_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dying node leaves thousands: their promotion was one iteration, longer than a lease."""
-    monkeypatch.setattr(placements, "PROMOTED_PER_TURN", 2)
+    monkeypatch.setattr(placements, "PROMOTED_PER_ITERATION", 2)
     cluster, edge = with_edge(nodes=2, replicas=2, partitions=40)
     client = edge.open("alice", "a/#")
     number = client.session >> 48

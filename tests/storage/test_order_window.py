@@ -93,7 +93,7 @@ def test_orders_without_a_live_edge_are_pending() -> None:
     edges.window.send_some()
     assert edges.window.lacks_edge and edges.take() == []
     edges.alive = ["e3"]
-    edges.window.edge_came()
+    edges.window.edge_started()
     assert edges.take() == [(1, "e3"), (2, "e3"), (3, "e3"), (4, "e3")] and not edges.window.lacks_edge
 
 

@@ -40,18 +40,18 @@ def test_a_lower_owner_epoch_is_superseded_for_four_leases() -> None:
     Messages without a session are never superseded.
     """
     publishers = Publishers()
-    assert not publishers.hear(7, 2, 100.0, 2.0)
-    assert publishers.hear(7, 1, 107.9, 2.0)
-    assert not publishers.hear(7, 2, 107.9, 2.0)
-    assert not publishers.hear(0, 1, 108.0, 2.0)
-    assert not publishers.hear(7, 1, 116.0, 2.0)
+    assert not publishers.observe(7, 2, 100.0, 2.0)
+    assert publishers.observe(7, 1, 107.9, 2.0)
+    assert not publishers.observe(7, 2, 107.9, 2.0)
+    assert not publishers.observe(0, 1, 108.0, 2.0)
+    assert not publishers.observe(7, 1, 116.0, 2.0)
 
 
 def test_publishers_are_bounded() -> None:
     """The one that was silent longest is forgotten first."""
     publishers = Publishers()
     for session in range(1, PUBLISHERS_MAX + 10):
-        publishers.hear(session, 1, 100.0, 2.0)
+        publishers.observe(session, 1, 100.0, 2.0)
     assert len(publishers) <= PUBLISHERS_MAX
 
 

@@ -194,8 +194,8 @@ def test_old_connection_has_no_effect_after_a_takeover() -> None:
     first.acknowledge(old.received[0], 4)
     first.close(old)
     cluster.run(0.5)
-    assert cluster.nodes["s1"].core.figures.queued() == 1
-    assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 1, "absent": 0}
+    assert cluster.nodes["s1"].core.partition_metrics.queued() == 1
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts() == {"connected": 1, "absent": 0}
 
 
 def test_old_connection_at_the_same_edge_cannot_acknowledge() -> None:
@@ -208,4 +208,4 @@ def test_old_connection_at_the_same_edge_cannot_acknowledge() -> None:
     assert new.received and new.received[0].dup
     edge.acknowledge(old.received[0], 4, connection=old)
     cluster.run(0.5)
-    assert cluster.nodes["s1"].core.figures.queued() == 1
+    assert cluster.nodes["s1"].core.partition_metrics.queued() == 1

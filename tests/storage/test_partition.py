@@ -6,7 +6,7 @@ from router.map.commands import PlacePartitions, RegisterNode
 from storage.core import StorageCore
 from storage.hosting import placements
 from storage.state.durable_sessions import DurableSession
-from storage.state.partition import UNKEPT_BYTES_MAX, Partition
+from storage.state.partition import QOS0_BYTES_MAX, Partition
 from storage.state.settings import PartitionSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
 from tests.simulation.storage_process import STORE_SETTINGS
@@ -59,15 +59,15 @@ def test_qos0_waiting_for_a_commit_is_bounded() -> None:
     for turn in range(10):
         partition.put(b"row", b"%d" % turn)
         partition.push(session, b"kept")
-        sent += sum(partition.push_unkept(session, bytes(100_000)) for _ in range(10))
+        sent += sum(partition.push_unqueued(session, bytes(100_000)) for _ in range(10))
         partition.close_operation()
         partition.note_synced("", turn + 1)
         assert partition.committed_outputs() == []
-    assert sent * 100_000 <= UNKEPT_BYTES_MAX < (sent + 1) * 100_000
+    assert sent * 100_000 <= QOS0_BYTES_MAX < (sent + 1) * 100_000
     partition.acknowledges = True
     partition.note_synced("", 10)
     assert len(partition.committed_outputs()) == 10 + sent
-    assert partition.push_unkept(session, bytes(100_000))
+    assert partition.push_unqueued(session, bytes(100_000))
     partition.close_operation()
     assert len(partition.committed_outputs()) == 1
 
@@ -86,9 +86,9 @@ def test_open_subscribe_publish_acknowledge() -> None:
     edge.acknowledge(alice.received[0], 4)
     cluster.run(0.5)
     core: StorageCore = cluster.nodes["s1"].core
-    assert core.figures.queued() == 0
+    assert core.partition_metrics.queued() == 0
     cluster.crash_all()
-    assert cluster.nodes["s1"].core.figures.queued() == 0
+    assert cluster.nodes["s1"].core.partition_metrics.queued() == 0
 
 
 def test_released_identifier_keeps_its_counter_after_a_crash() -> None:
@@ -260,7 +260,7 @@ def test_sessions_expire_by_the_served_clock_only() -> None:
     assert edge.open("alice", expiry_s=5).session == alice.session
     edge.close(edge.connections["alice"])
     cluster.run(6.0)
-    assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 0, "absent": 0}
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts() == {"connected": 0, "absent": 0}
     left = {key[2:3] for key in cluster.disks["s1"].records if key[2:3] in b"sqxufi"}
     assert not left
     assert edge.open("alice").session != alice.session
@@ -275,9 +275,9 @@ def test_served_clock_excludes_a_stopped_process() -> None:
     cluster.run(1000)
     cluster.nodes["s1"].resume()
     cluster.run(3.0)
-    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 1
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts()["absent"] == 1
     cluster.run(2.0)
-    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts()["absent"] == 0
 
 
 def test_session_expiry_begins_with_the_death_of_the_edge() -> None:
@@ -287,9 +287,9 @@ def test_session_expiry_begins_with_the_death_of_the_edge() -> None:
     cluster.run(8.0)
     cluster.kill_edge("e1")
     cluster.run(4.0)
-    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 1
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts()["absent"] == 1
     cluster.run(2.0)
-    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts()["absent"] == 0
 
 
 def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
@@ -300,7 +300,7 @@ def test_the_served_clock_is_saved_while_deadlines_are_pending() -> None:
         cluster.run(15.0)
         cluster.crash_all()
     cluster.run(5.0)
-    assert cluster.nodes["s1"].core.figures.session_counts()["absent"] == 0
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts()["absent"] == 0
 
 
 def test_queued_messages_expire() -> None:
@@ -351,7 +351,7 @@ def test_shared_group_alternates_and_queues_for_disconnected_members() -> None:
         edge.close(client)
     edge.publish(message("kept", share=b"g/a/#"), 0)
     cluster.settle()
-    assert cluster.nodes["s1"].core.figures.queued() == 5
+    assert cluster.nodes["s1"].core.partition_metrics.queued() == 5
     assert any(entry.members == 2 for added in cluster.router.added for entry in added.routes)
 
 
@@ -370,7 +370,7 @@ def test_origins_of_publishing_sessions_are_bounded(monkeypatch: pytest.MonkeyPa
 
 def test_large_store_is_loaded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in one iteration, it could outlast the lease; loaded partitions serve while the rest is being read."""
-    monkeypatch.setattr(placements, "LOADED_PER_TURN", 1)
+    monkeypatch.setattr(placements, "LOADED_PER_ITERATION", 1)
     cluster, edge = with_edge(partitions=8)
     for number in range(32):
         edge.open(f"client {number}", settle=False)
@@ -386,7 +386,7 @@ def test_large_store_is_loaded_in_slices(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.add((loaded, any(hosted.serving for hosted in core.partitions.values())))
     assert {loaded for loaded, _ in seen} >= set(range(1, 9))
     assert any(serving and loaded < 8 for loaded, serving in seen)
-    assert sum(core.figures.session_counts().values()) == 32
+    assert sum(core.partition_metrics.session_counts().values()) == 32
 
 
 def test_heartbeats_contain_partition_sizes_and_unreachable_nodes() -> None:

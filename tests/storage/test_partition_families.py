@@ -26,7 +26,7 @@ class Page:
         core: StorageCore = cluster.nodes[node].core
         self.metrics = Metrics("storage", node, "1")
         shown = QueryRows(node, core.placements.hosted, lambda: core.map, core.served_ms, lambda: 0)
-        expose_partitions(self.metrics, shown, core.figures, core.event_counts, BUDGET)
+        expose_partitions(self.metrics, shown, core.partition_metrics, core.event_counts, BUDGET)
 
     def __call__(self) -> dict[str, Any]:
         return self.metrics.read()
@@ -98,21 +98,21 @@ def test_metrics_page_of_many_sessions_is_computed_in_slices(monkeypatch: pytest
         edge.open(f"c{number}", settle=False)
     cluster.settle()
     core: StorageCore = cluster.nodes["s1"].core
-    counted = list(core.figures.count())
+    counted = list(core.partition_metrics.count())
     assert counted.count(4) == 5 and max(counted) == storage_metrics.PARTITION_WEIGHT
-    assert list(core.figures.count()) == [], "no partition has changed since"
-    steps = core.figures.count()
+    assert list(core.partition_metrics.count()) == [], "no partition has changed since"
+    steps = core.partition_metrics.count()
     core.partitions[0].changed = True
     next(steps)
     edge.open("later")
     for _ in steps:
         pass
-    assert core.figures.session_counts() == {"connected": 21, "absent": 0}
+    assert core.partition_metrics.session_counts() == {"connected": 21, "absent": 0}
 
 
 def test_counting_pass_resumes_where_the_previous_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first partitions were counted each time, and others never, if the first ones kept changing."""
-    monkeypatch.setattr(storage_metrics, "COUNTED_PER_LOOK", 1)
+    monkeypatch.setattr(storage_metrics, "COUNTED_PER_PASS", 1)
     cluster, edge = with_edge(partitions=4)
     for number in range(40):
         edge.open(f"c{number}", settle=False)
@@ -120,7 +120,7 @@ def test_counting_pass_resumes_where_the_previous_one_ended(monkeypatch: pytest.
     core: StorageCore = cluster.nodes["s1"].core
     for _ in range(4):
         core.partitions[0].changed = True  # clients are active there
-        for _ in core.figures.count():
+        for _ in core.partition_metrics.count():
             pass
     assert [core.partitions[number].changed for number in (1, 2, 3)] == [False] * 3
 
@@ -168,7 +168,7 @@ class Watched(Chaos):
     def fresh(self, name: str) -> Page:
         """Return a page without a cache, of partitions without cached metrics."""
         for hosted in self.cores[name].partitions.values():
-            hosted.told = None
+            hosted.metrics = None
         return Page(self.cluster, name)
 
 
@@ -185,7 +185,7 @@ def test_changed_partition_is_exposed_before_it_is_counted(monkeypatch: pytest.M
     cluster, edge = with_edge(partitions=3)
     page = Page(cluster)
     assert page()["retained_messages"] == page()["retained_messages"] == 0
-    monkeypatch.setattr(storage_metrics, "COUNTED_PER_LOOK", 0)
+    monkeypatch.setattr(storage_metrics, "COUNTED_PER_PASS", 0)
     edge.publish(retained("kept/1", "12345"), cluster.map.partition_for("kept/1"))
     cluster.settle()
     assert page()["retained_messages"] == 1

@@ -72,7 +72,7 @@ def snapshot(hosted: HostedPartition) -> dict[str, Any]:
         "next": (partition.meta.next_session, partition.meta.next_body),
         "origins": delivery.origins.counters,
         "members": dict(hosted.subscriptions.members),
-        "standing": set(hosted.subscriptions.standing),
+        "standing": set(hosted.subscriptions.registered),
         "retained": (len(hosted.retained), hosted.retained.payload_bytes),
         "wills": hosted.owners.wills.waiting(),
         "held": {

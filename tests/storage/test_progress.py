@@ -25,9 +25,9 @@ def test_probe_goes_back_to_the_shared_log() -> None:
     backup = joining()
     backup.appended(0, 4, 2.0)
     backup.found(3, shared=True)
-    assert (backup.phase, backup.previous, backup.on_its_way) == (ProgressPhase.STREAM, 3, 0)
+    assert (backup.phase, backup.previous, backup.in_flight_operations) == (ProgressPhase.STREAM, 3, 0)
     backup.appended(2, 4, 2.0)
-    assert (backup.previous, backup.on_its_way, backup.waits_for_answer) == (5, 2, True)
+    assert (backup.previous, backup.in_flight_operations, backup.waits_for_answer) == (5, 2, True)
     backup.found(1, shared=False)
     assert (backup.phase, backup.previous, backup.acked) == (ProgressPhase.PROBE, 1, 0)
 
@@ -37,13 +37,13 @@ def test_reply_is_owed_since_the_first_unanswered_operation() -> None:
     backup = joining()
     backup.matched(9, whole=True)
     backup.appended(0, 9, 2.0)
-    assert backup.owed_from == 1.0
+    assert backup.owed_since == 1.0
     backup.acked = backup.previous
     backup.appended(1, 9, 3.0)
     backup.appended(1, 9, 4.0)
-    assert backup.owed_from == 3.0
+    assert backup.owed_since == 3.0
     backup.answered(5.0)
-    assert (backup.owed_from, backup.answered_at) == (5.0, 5.0)
+    assert (backup.owed_since, backup.answered_at) == (5.0, 5.0)
 
 
 def test_reply_timeout_probes_again() -> None:

@@ -6,9 +6,9 @@ The bound is the processor time of the longest ``handle``, over the model's stor
 import pytest
 
 from storage.state import keys
-from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.timed_iterations import middle_round_ms, timed_rounds
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionOpened, SessionSubscription

@@ -271,9 +271,9 @@ def test_copy_of_a_moved_partition_is_deleted_when_whole_elsewhere() -> None:
         assert not cluster.apply(
             PlacePartitions({number: PartitionEntry(placement.epoch + 1, placement.primary, left)})
         )
-    cluster.run(placements.AWAY_S / 2)
+    cluster.run(placements.MOVED_COPY_S / 2)
     assert rows() > 30
-    cluster.run(placements.AWAY_S / 2 + 5.0)
+    cluster.run(placements.MOVED_COPY_S / 2 + 5.0)
     assert rows() == 1, "the remaining row has the epochs that this copy has seen"
     placement = cluster.map.partitions[number]
     again = PartitionEntry(placement.epoch + 1, placement.primary, placement.in_sync, (backup,))

@@ -188,14 +188,14 @@ def test_short_iterations_send_the_frames_of_full_ones(monkeypatch: pytest.Monke
     judged: list[bool] = []
 
     def noted(core: StorageCore, now: float) -> bool:
-        judged.append(is_short(core, now))
+        judged.append(has_only_messages(core, now))
         return judged[-1]
 
-    is_short = StorageCore.is_short
-    monkeypatch.setattr(StorageCore, "is_short", noted)
+    has_only_messages = StorageCore.has_only_messages
+    monkeypatch.setattr(StorageCore, "has_only_messages", noted)
     short = frames_of(Chaos(seed, lossy=True))
     assert sum(judged) > len(judged) / 8
-    monkeypatch.setattr(StorageCore, "is_short", lambda *_: False)
+    monkeypatch.setattr(StorageCore, "has_only_messages", lambda *_: False)
     assert frames_of(Chaos(seed, lossy=True)) == short
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from storage.hosting.hosted_partition import HostedPartition
-from storage.hosting.route_reports import REPORTED_PER_TURN, RouteReports
+from storage.hosting.route_reports import REPORTED_PER_ITERATION, RouteReports
 from tests.turn_time import assert_within, timed
 from wire.messages.cluster_map import ClusterMap, ShardEntry
 from wire.messages.control import decode_control
@@ -101,7 +101,7 @@ def test_reports_of_one_large_and_many_empty_partitions_are_sliced() -> None:
         node = Node(partitions, filters)
         node.reports.add(node.partitions.values(), range(SHARDS))
         while len(node.reports):
-            assert node.send() <= REPORTED_PER_TURN + REPORT_ROUTES_MAX
+            assert node.send() <= REPORTED_PER_ITERATION + REPORT_ROUTES_MAX
         assert len(node.times) > 5
         middle_ms = sorted(node.times)[len(node.times) // 2] * 1e3
         assert_within(f"the middle turn of {partitions} partitions", middle_ms, ROUND_MS)

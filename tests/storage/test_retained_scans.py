@@ -5,9 +5,9 @@ import pytest
 from storage.hosting import retained_scans
 from storage.hosting.retained_scans import SCANS_MAX, RetainedScan, RetainedScans
 from storage.state.rows import NEVER, RetainedRow
-from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Edge
 from tests.storage.storage_cluster import Cluster, with_edge
+from tests.storage.timed_iterations import timed_rounds
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.control import encode_control

@@ -329,11 +329,11 @@ def test_s9_message_below_the_senders_counter_is_a_repeat() -> None:
     cluster.settle()
     tag = edge.publish(PublishMessage(0, b"a/b", b"late", 2, origin_kind=1, origin_a=99, origin_b=5), 0)
     cluster.settle()
-    assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.figures.queued() == 3
+    assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.partition_metrics.queued() == 3
     cluster.crash_all()
     tag = edge.publish(PublishMessage(0, b"a/b", b"late", 2, origin_kind=1, origin_a=99, origin_b=7), 0)
     cluster.settle()
-    assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.figures.queued() == 3
+    assert edge.acked[tag] == 0 and cluster.nodes["s1"].core.partition_metrics.queued() == 3
 
 
 def test_loss_of_the_last_primarys_disk_recovers_from_a_backup() -> None:

@@ -74,7 +74,7 @@ def test_address_without_tokens_may_resume_a_session() -> None:
     assert connect(edge, "new", may_create=False).reason_code == 0x97
     assert len(edge.kicked) == kicked
     assert cluster.nodes["s1"].core.event_counts()["refused_session_rate"] == 2
-    assert sum(cluster.nodes["s1"].core.figures.session_counts().values()) == 1
+    assert sum(cluster.nodes["s1"].core.partition_metrics.session_counts().values()) == 1
 
 
 @pytest.mark.parametrize("events", [False, True])

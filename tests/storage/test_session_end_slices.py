@@ -5,9 +5,9 @@ import pytest
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from storage.sessions.session_ends import FILTERS_AT_ONCE, ROWS_AT_ONCE
 from storage.state import keys
-from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_settings
+from tests.storage.timed_iterations import timed_rounds
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.sessions import SessionOpened, SessionSubscribed, SessionSubscription, SubscribeSession

@@ -4,9 +4,9 @@ import pytest
 
 from edge.subscriptions.session_filters import FILTERS_PER_PIECE
 from storage.sessions.session_ends import FILTERS_AT_ONCE
-from tests.storage.rounds import middle_round_ms, timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster
+from tests.storage.timed_iterations import middle_round_ms, timed_rounds
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage
 from wire.messages.control import decode_control

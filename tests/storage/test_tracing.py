@@ -7,8 +7,8 @@ import pytest
 from storage.state import tracing
 from storage.state.settings import PartitionSettings
 from storage.state.tracing import Tracing
-from tests.storage.plain_forms import FORMS, load
-from tests.storage.test_plain_messages import INCARNATION, PARTITION, SESSION, Scene
+from tests.storage.compiled_forms import FORMS, load
+from tests.storage.test_fast_path import INCARNATION, PARTITION, SESSION, Scene
 from wire.messages.batches import PublishMessage, PushAck, encode_message, encode_push_ack
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.orders import TraceOrder
@@ -20,7 +20,7 @@ class Traced(Scene):
 
     def __init__(self, form: str, kind: str, pattern: str, settings: PartitionSettings | None = None) -> None:
         super().__init__(load(form), settings or PartitionSettings())
-        self.tracing = Tracing("s1", lambda: ClusterMap(""), self.lane.forget_routes)
+        self.tracing = Tracing("s1", lambda: ClusterMap(""), self.fast_path.forget_routes)
         self.partition.tracing = self.tracing
         self.tag = 10
         self.begin("t", kind, pattern)

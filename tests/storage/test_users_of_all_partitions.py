@@ -164,7 +164,7 @@ def test_user_sums_are_bounded() -> None:
     long = "x" * (NAME_MAX + 1)
     sums.add_sessions(long, 3)
     assert sums.sessions(long, 1.0) == 3 and long not in sums
-    sums.look(ACTIVE_S + 2.0)
+    sums.expire_idle(ACTIVE_S + 2.0)
     assert not len(sums) and sums.sessions("u8", 99.0) == 0
 
 

@@ -64,7 +64,7 @@ def test_death_of_an_edge_fires_its_wills() -> None:
     cluster.kill_edge("e1")
     cluster.run(0.5)
     assert sorted(fired(cluster)) == [b"alice", b"bob", b"carol"]
-    assert cluster.nodes["s1"].core.figures.session_counts() == {"connected": 0, "absent": 2}
+    assert cluster.nodes["s1"].core.partition_metrics.session_counts() == {"connected": 0, "absent": 2}
 
 
 def fleet(cluster: Cluster, count: int, edge: str = "e1") -> None:

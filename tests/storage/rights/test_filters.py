@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from storage.rights.filters import TOLD_BYTES, TOLD_MAX
+from storage.rights.filters import REPORTED_FILTER_BYTES_MAX, TOLD_MAX
 from storage.state import keys
 from storage.state.durable_sessions import DurableSession
 from storage.state.rows import SubscriptionRow, unpack
@@ -160,7 +160,9 @@ def test_ephemeral_session_reports_no_filters() -> None:
     assert (connection.session, answer.judged, reported(answer)) == (0, False, [])
 
 
-@pytest.mark.parametrize(("count", "length"), [(TOLD_MAX + 1, 8), (TOLD_BYTES // 4 // 50_000 + 1, 50_000)])
+@pytest.mark.parametrize(
+    ("count", "length"), [(TOLD_MAX + 1, 8), (REPORTED_FILTER_BYTES_MAX // 4 // 50_000 + 1, 50_000)]
+)
 def test_connect_with_too_many_filters_reports_none_and_is_unauthorized(count: int, length: int) -> None:
     """The edge then authorizes each message of the session."""
     cluster, edge = with_edge(partitions=1, settings=with_settings(filters_per_session_max=10_000))

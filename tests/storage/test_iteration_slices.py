@@ -3,10 +3,10 @@
 import pytest
 
 from storage.state import keys
-from tests.storage.rounds import timed_rounds
 from tests.storage.scripted_edge import Connection, Edge
 from tests.storage.storage_cluster import Cluster, with_edge
 from tests.storage.storage_node import StorageNode
+from tests.storage.timed_iterations import timed_rounds
 from tests.turn_time import assert_within, timed
 from wire.messages.batches import PublishMessage, encode_message
 from wire.messages.frames import FrameKind

@@ -30,11 +30,11 @@ def test_pending_until_serving_is_bounded_and_ordered() -> None:
     room = PendingUntilServing(2, WaitingBytes())
     ack = WaitingAck(2.0, EDGE, PushAck(5, 1, 1, 1, 4, 0))
     assert room.keep(waiting_message(1.0)) and room.keep(ack) and not room.keep(waiting_message(3.0))
-    assert room.keep_passed_on(waiting_message(4.0, FORMER))
+    assert room.keep_forwarded(waiting_message(4.0, FORMER))
     assert len(room) == 3
     assert [room.take(), room.take(), room.take()] == [waiting_message(4.0, FORMER), waiting_message(1.0), ack]
     assert room.take() is None and len(room) == 0
-    assert (room.take_came(), room.take_came()) == (2, 0)
+    assert (room.take_arrivals(), room.take_arrivals()) == (2, 0)
 
 
 def test_pending_messages_of_all_partitions_share_a_byte_bound() -> None:
@@ -44,7 +44,7 @@ def test_pending_messages_of_all_partitions_share_a_byte_bound() -> None:
     large = PublishMessage(1, b"topic", bytes(MESSAGES_BYTES_MAX // 2), 0)
     assert one.keep(WaitingMessage(1.0, EDGE, 3, 7, large))
     assert not two.keep(WaitingMessage(1.0, EDGE, 4, 7, large))
-    assert not two.keep_passed_on(WaitingMessage(1.0, FORMER, 4, 7, large))
+    assert not two.keep_forwarded(WaitingMessage(1.0, FORMER, 4, 7, large))
     assert two.keep(WaitingRequest(3.0, EDGE, ReadRetained(1, 3, 7, "#")))
     assert len(one.leave(0.0)) == 1 and octets.used == 0
     assert two.keep(WaitingMessage(1.0, EDGE, 4, 7, large))
@@ -89,7 +89,7 @@ def test_pending_until_map_counts_its_bytes() -> None:
     early = PendingUntilMap()
     early.keep(3, waiting_message(1.0))
     early.keep(3, WaitingCopy(1.5, "s1", Append(3, 7, 0, 0, 0, 0, 0, [b"row"])))
-    early.put_back(4, [waiting_message(0.5)])
+    early.requeue(4, [waiting_message(0.5)])
     assert (len(early), early.partitions()) == (3, [3, 4])
     early.forget_before(1.2)
     assert early.take(3) == [WaitingCopy(1.5, "s1", Append(3, 7, 0, 0, 0, 0, 0, [b"row"]))]

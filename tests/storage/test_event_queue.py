@@ -339,12 +339,12 @@ def test_requeued_events_come_first_of_their_peer_and_alternate_with_others() ->
     sent = FrameArrived(ROUTER, FrameKind.CONTROL, b"")
     events.append(more[0])
     assert events.take() == more[:1] and not events.goes_on
-    events.put_back([more[0], LinkDown(EDGE)])
+    events.requeue([more[0], LinkDown(EDGE)])
     assert events and events.pressing and events.octets >= 1
     for event in (more[1], others[0], sent):
         events.append(event)
     assert events.take() == [sent, more[0], LinkDown(EDGE)] and events.goes_on
-    events.put_back([more[0], LinkDown(EDGE)])
+    events.requeue([more[0], LinkDown(EDGE)])
     events.append(others[1])
     assert events.take() == others, "no event of a peer with requeued events"
     assert events.take() == [more[0], LinkDown(EDGE)]
@@ -355,7 +355,7 @@ def test_requeued_events_come_first_of_their_peer_and_alternate_with_others() ->
 def test_requeued_events_wait_while_the_disk_is_congested() -> None:
     """Only events of routers are taken then."""
     events, message = StorageEventQueue(), FrameArrived(EDGE, FrameKind.PUBLISH, b"")
-    events.put_back([message])
+    events.requeue([message])
     events.append(FrameArrived(ROUTER, FrameKind.CONTROL, b""))
     assert events.take(own=True) == [FrameArrived(ROUTER, FrameKind.CONTROL, b"")] and not events.goes_on
     assert events.take() == [message]

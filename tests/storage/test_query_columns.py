@@ -22,7 +22,7 @@ def shown(cluster: Cluster, what: str) -> list[dict[str, Any]]:
     """Return the rows of one kind at the primary of partition 0."""
     core = cluster.primary(0).core
     core.placements.journal.utc_ms = lambda: UTC_MS
-    source = core.operators.desk.kinds()[what]
+    source = core.operators.query_server.kinds()[what]
     ask = RowScan({}, "", frozenset(source.columns), "admin", 100, 0.0)
     return [{name: read(thing) for name, read in source.columns.items()} for _, thing in source.walk(ask) if thing]
 
@@ -105,7 +105,7 @@ def test_payload_is_shown_only_to_authorized_operators(
     edge.publish(PublishMessage(0, b"a/b", b"secret", 1, True), 0)
     cluster.settle()
     answers: list[QueryResult] = []
-    sources = cluster.primary(0).core.operators.desk.kinds()
+    sources = cluster.primary(0).core.operators.query_server.kinds()
     bounds = QueryBounds(500, 1.0, 32 * 1024)
     desk = QueryServer("s", "storage", bounds, sources, lambda _, seen: answers.append(seen), lambda: 1)
     desk.ask(0.0, "asker", role, Query(1, what, where=where, columns=columns, role=role))

@@ -20,7 +20,7 @@ from storage.state.rows import LogRow, unpack
 from storage.state.settings import PartitionSettings
 from storage.store.settings import StoreSettings
 from tests.simulation.model_store import ModelDisk, ModelStore
-from tests.storage.plain_forms import FORMS, load
+from tests.storage.compiled_forms import FORMS, load
 from wire.decoding import Unreadable
 from wire.messages.batches import (
     NO_EXPIRY,
@@ -53,12 +53,16 @@ class Scene:
         self.runs = self.ones = 0  # runs, and messages that were processed one by one
         self.form = form
         if form is not None:
-            self.lane = form.fast_path_publish.FastPathPublish(self.partition, self.delivery.origins, self.publishers)
-            self.delivery.targets.forget_routes = self.lane.forget_routes
-            self.ack_lane = form.fast_path_acks.FastPathAcks(self.partition, self.delivery.consumed, self.delivery.outbound)
-        lanes = form or load("pure")
-        self.taker = lanes.fast_path_publish.PublishHandler(self._lane, self._one, self._run)
-        self.acks = lanes.fast_path_acks.AckHandler(self._ack_lane, self.delivery.outbound.acknowledged)
+            self.fast_path = form.fast_path_publish.FastPathPublish(
+                self.partition, self.delivery.origins, self.publishers
+            )
+            self.delivery.targets.forget_routes = self.fast_path.forget_routes
+            self.fast_path_acks = form.fast_path_acks.FastPathAcks(
+                self.partition, self.delivery.consumed, self.delivery.outbound
+            )
+        modules = form or load("pure")
+        self.handler = modules.fast_path_publish.PublishHandler(self._get_fast_path, self._one, self._run)
+        self.acks = modules.fast_path_acks.AckHandler(self._get_fast_path_acks, self.delivery.outbound.acknowledged)
         for number, (topic_filter, qos, window, edge) in enumerate(
             [("a", 1, 3, EDGE), ("b/#", 2, 64, EDGE), ("b/c", 1, 64, "e2"), ("d", 0, 64, EDGE), ("e", 1, 64, "")]
         ):
@@ -72,11 +76,11 @@ class Scene:
         self.partition.trie.add(subscription.topic_filter, session.number, (session, subscription))
         self.delivery.targets.forget_routes()
 
-    def _lane(self, number: int) -> Any:
-        return self.lane if self.form is not None and number == PARTITION else None
+    def _get_fast_path(self, number: int) -> Any:
+        return self.fast_path if self.form is not None and number == PARTITION else None
 
-    def _ack_lane(self, number: int) -> Any:
-        return self.ack_lane if self.form is not None and number == PARTITION else None
+    def _get_fast_path_acks(self, number: int) -> Any:
+        return self.fast_path_acks if self.form is not None and number == PARTITION else None
 
     def _run(self) -> None:
         self.runs += 1
@@ -85,13 +89,13 @@ class Scene:
         self.ones += 1
         if number != PARTITION or not self.partition.since <= epoch <= self.partition.epoch:
             self.partition.count("elsewhere")
-        elif self.publishers.hear(message.session, message.owner_epoch, self.partition.now, LEASE_S):
+        elif self.publishers.observe(message.session, message.owner_epoch, self.partition.now, LEASE_S):
             self.delivery.acknowledge(message, EDGE, ReasonCode.SESSION_TAKEN_OVER)
         else:
             self.delivery.publish(message, EDGE, INCARNATION)
 
     def publish(self, payload: bytes) -> None:
-        self.taker.take(payload, 0, EDGE, INCARNATION, self.partition.now, LEASE_S)
+        self.handler.take(payload, 0, EDGE, INCARNATION, self.partition.now, LEASE_S)
 
     def acknowledge(self, payload: bytes) -> None:
         self.acks.take(payload, EDGE, INCARNATION)
@@ -128,7 +132,7 @@ class Scene:
             for session in self.partition.sessions.values()
         ]
         origins = self.delivery.origins.counters
-        return [sessions, origins, self.publishers.heard, dict(self.partition.counts), self.runs]
+        return [sessions, origins, self.publishers.newest, dict(self.partition.counts), self.runs]
 
 
 def some_message(rng: random.Random, tag: int) -> bytes:

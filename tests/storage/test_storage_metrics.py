@@ -18,7 +18,7 @@ SESSIONS, SLICE = 60, 10
 def test_iteration_counts_a_bounded_number_of_sessions_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large partitions blocked the loop while all their sessions were counted, whenever sizes were reported."""
     monkeypatch.setattr(hosted_partition, "COUNTED_AT_ONCE", SLICE)
-    monkeypatch.setattr(storage_metrics, "COUNTED_PER_TURN", SLICE)
+    monkeypatch.setattr(storage_metrics, "COUNTED_PER_ITERATION", SLICE)
     cluster = Cluster(partitions=2)
     edge = cluster.edges["e1"]
     for number in range(SESSIONS):
