@@ -246,6 +246,6 @@ def _expose_sessions(metrics: Metrics, found: Callable[[], _PartitionSums]) -> N
     )
     metrics.gauge(
         "sessions_expired_uncollected",
-        "Sessions that have ended and whose rows are not all deleted yet.",
+        "Ended sessions with rows that are not deleted yet.",
         lambda: float(found().ending),
     )

@@ -189,7 +189,7 @@ def _since(root: Path, since: Path, parent: Manifest | None) -> Manifest:
     except ManifestDamaged as error:
         raise UserError(f"--since {since}: {error}") from None
     if parent is None or since.absolute() not in (root, *root.glob("manifest-*.json")):
-        raise UserError(f"--since {since} is no manifest of {root}: an increment goes where its base is")
+        raise UserError(f"--since {since} is no manifest of {root}: pass the newest manifest in --output")
     if older.manifest_no != parent.manifest_no:
         raise UserError(f"--since {since} is number {older.manifest_no}, but {parent.manifest_no} is the newest there")
     return older

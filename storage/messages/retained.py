@@ -221,7 +221,7 @@ class RetainedStore:
     def _deliver(self, session: DurableSession, request: DeliverRetained) -> int:
         """Queue or send copies until the queue is full; return how many of them, from the first, are done."""
         partition = self._partition
-        assert session.reads is not None, "no read is under way"
+        assert session.reads is not None, "no read is in progress"
         for taken, message in enumerate(request.messages):
             size = len(message.topic) + len(message.payload) + len(message.properties) + ENTRY_OVERHEAD_BYTES
             if message.qos and not self._delivery.can_queue_copy(session, size):

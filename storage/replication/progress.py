@@ -70,14 +70,14 @@ class RangeTransfer:
 
     def sent(self, message: TransferSlice, now: float) -> None:
         """Record that a slice was sent."""
-        assert self.message is None, "one slice on its way at a time"
+        assert self.message is None, "only one slice may be in flight"
         self.slices += 1
         self.message = message
         self.sent_at = now
 
     def answered(self, next_start: bytes) -> None:
         """Record that the backup has the slice: the next one may be sent, from this key on."""
-        assert self.message is not None, "no slice is on its way"
+        assert self.message is not None, "no slice is in flight"
         self.next_start = next_start
         self.message = None
 
@@ -152,7 +152,7 @@ class BackupProgress:
         self.phase = phase
         self.transfer = transfer
         assert 0 <= self.acked <= self.previous, f"{self.node}: acknowledged {self.acked} of {self.previous}"
-        assert self.counted or not self.in_sync, f"{self.node} is in sync, and commits do not wait for it"
+        assert self.counted or not self.in_sync, f"{self.node} is in sync but not counted for commits"
         assert transfer is None or not self.counted, f"{self.node} counts, and its copy is replaced"
 
     def appended(self, rows: int, commit_index: int, now: float) -> None:

@@ -221,7 +221,7 @@ class GroupCommitter:
             if self._store.transaction_no >= error.transaction_no:
                 return error.transaction_no
         except StoreFull as error:
-            raise StoreFailed("the disk is full below what the floor keeps free") from error
+            raise StoreFailed("the disk is full: free space is below the floor") from error
         try:
             return self._store.write(rows, reclaiming=True)
         except (BatchUnknown, StoreFull) as error:

@@ -110,7 +110,7 @@ class LsmFile:
             StoreFailed: The library did not apply its options.
         """
         if self.path in _abandoned:
-            raise StoreDamaged(self.path, "so was found before; another process may open what takes its place")
+            raise StoreDamaged(self.path, "damage was found before in this process; restart it to open a replacement")
         log = self.path.with_name(self.path.name + "-log")
         self.replayed_bytes = log.stat().st_size if log.exists() else 0
         self._renew_headers()
@@ -210,7 +210,7 @@ class LsmFile:
         try:
             record = bytes(cursor.value()) if _seek(cursor, key, lsm.SEEK_EQ) else None
             if record is not None and cursor.key() != key:
-                raise StoreDamaged(self.path, "the cursor stands on another key", key)
+                raise StoreDamaged(self.path, "the cursor found another key", key)
         except StoreError:
             raise
         except Exception as error:

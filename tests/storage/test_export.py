@@ -232,7 +232,7 @@ def test_import_refuses_an_increment_without_its_base(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no manifest in .*; name the manifest"):
         export_store(store, runs, tmp_path / "empty", 2_000, lambda _: None)
-    with pytest.raises(UserError, match="an increment goes where its base is"):
+    with pytest.raises(UserError, match="pass the newest manifest"):
         export_store(store, tmp_path / "elsewhere", runs, 2_000, lambda _: None)
 
 
