@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from stratamq.cli.main import main
-from tests.wire.test_service import CONTROL, Node, certificates, start
+from tests.wire.test_hub import CONTROL, Node, certificates, start
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState, PartitionEntry, ShardEntry
 from wire.messages.control import decode_control, encode_control
 from wire.messages.hello import PeerKey

@@ -1,4 +1,4 @@
-"""``python -m tests.golden``: compare the golden files with what this tree writes; ``--write`` takes it over.
+"""``python -m tests.golden``: compare the golden files with this tree's output; ``--write`` updates them.
 
 The exit code is 1 if there is a difference. A kind without an example gets two, made of its type (``--write``).
 """

@@ -1,7 +1,7 @@
-"""Examples of a type as plain data: each number and each text in one is another, so that swapped fields show.
+"""Examples of a type as plain data: all numbers and texts of one differ, so that swapped fields are detected.
 
-Only ``python -m tests.golden --write`` asks for them, where a golden file has no example of a kind. From then on the
-text in the file is the example.
+Only ``python -m tests.golden --write`` uses them, for kinds without an example in a golden file. From then on the text
+in the file is the example.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import msgspec
 
 __all__ = ["BY_NAME", "example"]
 
-# Where a type does not say what may stand there, or the reader refuses what its sender would never say.
+# Values for fields whose type is too general, or whose decoder refuses values that its sender never uses.
 BY_NAME: dict[str, Any] = {
     "host": "10.1.2.3",
     "addresses": {"gossip": "10.1.2.3:7001"},
@@ -25,10 +25,10 @@ BY_NAME: dict[str, Any] = {
 
 
 def example(kind: Any, *, full: bool, numbers: Iterator[int] | None = None, name: str = "") -> Any:
-    """Return plain data that ``msgspec.convert`` takes for the type.
+    """Return plain data that ``msgspec.convert`` accepts for the type.
 
     Args:
-        full: Fields that have a default are given another value; otherwise they are left out.
+        full: Set fields with a default to another value; otherwise leave them out.
     """
     numbers = numbers if numbers is not None else itertools.count(1)
     if name in BY_NAME:

@@ -1,7 +1,7 @@
-"""Every format that leaves a process: how an example's plain value becomes bytes, and what those bytes are read as.
+"""All formats that leave a process: encoding of an example's plain value, and decoding of the bytes.
 
-The kinds are named by what stands in the bytes (a tag), or by what the format is called here: names of classes and
-modules are in this file alone, so that they may change while the golden files stay.
+A kind is named by its tag in the bytes, or by a name of the format chosen here. Names of classes and modules are in
+this file alone, so that they may change while the golden files stay.
 """
 
 import os
@@ -48,12 +48,12 @@ __all__ = ["FORMATS", "Codec", "Format", "tags_of"]
 
 @dataclass(frozen=True)
 class Codec:
-    """One kind: ``build`` an object of a plain value, ``encode`` it, ``decode`` its bytes to something equal."""
+    """One kind: ``build`` an object from a plain value, ``encode`` it, ``decode`` its bytes to an equal value."""
 
     build: Callable[[Any], Any]
     encode: Callable[[Any], bytes]
-    decode: Callable[[bytes], Any] | None = None  # None: nothing reads it back
-    kind: Any = None  # a type of which examples can be made
+    decode: Callable[[bytes], Any] | None = None  # None: there is no decoder
+    kind: Any = None  # type for generated examples
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Format:
 
 
 def tags_of(union: Any) -> dict[str, type]:
-    """Return the classes of a union by tag; a tag that two have is there once."""
+    """Return the classes of a union by tag; a shared tag appears once."""
     return {str(kind.__struct_config__.tag): kind for kind in get_args(union)}
 
 
@@ -108,7 +108,7 @@ def _map_of(data: bytes) -> ClusterMap | None:
 
 
 def _router_state(state: RouterState) -> bytes:
-    """Return the snapshot as routers write it: without a policy as those of before."""
+    """Return the snapshot as routers write it: without a policy in the former format."""
     return (
         msgspec.msgpack.encode(state) if state.policy else encode_snapshot(MapState(state.map, state.job, state.orders))
     )
@@ -122,7 +122,7 @@ def _view_of(policy: PolicyMachine) -> bytes:
 
 
 def _policy(commands: list[Any]) -> PolicyMachine:
-    """Return the policy that commands make."""
+    """Return the policy after some commands."""
     machine = PolicyMachine()
     for command in commands:
         assert not machine.apply(msgspec.convert(command, PolicyCommand)).refusal
@@ -181,7 +181,7 @@ def _read_synced(data: bytes) -> SyncedMarker | None:
 
 
 def _acked(value: tuple[bytes, int]) -> bytes:
-    """Three slots, each in a page of its own; the zeros between them are left out."""
+    """Three slots, each in a separate page; the zeros between them are left out."""
 
     def write(path: Path) -> None:
         marker = AckedMarker.create(path, value[0])
@@ -216,7 +216,7 @@ def _read_raft_record(data: bytes, chain: int = 77) -> tuple[list[Any], int]:
 
 def _manifest(plain: Any) -> Manifest:
     manifest = msgspec.convert(plain, Manifest)
-    encode_manifest(manifest)  # fills what is counted
+    encode_manifest(manifest)  # fills the totals
     return manifest
 
 

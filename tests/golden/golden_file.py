@@ -1,11 +1,11 @@
-"""A golden file: examples, each with its name, its value as a Python literal, and the bytes that it is written as.
+"""A golden file: examples, each with its name, its value as a Python literal, and its encoded bytes.
 
     == OpenSession, full
     {'type': 'OpenSession', 'request': 1001, ...}
     -- 8ba474797065...
 
-What stands before the comma says the kind. The value is the example: whoever changes it writes the bytes anew with
-``python -m tests.golden --write``.
+The text before the comma is the kind. The value is the source: after a change, rewrite the bytes with ``python -m
+tests.golden --write``.
 """
 
 import ast
@@ -30,7 +30,7 @@ class Example:
 
     @property
     def kind(self) -> str:
-        """What it is one of."""
+        """The kind of the example."""
         return self.name.partition(",")[0]
 
 

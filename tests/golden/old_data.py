@@ -1,9 +1,9 @@
-"""What one tree has written and the next must read: a store, a Raft log and an export, of a small cluster's life.
+"""Data written by an earlier tree that later ones must read: a store, a Raft log and an export of a small cluster.
 
-``python -m tests.golden.old_data`` makes ``old_data.tar.xz`` and ``old_data.txt``, the dump of all that is in it. The
-life is simulated, so that there are sessions, queues, wills, retained messages, QoS 2 in flight both ways and a shared
-group; the rows and entries that its storage node and its router gave to their disks go into a real store and a real
-log, and ``store export`` makes the export.
+``python -m tests.golden.old_data`` makes ``old_data.tar.xz`` and ``old_data.txt``, the dump of its content. The cluster
+is simulated, so that there are sessions, queues, wills, retained messages, QoS 2 in flight both ways and a shared
+subscription. The rows and entries that its storage node and its router wrote go into a real store and a real log, and
+``store export`` makes the export.
 """
 
 import io
@@ -40,14 +40,14 @@ ARCHIVE, DUMP = FOLDER / "old_data.tar.xz", FOLDER / "old_data.txt"
 SETTINGS = StoreSettings(free_space_floor_bytes=0, free_space_floor_percent=0)
 NODE = "s1"
 NOW_MS = 1_700_000_000_000
-COUNTER_ROWS = (keys.ORIGIN, keys.INBOUND, keys.BODY)  # bytes that are no msgpack
+COUNTER_ROWS = (keys.ORIGIN, keys.INBOUND, keys.BODY)  # values that are not msgpack
 STRUCT_ROWS = {
     getattr(keys, name): kind for name, kind in ROWS.items() if name != "HANDED pick"
-}  # the kind's letter -> what its values are
+}  # the kind's letter -> type of its values
 
 
 def dump(folder: Path) -> str:
-    """Open what lies in a folder, read all of it, and return it as text."""
+    """Open the data in a folder, read it completely, and return it as text."""
     return "\n".join(_store_lines(folder) + _raft_lines(folder) + _export_lines(folder)) + "\n"
 
 
@@ -118,7 +118,7 @@ def _export_lines(folder: Path) -> list[str]:
 
 
 def _life() -> Cluster:
-    """Let a small cluster live until it has a row of every kind."""
+    """Run a small cluster until it has a row of every kind."""
     raft = RaftKnobs(snapshot_every=6)
     cluster = Cluster(
         "old data",
@@ -150,7 +150,7 @@ def _life() -> Cluster:
         publisher.publish(f"b/{number}", f"for one of a group {number}", 1)
         publisher.publish(f"a/kept/{number % 2}", f"retained {number}", 1, retain=True)
         cluster.run(0.05)
-    publisher.publish("a/b", "long " * 200, 1)  # its body stands apart
+    publisher.publish("a/b", "long " * 200, 1)  # its body is stored apart
     cluster.run(1.0)
     one.drop()
     cluster.run(0.5)
@@ -187,7 +187,7 @@ def _make_log(folder: Path, stored: StoredRaftState) -> None:
 
 
 def main() -> None:
-    """Make archive and dump anew."""
+    """Rebuild archive and dump."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _make(folder)

@@ -1,7 +1,7 @@
-"""The bytes of every format, as they stand in the golden files: what links, stores, Raft logs and exports hold.
+"""The bytes of all formats, as recorded in the golden files: links, stores, Raft logs and exports.
 
-A test that fails here says that a node of this tree cannot talk to one of the tree before, or cannot read its files.
-If that is meant, ``python -m tests.golden`` shows the difference and ``--write`` takes it over (and what is on disks:
+A failure means that a node of this tree cannot communicate with one of the tree before, or cannot read its files. If
+that is intended, ``python -m tests.golden`` shows the difference and ``--write`` accepts it (for data on disks:
 ``python -m tests.golden.old_data``).
 """
 
@@ -36,8 +36,8 @@ UNIONS = {
 
 
 @pytest.mark.parametrize(("name", "golden"), GOLDEN, ids=[f"{name}-{each.name}" for name, each in GOLDEN])
-def test_bytes_are_what_they_were(name: str, golden: Example) -> None:
-    """The value is written as the golden bytes, and they are read as the value."""
+def test_golden_bytes_are_unchanged(name: str, golden: Example) -> None:
+    """The value encodes to the golden bytes, and they decode to the value."""
     codec = FORMATS[name].codecs[golden.kind]
     assert codec.encode(codec.build(golden.value)).hex() == golden.data.hex()
     if codec.decode is not None:
@@ -45,7 +45,7 @@ def test_bytes_are_what_they_were(name: str, golden: Example) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_kind_has_an_example(name: str) -> None:
+def test_golden_every_kind_has_an_example(name: str) -> None:
     text = (FOLDER / f"{name}.txt").read_text()
     examples = parse(text)
     assert {each.kind for each in examples} == FORMATS[name].codecs.keys()
@@ -53,15 +53,15 @@ def test_every_kind_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNIONS)
-def test_every_class_of_a_union_has_a_tag_of_its_own_and_an_example(name: str) -> None:
+def test_golden_every_class_of_a_union_has_a_unique_tag_and_an_example(name: str) -> None:
     kinds = get_args(UNIONS[name])
     assert len(kinds) == len(tags_of(UNIONS[name]))
     assert set(tags_of(UNIONS[name])) <= {each.kind for form, each in GOLDEN if form == name}
 
 
 @pytest.mark.parametrize(("kind", "golden"), [one for one in FULL if one[0] is not None])
-def test_every_field_shows_in_the_full_example(kind: Any, golden: Example) -> None:
-    """A field that was added since has a value in the bytes that is not its default."""
+def test_golden_full_example_has_every_field(kind: Any, golden: Example) -> None:
+    """A field that was added later must have a value other than its default."""
     config = kind.__struct_config__
     if config.array_like:
         assert len(golden.value) - (config.tag is not None) == len(kind.__struct_fields__)
@@ -69,24 +69,24 @@ def test_every_field_shows_in_the_full_example(kind: Any, golden: Example) -> No
         assert golden.value.keys() - {config.tag_field} == set(kind.__struct_encode_fields__)
 
 
-def test_every_row_and_key_of_a_store_has_an_example() -> None:
+def test_golden_every_row_and_key_of_a_store_has_an_example() -> None:
     defined = {one for one in vars(rows).values() if isinstance(one, type) and issubclass(one, msgspec.Struct)}
     defined = {one for one in defined if one.__module__ == rows.__name__}
     assert defined <= {*ROWS.values(), rows.QueueEntry}
     assert {name for name in vars(keys) if name.endswith("_key")} == {one.__name__ for one in KEYS.values()}
 
 
-def test_operators_read_the_tag_and_not_the_name_of_the_class() -> None:
+def test_name_of_returns_the_tag_after_a_class_rename() -> None:
     class Renamed(msgspec.Struct, tag="OldName"):
-        """A message whose class has another name since."""
+        """A message whose class was renamed."""
 
     assert name_of(Renamed()) == "OldName"
     assert set(packets.NAMES) == set(get_args(packets.Message))
 
 
-def test_a_class_without_an_example_is_noticed() -> None:
+def test_golden_class_without_an_example_is_detected() -> None:
     class Newcomer(msgspec.Struct, tag="Newcomer"):
-        """A message that nobody wrote an example of."""
+        """A message without an example."""
 
         number: int
 
@@ -97,8 +97,8 @@ def test_a_class_without_an_example_is_noticed() -> None:
     assert made == {"type": "Newcomer", "number": 1001}
 
 
-def test_no_name_of_a_class_is_a_tag() -> None:
-    """``tag=True`` would make the name of a class the format of links and files: a rename would change both."""
+def test_golden_tags_are_independent_of_class_names() -> None:
+    """``tag=True`` would make the class name the format of links and files: a rename would change both."""
     rooms = [folder for folder in ROOT.iterdir() if folder.is_dir() and folder.name not in ("tests", "build")]
     product = [path for folder in rooms if folder.name[0] != "." for path in folder.rglob("*.py")]
     assert len(product) > 100

@@ -1,8 +1,8 @@
-"""One member as a process of its own, for tests and measurements on loopback.
+"""One member as a separate process, for tests and measurements on loopback.
 
     python -m tests.membership.member_process '{"name": ..., "settings": {...}}'
 
-Prints one JSON line per happening (``ready`` with the port, node events) and answers commands, one JSON line each, on
+Prints one JSON line per event (``ready`` with the port, node events) and answers commands, one JSON line each, on
 standard input: ``members``, ``counters``, ``keys``, ``metadata``, ``leave``. Ends with its standard input.
 """
 
@@ -29,7 +29,7 @@ def say(what: str, **facts: object) -> None:
 
 
 async def tell_events(gossip: Gossip) -> None:
-    """Print node events as they come."""
+    """Print node events as they arrive."""
     async for event in gossip.events:
         if isinstance(event, NodeJoin | NodeLeave | NodeUpdate):
             say(type(event).__name__, name=event.member.name, state=event.member.state)
@@ -38,7 +38,7 @@ async def tell_events(gossip: Gossip) -> None:
 
 
 async def command(gossip: Gossip, words: list[str]) -> dict[str, object]:
-    """Do what one line says."""
+    """Execute one command line."""
     match words:
         case ["members"]:
             return {"members": {view.name: view.state for view in gossip.members()}}

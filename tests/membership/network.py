@@ -32,9 +32,9 @@ from membership.swim import Swim
 
 __all__ = ["Network", "SimMember", "Simulation"]
 
-EVENTS_MAX = 5_000_000  # a run that needs more spins
-INBOX_MAX = 2048  # packets a blocked process keeps in its socket buffer
-BATCH = 64  # packets the shell hears before it looks at its timers
+EVENTS_MAX = 5_000_000  # a run with more events is an endless loop
+INBOX_MAX = 2048  # packets a blocked process has in its socket buffer
+BATCH = 64  # packets that the shell receives before it checks its timers
 KEY = bytes(range(32))
 
 
@@ -50,12 +50,12 @@ class PlainEnvelope(Envelope):
 
 @dataclass
 class Network:
-    """What the network does to packets."""
+    """Faults of the network."""
 
     loss: float = 0.0
     delay_s: tuple[float, float] = (0.0002, 0.002)
     duplicate: float = 0.0
-    reorder: float = 0.0  # share of packets that are held back ten times the longest delay
+    reorder: float = 0.0  # share of packets that are delayed ten times the longest delay
     cut: set[tuple[int, int]] = field(default_factory=set)  # (from, to) by member number
     tcp: bool = True
 
@@ -75,7 +75,7 @@ class SimMember:
         envelope = Envelope if simulation.sealed else PlainEnvelope
         self.envelope = envelope("sim", session, KeyRing([KEY]), self.swim.members, rng.randbytes)
         self.running = True
-        self.blocked_until = 0.0  # nothing runs: a stopped process
+        self.blocked_until = 0.0  # a stopped process: no code runs
         self.stalled_until = 0.0  # timers run, packets neither leave nor arrive: the slow member of Lifeguard
         self.inbox: deque[bytes] = deque(maxlen=INBOX_MAX)
         self.next_tick = inf
@@ -116,11 +116,11 @@ class Simulation:
     # The clock
 
     def at(self, when: float, action, *arguments) -> None:  # type: ignore[no-untyped-def]
-        """Do something at a virtual time."""
+        """Schedule a call at a virtual time."""
         heappush(self._heap, (when, next(self._order), (action, *arguments)))
 
     def run(self, until: float) -> None:
-        """Let virtual time pass."""
+        """Advance the virtual time."""
         while self._heap and self._heap[0][0] <= until:
             self.now, _, (action, *arguments) = heappop(self._heap)
             self._steps += 1
@@ -142,7 +142,7 @@ class Simulation:
         return member
 
     def kill(self, number: int) -> None:
-        """End a process without a goodbye."""
+        """End a process without a leave."""
         self.members[number].running = False
 
     def block(self, number: int, seconds: float) -> None:
@@ -152,14 +152,16 @@ class Simulation:
         self._wake_later(member)
 
     def stall(self, number: int, seconds: float) -> None:
-        """Hold a member's packets, in and out, while its timers run (Lifeguard section V.A: blocked before each send
-        and after each receive)."""
+        """Hold a member's packets in both directions while its timers run (Lifeguard section V.A).
+
+        The member is blocked before each send and after each receive.
+        """
         member = self.members[number]
         member.stalled_until = max(member.stalled_until, self.now + seconds)
         self.at(member.stalled_until, self._wake, member)
 
     def command(self, number: int, event: Input) -> None:
-        """Hand an event to a core, as its service would."""
+        """Pass an event to a core, like its service."""
         self._handle(self.members[number], event)
 
     def cut(self, left: set[int], right: set[int], *, both_ways: bool = True) -> None:
@@ -171,11 +173,11 @@ class Simulation:
                     self.network.cut.add((other, one))
 
     def heal(self) -> None:
-        """Mend every link."""
+        """Restore all links."""
         self.network.cut.clear()
 
     def states_of(self, number: int) -> dict[int, str]:
-        """How every running member sees one: observer -> state."""
+        """Return the state of one member at every running observer: observer -> state."""
         name = f"n{number:03d}"
         seen: dict[int, str] = {}
         for member in self.members:
@@ -186,7 +188,7 @@ class Simulation:
 
     @property
     def converged(self) -> bool:
-        """Every running member sees exactly the running members as alive."""
+        """Return whether every running member considers exactly the running members alive."""
         running = {member.name for member in self.members if member.running}
         return all(
             {view.name for view in member.swim.views() if view.state == "alive"} == running
@@ -195,14 +197,14 @@ class Simulation:
         )
 
     def run_until_converged(self, limit: float, step: float = 0.05) -> float:
-        """Let time pass until all agree; return the time, or infinity at the limit."""
+        """Advance until all members agree; return the time, or infinity at the limit."""
         while self.now < limit:
             self.run(self.now + step)
             if self.converged:
                 return self.now
         return inf
 
-    # One member's turn
+    # One member
 
     def _handle(self, member: SimMember, event: Input) -> None:
         ready = member.swim.handle(self.now, event)
@@ -269,7 +271,7 @@ class Simulation:
             self.at(self.now + delay_s, self.deliver, message.address, data)
 
     def deliver(self, address: Address, data: bytes) -> None:
-        """A datagram arrives at an address, whoever listens there now."""
+        """Deliver a datagram to the current process at an address."""
         number = self._number(address)
         if number >= len(self.members) or not self.members[number].running:
             return

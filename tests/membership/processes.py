@@ -1,4 +1,4 @@
-"""A cluster of real member processes on loopback: start, ask, stop, kill."""
+"""A cluster of real member processes on loopback: start, command, stop, kill."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class MemberProcess:
-    """One member process; its lines are read when somebody waits for one."""
+    """One member process; its output is read while a test waits for a line."""
 
     def __init__(self, name: str, settings: dict[str, Any], pass_fds: tuple[int, ...] = ()) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class MemberProcess:
         return self._process.pid
 
     def read(self, timeout_s: float) -> bool:
-        """Read what is there, waiting at most so long; false at the end or at the limit."""
+        """Read available output, waiting at most ``timeout_s``; False at the end or at the limit."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], max(0.0, timeout_s))[0]:
             return False
@@ -53,7 +53,7 @@ class MemberProcess:
         return bool(part)
 
     def wait_for(self, what: str, timeout_s: float, **facts: object) -> dict[str, Any]:
-        """Return, and take out, the first line that says this."""
+        """Remove and return the first line with this event and these facts."""
         deadline = time.monotonic() + timeout_s
         wanted = {"what": what, **facts}
         while True:
@@ -65,18 +65,18 @@ class MemberProcess:
                 raise AssertionError(f"{self.name}: no {wanted} within {timeout_s} s; has {self.lines[-5:]}")
 
     def ask(self, *words: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """Send one command, return its answer."""
+        """Send one command and return its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(words).encode() + b"\n")
         self._process.stdin.flush()
         return self.wait_for("answer", timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to this process alone."""
+        """Send a signal to this process."""
         self._process.send_signal(number)
 
     def end(self) -> None:
-        """End it, stopped or not."""
+        """End the process, even if it is stopped."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -84,13 +84,13 @@ class MemberProcess:
                 stream.close()
 
     def cpu_seconds(self) -> float:
-        """Processor time used so far."""
+        """CPU time used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Cluster:
-    """Members that share one key; every one is ended when the block ends."""
+    """Members that share one key; all are ended at the end of the block."""
 
     def __init__(self, folder: Path, profile: str = "lan") -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class Cluster:
         return f"127.0.0.1:{next(iter(self.members.values())).port}"
 
     def start(self, name: str, *, seeds: tuple[str, ...] | None = None) -> MemberProcess:
-        """Start a member with a key file of its own."""
+        """Start a member with its own key file."""
         path = self.folder / f"{name}.keys"
         if not path.exists():
             write_key_file(path, [self.key])
@@ -130,7 +130,7 @@ class Cluster:
         self.wait_all_alive(60)
 
     def wait_all_alive(self, timeout_s: float) -> None:
-        """Wait until all see exactly the present members as alive; the dead of the past do not count."""
+        """Wait until all members consider exactly the present members alive, ignoring former ones."""
         deadline = time.monotonic() + timeout_s
         wanted = set(self.members)
         while True:
@@ -141,14 +141,14 @@ class Cluster:
             next(iter(self.members.values())).read(0.05)
 
     def known_dead_at(self, victim: str, timeout_s: float) -> float:
-        """Wait until all others know; return the wall time of the last."""
+        """Wait until all other members know the death; return the wall time of the last."""
         others = [member for name, member in self.members.items() if name != victim]
         deadline = time.monotonic() + timeout_s
         told = [m.wait_for("NodeLeave", deadline - time.monotonic(), name=victim, state="dead") for m in others]
         return max(float(line["at"]) for line in told)
 
     def deaths(self) -> list[tuple[str, str]]:
-        """Every (observer, member) that gossip declared dead and nobody waited for."""
+        """Return every (observer, member) that gossip declared dead outside of ``known_dead_at``."""
         found = []
         for name, member in self.members.items():
             member.ask("counters")
@@ -157,5 +157,5 @@ class Cluster:
 
 
 def encode_key(key: bytes) -> str:
-    """Write a key as key files do."""
+    """Encode a key like a key file."""
     return base64.b64encode(key).decode()

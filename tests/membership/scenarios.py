@@ -1,4 +1,4 @@
-"""The scenarios that tests and figures share; each is one seed of the simulation and returns plain numbers."""
+"""Scenarios for tests and benchmarks; each is one seed of the simulation and returns plain numbers."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -27,19 +27,19 @@ __all__ = [
     "wide_network",
 ]
 
-WAN_DELAY_S = (0.15, 0.3)  # one way: the far ends of the world, and a busy line between them
+WAN_DELAY_S = (0.15, 0.3)  # one way: intercontinental, with a busy line
 WAN_LOSS = 0.02
 SWIM = replace(LAN, name="swim", lifeguard=False)
 LIFEGUARD_WITHOUT_PAUSE = replace(LAN, name="lifeguard only", pause_threshold_s=inf)  # Lifeguard as published
 
 
 def wide_network(loss: float = WAN_LOSS) -> Network:
-    """Return the network between sites for which the ``wan`` profile is made."""
+    """Return the network between sites for the ``wan`` profile."""
     return Network(loss=loss, delay_s=WAN_DELAY_S)
 
 
 def settled(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> Simulation:
-    """Return a simulation whose members know each other for some seconds."""
+    """Return a simulation whose members have known each other for some seconds."""
     simulation = Simulation(seed, members, profile, network, stagger_s=min(0.05, 2 / members))
     simulation.run(2.5)
     assert simulation.run_until_converged(60) < inf, f"seed={seed}: {members} members do not find each other"
@@ -48,10 +48,10 @@ def settled(seed: int, members: int, profile: Profile = LAN, network: Network | 
 
 
 def acquainted(seed: int, members: int, profile: Profile = LAN) -> Simulation:
-    """Return a simulation whose members were told of each other at once, have nothing to pass on and ask for no more.
+    """Return a simulation whose members know each other from the start, without pending news and exchanges.
 
-    Finding each other is N times N pieces of news, each of them sent several times, and full exchanges of N records:
-    minutes of processor where N is 1 000.
+    Discovery needs N times N news items, each sent several times, and full exchanges of N records: minutes of CPU time
+    for N = 1 000.
     """
     simulation = Simulation(seed, members, profile, Network(tcp=False), stagger_s=min(0.05, 2 / members))
     simulation.run(2.0)
@@ -68,7 +68,7 @@ def acquainted(seed: int, members: int, profile: Profile = LAN) -> Simulation:
 def quiet_rate(
     seed: int, members: int, seconds: float = 30.0, profile: Profile = LAN, network: Network | None = None
 ) -> tuple[float, float]:
-    """Return the mean and the largest packet rate of a member, per second, while nothing happens."""
+    """Return the mean and the largest packet rate of a member, per second, in a cluster without changes."""
     simulation = settled(seed, members, profile, network)
     simulation.run(simulation.now + 5)
     before = [member.sent for member in simulation.members]
@@ -80,7 +80,7 @@ def quiet_rate(
 def detection_s(
     seed: int, members: int, loss: float = 0.0, profile: Profile = LAN, network: Network | None = None
 ) -> tuple[float, float]:
-    """Kill a member; return when the first one and when all know, seconds after."""
+    """Kill a member; return the seconds until the first and until all members know it."""
     simulation = settled(seed, members, profile, network or Network(loss=loss))
     killed_at, victim = simulation.now, seed % members
     simulation.kill(victim)
@@ -96,7 +96,7 @@ def detection_s(
 
 
 def dissemination_s(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> float:
-    """Change one member's metadata; return when all know, seconds after."""
+    """Change one member's metadata; return the seconds until all know it."""
     simulation = settled(seed, members, profile, network)
     started, number = simulation.now, simulation.rng.randrange(members)
     ours = simulation.members[number].swim.local.metadata
@@ -110,7 +110,7 @@ def dissemination_s(seed: int, members: int, profile: Profile = LAN, network: Ne
 
 
 def join_s(seed: int, members: int, profile: Profile = LAN, network: Network | None = None) -> float:
-    """Start one more member; return when all see all, seconds after."""
+    """Start one more member; return the seconds until all see all."""
     simulation = settled(seed, members, profile, network)
     started = simulation.now
     simulation.start(members)
@@ -126,7 +126,7 @@ def short_pauses(
     profile: Profile = LAN,
     network: Network | None = None,
 ) -> int:
-    """Stop one member after the other for a while; return how often any was declared dead anywhere."""
+    """Stop one member after the other for a while; return the number of false deaths."""
     simulation = settled(seed, members, profile, network or Network(loss=loss))
     for _ in range(pauses):
         simulation.run(simulation.now + simulation.rng.uniform(8, 12))
@@ -136,7 +136,7 @@ def short_pauses(
 
 
 def wide_hour(members: int, seconds: float = 3600.0) -> int:
-    """Let members of far sites run; return how often a live one was declared dead anywhere."""
+    """Run members of distant sites; return the number of false deaths."""
     simulation = settled(1, members, WAN, wide_network())
     simulation.run(simulation.now + seconds)
     return sum(isinstance(event, NodeLeave) for _, _, event in simulation.events)
@@ -144,7 +144,7 @@ def wide_hour(members: int, seconds: float = 3600.0) -> int:
 
 @dataclass(frozen=True)
 class FalsePositives:
-    """Deaths of healthy members, which nobody had: by whom they were seen, and how often one was declared."""
+    """False deaths of healthy members: observers, and declarations."""
 
     seen: int  # (observer, healthy member) pairs
     seen_by_healthy: int
@@ -152,7 +152,7 @@ class FalsePositives:
 
     @property
     def per_member_hour(self) -> float:
-        """Rate at which a healthy member is seen dead by somebody."""
+        """Rate at which some observer sees a healthy member dead."""
         return 3600 * self.seen / self.member_seconds
 
 
@@ -165,7 +165,7 @@ def slow_members(
     free_s: float = 0.05,
     seconds: float = 90.0,
 ) -> FalsePositives:
-    """The Lifeguard case: some members' packets are held for seconds, again and again, while their timers run.
+    """The Lifeguard case: some members' packets are held for seconds, repeatedly, while their timers run.
 
     Source: Lifeguard (2018) section V, the interval experiment.
     """
@@ -192,10 +192,10 @@ def slow_members(
 
 
 def chaos(seed: int, *, sealed: bool = False) -> Simulation:
-    """Draw a cluster, a network and faults from the seed; heal; check that all agree and nothing impossible was said.
+    """Draw a cluster, a network and faults from the seed; heal; check agreement and the invariants.
 
     Raises:
-        AssertionError: An invariant is broken; the text names the seed.
+        AssertionError: An invariant is violated; the text has the seed.
     """
     simulation = Simulation(seed, 3, network=Network(), sealed=sealed)
     rng = simulation.rng
@@ -241,7 +241,7 @@ def _fault(simulation: Simulation, members: int, incarnations: dict[int, int], l
             simulation.stall(number, rng.uniform(0.1, 10))
         case 4:
             simulation.cut(some, others, both_ways=rng.random() < 0.5)
-        case 5:  # a partial partition: some pairs cannot talk, nobody is alone
+        case 5:  # a partial partition: some pairs are cut, no member is isolated
             simulation.cut({number}, {(number + 1) % members, (number + 2) % members} - {number})
         case 6:
             simulation.heal()
@@ -259,7 +259,7 @@ def _heal(simulation: Simulation, incarnations: dict[int, int], left: set[int]) 
     if not any(simulation.members[number].running for number in range(3)):
         incarnations[0] += 1 << 16
         simulation.start(0, incarnations[0])  # a seed, so that the halves can find each other
-    simulation.run(simulation.now + 45)  # whoever was blocked wakes
+    simulation.run(simulation.now + 45)  # blocked members wake
 
 
 def _agree(simulation: Simulation) -> bool:
@@ -280,7 +280,7 @@ def _disagreement(simulation: Simulation) -> dict[str, dict[str, str]]:
 
 
 def _check_always(simulation: Simulation) -> None:
-    """Nobody speaks for another: no incarnation is above its member's own; nothing grows past its bound."""
+    """Check that no incarnation exceeds its member's own, and that all tables keep their bounds."""
     own = {member.swim.local.session: member.swim.local for member in simulation.members}
     for member in simulation.members:
         swim = member.swim

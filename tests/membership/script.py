@@ -1,4 +1,4 @@
-"""The language of the text scripts: one command per line, ``#`` begins a comment. Each command is one method below."""
+"""The language of the text scripts: one command per line, ``#`` starts a comment. Each command is one method below."""
 
 from membership.events import LeaveRequested, NodeLeave
 from tests.membership.network import Simulation
@@ -7,7 +7,7 @@ __all__ = ["Script"]
 
 
 class Script:
-    """Runs one script on a simulation; an unmet expectation raises AssertionError with the line."""
+    """Runs one script on a simulation; a failed expectation raises AssertionError with the line."""
 
     def __init__(self, text: str, seed: int = 1) -> None:
         self._lines = [line.partition("#")[0].split() for line in text.splitlines()]
@@ -16,7 +16,7 @@ class Script:
         self._incarnations: dict[int, int] = {}
 
     def run(self) -> None:
-        """Carry out every line."""
+        """Execute all lines."""
         for number, words in enumerate(self._lines, 1):
             if words:
                 try:
@@ -73,7 +73,7 @@ class Script:
         self._simulation.heal()
 
     def _do_expect(self, name: str, state: str) -> None:
-        """All running members but itself see a member (or ``all``: every running one) in a state."""
+        """Check that all other running members see a member (or ``all``: each running one) in a state."""
         if name == "all":
             assert self._simulation.converged
             return

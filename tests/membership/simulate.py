@@ -1,9 +1,9 @@
-"""Many seeds of the membership simulation, and the figures against N.
+"""Many seeds of the membership simulation, and measurements against N.
 
     python -m tests.membership.simulate --seeds 200 [--first 0] [--figures]
 
-Every seed runs the chaos scenario and the short pauses; a broken invariant ends the run with status 1 and the seed,
-which then becomes a test. ``--figures`` prints the tables alone (``bench/swim.py`` does the same).
+Every seed runs the chaos scenario and the short pauses. A violated invariant ends the run with status 1 and the seed,
+which then becomes a test. ``--figures`` prints only the tables (``bench/swim.py`` does the same).
 """
 
 import argparse
@@ -64,7 +64,7 @@ def print_figures(seeds: int) -> None:
 
 
 def _print_wide(seeds: int) -> None:
-    """Print the same figures for the profile of far sites, over the network that it is made for."""
+    """Print the same measurements for the profile of distant sites, over its network."""
     print(f"\nWAN profile, {WAN_DELAY_S[0]} to {WAN_DELAY_S[1]} s one way, {WAN_LOSS:.0%} loss")
     print(
         "    N  packets/member/s  known by all  joined  dead everywhere P50    P99  kills  deaths of live ones in 1 h"
@@ -96,7 +96,7 @@ def _print_false_positives(seeds: int) -> None:
 
 
 def run_seeds(first: int, seeds: int) -> bool:
-    """Run the invariants on many seeds. Returns whether all held."""
+    """Check the invariants on many seeds; return whether all held."""
     started, failed, false_deaths = time.monotonic(), 0, 0
     for seed in range(first, first + seeds):
         try:

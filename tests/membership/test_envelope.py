@@ -1,4 +1,4 @@
-"""Hostile and damaged packets: dropped, counted by reason, and nothing changes."""
+"""Hostile and damaged packets are dropped and counted by reason, without other effects."""
 
 import os
 from random import Random
@@ -41,8 +41,8 @@ def node(session: int, peer: int, cluster: str = "c", keys: tuple[bytes, ...] = 
     return Envelope(cluster, session, KeyRing(list(keys)), members, os.urandom)
 
 
-def test_sealed_packet_opens_once() -> None:
-    """At the process it was sent to; again, it is a replay."""
+def test_envelope_opens_a_packet_once() -> None:
+    """At the process it was sent to; the second time it is a replay."""
     data = node(1, 2).seal_datagram(2, BODY)
     receiver = node(2, 1)
     assert receiver.open_datagram(data) == (1, [Ping(1, "two")])
@@ -50,20 +50,20 @@ def test_sealed_packet_opens_once() -> None:
     assert receiver.dropped == {"replayed": 1}
 
 
-def test_largest_packet_is_within_the_bound() -> None:
-    """What the outbox may fill is what fits 1 400 bytes sealed."""
+def test_envelope_largest_packet_is_within_the_bound() -> None:
+    """The outbox's budget fits 1 400 bytes sealed."""
     assert len(node(1, 2).seal_datagram(2, b"\x91" + b"\0" * (BODY_BYTES_MAX - 1))) == DATAGRAM_BYTES_MAX
 
 
-def test_nothing_readable_outside() -> None:
-    """Names, addresses and the cluster's name are not in clear."""
+def test_envelope_hides_names_and_addresses() -> None:
+    """Member names, addresses and the cluster's name are encrypted."""
     body = join_messages([encode_message(Alive(1, 7, "10.1.2.3", 1, NodeMetadata("secret-name", "edge", 1)))])
     data = node(1, 2, cluster="secret-cluster").seal_datagram(2, body)
     assert not any(word in data for word in (b"secret", b"10.1.2.3", b"edge"))
 
 
 def sealed(cluster: str = "c", key: bytes = A, sender: int = 1, recipient: int = 2, body: bytes = BODY) -> bytes:
-    """Seal a packet as some process."""
+    """Seal a packet as a given process."""
     return node(sender, 99, cluster, (key,)).seal_datagram(recipient, body)
 
 
@@ -82,53 +82,50 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("reason", sorted(HOSTILE))
-def test_hostile_packet_is_dropped_and_counted(reason: str) -> None:
-    """NIST: protect. Each reason has its own counter."""
+def test_envelope_drops_and_counts_hostile_packets(reason: str) -> None:
+    """Each reason has a separate counter."""
     receiver = node(2, 1)
     assert receiver.open_datagram(HOSTILE[reason]) is None
     assert receiver.dropped == {reason: 1}
 
 
-def test_every_reason_is_tested() -> None:
-    """``replayed`` stands above."""
+def test_envelope_every_drop_reason_is_tested() -> None:
+    """``replayed`` is tested above."""
     assert {*HOSTILE, "replayed"} == set(DROP_REASONS)
 
 
-def test_cluster_name_is_bound_beyond_its_tag() -> None:
-    """Two clusters whose short tags were equal still could not read each other: the full name is associated data."""
+def test_envelope_binds_the_full_cluster_name() -> None:
+    """Two clusters with equal short tags cannot open each other's packets: the full name is associated data."""
     sender, receiver = node(1, 2, "c21431"), node(2, 1, "c29838")
     assert receiver.open_datagram(sender.seal_datagram(2, BODY)) is None
     assert receiver.dropped == {"forged": 1}
 
 
-def test_channel_is_bound() -> None:
-    """A frame of a TCP exchange is no datagram."""
+def test_envelope_binds_the_channel() -> None:
+    """A frame of a TCP exchange is not a valid datagram."""
     sender, receiver = node(1, 2), node(2, 1)
     frame = sender.seal(pack(">QQQ", 1, 2, 1) + BODY, b"hello")
     assert receiver.open_datagram(frame) is None
     assert receiver.dropped == {"forged": 1}
 
 
-def test_member_one_step_behind_hears_and_is_heard() -> None:
-    """NIST: recover. In the middle of a rotation both keys open."""
+def test_envelope_member_one_rotation_step_behind_can_communicate() -> None:
+    """During a rotation both keys open."""
     ahead, behind = node(1, 2, keys=(B, A)), node(2, 1, keys=(A, B))
     assert behind.open_datagram(ahead.seal_datagram(2, BODY)) is not None
     assert ahead.open_datagram(behind.seal_datagram(1, BODY)) is not None
 
 
 def fingerprint(simulation: Simulation) -> list[object]:
-    """Everything that a packet could change."""
+    """Return all state that a packet could change."""
     return [
         [member.swim.views(), member.swim.local.incarnation, member.swim.health.score, len(member.swim.news)]
         for member in simulation.members
     ]
 
 
-def test_replayed_capture_changes_nothing() -> None:
-    """Ten minutes of a cluster's packets, with a death and a return in them, replayed ten times to everybody.
-
-    NIST: protect.
-    """
+def test_envelope_replayed_capture_changes_no_state() -> None:
+    """Ten minutes of a cluster's packets, with a death and a return in them, replayed ten times to all members."""
     simulation = Simulation(1, 5, sealed=True)
     capture: list[tuple[Address, bytes]] = []
     simulation.capture = capture
@@ -149,8 +146,8 @@ def test_replayed_capture_changes_nothing() -> None:
     assert dropped >= 10 * len(capture) - in_flight
 
 
-def test_restarted_member_takes_nothing_of_its_past() -> None:
-    """A process that has just started has seen no packet number; what was sent to its predecessor is still refused."""
+def test_envelope_restarted_member_refuses_packets_of_its_former_process() -> None:
+    """A new process has seen no packet numbers; packets to its predecessor are refused nevertheless."""
     simulation = Simulation(2, 4, sealed=True)
     capture: list[tuple[Address, bytes]] = []
     simulation.capture = capture
@@ -170,8 +167,7 @@ VALID = sealed()
 
 @settings(max_examples=300)
 @given(st.binary(max_size=2000))
-def test_fuzz_random_packets(data: bytes) -> None:
-    """Any bytes: dropped, never raised."""
+def test_envelope_drops_random_packets(data: bytes) -> None:
     receiver = node(2, 1)
     assert receiver.open_datagram(data) is None
     assert sum(receiver.dropped.values()) == 1
@@ -179,8 +175,8 @@ def test_fuzz_random_packets(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, len(VALID) - 1), st.integers(1, 255), st.integers(0, len(VALID)))
-def test_fuzz_damaged_packets(position: int, flip: int, cut: int) -> None:
-    """Any single damage, or any cut."""
+def test_envelope_drops_damaged_packets(position: int, flip: int, cut: int) -> None:
+    """Any single flip, or any cut."""
     damaged = bytearray(VALID)
     damaged[position] ^= flip
     receiver = node(2, 1)
@@ -191,8 +187,8 @@ def test_fuzz_damaged_packets(position: int, flip: int, cut: int) -> None:
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200))
-def test_fuzz_inside_the_seal(body: bytes) -> None:
-    """A holder of the key that sends nonsense is told apart as malformed, and changes nothing."""
+def test_envelope_counts_malformed_content_of_a_key_holder(body: bytes) -> None:
+    """The packet changes no state."""
     receiver = node(2, 1)
     opened = receiver.open_datagram(node(1, 2).seal_datagram(2, body))
     assert opened is not None or receiver.dropped == {"malformed": 1}
@@ -217,8 +213,8 @@ _json = st.recursive(
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 9), st.lists(_json, max_size=6)), max_size=5))
-def test_fuzz_messages_of_the_right_shape(messages: list[tuple[int, list[object]]]) -> None:
-    """Well-formed msgpack with wrong types, sizes and kinds: refused as a whole, or handled by the core."""
+def test_envelope_refuses_or_handles_random_messages(messages: list[tuple[int, list[object]]]) -> None:
+    """Well-formed msgpack with wrong types, sizes and kinds is refused as a whole, or handled by the core."""
     body = msgspec.msgpack.encode([[kind, *fields] for kind, fields in messages])
     try:
         decoded = decode_messages(body)
@@ -229,7 +225,7 @@ def test_fuzz_messages_of_the_right_shape(messages: list[tuple[int, list[object]
     core = simulation.members[0].swim
     core.handle(0.1, SeedsResolved(()))
     core.handle(0.1, MessagesReceived(7, decoded))
-    assert len(core.members) == 0  # nobody of that session is known
+    assert len(core.members) == 0  # no member of that session is known
 
 
 @pytest.mark.parametrize(
@@ -248,33 +244,33 @@ def test_fuzz_messages_of_the_right_shape(messages: list[tuple[int, list[object]
         b"\x91" * 1300,
     ],
 )
-def test_malformed_bodies(body: bytes) -> None:
-    """Bounds of every field, of the number of messages, and of nesting."""
+def test_decode_messages_refuses_malformed_bodies(body: bytes) -> None:
+    """Bounds of all fields, of the number of messages, and of nesting."""
     with pytest.raises(MalformedGossip):
         decode_messages(body)
 
 
-def test_later_release_may_add_fields() -> None:
-    """A longer message is taken: fields are added at the end."""
+def test_decode_messages_accepts_additional_fields() -> None:
+    """A later release may append fields."""
     assert decode_messages(msgspec.msgpack.encode([[6, "a", 1, "c", "later"]])) == [Suspect("a", 1, "c")]
 
 
 @pytest.mark.parametrize("host", ("localhost", "dead", "10.0.0", "10.0.0.1\n", "::g"))
-def test_host_must_be_numeric(host: str) -> None:
-    """A name would be looked up at every send."""
+def test_decode_messages_refuses_a_host_name(host: str) -> None:
+    """A name would be resolved at every send."""
     with pytest.raises(MalformedGossip):
         decode_messages(join_messages([encode_message(Alive(1, 7, host, 1, NodeMetadata("m", "edge", 1)))]))
 
 
-def test_text_is_printable() -> None:
-    """What a member says of itself ends up in operators' terminals."""
+def test_decode_messages_refuses_unprintable_text() -> None:
+    """A member's text is shown in operators' terminals."""
     for metadata in (NodeMetadata("m", "edge", 1, zone="\x1b[2J"), NodeMetadata("m", "ed\nge", 1)):
         with pytest.raises(MalformedGossip):
             decode_messages(join_messages([encode_message(Alive(1, 7, "10.0.0.1", 1, metadata))]))
 
 
-def test_metadata_above_512_bytes_is_malformed() -> None:
-    """Each field may be within its bound and the whole not."""
+def test_decode_messages_refuses_metadata_above_512_bytes() -> None:
+    """Each field may be within its bound but the whole above."""
     addresses = {f"purpose{number}": "h" * 90 for number in range(8)}
     alive = Alive(1, 7, "10.1.2.3", 1, NodeMetadata("m", "edge", 1, addresses))
     with pytest.raises(MalformedGossip, match="512"):

@@ -1,4 +1,4 @@
-"""The shell in one process: real sockets on loopback, hostile peers over TCP and UDP, events, keys."""
+"""The gossip shell in one process: real sockets on loopback, hostile peers over TCP and UDP, events, keys."""
 
 import contextlib
 import logging
@@ -51,7 +51,7 @@ async def gossiping(
     events_max: int = 1024,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> AsyncIterator[Gossip]:
-    """Run one member for the length of a block."""
+    """Run one member inside the block."""
     key_file = None
     if folder is not None:
         key_file = folder / f"{name}.keys"
@@ -73,7 +73,7 @@ async def gossiping(
 
 
 def address_of(gossip: Gossip) -> Address:
-    """Where a member listens."""
+    """Return the address of a member's socket."""
     return next(view.address for view in gossip.members() if view.is_self)
 
 
@@ -86,8 +86,8 @@ async def next_event(gossip: Gossip, kind: type[NodeEvent], within_s: float = PA
     raise AssertionError("no more events")
 
 
-async def test_join_update_leave() -> None:
-    """What a service sees of another member's life."""
+async def test_gossip_reports_join_update_and_leave() -> None:
+    """The events that a service gets about another member."""
     async with gossiping("a") as first:
         async with gossiping("b", address_of(first)) as second:
             joined = await next_event(first, NodeJoin)
@@ -102,8 +102,8 @@ async def test_join_update_leave() -> None:
         assert {view.name: view.state for view in first.members()} == {"a": "alive", "b": "left"}
 
 
-async def test_other_cluster_and_other_key_do_not_join() -> None:
-    """Neither side takes anything, both count why."""
+async def test_gossip_other_cluster_or_key_does_not_join() -> None:
+    """Both sides drop and count the packets."""
     async with (
         gossiping("a") as first,
         gossiping("b", address_of(first), cluster="d") as other_cluster,
@@ -115,8 +115,8 @@ async def test_other_cluster_and_other_key_do_not_join() -> None:
         assert [len(each.members()) for each in (first, other_cluster, other_key)] == [1, 1, 1]
 
 
-async def test_service_that_does_not_listen_gets_one_resync() -> None:
-    """Events are bounded; what was dropped is counted and made up for by reading the members."""
+async def test_gossip_slow_service_gets_one_resync() -> None:
+    """The event queue is bounded; dropped events are counted and replaced by reading the members."""
     async with gossiping("a", events_max=16) as first:
         assert first.events.statistics().max_buffer_size == 16
         assert first.counters()["events_dropped"] == 0
@@ -132,8 +132,8 @@ async def test_service_that_does_not_listen_gets_one_resync() -> None:
     assert isinstance(queue.events.receive_nowait(), NodeUpdate)
 
 
-async def test_udp_garbage_changes_nothing() -> None:
-    """Random, oversized and empty packets are counted; the member goes on."""
+async def test_gossip_udp_garbage_changes_no_state() -> None:
+    """Random, oversized and empty packets are counted; the member continues."""
     async with gossiping("a") as first, gossiping("b", address_of(first)) as second:
         await next_event(first, NodeJoin)
         before = first.members()
@@ -150,7 +150,7 @@ async def test_udp_garbage_changes_nothing() -> None:
 
 
 async def answer_to(address: Address, data: bytes) -> bytes:
-    """Send bytes over TCP; return what comes back until the other side closes."""
+    """Send bytes over TCP; return the reply until the other side closes."""
     received = b""
     with trio.fail_after(PATIENCE_S):
         stream = await trio.open_tcp_stream(*address)
@@ -173,15 +173,15 @@ async def answer_to(address: Address, data: bytes) -> bytes:
         b"",  # sends nothing: closed after a second
     ],
 )
-async def test_tcp_stranger_gets_nothing(data: bytes) -> None:
-    """No byte comes back before the key is proven, whatever is sent."""
+async def test_gossip_unproven_tcp_peer_gets_no_bytes(data: bytes) -> None:
+    """For any bytes sent before the key is proven."""
     async with gossiping("a") as first:
         assert await answer_to(address_of(first), data) == b""
         assert first.counters().get("exchanges_refused", 0) + first.exchanges_ended.get("silent", 0) == 1
 
 
-async def test_member_joins_beside_idle_connections() -> None:
-    """NIST: protect. 100 connections of the member's own address, opened again when they are closed."""
+async def test_gossip_member_joins_beside_idle_connections() -> None:
+    """100 connections from the member's own address, reopened when closed."""
     async with gossiping("a") as first:
         idle = idle_connections(address_of(first), 100)
         await trio.to_thread.run_sync(idle.__enter__)
@@ -193,8 +193,8 @@ async def test_member_joins_beside_idle_connections() -> None:
             await trio.to_thread.run_sync(idle.__exit__, None, None, None)
 
 
-async def test_recorded_exchange_is_worth_nothing() -> None:
-    """A replayed hello is answered, unreadably; the replayed rest of the exchange is refused and changes nothing."""
+async def test_gossip_recorded_exchange_is_useless() -> None:
+    """A replayed hello gets an unreadable answer; the replayed rest of the exchange is refused."""
     drawn: list[bytes] = []
 
     def recorded(size: int) -> bytes:
@@ -203,7 +203,7 @@ async def test_recorded_exchange_is_worth_nothing() -> None:
 
     async with gossiping("a") as first, gossiping("b", address_of(first), random_bytes=recorded) as second:
         await next_event(first, NodeJoin)
-        session = int.from_bytes(drawn[0], "big") >> 2  # the first that a process draws
+        session = int.from_bytes(drawn[0], "big") >> 2  # the first one that a process draws
         envelope = Envelope("c", session, second.key_ring, Members(Random(1)), os.urandom)
         hello = seal_hello(envelope, ExchangeHello("keys", b"c" * 16, session))
         request = envelope.seal(b"anything", b"request\0keys\0" + b"c" * 16 + b"d" * 16)
@@ -216,7 +216,7 @@ async def test_recorded_exchange_is_worth_nothing() -> None:
 
 
 class CountedTurns(trio.abc.Instrument):
-    """How often everybody could run."""
+    """Counts loop iterations, in which other tasks can run."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -225,8 +225,8 @@ class CountedTurns(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_what_one_member_says_is_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stolen key fills an exchange and datagrams: the node's clients have their turns in between."""
+async def test_gossip_processes_one_members_input_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stolen key full exchanges and datagrams arrive: the node's clients must run in between."""
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
     session, count = 7, 1_000
     known = [Alive(1, session + n, "127.0.0.1", 9, NodeMetadata(f"m{n}", "edge", 1)) for n in range(count)]
@@ -256,8 +256,8 @@ async def test_what_one_member_says_is_taken_in_slices(monkeypatch: pytest.Monke
         assert turns.count >= len(said) / slices.PIECE - 1, "a turn between each two slices"
 
 
-async def test_key_rotation_reaches_files(tmp_path: Path) -> None:
-    """Install, use, remove on every member, each step written to its key file before it is said to be done."""
+async def test_key_rotation_is_written_to_key_files(tmp_path: Path) -> None:
+    """Install, use, remove on every member, each step written to its key file before the positive answer."""
     new = generate_key()
     async with (
         gossiping("a", folder=tmp_path) as first,
@@ -276,8 +276,8 @@ async def test_key_rotation_reaches_files(tmp_path: Path) -> None:
             assert read_key_file(tmp_path / f"{name}.keys") == [new]
 
 
-async def test_key_step_that_cannot_be_written_is_not_done(tmp_path: Path) -> None:
-    """A member whose disk refuses says no, by name, and keeps the key ring it would have after a restart."""
+async def test_key_rotation_step_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    """The member with a failing disk is reported by name, and keeps the key ring of its file."""
     folder = tmp_path / "gone"
     folder.mkdir()
     async with gossiping("a", folder=folder) as first:
@@ -289,28 +289,28 @@ async def test_key_step_that_cannot_be_written_is_not_done(tmp_path: Path) -> No
 
 
 class FakeHolder:
-    """Members of which some do not answer."""
+    """Members, of which some do not answer."""
 
     def __init__(self, silent: set[str], states: dict[str, str]) -> None:
         self.silent, self.states, self.asked = silent, states, 0
 
     def members(self) -> list[MemberView]:
-        """As gossip would list them."""
+        """Return the members like gossip."""
         return [
             MemberView(name, state, 1, ("h", 1), NodeMetadata(name, "edge", 1), 0.0, name == "a")  # type: ignore[arg-type]
             for name, state in self.states.items()
         ]
 
     async def ask_keys(self, member: MemberView, request: KeyRequest) -> KeyResponse:  # noqa: ARG002
-        """Answer, or not."""
+        """Answer, or fail."""
         self.asked += 1
         if member.name in self.silent:
             raise ExchangeFailure("connect: timeout")
         return KeyResponse(member.name, True, "changed", (key_id(KEY),), False)
 
 
-async def test_partial_success_is_a_failure_with_names(autojump_clock: trio.testing.MockClock) -> None:  # noqa: ARG001
-    """Live members are asked three times, dead ones once and named, left ones not at all."""
+async def test_rotate_keys_partial_success_is_a_failure_with_names(autojump_clock: trio.testing.MockClock) -> None:  # noqa: ARG001
+    """Live members are contacted three times, dead ones once and reported, left ones not at all."""
     states = {"a": "alive", "b": "alive", "c": "suspect", "d": "dead", "e": "left"}
     holder = FakeHolder({"b", "d"}, states)
     report = await rotate_keys(holder, "install", key=KEY)
@@ -321,8 +321,10 @@ async def test_partial_success_is_a_failure_with_names(autojump_clock: trio.test
     assert report.members[1] == MemberKeys("b", "alive", False, "connect: timeout")
 
 
-async def test_use_is_refused_while_a_member_does_not_answer(autojump_clock: trio.testing.MockClock) -> None:  # noqa: ARG001
-    """Nobody knows whether it has the key; force goes ahead."""
+async def test_rotate_keys_use_is_refused_while_a_member_does_not_answer(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001
+) -> None:
+    """It may lack the key; ``force`` overrides the check."""
     holder = FakeHolder({"b"}, {"a": "alive", "b": "alive"})
     assert "b" in (await rotate_keys(holder, "use", key_id=key_id(KEY))).refused
     assert (await rotate_keys(holder, "use", key_id=key_id(KEY), force=True)).failed == ("b",)
@@ -331,14 +333,14 @@ async def test_use_is_refused_while_a_member_does_not_answer(autojump_clock: tri
 @pytest.mark.parametrize(
     "arguments", [("install", b"", b""), ("use", b"", b""), ("list", b"k", b""), ("remove", b"k", b"i")]
 )
-async def test_key_step_needs_its_arguments(arguments: tuple[str, bytes, bytes]) -> None:
-    """A mistake of the caller is no request to the members."""
+async def test_rotate_keys_requires_matching_arguments(arguments: tuple[str, bytes, bytes]) -> None:
+    """A caller's mistake sends no request to the members."""
     operation, key, name = arguments
     with pytest.raises(ValueError, match="takes"):
         await rotate_keys(FakeHolder(set(), {"a": "alive"}), operation, key=key, key_id=name)  # type: ignore[arg-type]
 
 
-def test_what_every_restart_drops_is_no_warning() -> None:
-    """A restarted member is unknown until its first exchange; what nobody of the cluster sealed is worth a line."""
+def test_drop_level_of_an_ordinary_restart_is_below_warning() -> None:
+    """A restarted member is unknown until its first exchange; a packet that no member sealed is a warning."""
     assert drop_level({"unknown_sender": 3, "stale_recipient": 1}) == logging.DEBUG
     assert drop_level({"unknown_sender": 3, "forged": 1}) == logging.WARNING

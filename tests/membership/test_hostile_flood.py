@@ -1,4 +1,4 @@
-"""A flood of packets that no member sealed: each costs microseconds, and no line of the log."""
+"""A flood of forged packets costs microseconds per packet, and no log line."""
 
 import logging
 import random
@@ -12,8 +12,8 @@ PACKETS = 20_000
 
 
 @timed
-def test_a_flood_costs_little_and_logs_nothing() -> None:
-    """NIST: protect. Random bytes and packets of each wrong kind: dropped, counted, not logged one by one."""
+def test_gossip_flood_is_cheap_and_not_logged() -> None:
+    """Random bytes and packets of each wrong kind are dropped and counted, not logged one by one."""
     receiver, rng = node(2, 1), random.Random(1)
     hostile = [*HOSTILE.values(), *(rng.randbytes(rng.randrange(1, 1400)) for _ in range(len(HOSTILE)))]
     lines: list[logging.LogRecord] = []

@@ -23,7 +23,7 @@ A, B, C = (bytes([number]) * 32 for number in range(3))
 
 
 def test_key_file_round_trip(tmp_path: Path) -> None:
-    """Written 0600, read back in order."""
+    """Written with mode 0600, read back in order."""
     path = tmp_path / "gossip.keys"
     write_key_file(path, [A, B])
     assert path.stat().st_mode & 0o777 == 0o600
@@ -34,8 +34,8 @@ def test_key_file_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", (0o640, 0o604, 0o660, 0o644, 0o610))
-def test_key_file_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
-    """NIST: protect. Only its owner may read or write it."""
+def test_read_key_file_refuses_files_open_to_other_users(tmp_path: Path, mode: int) -> None:
+    """Only its owner may read or write it."""
     path = tmp_path / "gossip.keys"
     write_key_file(path, [A])
     path.chmod(mode)
@@ -43,8 +43,8 @@ def test_key_file_that_others_can_touch_is_refused(tmp_path: Path, mode: int) ->
         read_key_file(path)
 
 
-def test_key_file_must_be_a_file(tmp_path: Path) -> None:
-    """No link, no pipe (which would block), no folder."""
+def test_read_key_file_refuses_links_pipes_and_folders(tmp_path: Path) -> None:
+    """A pipe would block."""
     path = tmp_path / "gossip.keys"
     write_key_file(path, [A])
     (tmp_path / "link").symlink_to(path)
@@ -61,8 +61,8 @@ def test_key_file_must_be_a_file(tmp_path: Path) -> None:
     "content",
     [b"", b"# nothing\n", b"short\n", encode_key(A)[:-2].encode(), b"\xff\xfe", b"A" * 5000, b"AAAA\n" * 3],
 )
-def test_key_file_that_holds_no_keys_is_refused(tmp_path: Path, content: bytes) -> None:
-    """And the message does not repeat its content."""
+def test_read_key_file_refuses_a_file_without_keys(tmp_path: Path, content: bytes) -> None:
+    """The message does not repeat its content."""
     path = tmp_path / "gossip.keys"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -71,8 +71,7 @@ def test_key_file_that_holds_no_keys_is_refused(tmp_path: Path, content: bytes) 
     assert "AAAA" not in str(caught.value)
 
 
-def test_key_by_descriptor() -> None:
-    """Read to the end and closed."""
+def test_read_key_descriptor_reads_to_the_end_and_closes() -> None:
     reading, writing = os.pipe()
     os.write(writing, (encode_key(A) + "\n").encode())
     os.close(writing)
@@ -81,15 +80,14 @@ def test_key_by_descriptor() -> None:
         os.fstat(reading)
 
 
-def test_key_text() -> None:
-    """One key as an operator types it into a file."""
+def test_parse_key() -> None:
     key = generate_key()
     assert parse_key(f"  {encode_key(key)}\n") == key
     with pytest.raises(KeyRingError, match="not 32"):
         parse_key("AAAA")
 
 
-def test_rotation_steps() -> None:
+def test_key_ring_rotation_steps() -> None:
     """Install opens, use seals, remove forgets; each may be repeated."""
     ring = KeyRing([A])
     assert ring.install(B)
@@ -103,7 +101,7 @@ def test_rotation_steps() -> None:
     assert ring.opening_cipher(key_id(A)) is None
 
 
-def test_refused_steps_change_nothing() -> None:
+def test_key_ring_refused_steps_change_no_state() -> None:
     """The sealing key stays, an unknown one does not seal, the ring is bounded."""
     ring = KeyRing([A])
     with pytest.raises(KeyRingError, match="seals"):
@@ -119,11 +117,8 @@ def test_refused_steps_change_nothing() -> None:
     assert ring.keys[0] == A and len(ring.keys) == KEYS_MAX
 
 
-def test_key_has_a_budget() -> None:
-    """NIST SP 800-38D section 8.3: random nonces allow 2**32 packets; warned at half, refused at the end.
-
-    NIST: protect.
-    """
+def test_key_ring_bounds_the_seals_of_a_key() -> None:
+    """NIST SP 800-38D section 8.3: random nonces allow 2**32 packets; warned at half, refused at the end."""
     ring = KeyRing([A], seals_max=8)
     for _ in range(2):
         ring.sealing_cipher()
@@ -138,7 +133,7 @@ def test_key_has_a_budget() -> None:
     ring.sealing_cipher()
 
 
-def test_key_id_tells_nothing_else_than_which() -> None:
+def test_key_id_does_not_reveal_the_key() -> None:
     """Eight bytes of a labelled hash."""
     assert len({key_id(A), key_id(B), key_id(C)}) == 3
     assert len(key_id(A)) == 8 and key_id(A) != A[:8]

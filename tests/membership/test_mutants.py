@@ -1,4 +1,4 @@
-"""Seeded bugs: each must be caught by a scenario or script, or those prove less than they seem to."""
+"""Seeded bugs: each must be caught by a scenario or script."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,12 +36,12 @@ def known_within_12_s() -> None:
 
 
 def healthy_stay_alive() -> None:
-    """Slow members kill few healthy ones."""
+    """Slow members cause few false deaths of healthy ones."""
     assert sum(slow_members(seed, LAN).seen for seed in range(2)) < 20
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Do nothing, instead of something."""
+    """Do not execute the replaced function."""
 
 
 def setting(owner: type, name: str, value: object) -> Patch:
@@ -50,7 +50,7 @@ def setting(owner: type, name: str, value: object) -> Patch:
 
 
 def forget_relays(patch: pytest.MonkeyPatch) -> None:
-    """Never ask relays."""
+    """Never use relays."""
     patch.setattr(Probing, "direct_timeout", nothing)
 
 
@@ -60,12 +60,12 @@ def suspect_at_any_incarnation(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_suspicion_kills(patch: pytest.MonkeyPatch) -> None:
-    """No time to refute."""
+    """Allow no time to refute."""
     patch.setattr(Suspicion, "deadline", property(lambda self: self._started))
 
 
 def nobody_confirms(patch: pytest.MonkeyPatch) -> None:
-    """Suspicions never get shorter."""
+    """Never shorten suspicions."""
     patch.setattr(Suspicion, "confirm", lambda *_: False)
 
 
@@ -75,20 +75,23 @@ MUTANTS: dict[str, tuple[Patch, Callable[[], None]]] = {
     "no time to refute": (first_suspicion_kills, no_false_death),
     "no confirmations": (nobody_confirms, known_within_12_s),
     "no reconnection": (setting(Swim, "_reconnect", nothing), script("partition")),
-    "no notice of own pauses": (setting(Swim, "_notice_pause", nothing), test_swim.test_pause_of_our_own_judges_nobody),
+    "no notice of own pauses": (
+        setting(Swim, "_notice_pause", nothing),
+        test_swim.test_swim_pause_of_this_process_ends_no_suspicion,
+    ),
     "no news": (setting(Dissemination, "add", nothing), lambda: _within(join_s(1, 8), 2.0)),
     "replays taken": (
         setting(ReplayWindow, "take", lambda *_: True),
-        test_envelope.test_replayed_capture_changes_nothing,
+        test_envelope.test_envelope_replayed_capture_changes_no_state,
     ),
     "no answer to stale accusers": (
         setting(Swim, "_answer_stale", nothing),
-        test_swim.test_stale_accusation_is_answered_directly,
+        test_swim.test_swim_stale_accusation_is_answered_directly,
     ),
     "no local health": (setting(LocalHealth, "_apply", nothing), script("bad_observer")),
     "own past ignored": (
         setting(MemberStates, "_alive_about_us", nothing),
-        test_swim.test_older_process_with_our_name_does_not_silence_us,
+        test_swim.test_swim_older_process_with_the_same_name_is_refuted,
     ),
 }
 
@@ -99,7 +102,7 @@ def _within(seconds: float, limit_s: float) -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bug in place the check fails."""
+    """The check fails with the bug in place."""
     patch, check = MUTANTS[name]
     patch(monkeypatch)
     with pytest.raises(AssertionError):

@@ -12,8 +12,8 @@ from tests.turn_time import assert_within, timed
 
 
 @timed
-def test_newcomer_with_one_seed_joins_within_two_seconds(tmp_path: Path) -> None:
-    """From its open sockets to being known by every member (bench/membership.py counts interpreter start as well)."""
+def test_gossip_new_member_with_one_seed_joins_within_two_seconds(tmp_path: Path) -> None:
+    """From its open sockets until all members know it (bench/membership.py includes the interpreter's start)."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(3)
         newcomer = cluster.start("new")
@@ -26,8 +26,8 @@ def test_newcomer_with_one_seed_joins_within_two_seconds(tmp_path: Path) -> None
         cluster.wait_all_alive(20)
 
 
-def test_key_never_shows_outside(tmp_path: Path) -> None:
-    """NIST: protect. Not in the command line, not in the environment of a process."""
+def test_gossip_key_is_not_visible_outside(tmp_path: Path) -> None:
+    """Not in the command line or environment of a process."""
     with Cluster(tmp_path) as cluster:
         member = cluster.start("m1")
         secret = encode_key(cluster.key).encode()
@@ -36,7 +36,7 @@ def test_key_never_shows_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_node_is_known_dead_within_12_s(tmp_path: Path) -> None:
+def test_gossip_killed_node_is_known_dead_within_12_s(tmp_path: Path) -> None:
     """LAN profile, 9 members, SIGKILL."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(9)
@@ -48,7 +48,7 @@ def test_killed_node_is_known_dead_within_12_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_five_seconds_is_never_declared_dead(tmp_path: Path) -> None:
+def test_gossip_member_stopped_for_five_seconds_is_not_declared_dead(tmp_path: Path) -> None:
     """LAN profile, 9 members, SIGSTOP and SIGCONT."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(9)
@@ -62,8 +62,8 @@ def test_stopped_five_seconds_is_never_declared_dead(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rotations_without_a_false_death(tmp_path: Path) -> None:
-    """NIST: recover. Twenty rotations, one member stopped for some seconds in the middle of each fifth."""
+def test_key_rotations_cause_no_false_death(tmp_path: Path) -> None:
+    """Twenty rotations, one member stopped for some seconds in the middle of each fifth."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(5)
         old = cluster.key
@@ -84,8 +84,8 @@ def test_rotations_without_a_false_death(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_old_key_is_refused_after_rotation(tmp_path: Path) -> None:
-    """Who missed the rotation stays outside, and is counted."""
+def test_old_key_is_refused_after_a_rotation(tmp_path: Path) -> None:
+    """A member that missed the rotation stays outside, and is counted."""
     with Cluster(tmp_path) as cluster:
         cluster.start_many(3)
         new = generate_key()

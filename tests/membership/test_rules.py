@@ -25,11 +25,11 @@ from tests.memory import allocated
 @pytest.mark.parametrize(
     ("confirmations", "expected", "timeout_s"),
     [
-        (0, 3, 36.0),  # nobody agrees yet
+        (0, 3, 36.0),  # no confirmation yet
         (1, 3, 21.0),  # log 2 / log 4 is a half
         (3, 3, 6.0),
         (9, 3, 6.0),
-        (0, 0, 6.0),  # nobody else could agree
+        (0, 0, 6.0),  # no other member could confirm
     ],
 )
 def test_suspicion_timeout(confirmations: int, expected: int, timeout_s: float) -> None:
@@ -44,7 +44,7 @@ def test_suspicion_timeout_refuses_crossed_bounds() -> None:
 
 
 def test_suspicion_counts_each_accuser_once() -> None:
-    """Only independent accusers confirm, and only as many as are expected."""
+    """Only independent accusers confirm, at most the expected number."""
     suspicion = Suspicion(100.0, "a", 2, 6.0, 36.0)
     assert not suspicion.confirm("a")
     assert suspicion.confirm("b")
@@ -60,7 +60,7 @@ def test_local_health_follows_the_paper() -> None:
     """Lifeguard, Local Health Aware Probe: +1 per missing nack, +1 per refutation, -1 per success, within 0..S."""
     health = LocalHealth(8)
     health.probe_failed(relays_asked=3, nacks=3)
-    assert health.score == 0  # all relays heard us: the target is the trouble
+    assert health.score == 0  # all relays sent a nack: the target is at fault
     health.probe_failed(relays_asked=3, nacks=1)
     assert health.score == 2
     health.probe_failed(relays_asked=0, nacks=0)
@@ -81,8 +81,8 @@ def test_local_health_off_stays_healthy() -> None:
     assert health.local_health_multiplier == 1
 
 
-def test_news_goes_out_least_told_first_and_stops_at_the_limit() -> None:
-    """SWIM section 4.1: a bounded number of transmissions, younger news first."""
+def test_dissemination_sends_least_sent_news_first_up_to_the_limit() -> None:
+    """SWIM section 4.1: a bounded number of transmissions, newer news first."""
     news = Dissemination()
     news.add("a", b"A" * 10)
     news.add("b", b"B" * 10)
@@ -95,8 +95,8 @@ def test_news_goes_out_least_told_first_and_stops_at_the_limit() -> None:
     assert len(news) == 0
 
 
-def test_newer_news_about_a_member_replaces_older() -> None:
-    """The queue holds one piece per member, so members bound it."""
+def test_dissemination_newer_news_replaces_older() -> None:
+    """One item per member, so the number of members bounds the queue."""
     news = Dissemination()
     for number in range(100):
         news.add("a", b"%d" % number)
@@ -104,8 +104,8 @@ def test_newer_news_about_a_member_replaces_older() -> None:
     assert news.take(100, 9, 1) == [b"99"]
 
 
-def test_large_news_does_not_block_small() -> None:
-    """What does not fit this packet waits for the next one."""
+def test_dissemination_large_news_does_not_block_small() -> None:
+    """News that does not fit waits for the next packet."""
     news = Dissemination()
     news.add("small", b"s")
     news.add("large", b"l" * 50)
@@ -113,8 +113,8 @@ def test_large_news_does_not_block_small() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 20), st.booleans()), max_size=60))
-def test_timers_against_a_dictionary(steps: list[tuple[str, int, bool]]) -> None:
-    """Setting moves, cancelling forgets, popping goes in order of deadlines."""
+def test_timers_agree_with_a_dictionary(steps: list[tuple[str, int, bool]]) -> None:
+    """Setting moves, cancelling removes, popping is in order of deadlines."""
     timers, model = Timers(), {}
     for name, deadline, keep in steps:
         if keep:
@@ -132,7 +132,6 @@ def test_timers_against_a_dictionary(steps: list[tuple[str, int, bool]]) -> None
 
 
 def test_timers_stay_small_when_moved_often() -> None:
-    """Moved deadlines do not pile up."""
     timers = Timers()
     with allocated() as kept:
         for step in range(10_000):
@@ -142,8 +141,8 @@ def test_timers_stay_small_when_moved_often() -> None:
 
 @given(st.lists(st.integers(1, 3 * WINDOW_PACKETS) | st.integers(1, 2**64 - 1), max_size=200))
 @example([2**64 - 1, 1])
-def test_replay_window_takes_no_number_twice(numbers: list[int]) -> None:
-    """RFC 4303 section 3.4.3: never twice; always when newer than all; no shift by what a member says."""
+def test_replay_window_accepts_no_number_twice(numbers: list[int]) -> None:
+    """RFC 4303 section 3.4.3: never twice; always when newer than all; no excessive shift."""
     window, taken, highest = ReplayWindow(), set(), 0
     for number in numbers:
         accepted = window.take(number)
@@ -156,11 +155,11 @@ def test_replay_window_takes_no_number_twice(numbers: list[int]) -> None:
 
 @pytest.mark.parametrize("number", (0, -1))
 def test_replay_window_refuses_impossible_numbers(number: int) -> None:
-    """Packet numbers begin at 1."""
+    """Packet numbers start at 1."""
     assert not ReplayWindow().take(number)
 
 
-def test_profiles_keep_their_own_rules() -> None:
+def test_profiles_are_consistent() -> None:
     """A relay's nack must arrive before its prober's round ends; a stopped member must have time to refute."""
     for profile in PROFILES.values():
         assert profile.probe_timeout_s * (1 + profile.nack_fraction) < profile.protocol_period_s
@@ -177,7 +176,7 @@ def _member(name: str, session: int, state: str = "alive") -> Member:
     return Member(alive, state, 1, 0.0, encode_message(alive))  # type: ignore[arg-type]
 
 
-def test_every_member_is_probed_once_per_round() -> None:
+def test_members_are_probed_once_per_round() -> None:
     """SWIM section 4.3: the time to the first probe of a dead member is bounded, not only expected."""
     members = Members(Random(1))
     for number in range(10):
@@ -186,7 +185,7 @@ def test_every_member_is_probed_once_per_round() -> None:
         assert sorted(members.next_to_probe().name for _ in range(10)) == [f"m{n}" for n in range(10)]  # type: ignore[union-attr]
 
 
-def test_dead_members_are_neither_probed_nor_sampled() -> None:
+def test_members_dead_ones_are_neither_probed_nor_sampled() -> None:
     """Only live members take part; a suspect one is no relay."""
     members = Members(Random(1))
     for number, state in enumerate(("alive", "suspect", "dead", "left")):
@@ -203,7 +202,7 @@ CORES = (
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_cores_have_no_clock_no_dice_no_sockets(core: str) -> None:
+def test_cores_have_no_clock_random_source_or_sockets(core: str) -> None:
     """Time and randomness are arguments; waiting belongs to the shell."""
     tree = ast.parse(Path(profiles.__file__).with_name(f"{core}.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -223,7 +222,7 @@ def test_cores_have_no_clock_no_dice_no_sockets(core: str) -> None:
         NodeMetadata("a", "edge", 1, zone="z" * 33),
     ],
 )
-def test_metadata_out_of_bounds_is_refused(metadata: NodeMetadata) -> None:
-    """Every field and the whole have a bound."""
+def test_encode_metadata_refuses_values_out_of_bounds(metadata: NodeMetadata) -> None:
+    """All fields and the whole have a bound."""
     with pytest.raises(ValueError, match="metadata of"):
         encode_metadata(metadata)

@@ -1,4 +1,4 @@
-"""Figures of the papers and bugs of our own, as text scripts."""
+"""Behaviour of the papers and former bugs, as text scripts."""
 
 from pathlib import Path
 
@@ -12,5 +12,5 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 @pytest.mark.parametrize("seed", (1, 2))
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script(path: Path, seed: int) -> None:
-    """Each script says in its first lines which behaviour it shows."""
+    """The first lines of each script describe its behaviour."""
     Script(path.read_text(), seed).run()

@@ -1,4 +1,4 @@
-"""Settings, seeds, and the address that others are told."""
+"""Settings, seeds, and the advertised address."""
 
 import os
 from pathlib import Path
@@ -24,13 +24,13 @@ KEY = b"k" * 32
         ("[::1]", 7946, ("::1", 7946)),
     ],
 )
-def test_host_port(text: str, default: int | None, expected: tuple[str, int]) -> None:
+def test_split_host_port(text: str, default: int | None, expected: tuple[str, int]) -> None:
     """Both address families, with and without port."""
     assert split_host_port(text, default) == expected
 
 
 @pytest.mark.parametrize("text", ("", "host", ":1", "host:", "host:x", "host:70000", "host:-1", "::1", "host:¹"))
-def test_bad_host_port(text: str) -> None:
+def test_split_host_port_refuses_malformed_text(text: str) -> None:
     """Refused at start, not at the first packet."""
     with pytest.raises(ValueError, match="host:port"):
         split_host_port(text)
@@ -46,12 +46,12 @@ def test_bad_host_port(text: str) -> None:
         {"seeds": ["x:y"]},
         {"seeds": ["h:1"] * 65},
         {"key_file": "a", "key_fd": 3},
-        {"key": "c2VjcmV0"},  # keys never stand in a configuration
+        {"key": "c2VjcmV0"},  # keys are never part of a configuration
         {"seed_resolve_interval_s": 0},
         {"unknown": 1},
     ],
 )
-def test_wrong_settings(wrong: dict[str, object]) -> None:
+def test_membership_settings_refuse_wrong_values(wrong: dict[str, object]) -> None:
     """Bounds, and no unknown keys."""
     with pytest.raises(ValidationError):
         MembershipSettings(**wrong)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_key_sources(tmp_path: Path) -> None:
 
 
 def test_advertised_address() -> None:
-    """What the operator says, else the bound host, else the one that faces the seeds."""
+    """The configured one, else the bound host, else the local address towards the seeds."""
     assert advertised_address(("127.0.0.1", 5), None, None) == ("127.0.0.1", 5)
     assert advertised_address(("0.0.0.0", 5), None, "10.0.0.7") == ("10.0.0.7", 5)
     assert advertised_address(("0.0.0.0", 5), ("1.2.3.4", 0), None) == ("1.2.3.4", 5)
@@ -80,8 +80,8 @@ def test_advertised_address() -> None:
         advertised_address(("::", 5), None, None)
 
 
-async def test_seeds_by_address_and_name() -> None:
-    """Names may have several addresses; what does not resolve is named, and the rest is used."""
+async def test_resolve_seeds_by_address_and_name() -> None:
+    """Names may have several addresses; unresolved ones are returned by name, and the rest is used."""
     found, failed = await resolve_seeds(("127.0.0.1:9", "localhost:9", "no-such-host.invalid:9", "127.0.0.1"))
     assert ("127.0.0.1", 9) in found and ("127.0.0.1", 7946) in found
     assert failed == ["no-such-host.invalid:9"]

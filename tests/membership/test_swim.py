@@ -1,4 +1,4 @@
-"""One SWIM core at a time: what it answers to whom."""
+"""One SWIM core at a time: its answers to each input."""
 
 from collections import Counter
 from random import Random
@@ -41,24 +41,24 @@ from membership.swim import Swim
 
 
 def metadata(name: str, process_incarnation: int = 1, zone: str = "") -> NodeMetadata:
-    """Describe a member."""
+    """Return a member's metadata."""
     return NodeMetadata(name, "router", process_incarnation, zone=zone)
 
 
 def alive(number: int, incarnation: int = 1, *, session: int | None = None, process_incarnation: int = 1) -> Alive:
-    """Describe member ``m<number>`` as it would itself."""
+    """Return the description of member ``m<number>`` by itself."""
     session = 1000 + number if session is None else session
     return Alive(incarnation, session, "10.0.0.1", 2000 + number, metadata(f"m{number}", process_incarnation))
 
 
 def forget_news(core: Swim) -> None:
-    """Let everything have been told often enough."""
+    """Remove all pending news."""
     for number in range(10):
         core.news.discard(f"m{number}")
 
 
 def swim(others: int = 0, incarnation: int = 5) -> Swim:
-    """Return member m0, joined with m1, m2, ..., its first news told."""
+    """Return member m0, joined with m1, m2, ..., without pending news."""
     core = Swim(metadata("m0"), ("10.0.0.1", 2000), 1000, incarnation, LAN, Random(1), 0.0)
     if others:
         records = [MemberRecord("alive", alive(number)) for number in range(1, others + 1)]
@@ -68,17 +68,17 @@ def swim(others: int = 0, incarnation: int = 5) -> Swim:
 
 
 def receive(core: Swim, sender: int, *messages: Message, now: float = 0.1) -> SwimReady:
-    """Hand over one datagram."""
+    """Deliver one datagram."""
     return core.handle(now, MessagesReceived(1000 + sender, list(messages)))
 
 
 def sent(ready: SwimReady) -> list[tuple[int, Message]]:
-    """List (to which member, message) of all datagrams."""
+    """List (receiving member, message) of all datagrams."""
     return [(out.recipient_session - 1000, each) for out in ready.messages for each in decode_messages(out.body)]
 
 
 def advance(core: Swim, ready: SwimReady, until: float) -> list[tuple[int, Message]]:
-    """Fire every timer in time; return what was sent."""
+    """Fire all timers in time; return the sent messages."""
     messages = []
     while ready.next_deadline <= until:
         ready = core.handle(ready.next_deadline, SwimTick())
@@ -87,47 +87,46 @@ def advance(core: Swim, ready: SwimReady, until: float) -> list[tuple[int, Messa
 
 
 def state(core: Swim, number: int) -> str:
-    """How the core sees a member."""
+    """Return the state of a member in the core."""
     member = core.members.get(f"m{number}")
     return member.state if member else "unknown"
 
 
-def test_ping_is_answered_with_its_sequence() -> None:
+def test_swim_ping_is_answered_with_its_sequence() -> None:
     """SWIM section 3.1."""
     assert (1, Ack(77)) in sent(receive(swim(2), 1, Ping(77, "m0")))
 
 
-def test_ping_for_another_is_not_answered() -> None:
-    """A process that took over an address does not speak for its predecessor."""
+def test_swim_ping_for_another_member_is_not_answered() -> None:
+    """A process on a reused address does not answer for its predecessor."""
     assert sent(receive(swim(2), 1, Ping(77, "m9"))) == []
 
 
-def test_relay_passes_ack_on_and_nacks_in_time() -> None:
-    """Lifeguard section IV.A: the relay says that it is there although the target is not."""
+def test_swim_relay_forwards_ack_and_nacks_in_time() -> None:
+    """Lifeguard section IV.A: a nack shows that the relay is reachable although the target is not."""
     core = swim(3)
     ready = receive(core, 1, PingReq(50, "m2"))
     [(to, ping)] = sent(ready)
     assert to == 2 and isinstance(ping, Ping)
     assert (1, Nack(50)) in advance(core, ready, 0.5)
-    assert (1, Ack(50)) in sent(receive(core, 2, Ack(ping.sequence), now=0.6))  # late, still passed on
+    assert (1, Ack(50)) in sent(receive(core, 2, Ack(ping.sequence), now=0.6))  # late, but forwarded
     assert sent(receive(core, 2, Ack(ping.sequence), now=0.7)) == []  # once
 
 
-def test_relay_takes_acks_of_its_target_alone() -> None:
-    """Another member cannot answer for it."""
+def test_swim_relay_accepts_acks_only_from_its_target() -> None:
     core = swim(3)
     [(_, ping)] = sent(receive(core, 1, PingReq(50, "m2")))
     assert isinstance(ping, Ping)
     assert sent(receive(core, 3, Ack(ping.sequence))) == []
 
 
-def test_relay_nacks_at_once_what_it_does_not_know() -> None:
-    """It cannot probe a member it never heard of; the prober should not doubt itself for that."""
+def test_swim_relay_nacks_an_unknown_target_at_once() -> None:
+    """It cannot probe an unknown member, and the prober's health must not suffer for that."""
     assert sent(receive(swim(2), 1, PingReq(50, "m9"))) == [(1, Nack(50))]
 
 
 def probe_until_failed(core: Swim) -> tuple[int, float]:
-    """Let one round pass without any ack; return the target and the time of judgement."""
+    """Let one round pass without an ack; return the target and the end of the round."""
     now = core.handle(0.0, SeedsResolved(())).next_deadline
     while True:
         ready = core.handle(now, SwimTick())
@@ -142,16 +141,16 @@ def probe_until_failed(core: Swim) -> tuple[int, float]:
     return target, now
 
 
-def test_missed_round_makes_a_suspect_and_lowers_our_health() -> None:
-    """No ack, and of three relays no nack either: the target is suspect, and we doubt ourselves."""
+def test_swim_missed_round_suspects_the_target_and_lowers_local_health() -> None:
+    """Without an ack, and without a nack of three relays, both the target and the local member are suspicious."""
     core = swim(5)
     target, _ = probe_until_failed(core)
     assert state(core, target) == "suspect"
     assert core.health.score == 3
 
 
-def test_refutation_needs_a_higher_incarnation() -> None:
-    """SWIM section 4.2: alive overrides suspect only when newer."""
+def test_swim_refutation_needs_a_higher_incarnation() -> None:
+    """SWIM section 4.2: alive overrides suspect only with a higher incarnation."""
     core = swim(5)
     receive(core, 1, Suspect("m2", 1, "m1"))
     receive(core, 3, alive(2, 1))
@@ -161,16 +160,16 @@ def test_refutation_needs_a_higher_incarnation() -> None:
     assert [type(event) for event in ready.events] == [NodeUpdate]
 
 
-def test_old_suspicion_and_death_change_nothing() -> None:
-    """SWIM section 4.2: what is said of a lower incarnation is past."""
+def test_swim_old_suspicion_and_death_are_ignored() -> None:
+    """SWIM section 4.2: messages with a lower incarnation are outdated."""
     core = swim(5)
     receive(core, 3, alive(2, 7))
     assert receive(core, 1, Suspect("m2", 6, "m1"), Dead("m2", 6, "m1")).events == ()
     assert state(core, 2) == "alive"
 
 
-def test_dead_overrides_and_only_a_newer_alive_revives() -> None:
-    """SWIM section 4.2, with the event a service sees."""
+def test_swim_dead_overrides_and_only_a_higher_incarnation_revives() -> None:
+    """SWIM section 4.2, with the event for a service."""
     core = swim(5)
     ready = receive(core, 1, Dead("m2", 1, "m1"))
     assert isinstance(ready.events[0], NodeLeave) and ready.events[0].member.state == "dead"
@@ -178,16 +177,16 @@ def test_dead_overrides_and_only_a_newer_alive_revives() -> None:
     assert isinstance(receive(core, 1, alive(2, 2)).events[0], NodeJoin)
 
 
-def test_own_goodbye_is_left_not_dead() -> None:
-    """A member that says so itself has left."""
+def test_swim_own_leave_is_left_not_dead() -> None:
+    """A member that announces its own death has left."""
     core = swim(5)
     receive(core, 2, Dead("m2", 1, "m2"))
     assert state(core, 2) == "left"
 
 
 @pytest.mark.parametrize("accusation", [Suspect("m0", 5, "m1"), Dead("m0", 5, "m1")])
-def test_accusation_of_us_is_refuted(accusation: Message) -> None:
-    """We raise our incarnation above the accusation's and say so; and we doubt ourselves."""
+def test_swim_accusation_of_the_local_member_is_refuted(accusation: Message) -> None:
+    """Its incarnation exceeds the accusation's, and the local health falls."""
     core = swim(5)
     receive(core, 1, accusation)
     assert core.local.incarnation == 6
@@ -196,16 +195,16 @@ def test_accusation_of_us_is_refuted(accusation: Message) -> None:
     assert any(isinstance(each, Alive) and each.incarnation == 6 for each in news)
 
 
-def test_stale_accusation_is_answered_directly() -> None:
-    """An accuser that missed our refutation hears it again, also when gossip is done telling it."""
+def test_swim_stale_accusation_is_answered_directly() -> None:
+    """The accuser missed the refutation, whose dissemination may have ended."""
     core = swim(5)
     ready = receive(core, 1, Suspect("m0", 4, "m1"))
     assert core.local.incarnation == 5
     assert any(to == 1 and isinstance(each, Alive) and each.incarnation == 5 for to, each in sent(ready))
 
 
-def test_ping_of_a_suspect_tells_it_so() -> None:
-    """Lifeguard section IV.C, buddy system: whoever is probed while suspect can refute at once."""
+def test_swim_ping_of_a_suspect_includes_the_suspicion() -> None:
+    """Lifeguard section IV.C, buddy system: a probed suspect can refute at once."""
     core = swim(5)
     receive(core, 1, Suspect("m2", 1, "m1"))
     forget_news(core)
@@ -213,24 +212,24 @@ def test_ping_of_a_suspect_tells_it_so() -> None:
     assert (2, Suspect("m2", 1, "m0")) in messages
 
 
-def test_member_thought_dead_is_told_so() -> None:
-    """A member that lives although we hold it dead can come back by one refutation."""
+def test_swim_live_member_in_state_dead_is_informed() -> None:
+    """It can return by one refutation."""
     core = swim(5)
     receive(core, 1, Dead("m2", 1, "m1"))
     forget_news(core)
     assert (2, Dead("m2", 1, "m0")) in sent(receive(core, 2, Ping(9, "m0")))
 
 
-def test_exchange_suspects_what_the_other_side_holds_dead() -> None:
-    """A full exchange kills nobody: the dead of the other side may still refute; its unknown dead are ignored."""
+def test_swim_exchange_only_suspects_the_peers_dead_members() -> None:
+    """They may still refute; unknown dead members are ignored."""
     core = swim(5)
     records = [MemberRecord("dead", alive(2)), MemberRecord("dead", alive(9)), MemberRecord("left", alive(3))]
     core.handle(1.0, RecordsReceived(records, initiated=True))
     assert [state(core, number) for number in (2, 9, 3)] == ["suspect", "unknown", "left"]
 
 
-def test_newcomer_learns_of_its_own_past_first() -> None:
-    """Restarted with a lower incarnation than its former process reached, it goes above that one."""
+def test_swim_restarted_member_exceeds_its_former_incarnation() -> None:
+    """It restarted with a lower incarnation than its former process reached."""
     core = swim(incarnation=2)
     records = [MemberRecord("alive", alive(1)), MemberRecord("dead", alive(0, 40, session=77))]
     core.handle(1.0, RecordsReceived(records, initiated=True))
@@ -238,32 +237,32 @@ def test_newcomer_learns_of_its_own_past_first() -> None:
     assert not core.local.silent
 
 
-def test_newer_process_with_our_name_silences_us() -> None:
-    """Two processes with one name do not quarrel: the older one stops, and the service is told."""
+def test_swim_newer_process_with_the_same_name_silences_the_older() -> None:
+    """The older process stops sending, and its service gets an event."""
     core = swim(5)
     ready = receive(core, 1, alive(0, 900, session=77, process_incarnation=2))
     assert ready.events == (Superseded(2),)
     assert core.handle(50.0, SwimTick()) == SwimReady()
 
 
-def test_older_process_with_our_name_does_not_silence_us() -> None:
-    """The newer process stays, and is above what the older one says."""
+def test_swim_older_process_with_the_same_name_is_refuted() -> None:
+    """The newer process stays, with a higher incarnation."""
     core = swim(5)
     receive(core, 1, alive(0, 900, session=77, process_incarnation=0))
     assert not core.local.silent
     assert core.local.incarnation == 901
 
 
-def test_session_belongs_to_one_name() -> None:
-    """Nobody takes over another member's session, or ours."""
+def test_swim_session_belongs_to_one_name() -> None:
+    """No member can take over the session of another one, or the local one."""
     core = swim(3)
     receive(core, 1, alive(9, session=1002), alive(8, session=1000), alive(1, 5, session=1002))
     assert (state(core, 9), state(core, 8)) == ("unknown", "unknown")
     assert core.members.get("m1").session == 1001  # type: ignore[union-attr]
 
 
-def test_members_are_bounded() -> None:
-    """Beyond the bound newcomers are refused and counted."""
+def test_swim_members_are_bounded() -> None:
+    """Beyond the bound new members are refused and counted."""
     core = swim(2)
     for number in range(10, MEMBERS_MAX + 20):
         receive(core, 1, alive(number))
@@ -271,8 +270,8 @@ def test_members_are_bounded() -> None:
     assert core.counters["refused_member"] > 0
 
 
-def test_metadata_is_told_at_most_once_per_interval() -> None:
-    """Load changes all the time; the newest goes out when the interval is over."""
+def test_swim_metadata_is_sent_at_most_once_per_interval() -> None:
+    """Load changes constantly; the newest value is sent after the interval."""
     core = swim(3)
     for step in range(10):
         core.handle(0.01 * step, MetadataChanged(metadata("m0", zone=f"z{step}")))
@@ -284,14 +283,13 @@ def test_metadata_is_told_at_most_once_per_interval() -> None:
     assert now <= LAN.metadata_interval_s + 0.5
 
 
-def test_metadata_cannot_rename() -> None:
-    """A member's name is for life."""
+def test_swim_metadata_cannot_rename() -> None:
     with pytest.raises(ValueError, match="name"):
         swim(1).handle(0.0, MetadataChanged(metadata("m7")))
 
 
-def test_leave_is_told_then_silence() -> None:
-    """Graceful leave: news of it goes out, then nothing is answered."""
+def test_swim_leave_is_sent_before_silence() -> None:
+    """After the news of the leave was sent, no message is answered."""
     core = swim(3)
     now = core.handle(0.2, LeaveRequested()).next_deadline
     told: list[tuple[int, Message]] = []
@@ -304,16 +302,14 @@ def test_leave_is_told_then_silence() -> None:
     assert receive(core, 1, Ping(1, "m0")) == SwimReady()
 
 
-def test_leave_alone_needs_nobody() -> None:
-    """A cluster of one ends at once."""
+def test_swim_leave_without_members_ends_at_once() -> None:
     core = swim()
     now = core.handle(0.2, LeaveRequested()).next_deadline
     assert core.handle(now, SwimTick()).events == (LeaveCompleted(),)
 
 
-def test_pause_of_our_own_judges_nobody() -> None:
-    """Stopped for a minute, we neither fail the running probe nor end a suspicion; everything waits as if no time
-    had passed."""
+def test_swim_pause_of_this_process_ends_no_suspicion() -> None:
+    """After a stop of a minute neither the running probe fails nor a suspicion ends: all deadlines move."""
     core = swim(5)
     target, now = probe_until_failed(core)
     ready = core.handle(now + 60, SwimTick())
@@ -322,15 +318,14 @@ def test_pause_of_our_own_judges_nobody() -> None:
     assert core.counters["pauses"] == 1
 
 
-def test_states_count_what_views_show() -> None:
-    """Ourselves included, without a view of each member."""
+def test_swim_states_count_all_views() -> None:
+    """Including the local member, without a view of each member."""
     core = swim(5)
     receive(core, 1, Dead("m2", 1, "m1"), Suspect("m3", 1, "m1"))
     assert core.states() == Counter(view.state for view in core.views()) == {"alive": 4, "dead": 1, "suspect": 1}
 
 
-def test_dead_are_forgotten_after_their_retention() -> None:
-    """Tombstones do not pile up."""
+def test_swim_dead_members_are_removed_after_their_retention() -> None:
     core = swim(5)
     receive(core, 1, Dead("m2", 1, "m1"))
     now = 0.2
@@ -341,8 +336,8 @@ def test_dead_are_forgotten_after_their_retention() -> None:
     assert state(core, 2) == "unknown"
 
 
-def test_join_asks_seeds_until_one_answers() -> None:
-    """Seeds are asked again with growing pauses; ourselves never."""
+def test_swim_join_tries_seeds_until_one_answers() -> None:
+    """With growing pauses, and never the local address."""
     core = swim()
     ready = core.handle(0.0, SeedsResolved((("10.0.0.1", 2000), ("10.0.0.9", 1))))
     asked = [exchange.address for exchange in ready.exchanges]
@@ -377,9 +372,10 @@ MESSAGES = (
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(1, 3), MESSAGES, st.floats(0, 2)), max_size=40))
-def test_any_messages_of_a_member(steps: list[tuple[int, Message, float]]) -> None:
-    """Whatever members say, in any order: nothing is raised, incarnations of live members never fall, packets and
-    tables keep their bounds, and sessions stay unique."""
+def test_swim_any_messages_keep_the_invariants(steps: list[tuple[int, Message, float]]) -> None:
+    """For any messages in any order: no error, no falling incarnation of a live member, bounded packets and tables, and
+    unique sessions.
+    """
     core, now = swim(3), 0.1
     for sender, message, wait_s in steps:
         before = {member.name: member.incarnation for member in core.members.all()}
@@ -394,8 +390,8 @@ def test_any_messages_of_a_member(steps: list[tuple[int, Message, float]]) -> No
         assert all(core.members.by_session(member.session) is member for member in core.members.all())
 
 
-def test_local_rounds_begin_at_multiples_of_the_period() -> None:
-    """However late the process wakes up for them: members of one machine share their wake-ups."""
+def test_swim_aligned_rounds_start_at_multiples_of_the_period() -> None:
+    """Also after late wake-ups: members of one machine share their wake-ups."""
     core = Swim(metadata("m0"), ("10.0.0.1", 2000), 1000, 5, LOCAL, Random(1), 7.13)
     ready = core.handle(7.13, RecordsReceived([MemberRecord("alive", alive(1))], initiated=True))
     pinged: list[float] = []
@@ -409,7 +405,7 @@ def test_local_rounds_begin_at_multiples_of_the_period() -> None:
     first, period_s = pinged[0], LOCAL.protocol_period_s
     assert first % period_s == pytest.approx(0.0) and 7.13 < first < 8.13 + period_s
     assert pinged == pytest.approx([first + period_s * at for at in range(5)])
-    for _ in range(40):  # so does what is rarer: full exchanges, attempts to heal, forgetting
+    for _ in range(40):  # so do rarer tasks: full exchanges, reconnection, removal
         ready = core.handle(ready.next_deadline, SwimTick())
         if not any(isinstance(each, Ping) for _, each in sent(ready)):
             continue

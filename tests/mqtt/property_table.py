@@ -1,4 +1,6 @@
-"""Table 2-4 of MQTT 5.0: property, a value, and the packets that may carry it; from the text, not from our module."""
+"""Table 2-4 of MQTT 5.0: property, a value, and the packets that may carry it; copied from the specification,
+independent of the code.
+"""
 
 from mqtt import PacketType
 from mqtt.properties import WILL_PROPERTIES

@@ -91,7 +91,7 @@ def properties(packet_type: int, version: int = 5) -> st.SearchStrategy[dict[int
     required = {}
     if packet_type == PacketType.AUTH:
         required = {int(PropertyId.AUTHENTICATION_METHOD): allowed.pop(PropertyId.AUTHENTICATION_METHOD)}
-    elif PropertyId.AUTHENTICATION_DATA in allowed:  # only with a method, which is tested by the golden packets
+    elif PropertyId.AUTHENTICATION_DATA in allowed:  # only with a method; the golden packets test that
         del allowed[PropertyId.AUTHENTICATION_DATA]
     return st.fixed_dictionaries(required, optional=allowed)
 

@@ -1,4 +1,4 @@
-"""MQTT 5.0 sections 4.3 and 4.4 on the client's side, and its timers: bytes and times in, events and bytes out."""
+"""MQTT 5.0 sections 4.3 and 4.4 for a client session, and its timers: bytes and times in, events and bytes out."""
 
 import math
 
@@ -41,7 +41,7 @@ BOUNDS = ClientBounds(connect_timeout_s=3.0, goodbye_timeout_s=1.0, silence_s=6.
 
 
 class Wire:
-    """A session whose broker is the test; time stands where the test puts it."""
+    """A session with the test as its broker, and a manual clock."""
 
     def __init__(self, session: ClientSession | None = None, bounds: ClientBounds = BOUNDS) -> None:
         self.session = session or ClientSession()
@@ -71,7 +71,7 @@ class Wire:
         return identifier
 
     def wait(self, until: float) -> list[Event]:
-        """Let the time pass, deadline by deadline, as a caller does."""
+        """Advance the time from deadline to deadline, like a caller."""
         events: list[Event] = []
         while self.session.next_deadline() <= until:
             self.now = self.session.next_deadline()
@@ -80,12 +80,12 @@ class Wire:
         return events
 
 
-def test_open_publishes_go_out_again_in_order_and_released_ones_as_pubrel() -> None:
+def test_client_session_resends_open_publishes_in_order_and_released_ones_as_pubrel() -> None:
     wire = Wire()
     wire.connect()
     first, second, third = (wire.publish(number, 2) for number in (1, 2, 3))
     assert wire.hear(Pubrec(second)) == [PublishAnswered(2, 0)]
-    assert wire.hear(Pubrec(second)) == []  # answered once, released again
+    assert wire.hear(Pubrec(second)) == []  # reported once, released again
     assert wire.sent() == [Pubrel(second), Pubrel(second)]
     assert wire.session.closed() == ()
     (accepted,) = wire.connect()
@@ -97,7 +97,7 @@ def test_open_publishes_go_out_again_in_order_and_released_ones_as_pubrel() -> N
     assert list(wire.session.outbound) == [first, third]
 
 
-def test_a_refused_pubrec_frees_the_identifier() -> None:
+def test_client_session_refused_pubrec_frees_the_identifier() -> None:
     wire = Wire()
     wire.connect()
     identifier = wire.publish(1, 2)
@@ -105,7 +105,7 @@ def test_a_refused_pubrec_frees_the_identifier() -> None:
     assert not wire.sent() and not wire.session.outbound
 
 
-def test_a_forgotten_session_leaves_only_unanswered_publishes_unknown() -> None:
+def test_client_session_forgotten_reports_only_unanswered_publishes() -> None:
     wire = Wire()
     wire.connect()
     released, _ = wire.publish(1, 2), wire.publish(2, 1)
@@ -116,7 +116,7 @@ def test_a_forgotten_session_leaves_only_unanswered_publishes_unknown() -> None:
     assert wire.hear(Puback(2)) == [] and not wire.sent()
 
 
-def test_qos_2_is_handed_over_once_until_released() -> None:
+def test_client_session_delivers_qos_2_once_until_released() -> None:
     wire = Wire()
     wire.connect()
     packet = Publish("a", b"", 2, packet_identifier=5)
@@ -134,7 +134,7 @@ def test_qos_2_is_handed_over_once_until_released() -> None:
     assert isinstance(received, PublishReceived) and wire.session.acknowledge(received.packet)
 
 
-def test_identifiers_stay_in_their_range_and_skip_those_in_use() -> None:
+def test_client_session_identifiers_stay_in_range_and_skip_used_ones() -> None:
     wire = Wire(ClientSession(first_identifier=10, last_identifier=12))
     wire.connect()
     assert [wire.publish(1, 1), wire.publish(2, 1)] == [10, 11]
@@ -145,7 +145,7 @@ def test_identifiers_stay_in_their_range_and_skip_those_in_use() -> None:
 
 
 @pytest.mark.parametrize(("heedless", "room"), [(False, 2), (True, 4)])
-def test_the_window_is_ours_and_the_brokers(heedless: bool, room: int) -> None:
+def test_client_session_window_is_the_lower_of_both_sides(heedless: bool, room: int) -> None:
     """[MQTT-3.3.4-9]; a heedless client fills its own window."""
     wire = Wire(bounds=ClientBounds(window=4, heedless=heedless))
     wire.connect(Connack(properties={PropertyId.RECEIVE_MAXIMUM: 2}))
@@ -158,7 +158,7 @@ def test_the_window_is_ours_and_the_brokers(heedless: bool, room: int) -> None:
     assert wire.hear(Puback(1)) and wire.session.has_room
 
 
-def test_requests_end_with_their_connection() -> None:
+def test_client_session_requests_end_with_their_connection() -> None:
     wire = Wire()
     wire.connect()
     wire.session.request(Subscribe(wire.session.next_identifier(), [SubscriptionRequest("a", 1)]), 7)
@@ -168,8 +168,8 @@ def test_requests_end_with_their_connection() -> None:
         wire.session.request(Subscribe(1, [SubscriptionRequest("a", 1)]), 8)
 
 
-def test_a_broker_that_answers_nothing_uses_identifiers_up() -> None:
-    """The next request is refused, and a request that is refused leaves nothing behind."""
+def test_client_session_without_free_identifiers_refuses_requests() -> None:
+    """A refused request leaves no state behind."""
     session = ClientSession(1, 3)
     wire = Wire(session)
     wire.connect()
@@ -183,8 +183,8 @@ def test_a_broker_that_answers_nothing_uses_identifiers_up() -> None:
     assert session.closed() == ()
 
 
-def test_a_ping_goes_out_three_times_as_often_as_silence_is_borne() -> None:
-    """A broker that answers is kept; from the last byte on, silence is borne for 6 s and found at the next ping."""
+def test_client_session_pings_three_times_per_silence_time() -> None:
+    """An answering broker is kept; a silent one is detected at the first ping more than 6 s after its last byte."""
     wire = Wire()
     wire.connect()
     for _ in range(5):
@@ -197,7 +197,7 @@ def test_a_ping_goes_out_three_times_as_often_as_silence_is_borne() -> None:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_no_connack_in_time(is_open: bool) -> None:
+def test_client_session_without_connack_times_out(is_open: bool) -> None:
     wire = Wire()
     wire.session.begin(wire.now, BOUNDS)
     if is_open:
@@ -206,14 +206,14 @@ def test_no_connack_in_time(is_open: bool) -> None:
     assert wire.wait(wire.now + 0.1) == [MustClose("silent")]
 
 
-def test_a_refused_connection_is_closed() -> None:
+def test_client_session_refused_connection_is_closed() -> None:
     wire = Wire()
     assert wire.connect(Connack(reason_code=0x87)) == [ConnectRefused(Connack(reason_code=0x87)), MustClose("refused")]
     assert wire.session.state is ClientState.REFUSED and wire.wait(wire.now + 60) == []
 
 
-def test_nothing_is_sent_after_disconnect() -> None:
-    """[MQTT-3.14.4-2]; the broker's close is waited for, but not for ever."""
+def test_client_session_sends_no_packet_after_disconnect() -> None:
+    """[MQTT-3.14.4-2]; the wait for the broker's close is bounded."""
     wire = Wire()
     wire.connect()
     wire.session.disconnect(wire.now, 4)
@@ -232,14 +232,14 @@ OUT_OF_PLACE: list[tuple[bytes, list[Event]]] = [
 
 
 @pytest.mark.parametrize(("data", "events"), OUT_OF_PLACE)
-def test_bytes_out_of_place_end_the_connection(data: bytes, events: list[Event]) -> None:
-    """Packets in front of them count."""
+def test_client_session_malformed_bytes_end_the_connection(data: bytes, events: list[Event]) -> None:
+    """Packets before them are processed."""
     wire = Wire()
     wire.connect()
     assert wire.hear_bytes(data) == events
 
 
-def test_the_first_packet_of_a_broker_is_connack() -> None:
+def test_client_session_first_packet_must_be_connack() -> None:
     """Section 3.2."""
     wire = Wire()
     assert wire.connect(Connack()) != [MustClose("protocol")]
@@ -249,8 +249,8 @@ def test_the_first_packet_of_a_broker_is_connack() -> None:
     assert wire.hear(Pingresp()) == [MustClose("protocol")]
 
 
-def test_a_connection_that_ended_says_nothing_more() -> None:
-    """Packets that came with the last bytes are not looked at after ``closed``: nothing of them is marked."""
+def test_client_session_closed_has_no_further_events() -> None:
+    """Packets of the last read are not processed after ``closed``."""
     wire = Wire()
     wire.connect()
     packet = Publish("a", b"", 2, packet_identifier=5)

@@ -1,4 +1,4 @@
-"""Windows of a client's session: what both sides may have open, what is answered when, what must be durable."""
+"""Windows of a client session: bounds of both sides, order of answers, and durable changes."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,7 @@ TAKES: Properties = {
 
 
 class Peer:
-    """The broker of one session, played by the test."""
+    """The broker of one session, simulated by the test."""
 
     def __init__(self, version: int = 5, session: ClientSession | None = None) -> None:
         self.version = version
@@ -61,7 +61,7 @@ class Peer:
         return list(iter(self.session.next_event, None))
 
     def gives(self, *packets: Publish) -> list[Publish]:
-        """Send messages; return those that were handed over."""
+        """Send messages; return the delivered ones."""
         events = self.says(*packets)
         return [event.packet for event in events if isinstance(event, PublishReceived)]
 
@@ -85,8 +85,8 @@ def peer(version: int = 5) -> Peer:
     return made
 
 
-def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
-    """[MQTT-4.6.0-2] [MQTT-4.6.0-3]: each QoS by itself, whatever the order in which messages are done."""
+def test_client_session_acknowledges_in_order_of_arrival() -> None:
+    """[MQTT-4.6.0-2] [MQTT-4.6.0-3]: per QoS, for any order of processing."""
     broker = peer()
     one, two, three = broker.gives(message(1), message(2, 2), message(3))
     assert broker.session.acknowledge(three) and not broker.hears()
@@ -96,8 +96,8 @@ def test_acknowledgements_leave_in_the_order_of_arrival() -> None:
     assert broker.hears() == [Puback(1), Puback(3)]
 
 
-def test_messages_of_both_directions_are_under_way_until_they_are_answered() -> None:
-    """What ended with its connection is not under way, an own message is: it is sent again."""
+def test_client_session_in_flight_counts_unanswered_messages_of_both_directions() -> None:
+    """Received messages of a closed connection do not count; open publishes do, because they are resent."""
     broker = peer()
     (given,) = broker.gives(message(1))
     own = broker.publish(token=7)
@@ -113,8 +113,8 @@ def test_messages_of_both_directions_are_under_way_until_they_are_answered() -> 
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_message_that_its_user_still_holds_is_not_handed_over_again(qos: int) -> None:
-    """The broker sends it again on the next connection; one answer is enough."""
+def test_client_session_held_message_is_not_delivered_again(qos: int) -> None:
+    """The broker repeats it on the next connection; one answer is sent."""
     broker = peer()
     (held,) = broker.gives(message(1, qos, b"x"))
     broker.session.closed()
@@ -125,7 +125,7 @@ def test_a_message_that_its_user_still_holds_is_not_handed_over_again(qos: int) 
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_message_done_without_a_connection_is_answered_on_the_next(qos: int) -> None:
+def test_client_session_message_acknowledged_while_disconnected_is_answered_later(qos: int) -> None:
     broker = peer()
     (held,) = broker.gives(message(1, qos, b"x"))
     broker.session.closed()
@@ -136,8 +136,8 @@ def test_a_message_done_without_a_connection_is_answered_on_the_next(qos: int) -
 
 
 @pytest.mark.parametrize(("text", "dup"), [(b"y", True), (b"x", False)], ids=["other content", "not sent again"])
-def test_an_identifier_that_means_another_message_now(text: bytes, dup: bool) -> None:
-    """What was held is answered by nothing: its PUBACK would be the other message's."""
+def test_client_session_reused_identifier_replaces_the_held_message(text: bytes, dup: bool) -> None:
+    """The held message gets no answer, because its PUBACK would be that of the new message."""
     broker = peer()
     (held,) = broker.gives(message(1, 1, b"x"))
     broker.session.closed()
@@ -149,8 +149,8 @@ def test_an_identifier_that_means_another_message_now(text: bytes, dup: bool) ->
     assert broker.hears() == [Puback(1)]
 
 
-def test_receive_maximum_begins_anew_with_each_connection() -> None:
-    """Section 4.9. A broker that lost PUBACKs in a crash sends their messages again, before it releases later ones."""
+def test_client_session_receive_maximum_restarts_with_each_connection() -> None:
+    """Section 4.9. A broker that lost PUBACKs in a crash repeats their messages before it releases later ones."""
     broker = peer()
     first, *later = broker.gives(message(1), message(2, 2), message(3, 2))
     for each in (first, *later):
@@ -162,7 +162,7 @@ def test_receive_maximum_begins_anew_with_each_connection() -> None:
     assert isinstance(broker.says(message(6))[-1], MustClose)
 
 
-def test_a_forgotten_session_has_nothing_to_answer() -> None:
+def test_client_session_forgotten_has_no_open_answers() -> None:
     broker = peer()
     (held,) = broker.gives(message(1, 2, b"x"))
     broker.session.closed()
@@ -184,7 +184,7 @@ BROKEN: dict[str, tuple[Sequence[Packet], int]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broker_that_breaks_the_protocol_hears_why(name: str) -> None:
+def test_client_session_protocol_violation_is_answered_with_its_reason(name: str) -> None:
     packets, code = BROKEN[name]
     broker = peer()
     broker.publish(1, 2)
@@ -193,14 +193,13 @@ def test_a_broker_that_breaks_the_protocol_hears_why(name: str) -> None:
     assert broker.hears()[-1] == Disconnect(code)
 
 
-def test_answers_to_nothing_mean_nothing() -> None:
-    """Puback, Pubrec and Pubcomp of what was never sent."""
+def test_client_session_ignores_answers_without_a_publish() -> None:
     broker = peer()
     assert broker.says(Puback(7), Pubcomp(8), Pubrec(9)) == []
     assert broker.hears() == [Pubrel(9, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)]
 
 
-def test_topics_take_the_place_of_aliases() -> None:
+def test_client_session_resolves_topic_aliases() -> None:
     broker = peer()
     first, second = broker.gives(
         Publish("long/topic", properties={PropertyId.TOPIC_ALIAS: 2}),
@@ -212,8 +211,8 @@ def test_topics_take_the_place_of_aliases() -> None:
     assert isinstance(broker.says(Publish("", properties={PropertyId.TOPIC_ALIAS: 2}))[0], MustClose)
 
 
-def test_what_is_too_large_for_the_broker_is_not_sent() -> None:
-    """[MQTT-3.2.2-15]; one that was open when the bound fell ends with an answer."""
+def test_client_session_does_not_send_above_the_brokers_packet_size() -> None:
+    """[MQTT-3.2.2-15]; an open publish above a lowered bound ends with an answer."""
     broker = Peer()
     broker.connect()
     large, small = broker.publish(1, payload=bytes(60)), broker.publish(2)
@@ -225,8 +224,8 @@ def test_what_is_too_large_for_the_broker_is_not_sent() -> None:
     assert not broker.session.publish(Publish("a", bytes(60)), 3) and not broker.hears()
 
 
-def test_a_lower_receive_maximum_bounds_what_is_sent_again() -> None:
-    """Section 4.9: the rest follows as answers come, in order, and before anything new."""
+def test_client_session_lower_receive_maximum_bounds_resends() -> None:
+    """Section 4.9: the rest follows with the answers, in order, and before new messages."""
     broker = Peer()
     broker.connect()
     identifiers = [broker.publish(token) for token in range(3)]
@@ -239,21 +238,21 @@ def test_a_lower_receive_maximum_bounds_what_is_sent_again() -> None:
     assert isinstance(last, Publish) and last.packet_identifier == identifiers[2] and last.dup
 
 
-def test_the_broker_may_ask_for_more_pings() -> None:
-    """Server Keep Alive, section 3.2.2.3.14."""
+def test_client_session_server_keep_alive_raises_the_ping_rate() -> None:
+    """Section 3.2.2.3.14."""
     broker = Peer()
     broker.connect(server_keep_alive=6)
     assert broker.session.next_deadline() == broker.now + 3.0
 
 
-def test_changes_are_noted_only_where_they_are_taken() -> None:
-    """A session of one process would keep three for each message, for ever."""
+def test_client_session_records_changes_only_if_kept() -> None:
+    """Otherwise a session would accumulate three changes per message."""
     broker = peer()
     broker.says(Puback(broker.publish(11)))
     assert broker.session.take_changes() == []
 
 
-def test_each_change_that_must_be_durable_has_a_name() -> None:
+def test_client_session_records_each_durable_change() -> None:
     broker = Peer(session=ClientSession(is_kept=True))
     broker.connect(present=False)
     first, second = broker.publish(11, 1), broker.publish(12, 2)
@@ -273,8 +272,8 @@ def test_each_change_that_must_be_durable_has_a_name() -> None:
     ]
 
 
-def test_a_session_goes_on_in_another_process() -> None:
-    """Identifiers stay in use, PUBREL is sent again, and a QoS 2 message is not handed over a second time."""
+def test_client_session_resumes_in_another_process() -> None:
+    """Identifiers stay in use, PUBREL is resent, and a QoS 2 message is not delivered a second time."""
     open_publishes = {
         3: OpenPublish(31, Publish("a", b"", 2, packet_identifier=3), released=True),
         4: OpenPublish(41, Publish("a", b"", 1, packet_identifier=4)),
@@ -292,7 +291,7 @@ def test_a_session_goes_on_in_another_process() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_every_split_of_the_stream_means_the_same(version: int) -> None:
+def test_client_session_any_split_of_the_stream_gives_the_same_events(version: int) -> None:
     packets: list[Packet] = [message(1), message(2, 2), Puback(1), Pubrec(2), Pubrel(2), Pubcomp(2), Publish("t")]
     data = b"".join(encode_packet(packet, version) for packet in packets)
 

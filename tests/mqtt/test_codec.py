@@ -1,4 +1,4 @@
-"""Round trips, splits and framing of the codec, on packets that nobody wrote by hand."""
+"""Round trips, splits and framing of the codec, on generated packets."""
 
 import contextlib
 import time
@@ -45,8 +45,8 @@ VERSIONS = st.sampled_from([3, 4, 5])
 
 @settings(max_examples=200, deadline=None)
 @given(VERSIONS.flatmap(lambda v: st.tuples(st.just(v), packets(v))))
-def test_round_trip(case: tuple[int, Packet]) -> None:
-    """What is written is read as the same packet, and written again as the same bytes."""
+def test_codec_round_trip(case: tuple[int, Packet]) -> None:
+    """An encoded packet decodes to an equal packet, which encodes to the same bytes."""
     version, packet = case
     if version == 3 and isinstance(packet, Connack):
         packet.session_present = False  # MQTT 3.1 has none
@@ -58,8 +58,8 @@ def test_round_trip(case: tuple[int, Packet]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_split_gives_the_same_packets(data: st.DataObject) -> None:
-    """NIST: protect. A stream of packets, cut anywhere (section 2.1: TCP has no messages)."""
+def test_stream_decoder_any_split_gives_the_same_packets(data: st.DataObject) -> None:
+    """Section 2.1: TCP has no messages."""
     version = data.draw(VERSIONS)
     sent = data.draw(st.lists(packets(version), min_size=1, max_size=6))
     stream = b"".join(encode_packet(packet, version) for packet in sent)
@@ -72,8 +72,8 @@ def test_any_split_gives_the_same_packets(data: st.DataObject) -> None:
     assert len(decoder) == 0
 
 
-def test_every_single_cut() -> None:
-    """The same for each of the places where one stream can be cut in two."""
+def test_stream_decoder_every_single_cut() -> None:
+    """The same for each position of a single cut."""
     sent: list[Packet] = [Connect("c"), Publish("t", b"x" * 200, 1, packet_identifier=9), Pingreq()]
     stream = b"".join(encode_packet(packet, 5) for packet in sent)
     for cut in range(len(stream) + 1):
@@ -91,20 +91,20 @@ def test_varint_borders(value: int) -> None:
 
 @pytest.mark.parametrize("value", [-1, 268_435_456])
 def test_varint_out_of_range(value: int) -> None:
-    """Section 1.5.5: nothing longer can be written."""
+    """Section 1.5.5: a larger value cannot be encoded."""
     with pytest.raises(LocalProtocolError):
         encode_varint(value)
 
 
 @pytest.mark.parametrize("data", ["", "80", "ffffff", "ffffff80", "ffffffff01", "8000", "ff00"])
 def test_varint_malformed(data: str) -> None:
-    """NIST: protect. Cut short, too long, or not in the shortest form [MQTT-1.5.5-1]."""
+    """Cut short, too long, or not in the shortest form [MQTT-1.5.5-1]."""
     with pytest.raises(MalformedPacket):
         decode_varint(bytes.fromhex(data))
 
 
-def test_declared_length_is_refused_before_it_is_buffered() -> None:
-    """A declared 256 MiB is refused with its five bytes of header, nothing of it kept."""
+def test_stream_decoder_refuses_a_declared_length_before_buffering() -> None:
+    """A declared 256 MiB is refused after its five bytes of header, without buffering."""
     decoder = StreamDecoder(limits=Limits(first_packet_bytes_max=1024), connect_first=True)
     with pytest.raises(RemoteProtocolError) as caught:
         decoder.feed(b"\x10\xff\xff\xff\x7f")
@@ -112,8 +112,8 @@ def test_declared_length_is_refused_before_it_is_buffered() -> None:
     assert len(decoder) == 0
 
 
-def test_limits_of_first_and_later_packets() -> None:
-    """The first packet has a bound of its own; a packet exactly at the bound passes."""
+def test_stream_decoder_limits_of_first_and_later_packets() -> None:
+    """The first packet has a separate bound; a packet exactly at the bound passes."""
     connect, publish = encode_packet(Connect("c"), 5), encode_packet(Publish("t", bytes(100)), 5)
     limits = Limits(first_packet_bytes_max=len(connect), maximum_packet_size=len(publish))
     assert len(StreamDecoder(limits=limits).feed(connect + publish)) == 2
@@ -124,20 +124,20 @@ def test_limits_of_first_and_later_packets() -> None:
 
 
 @pytest.mark.parametrize("header", ["10ffffff80", "30ffffffff", "3080808080"])
-def test_fourth_length_byte_with_top_bit(header: str) -> None:
+def test_stream_decoder_refuses_a_fourth_length_byte_with_top_bit(header: str) -> None:
     """Section 2.1.4: malformed at once, without waiting for a fifth byte."""
     with pytest.raises(MalformedPacket):
         StreamDecoder().feed(bytes.fromhex(header))
 
 
 @pytest.mark.parametrize("first", ["00", "3e", "36", "c1", "80", "f0"])
-def test_first_byte_is_enough(first: str) -> None:
-    """Forbidden types and flags are refused with the first byte, before a length comes."""
+def test_stream_decoder_refuses_by_the_first_byte(first: str) -> None:
+    """Forbidden types and flags are refused before the length arrives."""
     with pytest.raises(RemoteProtocolError):
         StreamDecoder(4).feed(bytes.fromhex(first))
 
 
-def test_first_packet_must_be_connect() -> None:
+def test_stream_decoder_first_packet_must_be_connect() -> None:
     """[MQTT-3.1.0-1] and [MQTT-3.1.0-2]."""
     with pytest.raises(RemoteProtocolError, match=r"3\.1\.0-1"):
         StreamDecoder(connect_first=True).feed(b"\xc0")
@@ -148,8 +148,8 @@ def test_first_packet_must_be_connect() -> None:
         decoder.feed(b"")
 
 
-def test_packets_before_an_error_are_not_lost() -> None:
-    """They come back first; the error is visible at once and raised by every later call."""
+def test_stream_decoder_returns_packets_before_an_error() -> None:
+    """They are returned first; the error is visible at once and raised by all later calls."""
     decoder = StreamDecoder(5)
     assert decoder.feed(b"\xc0\x00\x00") == [Pingreq()]
     assert isinstance(decoder.error, RemoteProtocolError)
@@ -158,8 +158,8 @@ def test_packets_before_an_error_are_not_lost() -> None:
             decoder.feed(b"\xc0\x00")
 
 
-def test_version_follows_connect() -> None:
-    """What comes after CONNECT is read in its version."""
+def test_stream_decoder_version_follows_connect() -> None:
+    """Packets after CONNECT are decoded in its version."""
     for version in (3, 4, 5):
         decoder = StreamDecoder(connect_first=True)
         decoder.feed(encode_packet(Connect("c", protocol_version=version), version))
@@ -171,24 +171,24 @@ def test_version_follows_connect() -> None:
 @pytest.mark.parametrize(
     ("raw", "answer"),
     [
-        ("100d00044d515454050300000000 00", None),  # reserved flag: nothing is said
+        ("100d00044d515454050300000000 00", None),  # reserved flag: no answer
         ("100d00044d51545405020000000001", 5),  # client id cut short
         ("100c00044d5154540402000000 01", None),  # 3.1.1 has no code for a malformed packet
         ("100c00044d515454030200000000", 4),  # 3.1.1 clients understand "unacceptable protocol version"
         ("100c00044d515454060200000000", 5),
         ("100c00044d515454850200000000", 5),  # the bit of a bridge, which one of MQTT 5 does not set
-        ("100f00044d515454058200000000000002 c3", None),  # credentials: nothing is said
+        ("100f00044d515454058200000000000002 c3", None),  # credentials: no answer
     ],
 )
-def test_how_a_refused_connect_may_be_answered(raw: str, answer: int | None) -> None:
-    """The version in which a CONNACK may be written [MQTT-3.1.4-1], or none."""
+def test_refused_connect_has_the_version_of_its_answer(raw: str, answer: int | None) -> None:
+    """The version of the permitted CONNACK [MQTT-3.1.4-1], or none."""
     with pytest.raises(RemoteProtocolError) as caught:
         data = bytes.fromhex(raw)
         decode_packet(data[0], data[2:], 4)
     assert caught.value.connect_version == answer
 
 
-def test_limits_inside_packets() -> None:
+def test_decode_packet_enforces_limits() -> None:
     """User properties are bounded by bytes, subscriptions by number: 0x97, and one less passes."""
     limits = Limits(user_properties_bytes_max=20, subscriptions_max=2)
     few: Packet = Publish("t", properties={PropertyId.USER_PROPERTY: [("k" * 3, "v" * 3), ("k" * 3, "v" * 3)]})
@@ -203,8 +203,8 @@ def test_limits_inside_packets() -> None:
 
 
 @pytest.mark.parametrize("value", ["v", "\u00e9", "\u200b"])
-def test_user_properties_have_a_number(value: str) -> None:
-    """NIST: protect. Those that are read one by one count with those that are read together."""
+def test_decode_packet_bounds_the_number_of_user_properties(value: str) -> None:
+    """Properties of the slow path and of the fast path count together."""
     limits = Limits(user_properties_max=64)
     for count, code in ((64, 0), (65, ReasonCode.QUOTA_EXCEEDED), (5000, ReasonCode.QUOTA_EXCEEDED)):
         pairs = [("k", value if number % 3 else "w") for number in range(count)]
@@ -218,8 +218,8 @@ def test_user_properties_have_a_number(value: str) -> None:
 
 
 @timed
-def test_properties_beyond_their_number_are_not_read() -> None:
-    """NIST: protect. A CONNECT of 55 KB that is refused for them took 1.5 ms, and each connection may send one."""
+def test_decode_packet_stops_at_the_maximum_of_user_properties() -> None:
+    """A refused CONNECT of 55 KB took 1.5 ms, and each connection may send one."""
     pairs = [("key", "value")] * 5000
     data = encode_packet(Publish("t", properties={PropertyId.USER_PROPERTY: pairs}), 5)
 
@@ -237,8 +237,8 @@ def test_properties_beyond_their_number_are_not_read() -> None:
     assert_within("refused bytes of properties", least_s(Limits(user_properties_bytes_max=500)) * 1e3, all_ms / 4)
 
 
-def test_control_characters_on_request() -> None:
-    """Section 1.5.4 lets a receiver take them; U+0000 never."""
+def test_decode_packet_control_characters_are_optional() -> None:
+    """Section 1.5.4 lets a receiver accept them; U+0000 is always refused."""
     packet = Publish("a\x07b")
     with pytest.raises(MalformedPacket):
         StreamDecoder(4).feed(encode_packet(packet, 4))
@@ -279,13 +279,13 @@ def test_control_characters_on_request() -> None:
         (Publish("t", properties={PropertyId.USER_PROPERTY: [("k", 1)]}), 5),
     ],
 )
-def test_what_cannot_be_written(packet: Packet, version: int) -> None:
-    """Our own mistakes are LocalProtocolError, whichever field they are in."""
+def test_encode_packet_refuses_invalid_packets(packet: Packet, version: int) -> None:
+    """Invalid fields raise LocalProtocolError."""
     with pytest.raises(LocalProtocolError):
         encode_packet(packet, version)
 
 
-def test_older_versions_hear_translated_codes() -> None:
+def test_encode_packet_translates_codes_for_older_versions() -> None:
     """CONNACK and SUBACK for 3.1.1: return codes (3.1.1 sections 3.2.2.3 and 3.9.3); properties are left out."""
     noted: Properties = {PropertyId.REASON_STRING: "no"}
     assert encode_packet(Connack(False, ReasonCode.BANNED, noted), 4) == b"\x20\x02\x00\x05"
@@ -294,8 +294,8 @@ def test_older_versions_hear_translated_codes() -> None:
     assert connect_return_code(ReasonCode.MALFORMED_PACKET) is None
 
 
-def test_publish_is_forwarded_without_packet_objects() -> None:
-    """Property block by span, alias and identifiers dropped, written for another version."""
+def test_encode_publish_forwards_without_packet_objects() -> None:
+    """Property block by span, alias and identifiers dropped, encoded for another version."""
     properties: Properties = {
         PropertyId.CONTENT_TYPE: "x",
         PropertyId.TOPIC_ALIAS: 1,

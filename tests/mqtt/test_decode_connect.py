@@ -1,4 +1,4 @@
-"""The short way through CONNECT and the long one say the same, on every packet near the one that has both."""
+"""The fast path and the slow path of CONNECT agree on every packet near the common one."""
 
 import pytest
 
@@ -15,15 +15,15 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("body", PLAIN)
-def test_short_way_is_taken(body: bytes) -> None:
+def test_decode_connect_fast_path_is_used(body: bytes) -> None:
     found = _plain(0x10, body)
     assert found is not None
     assert found == _any(0x10, body, DEFAULT_LIMITS) == decode_packet(0x10, body, 5)
 
 
 @pytest.mark.parametrize("body", PLAIN)
-def test_short_way_takes_nothing_that_the_long_way_reads_otherwise(body: bytes) -> None:
-    """Every byte changed to every value, every cut, and bytes behind the end."""
+def test_decode_connect_fast_path_agrees_with_the_slow_path(body: bytes) -> None:
+    """Every byte changed to every value, every cut, and bytes after the end."""
     near = [body[:at] + bytes((value,)) + body[at + 1 :] for at in range(len(body)) for value in range(256)]
     near += [body[:size] for size in range(len(body))] + [body + b"\0", body + body]
     for first_byte in (0x10, 0x11, 0x18):
@@ -34,7 +34,7 @@ def test_short_way_takes_nothing_that_the_long_way_reads_otherwise(body: bytes) 
 
 
 @pytest.mark.parametrize("client_id", [b"\xed\xa0\x80", b"a\0b", b"a\x01b", b"\xff"])
-def test_bad_characters_go_the_long_way(client_id: bytes) -> None:
+def test_decode_connect_invalid_characters_use_the_slow_path(client_id: bytes) -> None:
     body = b"\0\4MQTT\4\2\0\x3c" + len(client_id).to_bytes(2, "big") + client_id
     assert _plain(0x10, body) is None
     with pytest.raises(RemoteProtocolError):
@@ -42,8 +42,8 @@ def test_bad_characters_go_the_long_way(client_id: bytes) -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), [(3, b"\0\6MQIsdp"), (4, b"\0\4MQTT")])
-def test_bit_of_a_bridge(version: int, name: bytes) -> None:
-    """Levels 0x83 and 0x84; written as they are read."""
+def test_decode_connect_bridge_bit(version: int, name: bytes) -> None:
+    """Levels 0x83 and 0x84, also in a round trip."""
     packet = Connect("bridge", False, 60, version, bridge=True)
     data = encode_packet(packet, version)
     assert data[2:].startswith(name + bytes((0x80 | version,)))
@@ -53,6 +53,6 @@ def test_bit_of_a_bridge(version: int, name: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"\0\4MQTT\x85\2\0\x3c\0\0\1c", b"\0\4MQTT\x83\2\0\x3c\0\1c", b"\0\6MQIsdp\x84\2\0\x3c\0\1c"]
 )
-def test_bit_of_a_bridge_where_it_means_nothing(body: bytes) -> None:
+def test_decode_connect_bridge_bit_in_other_versions_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_packet(0x10, body, 5)

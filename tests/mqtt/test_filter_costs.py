@@ -1,4 +1,4 @@
-"""Which filters a session may add: hostile ones are refused by what they cost, ordinary ones never."""
+"""Admission of filters: hostile ones are refused by their cost, realistic ones are accepted."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ HOSTILE = ["/".join(mix) + "/a" * 21 for mix in itertools.islice(itertools.produ
 
 
 class Sessions:
-    """Sessions that add what is admitted, as an owner does."""
+    """Sessions that add admitted filters, like an owner."""
 
     def __init__(self) -> None:
         self.trie = TopicTrie()
@@ -39,7 +39,7 @@ class Sessions:
         return own.visits()
 
 
-def test_one_session_reaches_its_bound_and_no_further() -> None:
+def test_filter_costs_bound_one_session() -> None:
     """In one SUBSCRIBE, in many, and with shared subscriptions."""
     for size in (1, 7, 1000):
         for prefix in ("", "$share/g/"):
@@ -47,14 +47,14 @@ def test_one_session_reaches_its_bound_and_no_further() -> None:
             names = [prefix + name for name in HOSTILE]
             for at in range(0, 1000, size):
                 sessions.subscribe(1, *names[at : at + size])
-            # In one packet of many filters the bound is judged as the sum of two, which is a little strict.
+            # In one packet of many filters the bound is compared with the sum of two tries, which is slightly strict.
             assert SESSION_VISITS_MAX - 31 <= sessions.visits_of(1) <= SESSION_VISITS_MAX
             assert 1 < len(sessions.held[1]) < 1000
             assert sessions.subscribe(1, "other/+/state", "plain/topic") == [True, True]
 
 
-def test_many_sessions_reach_the_bound_of_the_trie_and_no_further() -> None:
-    """What is held already is always admitted again, and so is what costs nothing more."""
+def test_filter_costs_bound_a_trie() -> None:
+    """Existing filters, and filters without additional cost, are always admitted."""
     sessions = Sessions()
     rng = random.Random(1)
     for session in range(200):
@@ -66,8 +66,8 @@ def test_many_sessions_reach_the_bound_of_the_trie_and_no_further() -> None:
     assert sessions.subscribe(1000, known, "honest/+/state", "site/7/#", "a/b") == [True] * 4
 
 
-def test_a_client_that_adds_and_removes_leaves_nothing_behind() -> None:
-    """The bound follows removals: after many rounds everything is admitted as at first."""
+def test_filter_costs_follow_removals() -> None:
+    """After many rounds of adding and removing, all filters are admitted as at first."""
     sessions = Sessions()
     first = sum(sessions.subscribe(1, *HOSTILE))
     for _ in range(3):
@@ -77,8 +77,8 @@ def test_a_client_that_adds_and_removes_leaves_nothing_behind() -> None:
         assert sum(sessions.subscribe(1, *HOSTILE)) == first
 
 
-def test_the_memory_of_sessions_is_bounded() -> None:
-    """Only the last sessions that were judged are remembered; a forgotten one is judged alike."""
+def test_filter_costs_cache_is_bounded() -> None:
+    """Only the most recent sessions are cached; an evicted one gets the same result."""
     sessions = Sessions()
     sessions.subscribe(1, *HOSTILE)
     refused = next(name for name in HOSTILE if name not in sessions.held[1])
@@ -89,8 +89,8 @@ def test_the_memory_of_sessions_is_bounded() -> None:
     assert sessions.subscribe(1, refused) == [False]
 
 
-def test_ordinary_filters_are_never_refused() -> None:
-    """40 sessions of 1 000 wildcard filters of a real kind."""
+def test_filter_costs_accept_realistic_filters() -> None:
+    """40 sessions of 1 000 realistic wildcard filters."""
     sessions = Sessions()
     for session in range(40):
         names = [f"plant/s{session}/+/d{number}/state" for number in range(400)]

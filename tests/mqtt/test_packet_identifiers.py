@@ -1,4 +1,4 @@
-"""Packet identifiers: unique, in turn, restored."""
+"""Packet identifiers: unique, ascending, restored."""
 
 import random
 
@@ -11,7 +11,7 @@ def test_identifiers_count_up_and_wrap() -> None:
     assert [identifiers.allocate() for _ in range(3)] == [1, 2, 3]
     assert identifiers.release(2)
     assert not identifiers.release(2)
-    assert identifiers.allocate() == 4  # an identifier just released rests as long as it can
+    assert identifiers.allocate() == 4  # a released identifier is reused as late as possible
     for _ in range(65_535 - 4):
         assert identifiers.allocate() is not None
     assert identifiers.allocate() == 2
@@ -19,7 +19,7 @@ def test_identifiers_count_up_and_wrap() -> None:
 
 
 def test_restored_identifiers_are_skipped() -> None:
-    """What a resumed session has in flight is claimed, then passed over."""
+    """Identifiers in flight in a resumed session are claimed, then skipped."""
     identifiers = PacketIdentifiers()
     assert identifiers.claim(1) and identifiers.claim(3)
     assert not identifiers.claim(3)
@@ -28,7 +28,7 @@ def test_restored_identifiers_are_skipped() -> None:
 
 
 def test_identifiers_are_unique() -> None:
-    """Under a random mix none is given twice at a time."""
+    """In a random mix no identifier is allocated twice at a time."""
     rng = random.Random(7)
     identifiers = PacketIdentifiers()
     held: set[int] = set()

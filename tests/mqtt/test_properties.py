@@ -9,14 +9,13 @@ REPEATABLE = {(0x26, place) for place in PLACES} | {(0x0B, "Publish")}
 
 
 def test_all_27() -> None:
-    """No property is missing."""
     assert [row[0] for row in TABLE] == sorted(PropertyId)
     assert len(TABLE) == 27
 
 
 @pytest.mark.parametrize(("identifier", "value", "allowed"), TABLE, ids=[f"{row[0]:#04x}" for row in TABLE])
-def test_place_and_multiplicity(identifier: int, value: object, allowed: str) -> None:
-    """Right places decode; wrong ones and repetitions are protocol errors (0x82)."""
+def test_properties_packets_and_multiplicity(identifier: int, value: object, allowed: str) -> None:
+    """Permitted packets decode; other packets and repetitions are protocol errors (0x82)."""
     once = encode_properties({identifier: value})
     for name, place in PLACES.items():
         if name not in allowed.split():
@@ -37,7 +36,7 @@ def test_place_and_multiplicity(identifier: int, value: object, allowed: str) ->
 
 @pytest.mark.parametrize(("identifier", "value", "allowed"), TABLE, ids=[f"{row[0]:#04x}" for row in TABLE])
 def test_cut_short_is_malformed_everywhere(identifier: int, value: object, allowed: str) -> None:
-    """A value that ends with the block is 0x81, in wrong packets too."""
+    """A value that ends with the block is 0x81, also in forbidden packets."""
     whole = encode_properties({identifier: value})
     for size in range(1, len(whole) - 1):
         block = bytes((size,)) + whole[1 : 1 + size]
@@ -49,7 +48,7 @@ def test_cut_short_is_malformed_everywhere(identifier: int, value: object, allow
 
 @pytest.mark.parametrize("identifier", sorted(set(range(0x100)) - {row[0] for row in TABLE}))
 def test_unknown_identifiers(identifier: int) -> None:
-    """0x81, whatever follows (section 2.2.2.2)."""
+    """0x81 for any following bytes (section 2.2.2.2)."""
     head = bytes((identifier,)) if identifier < 0x80 else bytes((identifier & 0x7F | 0x80, 1))
     block = bytes((len(head) + 1,)) + head + b"\x01"
     with pytest.raises(RemoteProtocolError) as caught:

@@ -1,4 +1,4 @@
-"""Reason codes: the tables of MQTT 5.0, and what 3.1.1 hears of them."""
+"""Reason codes: the tables of MQTT 5.0, and their 3.1.1 equivalents."""
 
 from mqtt import ConnectReturnCode, LocalProtocolError, MalformedPacket, MqttError, RemoteProtocolError
 from mqtt.reasons import (
@@ -27,7 +27,7 @@ def test_tables_use_known_codes() -> None:
 
 
 def test_return_codes() -> None:
-    """Only codes that a CONNACK may carry are translated, and all of 3.1.1's are reachable."""
+    """Only codes of a CONNACK are translated, and all codes of 3.1.1 are reachable."""
     heard = {connect_return_code(code) for code in ReasonCode} - {None}
     assert heard == set(ConnectReturnCode)
     for code in ReasonCode:

@@ -12,7 +12,7 @@ from mqtt.topic_index import TopicIndex
 from tests.mqtt.test_topic_trie import FILTERS
 from tests.mqtt.test_topics import MATCHES
 
-# "!" sorts below "$" and "/", a control character below everything but the separator
+# "!" sorts below "$" and "/", a control character below all but the separator
 TOPICS = (
     st.lists(st.sampled_from(["", "a", "b", "a!", "\x01", "$x", "!"]), min_size=1, max_size=4)
     .map("/".join)
@@ -22,14 +22,13 @@ TOPICS = (
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a few topics fill several pieces of the sorted list."""
+    """Spread a few topics over several chunks of the sorted list."""
     monkeypatch.setattr(mqtt.topic_index, "CHUNK_MAX", 4)
     yield
 
 
 @pytest.mark.parametrize(("topic_filter", "yes", "no"), MATCHES, ids=[row[0] for row in MATCHES])
-def test_table(topic_filter: str, yes: str, no: str) -> None:
-    """The table of the reference matcher, in the order of levels."""
+def test_topic_index_agrees_with_the_match_table(topic_filter: str, yes: str, no: str) -> None:
     index: TopicIndex[int] = TopicIndex()
     topics = (yes + " " + no).split()
     for number, topic in enumerate(topics):
@@ -40,8 +39,10 @@ def test_table(topic_filter: str, yes: str, no: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(TOPICS, st.booleans()), max_size=40), FILTERS, TOPICS, st.integers(1, 5))
-def test_model(changes: list[tuple[str, bool]], topic_filter: str, after: str, visits: int) -> None:
-    """Adding, removing, matching, resuming and paging agree with a dict."""
+def test_topic_index_agrees_with_a_dict(
+    changes: list[tuple[str, bool]], topic_filter: str, after: str, visits: int
+) -> None:
+    """Adding, removing, matching, resuming and paging."""
     index: TopicIndex[int] = TopicIndex()
     model: dict[str, int] = {}
     for number, (topic, adding) in enumerate(changes):
@@ -64,8 +65,8 @@ def test_model(changes: list[tuple[str, bool]], topic_filter: str, after: str, v
     assert paged == want
 
 
-def test_far_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filter that matches little skips what it cannot match instead of looking at each topic."""
+def test_topic_index_skips_topics_without_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter with few matches must not visit each topic."""
     monkeypatch.setattr(mqtt.topic_index, "CHUNK_MAX", 1024)
     index: TopicIndex[int] = TopicIndex()
     for site in range(20):
@@ -76,8 +77,8 @@ def test_far_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 20 < looked_at < 61
 
 
-def test_changes_while_iterating() -> None:
-    """Topics removed and added while an iteration is under way disturb it not."""
+def test_topic_index_changes_during_an_iteration() -> None:
+    """Topics removed and added meanwhile do not disturb it."""
     index: TopicIndex[int] = TopicIndex()
     for number in range(5000):
         index.add(f"t/{number:05}", number)
@@ -91,7 +92,7 @@ def test_changes_while_iterating() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a\0b"])
-def test_what_is_no_topic_is_refused(topic: str) -> None:
-    """[MQTT-4.7.3-1]; [MQTT-4.7.3-2] keeps the separator of keys free."""
+def test_topic_index_refuses_an_invalid_topic(topic: str) -> None:
+    """[MQTT-4.7.3-1]; [MQTT-4.7.3-2] reserves the separator of keys."""
     with pytest.raises(LocalProtocolError):
         TopicIndex[int]().add(topic, 1)

@@ -20,7 +20,7 @@ from tests.mqtt.test_topics import MATCHES
 
 
 def load_pure() -> ModuleType:
-    """Load topic_trie.py as a second module, whether or not the compiled one is there."""
+    """Load topic_trie.py as a second, uncompiled module."""
     path = Path(mqtt.__file__).parent / "topic_trie.py"
     loader = SourceFileLoader("topic_trie_pure", str(path))
     spec = importlib.util.spec_from_loader("topic_trie_pure", loader)
@@ -34,8 +34,8 @@ PURE = load_pure()
 BOTH = pytest.mark.parametrize("module", [mqtt.topic_trie, PURE], ids=["compiled", "pure"])
 
 
-def test_the_build_is_there() -> None:
-    """The parameter "compiled" means it."""
+def test_topic_trie_is_compiled() -> None:
+    """Otherwise the parameter "compiled" would test the uncompiled module."""
     if os.environ.get("STRATAMQ_PURE") != "1":
         assert not str(mqtt.topic_trie.__file__).endswith(".py"), "not compiled: run `make setup`"
     assert str(PURE.__file__).endswith(".py")
@@ -43,8 +43,7 @@ def test_the_build_is_there() -> None:
 
 @BOTH
 @pytest.mark.parametrize(("topic_filter", "yes", "no"), MATCHES, ids=[row[0] for row in MATCHES])
-def test_table(module: ModuleType, topic_filter: str, yes: str, no: str) -> None:
-    """The table of the reference matcher."""
+def test_topic_trie_agrees_with_the_match_table(module: ModuleType, topic_filter: str, yes: str, no: str) -> None:
     trie = module.TopicTrie()
     assert trie.add(topic_filter, "key", "value")
     for topic in (yes + " " + no).split():
@@ -52,8 +51,8 @@ def test_table(module: ModuleType, topic_filter: str, yes: str, no: str) -> None
 
 
 @BOTH
-def test_add_replace_remove(module: ModuleType) -> None:
-    """Return values tell when a filter comes and goes; the same key is replaced, not doubled."""
+def test_topic_trie_add_replace_remove(module: ModuleType) -> None:
+    """Return values report a filter's first and last entry; an equal key is replaced."""
     for topic_filter in ("a/b", "a/+", "a/#", "#", "+"):
         trie = module.TopicTrie()
         assert trie.add(topic_filter, 1, "one")
@@ -76,8 +75,8 @@ def test_add_replace_remove(module: ModuleType) -> None:
 
 
 @BOTH
-def test_overlap_is_not_deduplicated(module: ModuleType) -> None:
-    """Each matching entry counts once, so one session may come several times."""
+def test_topic_trie_match_is_not_deduplicated(module: ModuleType) -> None:
+    """Each matching entry counts once, so one session may occur several times."""
     trie = module.TopicTrie()
     for topic_filter in ("a/b", "a/+", "+/b", "+/+", "#", "a/#", "+/#", "a/b/#", "+/b/#"):
         trie.add(topic_filter, "session", topic_filter)
@@ -85,8 +84,8 @@ def test_overlap_is_not_deduplicated(module: ModuleType) -> None:
 
 
 @BOTH
-def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
-    """NIST: protect. A topic of 65 535 levels, with and without filters as deep."""
+def test_topic_trie_long_topics_need_no_recursion(module: ModuleType) -> None:
+    """A topic of 65 535 levels, with and without filters of that depth."""
     trie = module.TopicTrie()
     deep = "/" * 65_000
     trie.add(deep + "+", 1, "deep")
@@ -97,11 +96,8 @@ def test_long_topics_cost_no_recursion(module: ModuleType) -> None:
 
 
 @BOTH
-def test_the_cost_of_hostile_filters_is_known_before_a_match(module: ModuleType) -> None:
-    """Filters made to hurt (every mix of "+" and a literal) raise the bound as they are added; a match never raises.
-
-    NIST: protect.
-    """
+def test_topic_trie_bounds_the_cost_of_hostile_filters_before_a_match(module: ModuleType) -> None:
+    """Hostile filters (all mixes of "+" and a literal) raise the bound as they are added; a match never raises."""
     trie = module.TopicTrie()
     for bits in range(1000):
         topic_filter = "/".join(["+" if bits >> level & 1 else "a" for level in range(10)] + ["a"] * 21)
@@ -113,8 +109,8 @@ def test_the_cost_of_hostile_filters_is_known_before_a_match(module: ModuleType)
 
 
 @BOTH
-def test_ordinary_filters_cost_little(module: ModuleType) -> None:
-    """100 000 wildcard filters of a real kind stay far below the bounds."""
+def test_topic_trie_realistic_filters_cost_little(module: ModuleType) -> None:
+    """100 000 realistic wildcard filters stay far below the bounds."""
     trie = module.TopicTrie()
     for number in range(100_000):
         site, device = number % 100, number // 6
@@ -125,8 +121,8 @@ def test_ordinary_filters_cost_little(module: ModuleType) -> None:
 
 
 @BOTH
-def test_pruned_to_nothing(module: ModuleType) -> None:
-    """A trie that was emptied matches as cheaply as a new one: no node is left to visit."""
+def test_topic_trie_removes_empty_nodes(module: ModuleType) -> None:
+    """An emptied trie matches as cheaply as a new one."""
     trie = module.TopicTrie()
     filters = ["a/+/c", "a/+", "a/+/#", "+/+/+/d", "b/c/#", *(f"many/{number}/+" for number in range(40))]
     for topic_filter in filters:
@@ -139,7 +135,7 @@ def test_pruned_to_nothing(module: ModuleType) -> None:
 
 
 def real_visits(filters: set[str], topic: str) -> int:
-    """Return how many nodes a match of a topic touches: prefixes of wildcard filters that match as many levels."""
+    """Return the nodes that a match touches: prefixes of wildcard filters that match as many levels."""
     levels = topic.split("/")
     prefixes: set[tuple[str, ...]] = {()}
     for topic_filter in filters:
@@ -164,8 +160,8 @@ def most_visits(filters: set[str]) -> int:
 
 @BOTH
 @pytest.mark.parametrize("children", [5, 17, 40])
-def test_the_bound_follows_many_children(module: ModuleType, children: int) -> None:
-    """The largest literal child is known after each change, with few children and with many."""
+def test_topic_trie_bound_follows_many_children(module: ModuleType, children: int) -> None:
+    """The largest literal child is exact after each change, with few children and with many."""
     rng = random.Random(children)
     trie = module.TopicTrie()
     held: set[str] = set()

@@ -1,4 +1,4 @@
-"""Topic names and filters: syntax tables, and the matcher that all others are measured by."""
+"""Topic names and filters: syntax tables, and the reference matcher."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_good_names(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["", "+", "a/+", "#", "a#", "a\0b", "x" * 65_536, "\u20ac" * 21_846])
 def test_bad_names(topic: str) -> None:
-    """NIST: protect. [MQTT-4.7.3-1] [MQTT-3.3.2-2] [MQTT-4.7.3-2] [MQTT-4.7.3-3]."""
+    """[MQTT-4.7.3-1] [MQTT-3.3.2-2] [MQTT-4.7.3-2] [MQTT-4.7.3-3]."""
     with pytest.raises(MalformedPacket):
         validate_topic_name(topic)
 
@@ -66,13 +66,13 @@ def test_good_filters(topic_filter: str) -> None:
 
 @pytest.mark.parametrize("topic_filter", ["", "a#", "a/#/b", "#/", "##", "a/##", "a+", "+a/b", "a/b+", "++", "a\0"])
 def test_bad_filters(topic_filter: str) -> None:
-    """NIST: protect. [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [MQTT-4.7.3-2]."""
+    """[MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [MQTT-4.7.3-2]."""
     with pytest.raises(MalformedPacket):
         validate_topic_filter(topic_filter)
 
 
-def test_limits_have_their_own_codes() -> None:
-    """Well formed, but more than the broker takes: 0x90 for names, 0x8F for filters; the limit itself passes."""
+def test_validate_topic_limits_have_their_own_codes() -> None:
+    """Well formed, but above the broker's limit: 0x90 for names, 0x8F for filters; the limit itself passes."""
     validate_topic_name("a/b/c", bytes_max=5, levels_max=3)
     validate_topic_filter("\u20ac/#", bytes_max=5, levels_max=2)
     for limit in ({"bytes_max": 4}, {"levels_max": 2}):
@@ -97,20 +97,19 @@ def test_limits_have_their_own_codes() -> None:
         ("$share/g/$SYS/+", ("g", "$SYS/+")),
     ],
 )
-def test_shared(topic_filter: str, parts: tuple[str, str] | None) -> None:
+def test_parse_shared(topic_filter: str, parts: tuple[str, str] | None) -> None:
     """Section 4.8.2."""
     assert parse_shared(topic_filter) == parts
 
 
 @pytest.mark.parametrize("topic_filter", ["$share/", "$share//t", "$share/g", "$share/g/", "$share/+/t", "$share/a#/t"])
-def test_malformed_shared(topic_filter: str) -> None:
-    """NIST: protect. [MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
+def test_parse_shared_refuses_malformed_filters(topic_filter: str) -> None:
+    """[MQTT-4.8.2-1] [MQTT-4.8.2-2]."""
     with pytest.raises(MalformedPacket):
         parse_shared(topic_filter)
 
 
-def test_levels() -> None:
-    """Empty levels count."""
+def test_levels_includes_empty_ones() -> None:
     assert levels("/a//b/") == ["", "a", "", "b", ""]
 
 
@@ -127,9 +126,6 @@ def test_levels() -> None:
         ("$SYS/broker/connection/a/b/state", True),
     ],
 )
-def test_topics_that_clients_may_not_publish_to(topic: str, reserved: bool) -> None:
-    """$SYS belongs to the broker, but for what bridges announce about themselves; $share names subscriptions.
-
-    NIST: protect.
-    """
+def test_is_reserved_for_topics_closed_to_clients(topic: str, reserved: bool) -> None:
+    """$SYS belongs to the broker, except the state topics of bridges; $share names subscriptions."""
     assert is_reserved(topic) is reserved

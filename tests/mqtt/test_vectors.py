@@ -1,4 +1,4 @@
-"""Golden packets (tests/mqtt/vectors): what a line of bytes means, or which reason code refuses it."""
+"""Golden packets (tests/mqtt/vectors): the meaning of a line of bytes, or the reason code that refuses it."""
 
 import re
 import sys
@@ -36,7 +36,7 @@ class Vector:
 
 
 def to_bytes(notation: str) -> tuple[bytes, int]:
-    """Return the bytes of a line, and where the body begins (if the length is well formed)."""
+    """Return the bytes of a line, and the offset of the body (if the length is well formed)."""
     out, length_at, block_at = b"", None, 0
     for token in re.findall(r"'[^']*'|\S+", notation):
         if token == "L":
@@ -80,8 +80,8 @@ def decode_whole(vector: Vector) -> Packet:
 
 
 @pytest.mark.parametrize("vector", ALL, ids=name)
-def test_read_whole(vector: Vector) -> None:
-    """NIST: protect. The bytes mean the packet, or are refused with the reason code."""
+def test_vector_decodes_whole(vector: Vector) -> None:
+    """The bytes decode to the packet, or are refused with the reason code."""
     decoder = StreamDecoder(vector.version, vector.limits)
     if vector.valid:
         assert decoder.feed(vector.raw) == [vector.packet]
@@ -93,8 +93,8 @@ def test_read_whole(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", ALL, ids=name)
-def test_read_byte_by_byte(vector: Vector) -> None:
-    """No split of the stream changes a packet or a refusal; a memoryview is as good as bytes."""
+def test_vector_decodes_byte_by_byte(vector: Vector) -> None:
+    """No split of the stream changes a packet or a refusal; a memoryview is equivalent to bytes."""
     decoder = StreamDecoder(vector.version, vector.limits)
     packets: list[Packet] = []
     try:
@@ -107,8 +107,8 @@ def test_read_byte_by_byte(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", VALID, ids=name)
-def test_read_with_bytes_to_spare(vector: Vector) -> None:
-    """What follows a packet is left for the next."""
+def test_vector_decodes_with_following_bytes(vector: Vector) -> None:
+    """Bytes after a packet are left for the next one."""
     decoder = StreamDecoder(vector.version, vector.limits)
     assert decoder.feed(vector.raw + b"\xc0\x00\xc0") == [vector.packet, mqtt.Pingreq()]
     assert len(decoder) == 1
@@ -116,8 +116,8 @@ def test_read_with_bytes_to_spare(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", VALID, ids=name)
-def test_written_back(vector: Vector) -> None:
-    """Writing gives the same bytes, or, where marked, a shorter form that means the same."""
+def test_vector_encodes_back(vector: Vector) -> None:
+    """Encoding gives the same bytes, or, where marked, a shorter form with the same meaning."""
     written = encode_packet(vector.packet, vector.version)
     if vector.expected.startswith("~"):
         assert len(written) <= len(vector.raw)
@@ -127,8 +127,8 @@ def test_written_back(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", VALID, ids=name)
-def test_broken_neighbours(vector: Vector) -> None:
-    """Other flags, each truncation and a byte in excess are refused, or mean another packet; nothing else is raised."""
+def test_vector_mutations_raise_only_protocol_errors(vector: Vector) -> None:
+    """Other flags, each truncation and an additional byte are refused, or decode to another packet."""
     first, body = vector.raw[0], vector.raw[vector.body_at :]
     publish = first >> 4 == mqtt.PacketType.PUBLISH
     neighbours = [(first, body[:cut]) for cut in range(len(body))] + [(first, body + b"\0")]
@@ -142,11 +142,11 @@ def test_broken_neighbours(vector: Vector) -> None:
             continue
         if changed != body:
             assert packet != vector.packet or first >> 4 in HAS_SHORT_FORM
-        else:  # other flags: PUBLISH has some, 3.1 left those of CONNECT and DUP alone
+        else:  # other flags: PUBLISH has some, 3.1 ignores those of CONNECT and DUP
             assert publish or vector.version == 3
 
 
-def test_every_packet_type_is_covered() -> None:
+def test_vectors_cover_every_packet_type() -> None:
     """Each of the 15 types has a valid vector and a refused one."""
     for want_valid in (True, False):
         seen = {vector.raw[0] >> 4 for vector in ALL if vector.valid == want_valid}
@@ -154,7 +154,7 @@ def test_every_packet_type_is_covered() -> None:
 
 
 def regenerate() -> None:
-    """Rewrite the expected column of all files from what the decoder says."""
+    """Rewrite the expected column of all files from the decoder's results."""
     for path in VECTORS.glob("*.txt"):
         lines = []
         for line in path.read_text().splitlines():
@@ -167,7 +167,7 @@ def regenerate() -> None:
 
 
 def observe(vector: Vector) -> str:
-    """Return the expected column for what the decoder says; the old one where it still holds."""
+    """Return the expected column for the decoder's result; the old one if it is still correct."""
     try:
         (packet,) = StreamDecoder(vector.version, vector.limits).feed(vector.raw)
     except RemoteProtocolError as error:

@@ -15,7 +15,7 @@ from tests.edge import test_traces as _T
 from tests.mutants.seeded import SeededBug
 from tests.storage import test_query_columns as _P
 from tests.wire import test_journal as _J
-from tests.wire import test_looks as _L
+from tests.wire import test_query_server as _L
 from tests.wire import test_traces as _W
 from wire.queries import query_server, tracer
 from wire.queries.journal import Journal
@@ -56,8 +56,8 @@ OPERATORS: tuple[SeededBug, ...] = (
         "a trace asks for no role",
         "wire/queries/tracer.py Tracer.asked",
         lambda patch: patch.setattr(tracer, "lower_role", lambda *_: "operator"),
-        _W.test_operators_may_and_viewers_may_not,
-        "test_operators_may_and_viewers_may_not",
+        _W.test_tracer_requires_the_operator_role,
+        "test_tracer_requires_the_operator_role",
     ),
     SeededBug(
         "the HTTP service asks for no role",
@@ -70,8 +70,8 @@ OPERATORS: tuple[SeededBug, ...] = (
         "the certificate's role counts, whatever the question's is",
         "wire/queries/query_server.py QueryServer.ask",
         lambda patch: patch.setattr(query_server, "lower_role", lambda role, _: role),
-        _L.test_the_role_of_both_certificate_and_question_suffices,
-        "test_the_role_of_both_certificate_and_question_suffices",
+        _L.test_query_role_is_the_lower_of_certificate_and_query,
+        "test_query_role_is_the_lower_of_certificate_and_query",
     ),
     SeededBug(
         "a payload is shown to whoever does not ask for it",
@@ -101,8 +101,8 @@ OPERATORS: tuple[SeededBug, ...] = (
         "an entry of the journal is lost",
         "wire/queries/journal.py Journal.note",
         lambda patch: patch.setattr(Journal, "note", _lose_the_oldest),
-        _J.test_a_storm_leaves_what_came_before_it,
-        "test_a_storm_leaves_what_came_before_it",
+        _J.test_journal_burst_keeps_older_entries,
+        "test_journal_burst_keeps_older_entries",
     ),
     SeededBug(
         "no route is marked",

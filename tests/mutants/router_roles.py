@@ -55,7 +55,7 @@ def _names_have_no_share(patch: pytest.MonkeyPatch) -> None:
 
 
 ROUTER_ROLES: tuple[SeededBug, ...] = (
-    _owner(route_registrar, _R.test_an_answer_of_a_router_that_does_not_own_the_shard_changes_nothing),
+    _owner(route_registrar, _R.test_route_registrar_answer_of_a_router_without_the_shard_is_ignored),
     _owner(route_cache, _C.test_answers_from_other_routers_are_refused),
     _owner(subscriptions, _P.test_routes_added_by_a_router_without_the_shard_is_refused),
     _bug(
@@ -63,14 +63,14 @@ ROUTER_ROLES: tuple[SeededBug, ...] = (
         LeaseHolder,
         "was_asked",
         lambda *_: True,
-        _L.test_answers_of_a_router_that_was_not_asked_change_nothing,
+        _L.test_lease_holder_ignores_unrequested_answers,
     ),
     _bug(
         "a lease is anybody's to grant",
         lease_holder,
         "_is_referral",
         lambda *_: True,
-        _L.test_a_lease_is_the_leader_s_to_grant,
+        _L.test_lease_holder_accepts_a_lease_only_from_the_leader,
     ),
     _bug(
         "steps of the policy are anybody's",
@@ -84,7 +84,7 @@ ROUTER_ROLES: tuple[SeededBug, ...] = (
         ClusterMap,
         "apply",
         _whatever_was_before,
-        _L.test_a_step_on_another_map_is_not_applied_and_the_map_is_requested,
+        _L.test_lease_holder_refuses_a_step_on_another_map_and_requests_the_map,
     ),
     _bug(
         "a heartbeat above the log settles",

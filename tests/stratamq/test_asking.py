@@ -11,7 +11,7 @@ import trio
 
 from conf.errors import ExitCode, UserError
 from stratamq.cli import node_requests
-from tests.wire.test_service import CONTROL, Node, certificates, start
+from tests.wire.test_hub import CONTROL, Node, certificates, start
 from wire.messages.control import decode_control, encode_control
 from wire.messages.hello import PeerKey
 from wire.messages.operators import Admin, AdminReply

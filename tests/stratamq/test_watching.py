@@ -21,7 +21,7 @@ from stratamq.cli.options import Options
 from stratamq.cli.output import OutputFormat
 from stratamq.cli.watching import again_and_again
 from tests.admin.scripted_cluster import ScriptedCluster
-from tests.wire.test_service import certificates
+from tests.wire.test_hub import certificates
 from wire.messages.client_rows import ClientRow
 from wire.messages.node_rows import SlowSubscriberRow, StatsRow
 

@@ -1,13 +1,13 @@
-"""Every message with every kind of certificate to the core of each tier: ``python -m tests.wire.allowed_matrix``.
+"""Sends every message with every kind of certificate to each tier's core: ``python -m tests.wire.allowed_matrix``.
 
-A small simulated cluster stands, with a stored session, messages open towards its client and one that storage has not
-acknowledged. Nodes that live, under their own names, then say everything to a core of each tier. The loop of the edge
-is the uncompiled one, whose whole state can be looked at; the compiled one does the same (tests/edge/loop). Prints one
-line for each message that changed what it may not, and how many were tried.
+The scene is a small simulated cluster with a stored session, unacknowledged messages to its client, and one message
+that storage has not acknowledged. Live nodes then send every message, under their own names, to a core of each tier.
+The edge's loop is the uncompiled one, whose whole state is visible; tests/edge/loop compares it with the compiled one.
+The output has a line for each message that made a forbidden change, and the number of messages.
 
-``--without RULE`` takes one rule away first, to show that the matrix notices (tests/mutants/test_allowed_rules.py).
-``--tier-checks`` says each control message with the certificate of each tier that has no cell for it, once as it is and
-once with the check of that message's sender left out: it prints the messages of which nobody notices that.
+``--without RULE`` removes one rule first, to show that the matrix detects it (tests/mutants/test_allowed_rules.py).
+``--tier-checks`` sends each control message with the certificate of each tier that has no cell for it, normally and
+with the check of that message's sender disabled. It prints the messages whose missing check has no visible effect.
 """
 
 import contextlib
@@ -40,17 +40,17 @@ REFUSALS = ("refused_", "acks_of_others", "requests_of_others", "answers_unknown
 HIDDEN = frozenset(
     (
         *("counts", "_refusals", "_condemned", "acks_unknown"),  # refusals
-        *("brought", "untold", "room", "dirty", "dirty_first", "dirty_last", "next_dirty"),  # our end of the link
-        *("packet", "turn_end_ns", "of_partitions", "now"),  # of a turn
-        "_peer",  # whose frame is being taken: set before each is judged
-        *("building", "released", "_claims_after"),  # of answers: another edge's request is told that it is over
-        "_new_client_id",  # the way back to the simulation
+        *("brought", "untold", "room", "dirty", "dirty_first", "dirty_last", "next_dirty"),  # local end of the link
+        *("packet", "turn_end_ns", "of_partitions", "now"),  # of an iteration
+        "_peer",  # sender of the current frame, set before each check
+        *("building", "released", "_claims_after"),  # of replies: another edge's request is rejected as ended
+        "_new_client_id",  # the callback into the simulation
     )
 )
 
 
 class Matrix:
-    """One cluster, and what is said to it."""
+    """One cluster, and the messages sent to it."""
 
     def __init__(self) -> None:
         self.scene = scene = Scene(
@@ -81,7 +81,7 @@ class Matrix:
         self.session = next(session for session in sessions.values() if session.client_id == name)
         for storage in ("s1", "s2", "s3"):
             scene.cut("e1", storage)
-        assert publisher.publish("a/b", "open", 1)  # storage never hears of it
+        assert publisher.publish("a/b", "open", 1)  # storage never receives it
         assert asker.subscribe("asked/#", 1)  # nor of this
         scene.run(0.3)
         assert len(self.edge.requests) == 1
@@ -90,7 +90,7 @@ class Matrix:
         self.now = scene.cluster.scheduler.now
         self.tried = 0
         self.wrong: list[str] = []
-        self.edge.peers.condemn = self.edge.hot.close = _nothing  # how links are closed is looked at apart
+        self.edge.peers.condemn = self.edge.hot.close = _nothing  # closing of links is tested separately
         entries = {
             key.node: NodeEntry(key.node, tier, key.incarnation, "h:1", state=NodeState.ACTIVE)
             for tier in TIERS
@@ -105,7 +105,7 @@ class Matrix:
     # -- senders
 
     def keys(self, tier: str) -> list[PeerKey]:
-        """Return live nodes of a tier that are neither the receiver, nor what the messages speak of."""
+        """Return live nodes of a tier, except the receiver and the subjects of the messages."""
         taken = {"edge": "e1", "storage": self.primary, "router": self.router.node}
         copies = self.map.partitions[self.partition].in_sync
         known = [entry for entry in self.map.live(tier) if entry.node not in (taken.get(tier), *copies)]
@@ -113,7 +113,7 @@ class Matrix:
             return [PeerKey(entry.node, tier, entry.incarnation) for entry in known[:1]]
         return [PeerKey(f"{tier}-9", tier, 77)]
 
-    # -- what is said
+    # -- messages
 
     def victim(self) -> Victim:
         """Return the session, its edge and its partition."""
@@ -131,13 +131,13 @@ class Matrix:
         )
 
     def frames(self) -> Iterator[tuple[int, str, bytes]]:
-        """Return (kind, name, payload) of all that is said."""
+        """Return (kind, name, payload) of all messages."""
         return forged_frames(self.victim())
 
     # -- the cells
 
     def run(self, only: frozenset[str] = frozenset()) -> None:
-        """Say everything, or messages of these names, to everybody."""
+        """Send all messages, or those of these names, to all receivers."""
         for receiver in ("router", "storage", "edge"):
             for tier in TIERS:
                 for key in self.keys(tier):
@@ -146,7 +146,7 @@ class Matrix:
                             self._say(receiver, key, kind, name, payload)
 
     def run_allowed(self) -> None:
-        """Say what a sender may say, for a matrix in which nothing ever changes anything proves nothing."""
+        """Send permitted messages: a matrix in which no message changes state would prove nothing."""
         primary = PeerKey(self.primary, "storage", self.map.nodes[self.primary].incarnation)
         edge = PeerKey("e1", "edge", self.map.nodes["e1"].incarnation)
         said = {name: (kind, payload) for kind, name, payload in self.frames()}
@@ -161,7 +161,7 @@ class Matrix:
                 self.wrong.append(f"{name} of {key.tier} {key.node} changed nothing at a {receiver}")
 
     def _is_allowed(self, key: PeerKey, receiver: str, kind: int, name: str, payload: bytes) -> bool:
-        """Whether this sender may say this very thing: then it may change something."""
+        """Return whether this sender may send this message and thus change state."""
         if kind == FrameKind.REPLICATE and name != "REPLICATE" and may_send(key.tier, receiver, kind):
             return True  # waits, bounded, for the map
         return is_inside_its_cell(key, receiver, kind, payload)
@@ -186,13 +186,13 @@ class Matrix:
             core.handle(now, [NodeTick()])
             if core is self.storage:
                 for number in core.partitions:
-                    core.served_ms(number)  # an idle one is told the time only when something happens to it
+                    core.served_ms(number)  # an idle one gets the time only with an event
             self.last[id(core)] = self._state(core)
         self.deliver(core, key, kind, payload)
         return self._changed(core)
 
     def deliver(self, core: Any, key: PeerKey, kind: int, payload: bytes) -> None:
-        """Have a core take a frame of a node."""
+        """Pass a frame of a node to a core."""
         if core is not self.edge:
             core.handle(self.now, [FrameArrived(key, kind, payload)])
             return
@@ -202,14 +202,14 @@ class Matrix:
         peer.link, self.conn.peer = link, None
 
     def unnoticed(self, message: str, payload: bytes, frame: int = FrameKind.CONTROL) -> list[str]:
-        """Return who may send a message to whom without a cell, and without that a refusal by tier is counted."""
+        """Return the (sender, receiver) pairs without a cell whose message is not counted as refused by tier."""
         kind = next(each for each in allowed.CELLS if each.__name__ == message)
         found = []
         for receiver, core in (("router", self.router), ("storage", self.storage), ("edge", self.edge)):
             for tier in TIERS:
                 if (tier, receiver) not in allowed.CELLS[kind].tiers:
                     before = core.counts.get("refused_tier", 0)
-                    with contextlib.suppress(Exception):  # a message that nobody expects is noticed in whatever way
+                    with contextlib.suppress(Exception):  # an unexpected message may fail in any way
                         self.deliver(core, self.keys(tier)[0], frame, payload)
                     if core.counts.get("refused_tier", 0) == before:
                         found.append(f"{message} of a {tier} at a {receiver}")
@@ -230,31 +230,31 @@ class Matrix:
 
 
 class _OneFrame(LinkCore):
-    """A link that brings one frame."""
+    """A link that delivers one frame."""
 
     def __init__(self, kind: int, payload: bytes) -> None:
         super().__init__()
         self.brought = [Frame(kind, 1, payload, 0)]
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Return it once."""
+        """Return the frame once."""
         del data
         frames, self.brought = self.brought, []
         return frames
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Leave it open."""
+    """Ignore the call."""
 
 
 def anybody_acknowledges() -> None:
-    """PUBLISH_ACK from every tier, of every message."""
+    """Accept PUBLISH_ACK from every tier, of every message."""
     allowed.FRAMES[FrameKind.PUBLISH_ACK] = frozenset((tier, "edge") for tier in TIERS)
     sys.modules["edge.loop.forwarded"]._asked_before = lambda _hot, _peer, outbox, _tag, _code: outbox  # type: ignore[attr-defined]
 
 
 def anybody_registers() -> None:
-    """Register and Heartbeat in the name of another node or incarnation."""
+    """Accept Register and Heartbeat in the name of another node or incarnation."""
     for looks in vars(allowed)["_LOOKS"].values():
         looks.update(
             {message: None for message in looks if allowed.CELLS[message].rule is allowed.SenderRule.OWN_INCARNATION}
@@ -262,11 +262,11 @@ def anybody_registers() -> None:
 
 
 def anybody_is_the_primary() -> None:
-    """Orders to edges from every storage node of the map."""
+    """Accept orders to edges from every storage node of the map."""
     sys.modules["edge.node_messages"].standing = lambda *_: allowed.PrimaryStatus.PRIMARY  # type: ignore[attr-defined]
 
 
-RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and whom it is about
+RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and the receivers
     "PUBLISH_ACK": (anybody_acknowledges, frozenset({"PUBLISH_ACK"})),
     "primary": (anybody_is_the_primary, frozenset({"FireWill", "KickSession"})),
     "own incarnation": (anybody_registers, frozenset({"Register", "Heartbeat"})),
@@ -274,9 +274,9 @@ RULES: dict[str, tuple[Callable[[], None], frozenset[str]]] = {  # and whom it i
 
 
 def check_tiers() -> int:
-    """Say each message to whom its sender has no cell; then again, the check of this one message left out.
+    """Send each message on pairs without a cell, then again with the check of this message disabled.
 
-    What connections say has frames of its own: those are judged by their kind, before anything in them is read.
+    Session requests have their own frames, which are checked by kind before they are decoded.
     """
     matrix = Matrix()
     messages = [(name, payload) for kind, name, payload in matrix.frames() if kind == FrameKind.CONTROL]
@@ -302,7 +302,7 @@ def check_tiers() -> int:
 
 
 def main() -> int:
-    """Run the matrix; the exit code is 1 if something changed."""
+    """Run the matrix; the exit code is 1 if a forbidden change happened."""
     if sys.argv[1:] == ["--tier-checks"]:
         return check_tiers()
     take_away, about = RULES[sys.argv[2]] if sys.argv[1:2] == ["--without"] else (_nothing, frozenset())

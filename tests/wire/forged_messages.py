@@ -1,6 +1,6 @@
-"""Forged messages of every kind: what a node with a valid certificate says about things that are not its own.
+"""Forged messages of every kind, sent with a valid certificate about objects of other nodes.
 
-The matrix of ``wire/links/allowed.py`` says them one by one, the hostile node of the simulation at random.
+The matrix of ``wire/links/allowed.py`` sends them one by one, the hostile node of the simulation at random.
 """
 
 import typing
@@ -34,12 +34,12 @@ from wire.messages.wills import SessionWill
 
 __all__ = ["FORGED", "Victim", "forged_controls", "forged_frames", "forged_values", "framed", "is_inside_its_cell"]
 
-FORGED = "forged"  # the payload of every forged message: a client that gets it was deceived
+FORGED = "forged"  # the payload of every forged message: a client that receives it was attacked successfully
 
 
 @dataclass(frozen=True)
 class Victim:
-    """Whom the messages speak of: an edge, a session on it, and the partition of that session."""
+    """Subject of the messages: an edge, a session on it, and the partition of that session."""
 
     map: ClusterMap
     edge: str
@@ -49,13 +49,13 @@ class Victim:
     owner_epoch: int
     connection: int
     session_seq: int
-    tag: int  # of a message that waits for its acknowledgement
-    request: int  # that the edge asked
+    tag: int  # of an unacknowledged message
+    request: int  # pending request of the edge
     topic: str = "a/b"
 
     @property
     def incarnation(self) -> int:
-        """Which incarnation of the edge the map has."""
+        """Incarnation of the edge in the map."""
         return self.map.nodes[self.edge].incarnation
 
     @property
@@ -65,7 +65,7 @@ class Victim:
 
 
 def forged_values(victim: Victim) -> dict[str, Any]:
-    """Return what stands in the fields of forged messages, by name: the session, its edge, its partition's primary."""
+    """Return field values of forged messages by name: the session, its edge, its partition's primary."""
     incarnation, epoch = victim.incarnation, victim.partition_epoch
     will = SessionWill(victim.topic, FORGED.encode(), 1, address="192.0.2.1", fingerprint="ab" * 32)
     return {
@@ -124,7 +124,7 @@ def forged_controls(victim: Victim) -> Iterator[Control | ConnectRequest | Conne
 
 
 def forged_frames(victim: Victim) -> Iterator[tuple[int, str, bytes]]:
-    """Return (kind, name, payload) of all that can be said."""
+    """Return (kind, name, payload) of all messages."""
     for message in forged_controls(victim):
         if isinstance(message, ConnectRequest | ConnectAnswer):
             kind, record = framed(message)
@@ -151,7 +151,7 @@ def forged_frames(victim: Victim) -> Iterator[tuple[int, str, bytes]]:
 
 
 def framed(message: Control | ConnectRequest | ConnectAnswer) -> tuple[int, bytes]:
-    """Return kind and payload of the frame that says one thing."""
+    """Return kind and payload of the frame with a message."""
     if isinstance(message, ConnectRequest):
         return FrameKind.CONNECTS, join_controls([encode_record(message)])
     if isinstance(message, ConnectAnswer):
@@ -160,7 +160,7 @@ def framed(message: Control | ConnectRequest | ConnectAnswer) -> tuple[int, byte
 
 
 def is_inside_its_cell(key: PeerKey, receiver: str, kind: int, payload: bytes) -> bool:
-    """Whether this sender may say this very thing to a tier: then it may change something."""
+    """Return whether this sender may send this message to a tier and thus change state."""
     if not may_send(key.tier, receiver, kind):
         return False
     if kind == FrameKind.CONTROL:

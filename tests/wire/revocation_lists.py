@@ -18,7 +18,7 @@ def revocation_list(folder: Path, revoked: Iterable[Path] = (), days: tuple[floa
     Args:
         folder: Of the authority.
         revoked: Certificates in it.
-        days: From now: when it was made, and when it is stale.
+        days: Creation and expiry, in days from now.
     """
     issuer = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)

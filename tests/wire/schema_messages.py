@@ -1,7 +1,7 @@
-"""Well-formed messages of every type that the decoders of links read, for a sender that may send none of them.
+"""Well-formed messages of all types that the decoders of links accept, from an unauthorized sender.
 
-The types are those of the decoders' unions: a new one is drawn without work here. Fields get the values that a hostile
-peer can find out, by name, and otherwise those of the golden examples; epochs and incarnations are shifted at times.
+The types are those of the decoders' unions, so new ones are included automatically. Fields get values, by name, that a
+hostile peer can find out, and otherwise those of the golden examples; epochs and incarnations are shifted at times.
 """
 
 import random
@@ -39,14 +39,14 @@ from wire.messages.sessions import KickSession
 
 __all__ = ["FORGED_NODE", "TYPES", "RaftState", "SchemaMessages"]
 
-FORGED_NODE = "forged"  # stands in every forged map
+FORGED_NODE = "forged"  # part of every forged map
 SHIFTS = (-1, 1, 2, 1_000, 1 << 32)
 SHIFTED = (
     *("epoch", "partition_epoch", "sender_epoch", "owner_epoch", "shard_epoch", "map_epoch", "policy_epoch"),
     *("settled_epoch", "route_version", "incarnation", "request", "number", "session", "connection"),
 )
 
-# (kind of frame, type of what is in it)
+# (kind of frame, type of its content)
 TYPES: tuple[tuple[int, type], ...] = (
     *((FrameKind.CONTROL, kind) for kind in typing.get_args(Control)),
     *((FrameKind.CONNECTS, kind) for kind in typing.get_args(ConnectRequest)),
@@ -74,17 +74,17 @@ class RaftState(typing.NamedTuple):
 
 
 class SchemaMessages:
-    """Draws messages.
+    """Draws random messages.
 
     Args:
-        rng: Decides all.
+        rng: Source of all choices.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def types(self, sender_tier: str, receiver_tier: str) -> list[tuple[int, type]]:
-        """Return the types that the table of rights has for these tiers, whatever role it demands beside that."""
+        """Return the types permitted for these tiers, regardless of the required role."""
         return [pair for pair in TYPES if _has_cell(sender_tier, receiver_tier, *pair)]
 
     def frame(
@@ -100,10 +100,10 @@ class SchemaMessages:
 
         Args:
             pair: One of ``TYPES``.
-            victim: Whom it speaks of.
+            victim: Subject of the message.
             known: More values, by the name of a field.
-            sender: Who sends it.
-            receiver: To whom.
+            sender: Sender of the message.
+            receiver: Receiver of the message.
             state: Of the receiver's Raft log, if it is a router.
         """
         kind, message_type = pair
@@ -136,7 +136,7 @@ class SchemaMessages:
         return message
 
     def _raft(self, kind: type, victim: Victim, sender: PeerKey, receiver: PeerKey, to: RaftState) -> bytes:
-        """Return a message of another member, as far as its sender can pass for one."""
+        """Return a Raft message that imitates another member as far as possible."""
         rng = self._rng
         term = to.term + rng.choice((0, 0, 1, 1, 2, 1_000))
         entry = NodeEntry(FORGED_NODE, TIER_EDGE, 1, "nowhere:1", state=NodeState.ACTIVE)
@@ -196,7 +196,7 @@ def _encoded(kind: int, message: Any) -> bytes:
 
 
 def _replaced(message: Any, name: str, value: Any) -> Any:
-    """Return the message with another value, or as it was where the schema does not take that."""
+    """Return the message with another value, or unchanged if the schema rejects it."""
     changed = msgspec.structs.replace(message, **{name: value})
     try:
         _read(changed)

@@ -1,4 +1,4 @@
-"""Who is admitted to a link, where it goes on, and when it is dialled again: rules that edges and other tiers share."""
+"""Admission to a link, its resume position, and redial: rules shared by edges and other tiers."""
 
 import random
 
@@ -15,7 +15,7 @@ S1 = PeerKey("s1", "storage", 5)
 
 
 @pytest.mark.parametrize("known", [None, S1, S1._replace(incarnation=4)])
-def test_a_new_incarnation_and_the_same_one_are_admitted(known: PeerKey | None) -> None:
+def test_admit_same_or_newer_incarnation_is_accepted(known: PeerKey | None) -> None:
     admit(EDGE, S1, known, None, dialled=True)
 
 
@@ -29,9 +29,7 @@ def test_a_new_incarnation_and_the_same_one_are_admitted(known: PeerKey | None) 
         (S1, None, "", "s1 broke the protocol and is refused until it starts again: "),
     ],
 )
-def test_an_incarnation_is_refused_in_one_line(
-    key: PeerKey, known: PeerKey | None, condemned: str | None, words: str
-) -> None:
+def test_admit_refusal_is_one_line(key: PeerKey, known: PeerKey | None, condemned: str | None, words: str) -> None:
     with pytest.raises(LinkError) as refused:
         admit(EDGE, key, known, condemned, dialled=True)
     assert str(refused.value) == words
@@ -45,8 +43,8 @@ def test_an_incarnation_is_refused_in_one_line(
         (NodeIdentity("c", "s2", "storage", 7), PeerKey("r9", "router", 5), "router r9 dialled this storage"),
     ],
 )
-def test_a_node_takes_no_link_that_was_its_own_to_dial(mine: NodeIdentity, key: PeerKey, why: str) -> None:
-    """NIST: protect. Any certificate of a router was listened to, from wherever it came."""
+def test_admit_incoming_link_of_a_higher_tier_is_refused(mine: NodeIdentity, key: PeerKey, why: str) -> None:
+    """A router's certificate was accepted on any connection."""
     with pytest.raises(LinkError, match=why):
         admit(mine, key, None, None, dialled=False)
     admit(mine, key, None, None, dialled=True)
@@ -55,13 +53,13 @@ def test_a_node_takes_no_link_that_was_its_own_to_dial(mine: NodeIdentity, key: 
 @pytest.mark.parametrize(
     ("told", "taken", "peer_incarnation", "resumed"),
     [
-        (HelloResume(5, 3), 3, 7, 9),  # the connection goes on behind frame 9
+        (HelloResume(5, 3), 3, 7, 9),  # the connection resumes after frame 9
         (HelloResume(5, 3), 3, 6, 0),  # it counts frames of this node's incarnation before
-        (HelloResume(4, 3), 0, 7, 9),  # another incarnation was meant: its number is none of this one's
+        (HelloResume(4, 3), 0, 7, 9),  # the number belongs to another incarnation
         (HelloResume(), 0, 0, 0),
     ],
 )
-def test_a_connection_resumes_where_both_incarnations_are_the_same(
+def test_resume_continues_if_both_incarnations_match(
     told: HelloResume, taken: int, peer_incarnation: int, resumed: int
 ) -> None:
     hello = LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5, peer_incarnation, 9 if peer_incarnation else 0)
@@ -69,12 +67,12 @@ def test_a_connection_resumes_where_both_incarnations_are_the_same(
 
 
 @pytest.mark.parametrize(("told", "taken"), [(HelloResume(5, 3), 4), (HelloResume(4, 3), 3), (HelloResume(), 1)])
-def test_a_link_that_moved_since_the_hello_is_no_place_to_resume(told: HelloResume, taken: int) -> None:
+def test_resume_after_the_link_moved_is_refused(told: HelloResume, taken: int) -> None:
     with pytest.raises(LinkError, match="another connection moved the link meanwhile"):
         resume(EDGE, LinkHello(PROTOCOL_VERSION, "c", "s1", "storage", 5), S1, told, taken)
 
 
-def test_the_wait_grows_with_failures_and_has_bounds() -> None:
+def test_backoff_grows_with_failures_within_bounds() -> None:
     rng = random.Random(1)
     waits = [[backoff_s(failures, rng) for _ in range(50)] for failures in (0, 1, 3, 100)]
     assert set(waits[0]) == {0.05}
@@ -83,8 +81,8 @@ def test_the_wait_grows_with_failures_and_has_bounds() -> None:
     assert all(0.5 <= one <= 1.0 for one in waits[3])
 
 
-def test_a_gateway_takes_the_link_of_no_node() -> None:
-    """Its link has a name that no node can have; who it is is certified as for everybody."""
+def test_gateway_accepts_no_node_link() -> None:
+    """Its peer key has a name that no node can have; its identity is certified like any other."""
     router = NodeIdentity("c", "r1", "router", 7)
     hello = LinkHello(PROTOCOL_VERSION, "c", "e1", "gateway", 5)
     key = check_hello(router, hello, ("c", "gateway", "e1"))
@@ -96,8 +94,8 @@ def test_a_gateway_takes_the_link_of_no_node() -> None:
         admit(EDGE, key, None, None, dialled=False)
 
 
-def test_who_was_admitted_is_judged_again_when_its_link_begins() -> None:
-    """Between the two its HELLO was answered: a later incarnation came, or as many operators as may."""
+def test_admission_is_checked_again_when_the_link_starts() -> None:
+    """A later incarnation, or the maximum of operators, may arrive between HELLO and the start of the link."""
     reset: list[PeerKey] = []
     router = NodeIdentity("c", "r1", "router", 1)
     table = LinkTable(

@@ -1,4 +1,4 @@
-"""Who may say what: the table is whole, and what stands outside it changes nothing at any tier."""
+"""The table of permitted messages is complete, and messages outside it change no state at any tier."""
 
 import subprocess
 import sys
@@ -30,8 +30,8 @@ from wire.messages.routes import AddRoutes, RemoveRoutes, ReportRoutes, SenderRe
 EDGE, STORAGE, ROUTER = PeerKey("e1", "edge", 5), PeerKey("s1", "storage", 6), PeerKey("r1", "router", 7)
 
 
-def test_every_message_and_frame_stands_in_the_table() -> None:
-    """A new one without a row could be said by nobody."""
+def test_allowed_table_has_every_message_and_frame() -> None:
+    """A new message without a row could not be sent by any tier."""
     assert set(CELLS) == set(
         typing.get_args(Control) + typing.get_args(ConnectRequest) + typing.get_args(ConnectAnswer)
     )
@@ -73,18 +73,18 @@ def test_every_message_and_frame_stands_in_the_table() -> None:
     ],
 )
 def test_frames_by_tier(sender: str, receiver: str, kind: int, allowed: bool) -> None:
-    """An edge speaks neither Raft nor replication, and pushes nothing (design, section 9)."""
+    """An edge sends neither Raft nor replication nor PUSH (design, section 9)."""
     assert may_send(sender, receiver, kind) is allowed
 
 
-def test_all_tiers_take_links_of_operators_and_only_routers_one_of_a_gateway() -> None:
+def test_link_tiers_accept_operators_everywhere_and_gateways_at_routers() -> None:
     assert link_tiers("edge") == {"edge", "storage", "router", "operator"}
     assert link_tiers("storage") == {"edge", "storage", "router", "operator"}
     assert link_tiers("router") == {"edge", "storage", "router", "operator", "gateway"}
 
 
-def test_a_gateway_follows_the_map_and_asks_and_says_nothing_else() -> None:
-    """No registration, heartbeat, route or resolution; and it is told the map and answers, nothing else."""
+def test_gateway_may_only_follow_the_map_and_query() -> None:
+    """No registration, heartbeat, route or resolution; it receives only the map and replies."""
     said = {message.__name__ for message, cell in CELLS.items() if any(one == "gateway" for one, _ in cell.tiers)}
     told = {message.__name__ for message, cell in CELLS.items() if any(other == "gateway" for _, other in cell.tiers)}
     assert said == {"FollowMap", "Admin"}
@@ -94,7 +94,7 @@ def test_a_gateway_follows_the_map_and_asks_and_says_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("receiver", ["edge", "storage", "router"])
-def test_an_operator_asks_and_changes_by_verbs_and_says_nothing_else(receiver: str) -> None:
+def test_operator_may_only_query_and_send_verbs(receiver: str) -> None:
     """No registration, heartbeat, resolution, route, Raft or replication, at any tier."""
     messages = {message: cell.tiers for message, cell in CELLS.items()}
     said = {message.__name__ for message, tiers in messages.items() if ("operator", receiver) in tiers}
@@ -132,12 +132,12 @@ def test_an_operator_asks_and_changes_by_verbs_and_says_nothing_else(receiver: s
         (PeerKey("c", "client", 1), Heartbeat("c", 1, 1.0, 1), TIER),
     ],
 )
-def test_what_a_router_is_told(peer: PeerKey, message: Control, fault: str) -> None:
-    """A node registers, beats and routes for itself."""
+def test_fault_of_message_to_a_router(peer: PeerKey, message: Control, fault: str) -> None:
+    """A node registers, sends heartbeats and announces routes only for itself."""
     assert fault_of(peer, "router", message) == fault
 
 
-def test_moved_speaks_of_shards_at_routers_and_of_partitions_at_storage() -> None:
+def test_moved_names_shards_from_routers_and_partitions_from_storage() -> None:
     assert fault_of(ROUTER, "edge", Moved(1, "shard", 0, 1)) == ""
     assert fault_of(STORAGE, "edge", Moved(1, "partition", 0, 1)) == ""
     assert fault_of(STORAGE, "edge", Moved(1, "shard", 0, 1)) == IDENTITY
@@ -148,7 +148,7 @@ def test_moved_speaks_of_shards_at_routers_and_of_partitions_at_storage() -> Non
     ("node", "partition", "partition_epoch", "expected"),
     [
         ("s1", 0, 7, PrimaryStatus.PRIMARY),
-        ("s1", 0, 5, PrimaryStatus.PRIMARY),  # its backups changed meanwhile
+        ("s1", 0, 5, PrimaryStatus.PRIMARY),  # only its backups changed
         ("s1", 0, 4, PrimaryStatus.OTHER),  # another one was the primary in between
         ("s1", 0, 8, PrimaryStatus.LATER),
         ("s2", 0, 7, PrimaryStatus.OTHER),
@@ -157,16 +157,15 @@ def test_moved_speaks_of_shards_at_routers_and_of_partitions_at_storage() -> Non
         ("s1", -1, 1, PrimaryStatus.OTHER),
     ],
 )
-def test_who_speaks_as_primary(node: str, partition: int, partition_epoch: int, expected: PrimaryStatus) -> None:
+def test_standing_of_a_claimed_primary(
+    node: str, partition: int, partition_epoch: int, expected: PrimaryStatus
+) -> None:
     cluster_map = ClusterMap("c", 9, partitions=[PartitionEntry(7, "s1", ("s1", "s2"))])
     assert standing(cluster_map, node, partition, partition_epoch, since=5) is expected
 
 
-def test_nothing_outside_the_table_changes_anything() -> None:
-    """Every message type with every kind of certificate to the core of each tier, the whole state compared.
-
-    NIST: protect.
-    """
+def test_messages_outside_the_table_change_no_state() -> None:
+    """Compares the whole state after each message type with each kind of certificate, for a core of each tier."""
     command = [sys.executable, "-m", "tests.wire.allowed_matrix"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]

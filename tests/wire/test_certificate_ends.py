@@ -1,4 +1,4 @@
-"""Certificates that end: seconds that are left, and warnings in time, by a clock that a test moves."""
+"""Expiry of certificates: remaining seconds and warnings, with a test clock."""
 
 import dataclasses
 import datetime
@@ -33,8 +33,8 @@ def config_of(tmp_path: Path) -> EdgeConfig:
     return config
 
 
-def test_a_certificate_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NIST: detect. 30, 7 and 1 days before the end, once each, and again for the next certificate."""
+def test_certificate_expiry_is_warned_at_30_7_and_1_days(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once each, and again for the next certificate."""
     clock = [NOW.timestamp()]
     config = config_of(tmp_path)
     ends = CertificateEnds(config, lambda: clock[0])
@@ -59,9 +59,10 @@ def test_a_certificate_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCa
         assert len(caplog.records) == 3
 
 
-def test_an_authority_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NIST: detect. When it ends, so does each certificate that it signed, and no new one of a node helps. In a file of
-    several, and in a chain, the first end counts; of those that verify foreign servers the last.
+def test_authority_expiry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With it, all certificates that it signed expire. In a chain or a file of several authorities the first expiry
+    counts,
+    for those that verify foreign servers the last one.
     """
     config = config_of(tmp_path)
     assert config.node.authority is not None and config.node.certificate is not None
@@ -93,7 +94,7 @@ def test_an_authority_is_warned_of_in_time(tmp_path: Path, caplog: pytest.LogCap
     assert {text.partition(" ends")[0].rpartition(" ")[2] for _, text in said} == {"tls", "tls.client_ca"}
 
 
-def test_without_tls_there_is_none(tmp_path: Path) -> None:
+def test_certificate_ends_without_tls_is_empty(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     node = config.node.model_copy(update={"plaintext_links": True})
     room = config.edge.model_copy(update={"listeners": ()})

@@ -1,4 +1,4 @@
-"""What a stolen certificate of each tier can say: the table of docs/security.md, driven through the rules of links."""
+"""Rights of a stolen certificate of each tier: the table of docs/security.md, checked against the rules of links."""
 
 from itertools import product
 from pathlib import Path
@@ -31,7 +31,7 @@ NODES = (TIER_EDGE, TIER_STORAGE)
 
 
 def the_map() -> ClusterMap:
-    """Return a map with two nodes of each tier: one lives, one is dead."""
+    """Return a map with two nodes of each tier, one alive and one dead."""
     nodes = {}
     for tier in (TIER_EDGE, TIER_STORAGE, TIER_ROUTER):
         nodes[f"{tier}-1"] = NodeEntry(f"{tier}-1", tier, 5, "h:1", state=NodeState.ACTIVE)
@@ -51,7 +51,7 @@ def sample(kind: type) -> Any:
 
 
 def takes_link(receiver: str, peer: PeerKey) -> bool:
-    """Return whether a node takes the link of a peer that dialled it."""
+    """Return whether a node accepts the link of a peer that dialled it."""
     mine = NodeIdentity("c", "me", receiver, 1)
     try:
         check_member(mine, peer, None if receiver == TIER_ROUTER else roster_of(receiver), dialled=False)
@@ -63,8 +63,8 @@ def takes_link(receiver: str, peer: PeerKey) -> bool:
 
 @pytest.mark.parametrize(("sender", "receiver"), PAIRS)
 @pytest.mark.parametrize("holder", ["never registered", "left", "dead", "a later incarnation"])
-def test_a_certificate_alone_says_what_the_page_says(sender: str, receiver: str, holder: str) -> None:
-    """NIST: protect. An edge that never registered read password records, the policy and retained messages."""
+def test_certificate_alone_has_the_documented_rights(sender: str, receiver: str, holder: str) -> None:
+    """An edge that never registered read password records, the policy and retained messages."""
     peer = {
         "never registered": PeerKey(f"{sender}-9", sender, 5),
         "left": PeerKey(f"{sender}-8", sender, 5),
@@ -84,8 +84,7 @@ def test_a_certificate_alone_says_what_the_page_says(sender: str, receiver: str,
 
 
 @pytest.mark.parametrize(("sender", "receiver"), PAIRS)
-def test_a_node_in_its_role_is_heard(sender: str, receiver: str) -> None:
-    """The rules refuse nobody who belongs to the cluster for want of a role."""
+def test_member_node_is_not_refused_by_role(sender: str, receiver: str) -> None:
     peer = PeerKey(f"{sender}-1", sender, 5)
     alone, in_role = certificate_rights(sender, receiver)
     for message in CELLS:
@@ -94,8 +93,8 @@ def test_a_node_in_its_role_is_heard(sender: str, receiver: str) -> None:
     assert sender in link_tiers(receiver)
 
 
-def test_other_nodes_take_no_link_of_who_is_not_registered() -> None:
-    """NIST: protect. So no frame of one counts either: PUBLISH, PUSH, REPLICATE and their answers."""
+def test_unregistered_node_gets_no_link_to_other_nodes() -> None:
+    """So its frames have no effect either: PUBLISH, PUSH, REPLICATE and their replies."""
     for sender, receiver in product(NODES, (TIER_STORAGE, TIER_EDGE)):
         assert not any(takes_link(receiver, PeerKey(*who)) for who in _strangers(sender)), (sender, receiver)
     assert takes_link(TIER_STORAGE, PeerKey("edge-1", TIER_EDGE, 5))
@@ -107,12 +106,12 @@ def _strangers(tier: str) -> list[tuple[str, str, int]]:
     return [(f"{tier}-9", tier, 5), (f"{tier}-2", tier, 5), (f"{tier}-1", tier, 4), (f"{tier}-1", tier, 99)]
 
 
-def test_a_role_is_refused_with_its_reason() -> None:
+def test_role_refusal_is_counted_with_its_reason() -> None:
     message = sample(AskCredentials)
     assert role_fault_of(PeerKey("edge-9", TIER_EDGE, 5), message, roster_of(TIER_ROUTER)) == ROLE
 
 
-def test_the_page_has_every_tier_and_the_table_of_now() -> None:
+def test_security_page_has_every_tier_and_the_current_table() -> None:
     text = PAGE.read_text()
     assert insert_rights(PAGE) == text
     section = text[text.index("## What a stolen certificate of each tier can do") :]

@@ -1,19 +1,19 @@
-"""When the idle work of a tier is due."""
+"""Phases of the tiers' periodic work."""
 
 import pytest
 
 from wire.clock import EARLY_S, next_moment, tier_phase
 
 
-def test_tiers_do_not_work_at_one_moment() -> None:
-    """A period of 0.5 s is cut into three."""
+def test_tier_phase_differs_between_tiers() -> None:
+    """A period of 0.5 s is divided by three."""
     moments = {tier: next_moment(1000.0, 0.5, tier_phase(tier)) for tier in ("edge", "storage", "router")}
     assert moments == pytest.approx({"edge": 1000.5, "storage": 1000.0 + 0.5 / 3, "router": 1000.0 + 1.0 / 3})
 
 
 @pytest.mark.parametrize("phase", [0.0, 1 / 3, 2 / 3])
-def test_a_moment_comes_once_a_period(phase: float) -> None:
-    """From any moment, and from just before one: that one counts as reached."""
+def test_next_moment_is_reached_once_per_period(phase: float) -> None:
+    """From any time, also from just before a timestamp, which then counts as reached."""
     now = 1000.1
     for _ in range(50):
         after = next_moment(now, 0.5, phase)

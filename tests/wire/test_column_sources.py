@@ -1,4 +1,4 @@
-"""No column is always empty: each one that a row has, some tier gives."""
+"""Every column of a row is filled by some tier."""
 
 import pytest
 
@@ -10,13 +10,13 @@ from wire.messages.cluster_map import NodeEntry
 from wire.messages.query_kinds import LOOK_KINDS, columns_of
 from wire.node.node_queries import stats_columns
 
-OF_A_PROCESS = {"config", "listeners", "log", "raft", "stats"}  # a core alone does not show these
+OF_A_PROCESS = {"config", "listeners", "log", "raft", "stats"}  # not available from a core alone
 LATER = {"matches": {"detail"}}  # set by the caller that authorizes the message: admin/explanations.py
 
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, set[str]]:
-    """Return the columns that the cores of all tiers give, by kind."""
+    """Return the columns filled by the cores of all tiers, by kind."""
     desks = (
         Edge().core.operators.desk,
         Cluster(partitions=1).primary(0).core.operators.desk,
@@ -34,5 +34,5 @@ def test_each_column_has_a_source(what: str, given: dict[str, set[str]]) -> None
     assert set(columns_of(what)) - LATER.get(what, set()) == given[what]
 
 
-def test_each_figure_of_a_node_has_a_source() -> None:
+def test_each_node_metric_has_a_source() -> None:
     assert set(columns_of("stats")) == set(stats_columns())

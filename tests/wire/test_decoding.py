@@ -1,4 +1,4 @@
-"""Every format refuses what is nested, cut, empty, not UTF-8 or out of range with its own error, and nothing else."""
+"""All formats refuse nested, cut, empty, non-UTF-8 or out-of-range input, and only with their own error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,8 +61,10 @@ FORMATS: list[tuple[str, Callable[[Any], object], bytes, type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("decode", "good", "error"), [form[1:] for form in FORMATS], ids=[form[0] for form in FORMATS])
-def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, error: type[Exception]) -> None:
-    """Ten to ten thousand levels, cuts at every byte, bytes that are no text, the largest and smallest integers."""
+def test_decoder_raises_only_its_own_error(
+    decode: Callable[[bytes], object], good: bytes, error: type[Exception]
+) -> None:
+    """Nesting of ten to ten thousand levels, cuts at every byte, invalid text, the extreme integers."""
     refused = 0
     for payload in (*damaged_forms(good), *(nested(depth, json=error is ManifestDamaged) for depth in NESTINGS)):
         try:
@@ -92,15 +94,14 @@ def test_only_its_own_error(decode: Callable[[bytes], object], good: bytes, erro
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_values_out_of_range(message: Any) -> None:
-    """What no node says is refused before any core sees it."""
+def test_decode_control_refuses_values_out_of_range(message: Any) -> None:
     payload = b"\xc0" if isinstance(message, type) else encode_control(message)
     with pytest.raises(Unreadable):
         decode_control(payload)
 
 
-def test_what_the_settings_allow_can_be_said() -> None:
-    """The largest that real nodes send of what has a bound in its type."""
+def test_decode_control_accepts_the_largest_configured_values() -> None:
+    """Types with bounds must accept the largest values that real nodes send."""
     names = [f"{number:064d}" for number in range(4096)]
     for message in (
         Heartbeat("n" * 64, (1 << 44) - 1, 1e9, 5, names, dict.fromkeys(range(PARTITIONS_MAX), (1 << 40, 1))),
@@ -116,8 +117,8 @@ def test_what_the_settings_allow_can_be_said() -> None:
     assert decode_connects(join_controls([encode_record(opening), encode_record(ending)])) == [opening, ending]
 
 
-def test_a_reason_says_what_is_wrong() -> None:
-    """The interpreter's own words about its stack say nothing of the frame that a peer sent."""
+def test_decoding_fault_describes_the_input() -> None:
+    """The interpreter's text about its stack does not describe the peer's frame."""
     for payload in (nested(10_000), nested(100_000)):
         with pytest.raises(Unreadable, match=r"^unreadable HELLO: nested too deep$"):
             hello.decode_hello(payload)
@@ -125,8 +126,8 @@ def test_a_reason_says_what_is_wrong() -> None:
         decode_control(msgspec.msgpack.encode({"type": "x"}).replace(b"x", b"\xff"))
 
 
-def test_a_reason_fits_one_line() -> None:
-    """A peer's own words stand in it."""
+def test_decoding_fault_fits_one_line() -> None:
+    """It may quote the peer's text."""
     with pytest.raises(Unreadable) as caught:
         decode_control(msgspec.msgpack.encode({"type": "x\nlevel=info forged" + "y" * 100_000}))
     assert "\n" not in str(caught.value)
@@ -134,8 +135,8 @@ def test_a_reason_fits_one_line() -> None:
     assert plain_text("a\x1b[2Jb\r\n") == "a?[2Jb??"
 
 
-def test_a_frame_of_controls_is_bounded() -> None:
-    """A frame may not keep a loop for longer than CONTROLS_MAX messages do, whatever its first bytes say."""
+def test_decode_controls_bounds_the_number_of_messages() -> None:
+    """At most CONTROLS_MAX messages per frame, whatever length it claims, bounds the time in the loop."""
     joined = join_controls([CONTROL] * CONTROLS_MAX)
     assert decode_controls(joined) == [decode_control(CONTROL)] * CONTROLS_MAX
     assert count_of_controls(joined) == CONTROLS_MAX and count_of_controls(join_controls([CONTROL])) == 1
@@ -148,8 +149,8 @@ def test_a_frame_of_controls_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("decode", "record"), [(decode_connects, OPENING), (decode_answers, ANSWERS[0])])
-def test_a_frame_of_connects_is_bounded(decode: Callable[[bytes], list[Any]], record: Any) -> None:
-    """Likewise, and of its own records only: nobody claims by an answer."""
+def test_decode_connects_bounds_the_number_of_records(decode: Callable[[bytes], list[Any]], record: Any) -> None:
+    """Only its own record types are accepted, so a reply cannot claim a session."""
     one = encode_record(record)
     assert decode(join_controls([one] * CONTROLS_MAX)) == [record] * CONTROLS_MAX
     more = b"\xdc" + (CONTROLS_MAX + 1).to_bytes(2, "big") + one * (CONTROLS_MAX + 1)

@@ -1,4 +1,4 @@
-"""HELLO: read from any split, judged against this node and the certificate."""
+"""HELLO: decoded from any split, checked against this node and the certificate."""
 
 import msgspec
 import pytest
@@ -38,8 +38,8 @@ def read(data: bytes, step: int = 1) -> tuple[LinkHello | None, HelloReader]:
     return hello, reader
 
 
-def test_any_split_and_what_follows() -> None:
-    """Bytes behind the HELLO belong to the link."""
+def test_hello_reader_accepts_any_split_and_keeps_the_rest() -> None:
+    """Bytes after the HELLO belong to the link."""
     data = encode_hello(EDGE, peer_incarnation=7, taken=9)
     hello, _ = read(data)
     assert hello == LinkHello(PROTOCOL_VERSION, "c", "edge-0", "edge", 3, 7, 9, "h:2")
@@ -56,8 +56,8 @@ def test_any_split_and_what_follows() -> None:
         (HEADER.pack(1, FrameKind.HELLO, 0, PROTOCOL_VERSION, 0) + b"\xc1", "unreadable HELLO"),
     ],
 )
-def test_what_is_no_hello(data: bytes, why: str) -> None:
-    """Refused as soon as it shows, without buffering what it declares."""
+def test_hello_reader_refuses_other_bytes(data: bytes, why: str) -> None:
+    """Refused at the first invalid byte, without buffering the declared length."""
     with pytest.raises(LinkError, match=why):
         read(data, step=1000)
 
@@ -82,15 +82,15 @@ def test_what_is_no_hello(data: bytes, why: str) -> None:
         (EDGE, ("c", "admin", "edge-0"), "came with the certificate of admin"),
     ],
 )
-def test_who_is_refused(theirs: NodeIdentity, certified: tuple[str, str, str] | None, why: str) -> None:
-    """The tier claimed is the tier certified."""
+def test_check_hello_refuses_a_mismatch(theirs: NodeIdentity, certified: tuple[str, str, str] | None, why: str) -> None:
+    """The claimed tier must be the certified one."""
     hello, _ = read(encode_hello(theirs))
     assert hello is not None
     with pytest.raises(LinkError, match=why):
         check_hello(MINE, hello, certified)
 
 
-def test_who_is_welcome() -> None:
+def test_check_hello_accepts_nodes_and_operators() -> None:
     """A node under its own name; an operator's command under the certified name."""
     hello, _ = read(encode_hello(EDGE))
     assert hello is not None
@@ -99,11 +99,11 @@ def test_who_is_welcome() -> None:
     assert hello is not None
     for role in ("viewer", "operator", "admin"):
         assert check_hello(MINE, hello, ("c", role, "ann")) == PeerKey(f"{role}:ann/cli-1", "operator", 5)
-    assert check_hello(MINE, hello, None) == PeerKey("admin:operator/cli-1", "operator", 5)  # on loopback alone
+    assert check_hello(MINE, hello, None) == PeerKey("admin:operator/cli-1", "operator", 5)  # on loopback only
 
 
-def test_exactly_one_of_each_pair_dials() -> None:
-    """Lower rank dials higher; within a tier the smaller name."""
+def test_dials_holds_for_exactly_one_of_each_pair() -> None:
+    """Lower rank dials higher; within a tier the smaller name dials."""
     nodes = [(tier, f"{tier}-{number}") for tier in DIAL_RANK for number in (0, 1)]
     for one in nodes:
         for other in nodes:
@@ -119,7 +119,7 @@ ONE, OTHER = "1" * 32, "2" * 32
     (ONE, ONE, False), (ONE, OTHER, True), ("", ONE, False), (ONE, "", False), ("", "", False),
 ])  # fmt: skip
 def test_check_hello_refuses_another_cluster_of_the_same_name(theirs: str, mine: str, refused: bool) -> None:
-    """The cluster ID decides where both know one; a node that has read no map yet knows none."""
+    """The cluster ID decides if both nodes know one; before its first map a node knows none."""
     hello, _ = read(encode_hello(EDGE._replace(cluster_id=theirs)))
     assert hello is not None and hello.cluster_id == theirs
     me = MINE._replace(cluster_id=mine)

@@ -1,4 +1,4 @@
-"""What a round sends is joined into few frames, none larger than a link takes."""
+"""Output of an iteration is joined into few frames, none above the limit of a link."""
 
 from wire.links import joined_frames as joining
 from wire.links.joined_frames import FRAME_BYTES
@@ -18,14 +18,14 @@ def joined_frames(sends: list[tuple[str, int, bytes]]) -> list[tuple[str, int, b
     return joining.joined_frames(sends, NODES)
 
 
-def test_records_of_a_kind_to_a_node_share_a_frame() -> None:
-    """Whatever of another kind or to another node stands between them."""
+def test_joined_frames_share_a_frame_per_kind_and_node() -> None:
+    """Also with records of other kinds or nodes between them."""
     sends = [("e1", ACK, b"a"), ("e1", PUSH, b"p"), ("e2", PUSH, b"q"), ("e1", ACK, b"b"), ("e1", PUSH, b"r")]
     assert joined_frames(sends) == [("e1", ACK, b"ab"), ("e1", PUSH, b"pr"), ("e2", PUSH, b"q")]
 
 
-def test_nothing_passes_a_control_message() -> None:
-    """A push that went before an answer stays before it, and one that came after it stays after it."""
+def test_joined_frames_keep_order_around_control_messages() -> None:
+    """A push before a reply stays before it, and one after it stays after it."""
     sends = [("e1", PUSH, b"p"), ("e1", CONTROL, b"c"), ("e2", PUSH, b"x"), ("e1", PUSH, b"q"), ("e2", PUSH, b"y")]
     assert joined_frames(sends) == [
         ("e1", PUSH, b"p"),
@@ -35,16 +35,16 @@ def test_nothing_passes_a_control_message() -> None:
     ]
 
 
-def test_no_frame_is_larger_than_a_link_takes() -> None:
-    """A window of large bodies leaves in one round; it was one frame, and the link refuses more than 8 MiB."""
+def test_joined_frames_stay_below_the_link_limit() -> None:
+    """A window of large bodies was one frame of more than 8 MiB, which the link refused."""
     records = [bytes([number]) * 200_000 for number in range(64)]
     frames = joined_frames([("e1", PUSH, record) for record in records])
     assert b"".join(payload for _, _, payload in frames) == b"".join(records)
     assert max(len(payload) for _, _, payload in frames) <= FRAME_BYTES < FRAME_BYTES_MAX
 
 
-def test_answers_to_an_edge_share_a_frame() -> None:
-    """Those to a router do not: only edges read them."""
+def test_joined_frames_share_a_frame_for_replies_to_an_edge() -> None:
+    """Not for replies to a router: only edges decode them."""
     answers = [encode_control(message) for message in RELEASED]
     frames = joined_frames([(node, CONTROL, answer) for answer in answers for node in ("e1", "r1")])
     assert [(kind, payload) for node, kind, payload in frames if node == "r1"] == [(CONTROL, one) for one in answers]
@@ -54,15 +54,15 @@ def test_answers_to_an_edge_share_a_frame() -> None:
     assert to_edge[2][1] == answers[-1]
 
 
-def test_a_record_stands_between_answers() -> None:
-    """An answer that came after a push leaves after it, in a frame of its own."""
+def test_joined_frames_split_replies_around_another_record() -> None:
+    """A reply after a push leaves after it, in a separate frame."""
     answer = encode_control(RELEASED[0])
     sends = [("e1", CONTROL, answer), ("e1", PUSH, b"p"), ("e1", CONTROL, answer), ("e1", CONTROL, answer)]
     assert [kind for _, kind, _ in joined_frames(sends)] == [CONTROL, PUSH, CONTROLS]
 
 
-def test_answers_to_connects_share_a_frame() -> None:
-    """Also one alone has an array; what is pushed to a session that opened stays behind its answer."""
+def test_joined_frames_share_a_frame_for_connect_answers() -> None:
+    """A single answer has an array too; pushes to the opened session stay after its answer."""
     answers: list[ConnectAnswer] = [SessionOpened(1, 2, 3, 0, 4), SessionClosed(5, True)]
     records = [encode_record(answer) for answer in answers]
     sends = [("e1", ANSWERS, records[0]), ("e1", ANSWERS, records[1]), ("e1", PUSH, b"p"), ("e1", ANSWERS, records[1])]
@@ -71,8 +71,8 @@ def test_answers_to_connects_share_a_frame() -> None:
     assert [decode_answers(frames[place][2]) for place in (0, 2)] == [answers, answers[1:]]
 
 
-def test_long_answers_have_frames_of_their_own() -> None:
-    """A page of retained messages is as long as many answers."""
+def test_joined_frames_long_replies_have_separate_frames() -> None:
+    """A page of retained messages is as long as many replies."""
     long = bytes(CONTROLS_BYTES)
     frames = joined_frames([("e1", CONTROL, long), ("e1", CONTROL, b"short"), ("e1", CONTROL, long)])
     assert [kind for _, kind, _ in frames] == [CONTROL] * 3

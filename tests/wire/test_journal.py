@@ -1,4 +1,4 @@
-"""The journal of a node: bounded in entries, in a second and by likeness; what it leaves out is counted."""
+"""The journal of a node: bounded in total, per second and by duplicates; suppressed entries are counted."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from wire.queries.query_server import QueryServer
 
 
 class Node:
-    """A node with nothing but a journal, and a clock that stands until it is set."""
+    """A node with only a journal, and a manual clock."""
 
     def __init__(self) -> None:
         self.ms = 1_000_000
@@ -36,7 +36,7 @@ class Node:
         return rows_of("journal", self.look(**options))
 
 
-def test_an_entry_says_what_whose_and_when() -> None:
+def test_journal_entry_has_event_client_and_time() -> None:
     node = Node()
     node.journal.note("drop", "queue_full", "dev7", "a/b", (1, 5 << 48 | 9, 3), "entry 12")
     (row,) = node.rows()
@@ -45,7 +45,7 @@ def test_an_entry_says_what_whose_and_when() -> None:
     assert row.left_out is None
 
 
-def test_one_of_a_kind_a_second_and_the_rest_is_counted() -> None:
+def test_journal_keeps_one_entry_per_kind_and_second_and_counts_the_rest() -> None:
     node = Node()
     for _ in range(5):
         node.journal.note("drop", "slow", "dev7", "a/b")
@@ -58,7 +58,7 @@ def test_one_of_a_kind_a_second_and_the_rest_is_counted() -> None:
     assert node.journal.left_out() == 4
 
 
-def test_a_storm_leaves_what_came_before_it() -> None:
+def test_journal_burst_keeps_older_entries() -> None:
     node = Node()
     node.journal.note("will", "fired", "first", "w")
     for number in range(5000):
@@ -68,7 +68,7 @@ def test_a_storm_leaves_what_came_before_it() -> None:
     assert node.rows(limit=1)[0].client_id == "first"
 
 
-def test_the_oldest_entries_go_and_places_stay_right() -> None:
+def test_journal_drops_oldest_entries_and_cursors_stay_valid() -> None:
     node = Node()
     for number in range(ENTRIES + 100):
         node.ms += 1000
@@ -81,7 +81,7 @@ def test_the_oldest_entries_go_and_places_stay_right() -> None:
     assert node.rows(after=str(ENTRIES + 100)) == []
 
 
-def test_what_was_left_out_before_it_came_here_is_told_with_the_next_entry() -> None:
+def test_journal_reports_entries_suppressed_by_callers() -> None:
     node = Node()
     outside = [0]
     node.journal.outside = lambda: outside[0]
@@ -91,7 +91,7 @@ def test_what_was_left_out_before_it_came_here_is_told_with_the_next_entry() -> 
     assert [row.left_out for row in node.rows()] == [None, 7]
 
 
-def test_who_waits_for_news_gets_them() -> None:
+def test_journal_query_waiting_for_new_entries_gets_them() -> None:
     node = Node()
     node.journal.note("drop", "slow", "a")
     node.desk.ask(1.0, "op", "viewer", Query(2, "journal", role="viewer", after="1", wait_ms=5000))
@@ -103,7 +103,7 @@ def test_who_waits_for_news_gets_them() -> None:
     assert [row.client_id for row in rows_of("journal", node.said[-1])] == ["b"]
 
 
-def test_long_names_are_cut() -> None:
+def test_journal_cuts_long_names() -> None:
     node = Node()
     node.journal.note("refused", "0x85", "c" * 65_535, "t" * 65_535, detail="d" * 65_535)
     (row,) = node.rows()

@@ -1,4 +1,4 @@
-"""The cluster that a node belongs to: remembered in its data folder, learned of the first map, kept against others."""
+"""The cluster of a node: stored in its data folder, learned from the first map, defended against others."""
 
 import stat
 from pathlib import Path
@@ -9,9 +9,9 @@ import trio
 from conf.data_folder import CLUSTER_FILE, DataFolder
 from conf.errors import UserError
 from tests.patience import PATIENCE_S
+from tests.wire.test_hub import Node as LinkedNode
+from tests.wire.test_hub import linked
 from tests.wire.test_lease_holder import Node
-from tests.wire.test_service import Node as LinkedNode
-from tests.wire.test_service import linked
 from wire.messages.cluster_map import ClusterMap
 from wire.messages.map_pages import map_pages
 from wire.messages.nodes import FollowMap, MapPage
@@ -21,7 +21,7 @@ ONE, OTHER = "1" * 32, "2" * 32
 
 
 async def refused(node: LinkedNode) -> None:
-    """Wait until a node has found another cluster at a seed; nothing else happens then."""
+    """Wait until a node has found another cluster at a seed, and check that it has no other effect."""
     with trio.fail_after(PATIENCE_S):
         while not node.hub.table.other_cluster:
             await trio.sleep(0.01)
@@ -31,8 +31,8 @@ def page_of(cluster_id: str, epoch: int = 4) -> MapPage:
     return map_pages(ClusterMap("c", epoch, cluster_id=cluster_id))[0]
 
 
-def test_data_folder_keeps_the_cluster_over_a_restart(tmp_path: Path) -> None:
-    """Private and synced; a damaged file is no fresh folder."""
+def test_data_folder_keeps_the_cluster_across_a_restart(tmp_path: Path) -> None:
+    """The file is private and synced; a damaged one is not a fresh folder."""
     folder = DataFolder(tmp_path)
     assert (folder.cluster, folder.cluster_id) == ("", "")
     folder.belong("c", ONE)
@@ -47,8 +47,8 @@ def test_data_folder_keeps_the_cluster_over_a_restart(tmp_path: Path) -> None:
             DataFolder(tmp_path)
 
 
-def test_lease_holder_learns_the_cluster_of_the_first_map_and_takes_no_map_of_another() -> None:
-    """Once it has a map, another one says something about its sender: it is refused, and the node goes on."""
+def test_lease_holder_learns_the_cluster_of_the_first_map_and_refuses_other_maps() -> None:
+    """Once it has a map, a map of another cluster indicates a faulty sender: it is refused, and the node continues."""
     node = Node("r1")
     node.holder.handle(0.1, "r1", page_of(ONE))
     assert (node.holder.cluster.cluster_id, node.holder.map.epoch) == (ONE, 4)
@@ -59,12 +59,12 @@ def test_lease_holder_learns_the_cluster_of_the_first_map_and_takes_no_map_of_an
     assert not node.holder.cluster.refusal
     node.sent.clear()
     node.holder.beat(0.6)
-    assert any(isinstance(message, FollowMap) for _, message in node.sent)  # it asks again
+    assert any(isinstance(message, FollowMap) for _, message in node.sent)  # it requests the map again
 
 
 @pytest.mark.parametrize("theirs", [OTHER, ""])
-def test_lease_holder_that_remembers_a_cluster_refuses_the_first_map_of_another(theirs: str) -> None:
-    """It acts by nothing of that map, and its process ends."""
+def test_lease_holder_with_a_stored_cluster_refuses_a_first_map_of_another(theirs: str) -> None:
+    """The map has no effect, and the process ends."""
     node = Node("r1")
     node.holder.cluster = KnownCluster(ONE)
     node.holder.handle(0.1, "r1", page_of(theirs))
@@ -72,8 +72,8 @@ def test_lease_holder_that_remembers_a_cluster_refuses_the_first_map_of_another(
     assert ONE in node.holder.cluster.refusal
 
 
-def test_lease_holder_that_remembers_a_cluster_requests_the_map_again_of_a_router_that_has_none_yet() -> None:
-    """A router that started again and has not applied its log: an edge ended, since that map had no cluster ID."""
+def test_lease_holder_with_a_stored_cluster_requests_the_map_again_from_a_router_without_one() -> None:
+    """A restarted router that has not applied its log sent a map without a cluster ID, and the edge ended."""
     node = Node("r1")
     node.holder.cluster = KnownCluster(ONE)
     node.holder.handle(0.1, "r1", page_of("", epoch=0))
@@ -84,7 +84,7 @@ def test_lease_holder_that_remembers_a_cluster_requests_the_map_again_of_a_route
 
 
 async def test_seed_of_another_cluster_is_refused_at_both_ends_and_named() -> None:
-    """Neither gets a frame of the other; who dialled knows why."""
+    """Neither gets a frame of the other; the dialling node knows the reason."""
     router, storage = LinkedNode("router", "router-0"), LinkedNode("storage", "storage-0")
     router.hub.table.belong(OTHER)
     storage.hub.table.belong(ONE)
@@ -96,7 +96,7 @@ async def test_seed_of_another_cluster_is_refused_at_both_ends_and_named() -> No
 
 
 async def test_links_to_another_cluster_end_when_a_node_learns_its_own() -> None:
-    """A fresh node with seeds of two clusters is linked to both until the first map names its cluster."""
+    """A fresh node with seeds of two clusters links to both until the first map names its cluster."""
     router, storage = LinkedNode("router", "router-0"), LinkedNode("storage", "storage-0")
     router.hub.table.belong(OTHER)
     async with linked(router, storage):

@@ -1,4 +1,4 @@
-"""One node's side of registration and lease."""
+"""Registration, lease and map stream of one node."""
 
 import math
 
@@ -21,7 +21,7 @@ from wire.node.lease_holder import LeaseHolder
 
 
 class Node:
-    """An edge of incarnation 2 and what it sends; with routers, it has asked those."""
+    """An edge of incarnation 2 and its sent messages; it has sent requests to the given routers."""
 
     def __init__(self, *routers: str) -> None:
         self.sent: list[tuple[str, Control]] = []
@@ -39,7 +39,7 @@ class Node:
         return True
 
     def answer(self, now: float, message: Control, router: str = "r1") -> None:
-        """Have a router answer what it was asked; a heartbeat is sent before its answer comes."""
+        """Deliver a router's answer to a request; a heartbeat is sent before its answer."""
         beats = [said.sent_at for to, said in self.sent if to == router and isinstance(said, Heartbeat)]
         if isinstance(message, HeartbeatReply) and message.sent_at not in beats:
             self.holder.beat(message.sent_at)
@@ -53,7 +53,7 @@ class Node:
         return map_pages(ClusterMap("c", epoch, {"e1": entry}, lease_s=lease_s))[0]
 
 
-def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
+def test_lease_holder_registers_follows_and_counts_its_lease_from_sending() -> None:
     """The lease runs from when the answered heartbeat was sent, and only while the map lists this incarnation."""
     node = Node("r1")
     assert [type(message) for _, message in node.sent] == [RegisterRequest, FollowMap]
@@ -67,8 +67,8 @@ def test_it_registers_follows_and_counts_its_lease_from_sending() -> None:
     assert not node.holder.has_lease(2.1)
 
 
-def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
-    """It ran on another host, whose clock is far ahead; the answer to its last heartbeat came over our link."""
+def test_lease_holder_ignores_the_lease_of_a_former_incarnation() -> None:
+    """It ran on another host with a clock far ahead; the answer to its last heartbeat arrived on the new link."""
     node = Node("r1")
     node.answer(0.1, HeartbeatReply(1, 90_000.0, 2.0, 4, "r1"))
     node.answer(0.1, Registered(1, 2))
@@ -77,8 +77,8 @@ def test_the_lease_of_a_former_incarnation_is_no_lease_of_this_one() -> None:
     assert node.holder.newest_at < 0.2
 
 
-def test_a_former_incarnation_in_a_late_map_does_not_end_this_one() -> None:
-    """The answer to the registration came from the leader; the map, from a router that is behind."""
+def test_lease_holder_ignores_a_former_incarnation_in_a_late_map() -> None:
+    """The answer to the registration came from the leader; the map came from a lagging router."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(1)))
@@ -90,8 +90,8 @@ def test_a_former_incarnation_in_a_late_map_does_not_end_this_one() -> None:
     assert node.holder.ended
 
 
-def test_an_incarnation_that_died_before_it_heard_of_its_registration_has_ended() -> None:
-    """The leader registered it, and its answer was lost with it; the next one found no heartbeat."""
+def test_lease_holder_ends_if_the_map_shows_it_dead_before_the_registration_answer() -> None:
+    """The leader registered it, and its answer was lost with it; the next leader got no heartbeat."""
     node = Node("r1")
     node.answer(0.1, node.map(node.entry(1)))
     assert not node.holder.ended
@@ -99,8 +99,8 @@ def test_an_incarnation_that_died_before_it_heard_of_its_registration_has_ended(
     assert node.holder.ended
 
 
-def test_the_answer_to_a_former_incarnation_s_registration_registers_nobody() -> None:
-    """The former incarnation died before its registration was committed; the answer comes over the next one's link."""
+def test_lease_holder_ignores_a_registration_answer_to_a_former_incarnation() -> None:
+    """The former incarnation died before its registration was committed; the answer arrived on the next one's link."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 1))
     node.answer(0.1, node.map(node.entry(1)))
@@ -109,8 +109,8 @@ def test_the_answer_to_a_former_incarnation_s_registration_registers_nobody() ->
     assert [type(message) for _, message in node.sent] == [RegisterRequest]
 
 
-def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A wiped node whose clock went back, for one; that no router leads is said by nobody."""
+def test_lease_holder_logs_a_registration_refusal_once(caplog: pytest.LogCaptureFixture) -> None:
+    """For example a wiped node whose clock is behind. A missing leader is not logged as a refusal."""
     node = Node()
     node.holder.router_up("r1", 0.0)
     for code, detail in (("not_leader", "this router does not lead"), ("invalid", "is over"), ("invalid", "is over")):
@@ -122,16 +122,16 @@ def test_why_the_routers_do_not_let_a_node_in_is_logged_once(caplog: pytest.LogC
     assert [record.getMessage() for record in caplog.records] == ["the routers do not let this node in: is over"]
 
 
-def test_a_newer_incarnation_ends_this_one() -> None:
-    """Two processes of one name: the older starts anew."""
+def test_lease_holder_is_ended_by_a_newer_incarnation() -> None:
+    """Of two processes with one name, the older one ends."""
     node = Node("r1")
     node.answer(0.0, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(3)))
     assert node.holder.ended
 
 
-def test_a_silent_leader_is_not_asked_for_ever() -> None:
-    """Without an answer for a lease, the other routers are asked in turn: one of them knows the leader."""
+def test_lease_holder_tries_other_routers_if_the_leader_is_silent() -> None:
+    """After a lease without an answer it sends to the other routers in turn: one of them knows the leader."""
     node = Node("r1", "r2")
     node.answer(0.0, Registered(1, 2))
     node.answer(0.0, node.map(node.entry(2)))
@@ -144,8 +144,8 @@ def test_a_silent_leader_is_not_asked_for_ever() -> None:
     assert set(asked[-4:]) == {"r1", "r2"}
 
 
-def test_the_map_is_followed_from_another_router_at_once() -> None:
-    """The router that told us the map is gone: nobody's change of placement waits for our next look."""
+def test_lease_holder_follows_another_router_at_once() -> None:
+    """After the loss of the followed router, changes of placement must not wait for the next check."""
     node = Node("r1", "r2")
     node.answer(0.0, Registered(1, 2))
     node.answer(0.0, node.map(node.entry(2)))
@@ -158,8 +158,8 @@ def test_the_map_is_followed_from_another_router_at_once() -> None:
     assert again and followed not in again
 
 
-def test_a_router_that_lags_is_not_followed_for_ever() -> None:
-    """Its link stands, the leader's too; but what it tells is an old map, and ours must not stay one."""
+def test_lease_holder_stops_following_a_lagging_router() -> None:
+    """Both links are up, but the followed router has an old map."""
     node = Node("r1")
     node.holder.router_up("r2", 0.1)
     node.answer(0.1, Registered(1, 2))
@@ -170,8 +170,8 @@ def test_a_router_that_lags_is_not_followed_for_ever() -> None:
     assert [router for router, message in node.sent if isinstance(message, FollowMap)] == ["r1", "r2"]
 
 
-def test_the_map_is_requested_again_when_a_step_of_the_leader_is_lost() -> None:
-    """Only the next step showed that one was missing, and a map that changes seldom stayed behind until then."""
+def test_lease_holder_requests_the_map_again_if_a_step_is_lost() -> None:
+    """Only the next step revealed the loss, and a rarely changing map stayed behind until then."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)))
@@ -179,13 +179,13 @@ def test_the_map_is_requested_again_when_a_step_of_the_leader_is_lost() -> None:
         node.holder.beat(tenth / 10)
         node.answer(tenth / 10, HeartbeatReply(2, tenth / 10, 2.0, 4, "r1", map_epoch=5))
     requests = [message for router, message in node.sent if isinstance(message, FollowMap)]
-    assert len(requests) == 2  # the second one waits for its page
+    assert len(requests) == 2  # its page is pending
     node.answer(4.0, node.map(node.entry(2), epoch=5))
     assert node.holder.map.epoch == 5
 
 
-def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
-    """It leads under its name as before, and knows nothing of what its former incarnation was told."""
+def test_lease_holder_sends_sizes_again_to_a_restarted_leader() -> None:
+    """It leads under the same name, without the sizes sent to its former incarnation."""
     node = Node("r1")
     node.answer(0.0, Registered(1, 2))
     node.answer(0.0, node.map(node.entry(2)))
@@ -203,8 +203,8 @@ def test_a_leader_that_started_again_is_told_the_sizes_again() -> None:
 
 
 @pytest.mark.parametrize("lease_s", [2.0, 1.7])
-def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
-    """A late wake-up moves none of them, and an exact one repeats none."""
+def test_lease_holder_aligns_heartbeats_to_multiples_of_the_period(lease_s: float) -> None:
+    """A late wake-up moves no later heartbeat, and an exact one repeats none."""
     node = Node()
     node.holder.router_up("r1", 0.0)
     node.holder.beat(0.1)
@@ -222,8 +222,8 @@ def test_heartbeats_fall_on_multiples_of_their_period(lease_s: float) -> None:
     assert due == pytest.approx([(first + at) * period_s for at in range(6)])
 
 
-def test_a_step_that_was_sent_before_the_requested_page_makes_no_second_request() -> None:
-    """The router sent it to a former incarnation, or before it read the request: the page that follows includes it."""
+def test_lease_holder_step_before_the_requested_page_causes_no_second_request() -> None:
+    """The router sent it before it read the request: the requested page includes it."""
     node = Node("r1")
     node.answer(0.1, node.step(4, node.entry(2)))
     node.holder.beat(0.1)
@@ -235,8 +235,8 @@ def test_a_step_that_was_sent_before_the_requested_page_makes_no_second_request(
     assert node.sent[-1][1] == FollowMap(4) or node.sent[-2][1] == FollowMap(4)
 
 
-def test_a_link_that_gets_another_connection_makes_the_node_follow_again() -> None:
-    """The router saw the former connection end, and forgot its followers; this node saw no end."""
+def test_lease_holder_follows_again_after_a_replaced_connection() -> None:
+    """The router saw the former connection end and forgot its followers; this node saw no end."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)))
@@ -246,8 +246,8 @@ def test_a_link_that_gets_another_connection_makes_the_node_follow_again() -> No
     assert FollowMap(4) in [message for _, message in node.sent]
 
 
-def test_a_router_asks_members_of_its_group_alone() -> None:
-    """NIST: protect. A router that left the group was sent registrations and heartbeats of all who linked to it."""
+def test_lease_holder_of_a_router_sends_only_to_its_raft_group() -> None:
+    """A router that left the group received registrations and heartbeats of all linked routers."""
     sent: list[str] = []
     group = {"r1", "r2"}
 
@@ -269,7 +269,7 @@ def test_a_router_asks_members_of_its_group_alone() -> None:
 
 
 def contradicted() -> Node:
-    """Return an active node whose map, at epoch 5, is no state of the log as the leader says."""
+    """Return an active node whose map, at epoch 5, the leader reports as not a state of the log."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)))
@@ -281,8 +281,8 @@ def contradicted() -> Node:
     return node
 
 
-def test_a_step_on_another_map_is_not_applied_and_the_map_is_requested() -> None:
-    """Its epoch fits, the digest of the map before it does not."""
+def test_lease_holder_refuses_a_step_on_another_map_and_requests_the_map() -> None:
+    """Its epoch matches, its digest of the previous map does not."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)))
@@ -293,22 +293,22 @@ def test_a_step_on_another_map_is_not_applied_and_the_map_is_requested() -> None
     assert FollowMap(4) in [message for _, message in node.sent]
 
 
-def test_a_map_that_contradicts_the_log_is_reloaded_and_ends_the_incarnation() -> None:
-    """The log is not above it, and has another state: what this incarnation did by it is void."""
+def test_lease_holder_with_a_contradicting_map_reloads_it_and_ends() -> None:
+    """The log has the same epoch with another state: the actions of this incarnation are void."""
     node = contradicted()
     assert FollowMap(5) in [message for _, message in node.sent] and not node.holder.ended
     node.answer(0.6, node.map(node.entry(2)))
     assert node.holder.ended
 
 
-def test_a_log_that_went_on_replaces_a_map_that_contradicts_it() -> None:
+def test_lease_holder_replaces_a_contradicting_map_by_a_newer_log() -> None:
     node = contradicted()
     node.answer(0.6, node.map(node.entry(2), 9))
     assert node.holder.map.epoch == 9 and not node.holder.ended
 
 
-def test_a_lease_is_the_leader_s_to_grant() -> None:
-    """NIST: protect. A router that was asked as well answers with a lease, and names another one as the leader."""
+def test_lease_holder_accepts_a_lease_only_from_the_leader() -> None:
+    """A router that also got the heartbeat grants a lease, but names another leader."""
     node = Node("r1", "r2")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)), node.holder.following)
@@ -322,8 +322,8 @@ def test_a_lease_is_the_leader_s_to_grant() -> None:
     assert node.holder.has_lease(0.3)
 
 
-def test_answers_of_a_router_that_was_not_asked_change_nothing() -> None:
-    """NIST: protect. It is a router of the map."""
+def test_lease_holder_ignores_unrequested_answers() -> None:
+    """From a router of the map."""
     node = Node("r1")
     node.answer(0.1, Registered(1, 2))
     node.answer(0.1, node.map(node.entry(2)))

@@ -1,4 +1,4 @@
-"""The ack ledger: off costs nothing, on loses nothing silently."""
+"""The ack ledger: free of cost when off, without silent loss when on."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ def _lines(directory: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def test_the_default_sink_takes_everything_and_keeps_nothing() -> None:
+def test_ledger_default_sink_discards_all_records() -> None:
     """A node without a ledger calls the same methods."""
     sink = LedgerSink()
     sink.record(LedgerRecord("acked", 1, "e1/1/1"))
@@ -29,7 +29,7 @@ def test_the_default_sink_takes_everything_and_keeps_nothing() -> None:
 
 
 def test_records_survive_rotation_in_order(tmp_path: Path) -> None:
-    """Files rotate by size and by age; complete ones are compressed; every record is there once, in order."""
+    """Files rotate by size and by age; complete ones are compressed; each record is there once, in order."""
     ledger = FileLedger(tmp_path / "e1", "e1", 7, "edge", 0, rotate_bytes=4_000, rotate_s=10.0)
     for n in range(2_000):
         ledger.record(LedgerRecord("acked", n, f"e1/7/{n}", 1, topic_hash("a/b"), ps=[n % 4, 9]))
@@ -45,7 +45,7 @@ def test_records_survive_rotation_in_order(tmp_path: Path) -> None:
 
 
 def test_flushed_records_survive_the_process(tmp_path: Path) -> None:
-    """What was flushed is in the file although nothing was closed; the next incarnation completes the file."""
+    """Flushed records are in the unclosed file; the next incarnation completes the file."""
     ledger = FileLedger(tmp_path, "s1", 1, "storage", 0)
     ledger.operation(LedgerOperation(3, 11, 4, [(1, 7, 1, "", 2, 4, 9)], [(4, 1, 8)]))
     ledger.flush(5)
@@ -57,8 +57,8 @@ def test_flushed_records_survive_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn_bytes", [10, 3 << 20])
-def test_a_torn_line_is_cut_whatever_its_length(tmp_path: Path, torn_bytes: int) -> None:
-    """What a killed process wrote of its last line was never flushed whole; the lines before stay."""
+def test_ledger_cuts_a_torn_last_line(tmp_path: Path, torn_bytes: int) -> None:
+    """The incomplete last line of a killed process was never flushed; earlier lines stay."""
     ledger = FileLedger(tmp_path, "e1", 1, "edge", 0)
     ledger.acks(5, "e1", b"[0,7,1,1,4,99,3],[0,7,2,1,4,99,3],", 2)
     with next(tmp_path.iterdir()).open("ab") as file:
@@ -69,8 +69,8 @@ def test_a_torn_line_is_cut_whatever_its_length(tmp_path: Path, torn_bytes: int)
     assert acks in _lines(tmp_path)
 
 
-def test_what_a_stopped_ledger_does_not_take_is_counted_row_by_row(tmp_path: Path) -> None:
-    """A line stands for many messages."""
+def test_ledger_stopped_counts_refused_rows(tmp_path: Path) -> None:
+    """One line may contain many messages."""
     ledger = FileLedger(tmp_path, "s1", 1, "storage", 0, total_bytes_max=10)
     ledger.operation(LedgerOperation(1, 2, 3, [(0, 1, 2, "", 1)] * 3, [(4, 1, 8)]))
     ledger.acks(1, "e1", b"[],[],", 2)
@@ -78,8 +78,8 @@ def test_what_a_stopped_ledger_does_not_take_is_counted_row_by_row(tmp_path: Pat
 
 
 @pytest.mark.parametrize("when_full", ["stop", "refuse"])
-def test_a_full_ledger_is_loud(tmp_path: Path, when_full: Any) -> None:
-    """Used-up space stops the ledger for good: it is said once, recorded, counted, and refused if so configured."""
+def test_ledger_full_reports_once(tmp_path: Path, when_full: Any) -> None:
+    """It stops permanently: the loss is logged once, recorded, counted, and refused if so configured."""
     said: list[str] = []
     ledger = FileLedger(tmp_path, "s1", 1, "storage", 0, total_bytes_max=2_000, when_full=when_full, loud=said.append)
     taken = 0
@@ -98,6 +98,6 @@ def test_a_full_ledger_is_loud(tmp_path: Path, when_full: Any) -> None:
 
 
 def test_topic_hash_is_the_same_everywhere() -> None:
-    """Two nodes and two versions must agree: a fixed value guards it."""
+    """Nodes and versions must agree: the expected value is fixed."""
     assert topic_hash("a/b") == topic_hash("a/b") != topic_hash("a/c")
     assert 0 < topic_hash("") < 1 << 63

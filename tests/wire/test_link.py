@@ -1,4 +1,4 @@
-"""LinkCore: once and in order, whatever the connection does."""
+"""LinkCore: frames arrive once and in order across any failures of connections."""
 
 import random
 
@@ -38,8 +38,7 @@ def test_frames_arrive_with_kind_number_flags_and_payload() -> None:
     assert right.taken == 2
 
 
-def test_any_split_gives_the_same_frames() -> None:
-    """A byte stream has no borders."""
+def test_link_any_split_gives_the_same_frames() -> None:
     left, right = connected_pair()
     for size in (0, 1, 300, 5):
         left.send(CONTROL, bytes(size))
@@ -48,8 +47,8 @@ def test_any_split_gives_the_same_frames() -> None:
     assert [len(frame.payload) for frame in frames] == [0, 1, 300, 5]
 
 
-def test_taken_leaves_in_the_same_flush_as_the_answer() -> None:
-    """ "Accepted" is told by TAKEN, before the answers written in the same turn."""
+def test_link_sends_taken_in_the_same_flush_as_the_reply() -> None:
+    """TAKEN precedes the replies that were written in the same iteration."""
     left, right = connected_pair()
     left.send(CONTROL, b"question")
     right.receive(left.take_output())
@@ -62,8 +61,8 @@ def test_taken_leaves_in_the_same_flush_as_the_answer() -> None:
     assert not right.wants_flush
 
 
-def test_one_taken_per_flush_however_many_frames() -> None:
-    """TAKEN costs one small frame per flush, none when there is no news."""
+def test_link_sends_one_taken_per_flush() -> None:
+    """One small frame per flush, none if the number is unchanged."""
     left, right = connected_pair()
     for _ in range(100):
         left.send(CONTROL, b"x")
@@ -74,8 +73,8 @@ def test_one_taken_per_flush_however_many_frames() -> None:
     assert len(right.take_output()) == HEADER_BYTES + 8
 
 
-def test_resumes_at_the_first_frame_not_taken() -> None:
-    """What was written into a dead connection is written again, what was taken is not."""
+def test_link_resumes_at_the_first_untaken_frame() -> None:
+    """Frames lost with a connection are written again, taken ones are not."""
     left, right = connected_pair()
     left.send(CONTROL, b"1")
     right.receive(left.take_output())  # taken, but the TAKEN is lost with the connection
@@ -87,8 +86,7 @@ def test_resumes_at_the_first_frame_not_taken() -> None:
     assert [frame.number for frame in right.receive(left.take_output())] == [2, 3]
 
 
-def test_send_while_disconnected_is_kept() -> None:
-    """Disconnected is a state of the connection, not of the link."""
+def test_link_send_while_disconnected_is_buffered() -> None:
     left, right = LinkCore(), LinkCore()
     left.send(CONTROL, b"early")
     assert left.take_output() == b""
@@ -119,8 +117,8 @@ def test_duplicates_below_taken_are_dropped_and_counted() -> None:
         (HEADER.pack(8, FrameKind.TAKEN, 0, PROTOCOL_VERSION, 0) + (9).to_bytes(8, "big"), "TAKEN 9"),
     ],
 )
-def test_broken_streams_are_refused(data: bytes, why: str) -> None:
-    """Each way to break the framing closes the link; a long length does so before its bytes are buffered."""
+def test_link_refuses_broken_streams(data: bytes, why: str) -> None:
+    """Each framing error closes the link; an excessive length does so before its bytes are buffered."""
     core = LinkCore()
     core.connected(0)
     with pytest.raises(LinkError, match=why):
@@ -128,7 +126,7 @@ def test_broken_streams_are_refused(data: bytes, why: str) -> None:
 
 
 def test_frames_before_an_error_in_the_same_read_stay_untaken() -> None:
-    """They were never handed out, so the peer must send them again."""
+    """They were not returned, so the peer must resend them."""
     left, right = connected_pair()
     left.send(CONTROL, b"good")
     with pytest.raises(LinkError):
@@ -139,8 +137,8 @@ def test_frames_before_an_error_in_the_same_read_stay_untaken() -> None:
 
 
 @pytest.mark.parametrize("claimed", [0, 3])
-def test_a_peer_that_forgets_or_invents_is_refused(claimed: int) -> None:
-    """HELLO's taken lies between what was told before and what was sent."""
+def test_link_refuses_an_impossible_taken_in_hello(claimed: int) -> None:
+    """It must be between the last received number and the last sent one."""
     left, right = connected_pair()
     left.send(CONTROL, b"1")
     left.send(CONTROL, b"2")
@@ -152,7 +150,7 @@ def test_a_peer_that_forgets_or_invents_is_refused(claimed: int) -> None:
 
 
 def test_resend_buffer_is_bounded() -> None:
-    """Past the bound the sender is told; taken frames make room."""
+    """Above the bound ``send`` raises; taken frames free space."""
     left, right = connected_pair(resend_bytes_max=100)
     left.send(CONTROL, bytes(60))
     assert left.room() == 100 - 60 - HEADER_BYTES
@@ -177,8 +175,8 @@ def test_output_is_cut_at_frames() -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 60))
 @settings(max_examples=200, deadline=None)
-def test_once_and_in_order_over_a_lossy_connection(seed: int, steps: int) -> None:
-    """Bytes are split anywhere and connections die anywhere; every frame arrives once, in order, both ways."""
+def test_link_delivers_once_and_in_order_over_a_lossy_connection(seed: int, steps: int) -> None:
+    """Bytes are split and connections end at random; each frame arrives once, in order, in both directions."""
     rng = random.Random(seed)
     sides = connected_pair()
     wires = [b"", b""]

@@ -1,4 +1,4 @@
-"""The line about a link that did not come to be says what happened, whatever the other side did."""
+"""The log line about a failed link has the reason, for any behaviour of the peer."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.patience import PATIENCE_S
-from tests.wire.test_service import Node, certificates, linked, start
+from tests.wire.test_hub import Node, certificates, linked, start
 from wire.links.connection import failure_text
 from wire.messages.cluster_map import NodeEntry
 from wire.messages.hello import LinkError, NodeIdentity, encode_hello
@@ -36,14 +36,12 @@ def chained(cause: Exception) -> Exception:
         (LinkError("a\nb"), "a?b"),
     ],
 )
-def test_a_failure_has_a_text(error: Exception, text: str) -> None:
+def test_failure_text_is_never_empty(error: Exception, text: str) -> None:
     assert failure_text(error, "HELLO") == text
 
 
-async def test_strangers_that_leave_in_the_handshake_leave_a_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The line said "refused a link:" and nothing more."""
+async def test_hub_logs_the_step_of_an_abandoned_handshake(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The line was "refused a link:" without a reason."""
     caplog.set_level(logging.INFO)
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     edge = certificates(tmp_path, "edge", "edge-0").client
@@ -60,7 +58,7 @@ async def test_strangers_that_leave_in_the_handshake_leave_a_reason(
 
 
 def leave(address: tuple[str, int], step: str, context: ssl.SSLContext) -> None:
-    """Open a connection and leave in the middle of a step."""
+    """Open a connection and close it in the middle of a step."""
     plain = socket.create_connection(address, PATIENCE_S)
     if step == "no TLS":
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -78,8 +76,8 @@ def leave(address: tuple[str, int], step: str, context: ssl.SSLContext) -> None:
     plain.close()
 
 
-async def test_a_node_kept_out_by_a_later_incarnation_says_so() -> None:
-    """It said that no router answers, or that a majority has to elect a leader, while the router had told why."""
+async def test_node_refused_by_a_later_incarnation_reports_the_reason() -> None:
+    """It reported that no router answers, or a missing leader, although the router had sent the reason."""
     router, thief = Node("router", "router-0"), Node("storage", "storage-0", incarnation=1 << 42)
     async with linked(router, thief):
         owner = Node("storage", "storage-0", incarnation=7)
@@ -96,8 +94,8 @@ async def test_a_node_kept_out_by_a_later_incarnation_says_so() -> None:
     assert missing_from_routers(holder, 0.0, ("a:1",)) == "no router answers at a:1"
 
 
-async def test_a_router_of_another_authority_is_named_as_the_reason(tmp_path: Path) -> None:
-    """A node with another cluster's certificates said that no router answers."""
+async def test_node_reports_a_router_of_another_authority(tmp_path: Path) -> None:
+    """A node with another cluster's certificates reported that no router answers."""
     router = Node("router", "router-0", contexts=certificates(tmp_path / "one", "router", "router-0"))
     storage = Node("storage", "storage-0", contexts=certificates(tmp_path / "other", "storage", "storage-0"))
     async with linked(router, storage, up=False):

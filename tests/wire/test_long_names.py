@@ -1,4 +1,4 @@
-"""Whatever names everybody's topics and filters have, no message about them is longer than a frame."""
+"""Messages fit a frame for topics and filters of any length."""
 
 from itertools import count
 
@@ -28,7 +28,7 @@ def check(messages: list[Control]) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 100, 700, 70_000])
-def test_pieces_are_all_of_it_in_order(length: int) -> None:
+def test_pieces_contain_all_names_in_order(length: int) -> None:
     names = [str(number) * length for number in range(250)]
     cut = list(pieces(names, 100))
     assert [name for piece in cut for name in piece] == names
@@ -36,7 +36,7 @@ def test_pieces_are_all_of_it_in_order(length: int) -> None:
     assert list(pieces([], 100)) == []
 
 
-def test_routes_and_reports_of_an_edge() -> None:
+def test_edge_routes_and_reports_fit_a_frame() -> None:
     told: list[Control] = []
     registrar = RouteRegistrar(-1, 7, lambda _, message: told.append(message), lambda: MAP, lambda _: None)
     registrar.hold(LONG, 0.0)
@@ -48,7 +48,7 @@ def test_routes_and_reports_of_an_edge() -> None:
     check(told)
 
 
-def test_routes_and_reports_of_partitions() -> None:
+def test_partition_routes_and_reports_fit_a_frame() -> None:
     reports = [
         step[1]
         for number in range(20)
@@ -68,7 +68,7 @@ def test_routes_and_reports_of_partitions() -> None:
     assert sorted(asked) == LONG
 
 
-def test_questions_of_an_edge() -> None:
+def test_edge_requests_fit_a_frame() -> None:
     edge = Edge()
     edge.held = {Resolve}
     for topic in LONG:
@@ -81,8 +81,8 @@ def test_questions_of_an_edge() -> None:
     assert sorted(topic for question in asked for topic in question.topics) == LONG
 
 
-def test_answers_and_orders_of_a_router() -> None:
-    """1 000 routes that each match one cached topic come at once, by AddRoutes, and go again with their edge."""
+def test_router_replies_and_orders_fit_a_frame() -> None:
+    """1 000 routes with one cached topic each arrive in one AddRoutes, and are removed with their edge."""
     shard = RouteShard(0, 1, [], [], 100_000)
     sent: list[Control] = []
 

@@ -1,4 +1,4 @@
-"""How one incarnation ends in order: what it says to the leader, what it waits for, and for how long."""
+"""The orderly stop of an incarnation: messages to the leader, conditions, and time limits."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Life(Node):
         holder.handle(0.0, "r1", HeartbeatReply(2, 0.0, 60.0, 4, "r1"))
 
     def shows(self, state: str, epoch: int, settled: int = 0) -> None:
-        """Let the map show this incarnation in a state."""
+        """Set the state of this incarnation in the map."""
         nodes = {"e1": self.entry(2, state), "e2": NodeEntry("e2", "edge", 1, "host:2", state=self.other)}
         for page in map_pages(ClusterMap("c", epoch, nodes)):
             self.holder.handle(1.0, "r1", page)
@@ -35,20 +35,20 @@ class Life(Node):
             self.holder.handle(1.0, "r1", HeartbeatReply(2, 0.0, 60.0, settled, "r1"))
 
     def look(self, now: float) -> list[type]:
-        """One round; return what was said about the end."""
+        """Run one step; return the sent stop messages."""
         self.sent.clear()
         self.stop.step(now)
         self.holder.beat(now)
         return [type(message) for _, message in self.sent if isinstance(message, DrainNode | Leave)]
 
 
-def test_drain_settle_leave_end() -> None:
-    """It serves until everybody has acknowledged the step, and decides nothing once it has left."""
+def test_orderly_stop_drains_settles_leaves_and_ends() -> None:
+    """It serves until all nodes have acknowledged the step, and decides no more once it has left."""
     life = Life()
     life.stop.begin(1.0)
     assert life.look(1.0) == [DrainNode]
     assert life.look(1.1) == []
-    assert life.look(1.3) == [DrainNode]  # no answer: again
+    assert life.look(1.3) == [DrainNode]  # repeated without an answer
     assert life.holder.has_lease(1.3) and not life.stop.relieved
     life.shows(NodeState.DRAINING, 5)
     assert life.look(1.4) == [] and life.stop.relieved
@@ -66,8 +66,8 @@ def test_drain_settle_leave_end() -> None:
     assert life.stop.ended
 
 
-def test_an_edge_only_leaves() -> None:
-    """It has no role that another one would take over."""
+def test_orderly_stop_of_an_edge_only_leaves() -> None:
+    """It has no role to hand over."""
     life = Life(hands_over=False, idle=False)
     life.stop.begin(1.0)
     assert life.look(1.0) == []
@@ -75,7 +75,7 @@ def test_an_edge_only_leaves() -> None:
     assert life.look(1.1) == [Leave]
 
 
-def test_where_nobody_stays_nothing_is_said_and_it_ends() -> None:
+def test_orderly_stop_without_remaining_nodes_hands_nothing_over() -> None:
     """The others stop too: the map keeps every role in its place for the next start."""
     life = Life(other=NodeState.DRAINING)
     life.stop.begin(1.0)
@@ -88,8 +88,8 @@ def test_where_nobody_stays_nothing_is_said_and_it_ends() -> None:
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_nothing_waits_longer_than_its_bound(answered: bool) -> None:
-    """Routers without a majority, or that do not commit our death."""
+def test_orderly_stop_waits_are_bounded(answered: bool) -> None:
+    """With routers without a majority, or ones that do not commit the death."""
     life = Life()
     life.stop.begin(1.0)
     life.look(1.0)
@@ -104,10 +104,10 @@ def test_nothing_waits_longer_than_its_bound(answered: bool) -> None:
     assert life.stop.ended
 
 
-def test_an_incarnation_that_is_not_in_the_map_ends_at_once_and_says_which_it_is(
+def test_orderly_stop_of_an_unlisted_incarnation_ends_at_once_with_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A node that waited for its first router was never listed; one that was replaced is not listed any more."""
+    """A node that waited for its first router was never listed; a replaced one is no longer listed."""
     caplog.set_level("INFO")
     dead = Life()
     dead.shows(NodeState.DEAD, 5)
@@ -120,8 +120,8 @@ def test_an_incarnation_that_is_not_in_the_map_ends_at_once_and_says_which_it_is
     assert [message for message in caplog.messages if message.startswith("stopped")] == ends
 
 
-def test_the_leader_is_found_by_the_refusal_of_another_router() -> None:
-    """Drain goes to whoever leads now."""
+def test_orderly_stop_finds_the_leader_by_a_refusal() -> None:
+    """Drain is sent to the current leader."""
     life = Life()
     life.holder.router_up("r2", 1.0)
     life.stop.begin(1.0)

@@ -1,4 +1,4 @@
-"""Damaged certificates and keys: an operator is shown the file and the line."""
+"""Damaged certificates and keys: the error names the file and the line."""
 
 import ssl
 from pathlib import Path
@@ -16,7 +16,7 @@ ONE, TWO = (Authority(name).certificate.public_bytes(PEM) for name in ("One", "T
 LINES = ONE.count(b"\n")
 
 
-def test_whole_certificates_have_no_damaged_line() -> None:
+def test_damaged_line_of_valid_certificates_is_zero() -> None:
     for content in (b"", ONE, ONE + TWO, b"a comment\n" + ONE + b"\0" + TWO.replace(b"\n", b"\r\n")):
         assert damaged_line(content) == 0
 
@@ -24,8 +24,8 @@ def test_whole_certificates_have_no_damaged_line() -> None:
 @pytest.mark.parametrize(
     "second", [TWO[:200], TWO[:-30], TWO.replace(b"M", b"\0", 3), TWO.replace(b"\nMII", b"\n!II"), TWO[:300] + ONE]
 )
-def test_the_line_of_a_damaged_certificate(tmp_path: Path, second: bytes) -> None:
-    """NIST: protect. The second of two authorities is damaged: neither is taken, and its first line is named."""
+def test_damaged_line_is_that_of_the_damaged_certificate(tmp_path: Path, second: bytes) -> None:
+    """With the second of two authorities damaged, neither is loaded, and the first line of the damaged one is named."""
     path = tmp_path / "ca.pem"
     path.write_bytes(b"# authorities\n" + ONE + second)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -33,8 +33,8 @@ def test_the_line_of_a_damaged_certificate(tmp_path: Path, second: bytes) -> Non
         load_authority(context, path)
 
 
-def test_a_key_with_a_password_is_refused(tmp_path: Path) -> None:
-    """NIST: protect. Nobody is asked for it: at a terminal a start would wait, and a reload stop the node."""
+def test_key_with_a_password_is_refused(tmp_path: Path) -> None:
+    """A prompt would block a start at a terminal, and stop the node at a reload."""
     authority = Authority()
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     certificate.write_bytes(authority.client().public_bytes(PEM))

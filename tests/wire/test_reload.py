@@ -1,4 +1,4 @@
-"""A reload puts everything in force or nothing: each part that refuses, at each place, by each way."""
+"""Atomic reload: all parts take effect or none, for a refusal by any part at any step."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from wire.node.reload import LINE_CHARS_MAX, LINES_MAX, NodeReload, Prepared, ch
 
 
 class Piece:
-    """A part that notes what is in force, and refuses where it is told to."""
+    """A part that records the state in effect, and fails at a given step."""
 
     def __init__(
         self, name: str, fails: str = "", error: Exception | None = None, settings: tuple[str, ...] = ()
@@ -28,13 +28,13 @@ class Piece:
             raise self.error
 
     def load(self, config: NodeConfig) -> Any:
-        """Return the new thing."""
+        """Return the new state."""
         assert config.node.id
         self._may_fail("load")
         return "new"
 
     def current(self) -> Any:
-        """Return what is in force."""
+        """Return the state in effect."""
         self._may_fail("current")
         return self.held
 
@@ -44,7 +44,7 @@ class Piece:
         return [f"{self.name}: {self.held} -> {loaded}"]
 
     def put(self, loaded: Any) -> None:
-        """Hold it, and fail behind that: the worst place."""
+        """Set the state, then fail: the worst case."""
         self.held = loaded
         if loaded == "new":
             self._may_fail("put")
@@ -58,14 +58,14 @@ def config(*flags: str) -> EdgeConfig:
 
 
 def reload_of(*pieces: Piece, flags: tuple[str, ...] = ()) -> NodeReload:
-    """Return a reload that finds the settings of these flags."""
+    """Return a reload that reads the settings of these flags."""
     reload = NodeReload(config(), lambda: config(*flags))
     for piece in pieces:
         reload.add(piece)
     return reload
 
 
-def test_all_parts_are_put_in_force_and_the_difference_is_told() -> None:
+def test_reload_puts_all_parts_into_effect_and_reports_differences() -> None:
     pieces = [Piece(name) for name in "abc"]
     reload = reload_of(*pieces)
     outcome = reload.apply(reload.prepare())
@@ -79,32 +79,32 @@ def test_all_parts_are_put_in_force_and_the_difference_is_told() -> None:
 @pytest.mark.parametrize(
     "error", [UserError("x.pem:3: broken"), OSError(24, "Too many open files"), MemoryError()], ids=repr
 )
-def test_one_that_refuses_leaves_the_old_state_whole(where: str, index: int, error: Exception) -> None:
-    """Whatever fails and wherever: no part keeps anything new, and the refusal is told and counted."""
+def test_reload_refused_by_one_part_keeps_the_old_state(where: str, index: int, error: Exception) -> None:
+    """For every failing step: no part keeps new state, and the refusal is reported and counted."""
     pieces = [Piece(name, where if number == index else "", error) for number, name in enumerate("abc")]
     reload = reload_of(*pieces)
     outcome = reload.apply(reload.prepare())
     assert not outcome.ok and outcome.lines
     assert [piece.held for piece in pieces] == ["old"] * 3
     assert reload.outcomes == {"done": 0, "refused": 1}
-    pieces[index].fails = ""  # mended: the next one takes up all of it
+    pieces[index].fails = ""  # repaired: the next reload applies all of it
     assert reload.apply(reload.prepare()).ok
     assert [piece.held for piece in pieces] == ["new"] * 3
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_reload_reports_all_mistakes_at_once() -> None:
     reload = reload_of(Piece("a", "load"), Piece("b"), Piece("c", "load"), flags=("edge.receive_maximum=30",))
     lines = reload.apply(reload.prepare()).lines
     assert [line.split(" ")[0] for line in lines] == ["edge.receive_maximum", "a.pem:3:", "c.pem:3:"]
 
 
-def test_an_error_of_the_library_is_not_quoted() -> None:
-    """Text of an unknown error may hold a part of a secret file."""
+def test_reload_does_not_quote_unknown_errors() -> None:
+    """The text of an unknown error may contain a part of a secret file."""
     reload = reload_of(Piece("a", "load", ValueError("hunter2")))
     assert reload.apply(reload.prepare()).lines == ("failed by ValueError",)
 
 
-def test_settings_that_cannot_be_read_change_nothing() -> None:
+def test_reload_with_unreadable_settings_changes_nothing() -> None:
     piece = Piece("a")
     reload = NodeReload(config(), lambda: config("edge.nonsense=1"))
     reload.add(piece)
@@ -112,7 +112,7 @@ def test_settings_that_cannot_be_read_change_nothing() -> None:
     assert not outcome.ok and "edge.nonsense" in outcome.lines[0] and piece.held == "old"
 
 
-def test_a_setting_that_no_part_takes_up_refuses_the_reload() -> None:
+def test_reload_of_an_unowned_setting_is_refused() -> None:
     piece = Piece("a", settings=("logs.level",))
     reload = reload_of(piece, flags=("logs.level=debug", "edge.listeners.l.allow_anonymous=true"))
     outcome = reload.apply(reload.prepare())
@@ -122,8 +122,8 @@ def test_a_setting_that_no_part_takes_up_refuses_the_reload() -> None:
     assert piece.held == "old"
 
 
-def test_a_setting_that_a_part_takes_up_is_told_once() -> None:
-    """The next reload compares with what is in force now."""
+def test_reload_reports_a_changed_setting_once() -> None:
+    """The next reload compares with the current state."""
     reload = reload_of(
         Piece("a", settings=("logs.level", "edge.listeners.*.backlog")), flags=("edge.listeners.l.backlog=7",)
     )
@@ -131,7 +131,7 @@ def test_a_setting_that_a_part_takes_up_is_told_once() -> None:
     assert reload.apply(reload.prepare()).lines == ("a: new -> new",)
 
 
-def test_a_dry_run_tells_and_changes_nothing() -> None:
+def test_reload_dry_run_reports_without_changes() -> None:
     piece = Piece("a", settings=("logs.level",))
     reload = reload_of(piece, flags=("logs.level=debug",))
     for _ in range(2):
@@ -140,18 +140,18 @@ def test_a_dry_run_tells_and_changes_nothing() -> None:
     assert piece.held == "old" and reload.outcomes == {"done": 0, "refused": 0}
 
 
-def test_a_new_or_missing_listener_differs() -> None:
+def test_changed_settings_includes_new_and_removed_listeners() -> None:
     more = config("edge.listeners.m.port=1", "edge.listeners.m.tls=false")
     changes = changed_settings(config(), more)
     assert changes["edge.listeners.m.port"] == ("none", "1")
     assert changed_settings(more, config())["edge.listeners.m.port"] == ("1", "none")
 
 
-def test_what_is_told_is_bounded() -> None:
+def test_reload_report_is_bounded() -> None:
     reload = reload_of(Piece("a", "load", UserError("\n".join(["y" * 9000] * 9000))))
     lines = reload.apply(reload.prepare()).lines
     assert len(lines) == LINES_MAX + 1 and max(map(len, lines)) <= LINE_CHARS_MAX + 4
 
 
-def test_nothing_prepared_is_refused() -> None:
+def test_reload_apply_without_prepared_state_is_refused() -> None:
     assert not reload_of().apply(Prepared()).ok

@@ -1,4 +1,4 @@
-"""Certificates of links and the log, taken up while a node runs; and the task that does it."""
+"""Reload of link certificates and log settings on a running node, and the reloading task."""
 
 import datetime
 import logging
@@ -32,8 +32,8 @@ def authority(tmp_path: Path) -> DevelopmentAuthority:
     return DevelopmentAuthority(tmp_path / "tls", "test", NOW)
 
 
-def test_the_next_handshake_uses_the_new_certificate(authority: DevelopmentAuthority) -> None:
-    """The holder stays, for hub and edge keep it; a handshake that was done stays too."""
+def test_reloaded_certificate_is_used_by_the_next_handshake(authority: DevelopmentAuthority) -> None:
+    """Hub and edge keep the holder; finished handshakes are unaffected."""
     old, new = authority.node("router", "router-0"), authority.node("router", "router-9")
     peer = link_contexts(authority.node("storage", "storage-0"))
     contexts = link_contexts(old)
@@ -49,8 +49,8 @@ def test_the_next_handshake_uses_the_new_certificate(authority: DevelopmentAutho
     assert peer_identity(handshake(contexts.server, peer.client)[1])[2] == "router-0"
 
 
-def test_an_authority_may_come_but_not_go(authority: DevelopmentAuthority, tmp_path: Path) -> None:
-    """Links that it let in would stay, so its end wants a restart."""
+def test_reload_accepts_a_new_authority_and_refuses_a_removal(authority: DevelopmentAuthority, tmp_path: Path) -> None:
+    """Links that it authenticated would stay, so the removal requires a restart."""
     files = authority.node("router", "router-0")
     other = DevelopmentAuthority(tmp_path / "other", "test", NOW).node("router", "router-0")
     both = tmp_path / "both.pem"
@@ -67,7 +67,7 @@ def test_an_authority_may_come_but_not_go(authority: DevelopmentAuthority, tmp_p
     "content", [b"", b"# nothing\n", b"\xef\xbb\xbf", b"\0" * 100, b"-----BEGIN CERTIFICATE-----\n"]
 )
 @pytest.mark.parametrize("file", ["certificate", "key", "authority"])
-def test_a_damaged_file_is_refused_with_its_name(authority: DevelopmentAuthority, file: str, content: bytes) -> None:
+def test_reload_refuses_a_damaged_file_by_name(authority: DevelopmentAuthority, file: str, content: bytes) -> None:
     files = authority.node("router", "router-0")
     part = LinkCertificates(link_contexts(files), config_of(files))
     before = part.current()
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_refused_with_its_name(authority: DevelopmentAuthority
 
 
 @pytest.mark.parametrize("file", ["certificate", "key", "authority"])
-def test_a_file_that_is_gone_or_a_folder_is_refused(authority: DevelopmentAuthority, file: str) -> None:
+def test_reload_refuses_a_missing_file_or_a_folder(authority: DevelopmentAuthority, file: str) -> None:
     files = authority.node("router", "router-0")
     part = LinkCertificates(link_contexts(files), config_of(files))
     path: Path = getattr(files, file)
@@ -90,7 +90,7 @@ def test_a_file_that_is_gone_or_a_folder_is_refused(authority: DevelopmentAuthor
         part.load(config_of(files))
 
 
-def test_the_log_changes_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_changes_the_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", list(root.handlers))
     level = root.level
@@ -101,12 +101,12 @@ def test_the_log_changes_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
         part.put(part.load(load("router", environment={}, flags=("logs.level=error",))))
         assert own.level == root.level == logging.ERROR
         part.put(config.logs)
-        assert (own.level, root.level) == (logging.INFO, logging.WARNING)  # libraries write no line for each request
+        assert (own.level, root.level) == (logging.INFO, logging.WARNING)  # libraries log no line per request
     finally:
         root.setLevel(level)
 
 
-async def test_wishes_that_come_together_become_one_reload(nursery: trio.Nursery) -> None:
+async def test_reloading_merges_concurrent_requests(nursery: trio.Nursery) -> None:
     config = load("router", environment={})
     reads: list[int] = []
 
@@ -124,8 +124,8 @@ async def test_wishes_that_come_together_become_one_reload(nursery: trio.Nursery
     assert len(reads) == 1
 
 
-async def test_a_reload_without_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Descriptors or threads are used up: the node goes on as before."""
+async def test_reloading_without_a_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without descriptors or threads the node continues with its old state."""
     config = load("router", environment={})
     reloading = Reloading(NodeReload(config, lambda: config))
 
@@ -138,7 +138,7 @@ async def test_a_reload_without_a_thread_is_refused(monkeypatch: pytest.MonkeyPa
     assert reloading.reload.outcomes["refused"] == 1
 
 
-def test_both_outcomes_are_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_reloading_logs_both_outcomes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     config = load("router", environment={})
     reload = NodeReload(config, lambda: load("router", environment={}, flags=("router.nonsense=1",)))

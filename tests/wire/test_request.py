@@ -1,4 +1,4 @@
-"""One request of an operator: what it ends with where the node goes away in the middle of the handshake."""
+"""One request of an operator: its error when the node closes the connection during the handshake."""
 
 import socket
 import struct
@@ -9,16 +9,16 @@ import pytest
 
 from conf.errors import ExitCode, UserError
 from tests.patience import PATIENCE_S
-from tests.wire.test_service import certificates
+from tests.wire.test_hub import certificates
 from wire.links.request import request
 from wire.messages.operators import Admin
 
-LINGER = struct.pack("ii", 1, 0)  # a close is a reset
+LINGER = struct.pack("ii", 1, 0)  # close with a reset
 
 
 @pytest.mark.parametrize("resets", [False, True])
-async def test_a_node_that_dies_in_the_handshake_is_not_there(tmp_path: Path, resets: bool) -> None:
-    """Another router may answer: it was a refusal, which ended the command with exit code 1."""
+async def test_request_to_a_node_that_dies_in_the_handshake_reports_unreachable(tmp_path: Path, resets: bool) -> None:
+    """Another router may answer: it was reported as a refusal, which ended the command with exit code 1."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(PATIENCE_S)
 

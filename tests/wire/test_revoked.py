@@ -1,4 +1,4 @@
-"""Revoked certificates of nodes and operators: no handshake, no link that stands (checks T3, T8, C5; protect)."""
+"""Revoked certificates of nodes and operators: handshakes are refused, established links are cut (T3, T8, C5)."""
 
 import datetime
 import logging
@@ -15,7 +15,7 @@ from conf.node_settings import NodeSettings
 from conf.settings import load
 from tests.patience import PATIENCE_S
 from tests.wire.revocation_lists import revocation_list
-from tests.wire.test_service import Node, certificates, linked, start
+from tests.wire.test_hub import Node, certificates, linked, start
 from wire.links.authority import DevelopmentAuthority
 from wire.links.revoked import RevokedPeers
 from wire.links.tls import LinkContexts
@@ -61,7 +61,7 @@ def looked(lists: LinkFiles) -> str:
 
 
 @pytest.mark.parametrize("tier", ["storage", "operator"])
-async def test_a_revoked_peer_is_refused_before_its_hello(site: Site, tier: str) -> None:
+async def test_hub_refuses_a_revoked_peer_before_its_hello(site: Site, tier: str) -> None:
     theirs, mine = site.contexts(tier, "it"), site.contexts("router", "router-0")
     site.revoke("it")
     site.lists(mine)
@@ -74,7 +74,7 @@ async def test_a_revoked_peer_is_refused_before_its_hello(site: Site, tier: str)
         assert mine.revoked.refused == router.hub.refusals["certificate"]
 
 
-async def test_a_node_dials_no_revoked_one(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_hub_does_not_connect_to_a_revoked_node(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     theirs, mine = site.contexts("router", "router-0"), site.contexts("storage", "storage-0")
     site.revoke("router-0")
     site.lists(mine)
@@ -89,8 +89,7 @@ async def test_a_node_dials_no_revoked_one(site: Site, caplog: pytest.LogCapture
     assert "the peer's certificate is refused: revoked" in caplog.text
 
 
-async def test_a_link_that_stands_is_cut_and_others_stay(site: Site) -> None:
-    """NIST: respond."""
+async def test_hub_cuts_only_established_links_that_are_revoked(site: Site) -> None:
     mine = site.contexts("router", "router-0")
     lists = site.lists(mine)
     router = Node("router", "router-0", contexts=mine)
@@ -106,7 +105,7 @@ async def test_a_link_that_stands_is_cut_and_others_stay(site: Site) -> None:
         assert not looked(lists)
         await router.until(lambda: len(router.hub.connected()) == 1)
         assert [peer.node for peer in router.hub.connected()] == ["good"]
-        with trio.fail_after(PATIENCE_S):  # it dials again, and is refused
+        with trio.fail_after(PATIENCE_S):  # its redial is refused
             while not router.hub.refusals["certificate"]:
                 await trio.sleep(0.01)
         assert mine.revoked.cut == 1
@@ -114,8 +113,8 @@ async def test_a_link_that_stands_is_cut_and_others_stay(site: Site) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_link_that_stands_outlives_the_age_of_its_list(site: Site) -> None:
-    """Recover: the end of a list cuts no link that it does not name; a new handshake is refused until it is renewed."""
+async def test_hub_keeps_established_links_when_the_list_expires(site: Site) -> None:
+    """An expired list cuts no link that it does not revoke; new handshakes are refused until it is renewed."""
     mine = site.contexts("router", "router-0")
     now = [1.0]
     mine.revoked = RevokedPeers(lambda: now[0])
@@ -140,8 +139,8 @@ async def test_a_link_that_stands_outlives_the_age_of_its_list(site: Site) -> No
         assert not late.log
 
 
-def test_a_list_that_came_during_the_handshake_counts(site: Site) -> None:
-    """What is asked again before the link stands is the newest list."""
+def test_hub_checks_the_newest_list_when_the_link_starts(site: Site) -> None:
+    """The list may change during the handshake."""
     peers = RevokedPeers()
     lists = link_lists(peers, site.settings(), read_peer_lists)
     site.contexts("storage", "it")
@@ -150,7 +149,7 @@ def test_a_list_that_came_during_the_handshake_counts(site: Site) -> None:
     site.revoke("it")
     looked(lists)
     assert peers.end_of(der) == "the peer's certificate is refused: revoked"
-    assert peers.end_of(None)  # a link without one cannot be known to be good
+    assert peers.end_of(None)  # a link without a certificate cannot be verified
     assert peers.end_of(b"nonsense")
 
 
@@ -162,10 +161,10 @@ def certificate(site: Site, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["empty", "cut", "gone", "folder", "foreign", "stale", "nul", "long"])
-def test_a_broken_file_keeps_the_former_list_and_says_so_once(
+def test_revocation_files_broken_file_keeps_the_former_list_and_logs_once(
     site: Site, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NIST: detect. In the log once, in the metric and by ``/readyz`` until it is mended (C5)."""
+    """The metric and ``/readyz`` report it until it is repaired (C5)."""
     site.contexts("storage", "bad")
     site.revoke("bad")
     peers = RevokedPeers()
@@ -212,7 +211,7 @@ def broken(site: Site, kind: str, tmp_path: Path) -> None:
         site.file.write_bytes({"empty": b"", "cut": good[:-40], "nul": bytes(1000)}[kind])
 
 
-def test_what_does_not_change_is_not_read_again(site: Site) -> None:
+def test_revocation_files_unchanged_files_are_not_read_again(site: Site) -> None:
     reads = []
 
     def read(node: NodeSettings) -> None:
@@ -227,8 +226,8 @@ def test_what_does_not_change_is_not_read_again(site: Site) -> None:
     assert len(reads) == 2
 
 
-def test_a_start_with_lists_that_cannot_judge_is_refused(site: Site, tmp_path: Path) -> None:
-    """A missing file, a list of another authority, links that have no certificates."""
+def test_revocation_files_unusable_at_start_is_refused(site: Site, tmp_path: Path) -> None:
+    """A missing file, a list of another authority, links without certificates."""
     with pytest.raises(UserError, match=r"gone\.crl"):
         read_peer_lists(site.settings([tmp_path / "gone.crl"]))
     with pytest.raises(UserError, match="plaintext"):
@@ -243,8 +242,8 @@ def test_a_start_with_lists_that_cannot_judge_is_refused(site: Site, tmp_path: P
     assert read_peer_lists(site.settings([])) is None
 
 
-def test_a_reload_takes_lists_up_or_stays(site: Site) -> None:
-    """The setting may come with the reload; one mistake leaves the old state whole."""
+def test_revocation_files_reload_is_atomic(site: Site) -> None:
+    """A reload may add the setting; one mistake keeps the whole old state."""
     site.contexts("storage", "bad")
     peers = RevokedPeers()
     named = tuple(f"node.{name}={getattr(site.files, name)}" for name in ("certificate", "key", "authority"))

@@ -1,4 +1,4 @@
-"""Whose word as a router, and whose as a registered node, counts at a node: by its map, and by the Raft group."""
+"""Accepted roles of routers and registered nodes, by the map and by the Raft group."""
 
 import logging
 
@@ -27,27 +27,27 @@ def a_map(**states: str) -> ClusterMap:
     ("nodes", "peer", "believed"),
     [
         ({}, R9, True),  # before the first map: this node dialled it
-        ({"e1": NodeState.ACTIVE}, R9, True),  # the first routers register by this very map
+        ({"e1": NodeState.ACTIVE}, R9, True),  # the first routers register by this map
         ({"r1": NodeState.ACTIVE}, R1, True),
         ({"r1": NodeState.DRAINING}, R1, True),
-        ({"r1": NodeState.ACTIVE}, R9, False),  # of a spare, of one that was taken out, stolen
+        ({"r1": NodeState.ACTIVE}, R9, False),  # of a spare, a removed or a stolen one
         ({"r1": NodeState.ACTIVE, "r9": NodeState.DEAD}, R9, False),
         ({"r1": NodeState.ACTIVE, "r9": NodeState.DEAD}, R9._replace(incarnation=6), False),
-        ({"r1": NodeState.ACTIVE}, R1._replace(incarnation=6), True),  # started again: its own steps will say so
+        ({"r1": NodeState.ACTIVE}, R1._replace(incarnation=6), True),  # restarted: its own steps update the map
         ({"r1": NodeState.ACTIVE}, R1._replace(incarnation=4), False),
-        ({"r1": NodeState.DEAD}, R1._replace(incarnation=6), True),  # all stopped in order, and come back
+        ({"r1": NodeState.DEAD}, R1._replace(incarnation=6), True),  # all stopped in order, and restart
         ({"r1": NodeState.ACTIVE}, PeerKey("r1", "storage", 5), False),
         ({}, PeerKey("s1", "storage", 5), False),
     ],
 )
-def test_a_router_is_believed_that_the_map_has_alive(nodes: dict[str, str], peer: PeerKey, believed: bool) -> None:
+def test_roster_accepts_a_router_that_is_alive_in_the_map(nodes: dict[str, str], peer: PeerKey, believed: bool) -> None:
     assert is_router(a_map(**nodes), peer) is believed
     assert Roster(lambda: a_map(**nodes)).is_router(peer) is believed
 
 
 @pytest.mark.parametrize(("group", "believed"), [(("r1", "r2"), False), (("r1", "r9"), True), ((), False)])
-def test_a_router_believes_members_of_its_raft_group(group: tuple[str, ...], believed: bool) -> None:
-    """Its own log says who they are, its map only who has registered; one that joins believes nobody yet."""
+def test_roster_of_a_router_accepts_members_of_its_raft_group(group: tuple[str, ...], believed: bool) -> None:
+    """The log has the members, the map only registered routers; a joining router accepts none yet."""
     roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, r9=NodeState.ACTIVE), lambda: group)
     assert roster.is_router(R9) is believed
 
@@ -60,10 +60,10 @@ def test_a_router_believes_members_of_its_raft_group(group: tuple[str, ...], bel
         ({"r1": NodeState.ACTIVE}, Moved(0, "shard", 0, 0), logging.WARNING),
     ],
 )
-def test_a_router_that_registers_next_is_refused_without_a_warning(
+def test_roster_unregistered_router_is_refused_without_a_warning(
     nodes: dict[str, str], said: Control, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each start of three routers logged `refused MapStep of router`, and nothing was wrong."""
+    """Each start of three routers logged `refused MapStep of router` without a fault."""
     caplog.set_level(logging.DEBUG)
     roster, counts = Roster(lambda: a_map(**nodes)), list[str]()
     assert role_fault_of(R9, said, roster) == ROLE
@@ -81,12 +81,12 @@ def test_a_router_that_registers_next_is_refused_without_a_warning(
         (PeerKey("e9", "edge", 5), False),
     ],
 )
-def test_a_registered_node_is_the_incarnation_that_lives(peer: PeerKey, registered: bool) -> None:
+def test_roster_registered_node_is_the_live_incarnation(peer: PeerKey, registered: bool) -> None:
     assert Roster(lambda: a_map(e1=NodeState.ACTIVE, e2=NodeState.DEAD)).is_registered(peer) is registered
 
 
-def test_whatever_a_router_says_wants_its_role() -> None:
-    """An introduction too: another router of the group would have it registered."""
+def test_roster_every_router_message_requires_the_router_role() -> None:
+    """Registration answers too: another router of the group would have registered it."""
     roster = Roster(lambda: a_map(r1=NodeState.ACTIVE, s1=NodeState.ACTIVE), at_router=True)
     entry = NodeEntry("r9", "router", 5, "h:1")
     said: list[Control] = [

@@ -1,4 +1,4 @@
-"""An owner of shards gets a bounded number of routes at a time, however many filters come or go at once."""
+"""An owner of shards gets a bounded number of routes at a time, for any number of added or removed filters."""
 
 import pytest
 
@@ -18,7 +18,7 @@ BROAD = [f"+/+/{number}" for number in range(1000)]
 
 
 class Owners:
-    """A registrar, and what it tells two routers that own every other shard each."""
+    """A registrar and its messages to two routers that own the shards alternately."""
 
     def __init__(self) -> None:
         shards = [ShardEntry(1, f"r{number % 2}") for number in range(SHARDS)]
@@ -30,24 +30,24 @@ class Owners:
         )
 
     def adds(self, owner: str) -> list[AddRoutes]:
-        """Return what an owner was asked and has not answered, and forget it."""
+        """Return and clear the unanswered AddRoutes to an owner."""
         taken = [message for node, message in self.told if node == owner and isinstance(message, AddRoutes)]
         self.told = [(node, one) for node, one in self.told if node != owner or not isinstance(one, AddRoutes)]
         return taken
 
     def removed(self) -> list[str]:
-        """Return the filters of removals, once for each shard, and forget them."""
+        """Return and clear the removed filters, once for each shard."""
         gone = [one for _, message in self.told if isinstance(message, RemoveRoutes) for one in message.routes]
         self.told = [(node, one) for node, one in self.told if not isinstance(one, RemoveRoutes)]
         return [route.topic_filter for route in gone]
 
     def answer(self, message: AddRoutes) -> None:
-        """The owner has the routes."""
+        """Confirm routes as their owner."""
         answer = RoutesAdded(message.request, message.shard, message.shard_epoch, 7)
         assert self.registrar.added(self.map.shards[message.shard].owner, answer)
 
     def serve(self, *owners: str) -> int:
-        """Answer everything until nothing is asked; return the most routes that one owner had to answer."""
+        """Answer until no request is left; return the maximum of unanswered routes of one owner."""
         most = 0
         while asked := {owner: self.adds(owner) for owner in owners}:
             if not any(asked.values()):
@@ -59,7 +59,7 @@ class Owners:
         return most
 
 
-def test_new_routes_wait_until_the_owner_has_answered() -> None:
+def test_route_registrar_new_routes_wait_for_the_owners_answer() -> None:
     owners = Owners()
     owners.registrar.hold(BROAD, 0.0)
     assert 0 < owners.serve("r0", "r1") < ROUTES_ASKED_MAX + ROUTES_PER_REQUEST
@@ -67,7 +67,7 @@ def test_new_routes_wait_until_the_owner_has_answered() -> None:
     assert not owners.registrar.waits
 
 
-def test_an_owner_that_does_not_answer_holds_up_no_other_one() -> None:
+def test_route_registrar_silent_owner_does_not_delay_others() -> None:
     owners = Owners()
     owners.registrar.hold(BROAD, 0.0)
     owners.serve("r0")
@@ -82,7 +82,7 @@ def test_an_owner_that_does_not_answer_holds_up_no_other_one() -> None:
     assert owners.standing == {*BROAD, *names}
 
 
-def test_routes_leave_a_few_in_each_tick() -> None:
+def test_route_registrar_removals_are_limited_per_tick() -> None:
     owners = Owners()
     owners.registrar.hold(BROAD, 0.0)
     owners.serve("r0", "r1")
@@ -100,7 +100,7 @@ def test_routes_leave_a_few_in_each_tick() -> None:
     assert not owners.registrar.waits
 
 
-def test_a_filter_that_comes_back_before_it_left_is_not_removed() -> None:
+def test_route_registrar_filter_held_again_before_its_removal_is_kept() -> None:
     owners = Owners()
     owners.registrar.hold(BROAD, 0.0)
     owners.serve("r0", "r1")
@@ -116,7 +116,7 @@ def test_a_filter_that_comes_back_before_it_left_is_not_removed() -> None:
     assert BROAD[-1] not in owners.removed()
 
 
-def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
+def test_route_registrar_filter_released_before_its_request_is_not_added() -> None:
     owners = Owners()
     owners.registrar.hold(BROAD, 0.0)
     waiting = owners.adds("r0") + owners.adds("r1")
@@ -133,8 +133,8 @@ def test_a_filter_let_go_before_it_was_asked_for_is_not_added() -> None:
 
 
 @pytest.mark.parametrize("shard", [-1, SHARDS, 10**9, -SHARDS])
-def test_an_answer_about_a_shard_that_is_none_or_another_changes_nothing(shard: int) -> None:
-    """NIST: protect. A router says so of a request that stands: nothing raises, and it goes on waiting for its own."""
+def test_route_registrar_answer_about_another_shard_is_ignored(shard: int) -> None:
+    """A router sends it for a pending request: no error is raised, and the request stays pending."""
     owners = Owners()
     owners.registrar.hold(["a/b"], 0.0)
     (asked,) = owners.adds("r0") + owners.adds("r1")
@@ -146,8 +146,8 @@ def test_an_answer_about_a_shard_that_is_none_or_another_changes_nothing(shard: 
     assert owners.registrar.stands("a/b")
 
 
-def test_an_answer_of_a_router_that_does_not_own_the_shard_changes_nothing() -> None:
-    """NIST: protect. It names the request and the epoch of the shard, and it is a router of the same group."""
+def test_route_registrar_answer_of_a_router_without_the_shard_is_ignored() -> None:
+    """It has the request and the epoch of the shard, and comes from a router of the same group."""
     owners = Owners()
     owners.registrar.hold(["a/b"], 0.0)
     (asked,) = owners.adds("r0") + owners.adds("r1")

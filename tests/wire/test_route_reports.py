@@ -1,4 +1,4 @@
-"""A report is made in pieces while its filters come and go: a new owner knows in the end what its sender holds."""
+"""Reports in pieces while filters change: in the end a new owner has exactly its sender's filters."""
 
 import random
 from collections import deque
@@ -22,7 +22,7 @@ def a_map(epoch: int, delegations: tuple[Delegation, ...] = ()) -> ClusterMap:
 
 
 class Sender:
-    """A registrar, the shards of one router, and the link between them, which delivers when it is told to."""
+    """A registrar, the shards of one router, and a link between them with manual delivery."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -39,12 +39,12 @@ class Sender:
         self.own(set())
 
     def own(self, edges: set[str]) -> None:
-        """The router begins with shards at the map's epoch."""
+        """Start the router's shards at the map's epoch."""
         for number, entry in enumerate(self.map.shards):
             self.shards[number] = RouteShard(number, entry.epoch, edges, [], 1_000)
 
     def change(self) -> None:
-        """Some filters come or go."""
+        """Add or remove some filters."""
         if self.rng.random() < 0.5 or not self.held:
             names = self.rng.sample(NAMES + SHARED, 30)
             self.registrar.hold(names, self.now)
@@ -80,7 +80,7 @@ class Sender:
             self.registrar.added("r", self.answers.popleft())
 
     def settle(self) -> None:
-        """Let everything come to its end."""
+        """Deliver all messages."""
         for _ in range(2_000):
             self.now += 0.1
             self.registrar.tick(self.now)
@@ -90,7 +90,7 @@ class Sender:
         raise AssertionError("never at rest")
 
     def check(self) -> None:
-        """Each shard has exactly the routes that belong to it, and every filter stands."""
+        """Check that each shard has exactly its routes, and that all filters are confirmed."""
         assert self.standing == set(self.held)
         for number, shard in self.shards.items():
             assert not shard.collecting
@@ -104,7 +104,7 @@ class Sender:
 
 
 def report(sender: Sender) -> None:
-    """Tell all shards everything, with changes and deliveries between the pieces."""
+    """Report to all shards, with changes and deliveries between the pieces."""
     due = set(sender.shards)
     for step in sender.registrar.report(due):
         if step is not None:
@@ -118,8 +118,8 @@ def report(sender: Sender) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_filters_come_and_go_while_they_are_reported(seed: int) -> None:
-    """To the same router under another epoch, which answers nobody before it has the last piece."""
+def test_sender_report_with_concurrent_changes_converges(seed: int) -> None:
+    """To the same router under another epoch, which answers only after the last piece."""
     sender = Sender(seed)
     for _ in range(60):
         sender.change()
@@ -140,11 +140,11 @@ def test_filters_come_and_go_while_they_are_reported(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_filters_come_and_go_while_they_get_other_shards(seed: int) -> None:
+def test_route_registrar_jurisdiction_change_with_concurrent_changes_converges(seed: int) -> None:
     sender = Sender(seed)
     for _ in range(60):
         sender.change()
-    for _ in range(2):  # the second one comes while the first one is under way
+    for _ in range(2):  # the second one starts during the first one
         sender.map = a_map(sender.map.epoch + 1, (Delegation("a", 2), Delegation("b", sender.map.epoch + 1)))
         sender.own(set())
         sender.standing.clear()
@@ -159,8 +159,8 @@ def test_filters_come_and_go_while_they_get_other_shards(seed: int) -> None:
     sender.check()
 
 
-def test_a_report_goes_in_steps_and_in_pieces() -> None:
-    """Whoever changes its mind about a shard hears no more of it."""
+def test_sender_report_yields_steps_and_pieces() -> None:
+    """A shard that is removed from the set gets no further pieces."""
     holders = dict.fromkeys((f"a/{number}" for number in range(2_000)), 1)
     due = set(range(SHARDS))
     pieces = []
@@ -188,8 +188,8 @@ def test_a_report_goes_in_steps_and_in_pieces() -> None:
     assert all(piece.first and piece.last for number, piece in pieces if number != shard)
 
 
-def test_an_answer_about_another_shard_is_no_answer() -> None:
-    """A router named a shard that the map does not have: the look-up of its epoch ended the node."""
+def test_route_registrar_answer_with_an_unknown_shard_is_ignored() -> None:
+    """A router named a shard that the map does not have: the lookup of its epoch ended the node."""
     sender = Sender(1)
     sender.registrar.hold(["a/1"], 0.0)
     order = next(message for message in sender.link if isinstance(message, AddRoutes))

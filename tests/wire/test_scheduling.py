@@ -1,4 +1,4 @@
-"""How a node shares the processor: what the kernel took, and one line about what it did not."""
+"""CPU scheduling of a node: the settings accepted by the kernel, and one log line about each refused one."""
 
 import errno
 import logging
@@ -61,7 +61,7 @@ def settings(group_nice: int = 0, slice_us: int = 0) -> NodeSettings:
 
 
 def child(*arguments: str, own_session: bool) -> str:
-    """Run a node's first step in a process of its own, and return what it says."""
+    """Run a node's first step in a separate process, and return its output."""
     result = subprocess.run(
         [sys.executable, "-c", CHILD, *arguments],
         capture_output=True,
@@ -74,8 +74,8 @@ def child(*arguments: str, own_session: bool) -> str:
 
 
 @pytest.mark.skipif(not GROUP.exists(), reason="this kernel has no autogroup")
-def test_a_storage_node_waits_for_an_edge() -> None:
-    """Of a session of its own; the group of a shell is everything that was started there."""
+def test_scheduling_storage_node_yields_to_an_edge() -> None:
+    """In its own session; the group of a shell contains all its processes."""
     assert child("storage", own_session=True) == "gives way\n['5']\n"
     assert child("storage", "node.group_nice=7", own_session=True) == "gives way\n['7']\n"
     assert child("storage", "node.group_nice=0", own_session=True) == "stays\n['0']\n"
@@ -86,8 +86,8 @@ def test_a_storage_node_waits_for_an_edge() -> None:
     assert "stays" in said, "in a group of others a yield gives up a slice"
 
 
-def test_a_written_setting_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A default one is said at debug; where a container forbids it, its own word is in the line."""
+def test_scheduling_ineffective_explicit_setting_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A default is logged at debug level; the line contains the container's error."""
     caplog.set_level(logging.DEBUG)
     take_turns(settings(group_nice=5), {"node.group_nice": "flag"}, tmp_path / "autogroup")
     take_turns(settings(group_nice=5), {}, tmp_path / "autogroup")
@@ -96,10 +96,10 @@ def test_a_written_setting_without_effect_is_a_warning(tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize(("make", "why"), [(Path.mkdir, "Is a directory"), (None, "this kernel has no ")])
-def test_a_kernel_that_forbids_it(
+def test_scheduling_refused_by_the_kernel_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: object, why: str
 ) -> None:
-    """The node starts all the same."""
+    """The node starts nevertheless."""
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
     if callable(make):
         make(tmp_path / "autogroup")
@@ -108,10 +108,10 @@ def test_a_kernel_that_forbids_it(
 
 
 @pytest.mark.parametrize(("policy", "gives_way"), [(os.SCHED_OTHER, True), (os.SCHED_FIFO, False), (6, False)])
-def test_who_runs_under_another_policy_gives_no_way(
+def test_scheduling_other_policies_do_not_yield(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: int, gives_way: bool
 ) -> None:
-    """Under SCHED_DEADLINE, 6, a yield gives up what is left of a period."""
+    """Under SCHED_DEADLINE, 6, a yield gives up the rest of a period."""
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy | os.SCHED_RESET_ON_FORK)
     group = tmp_path / "autogroup"
@@ -119,17 +119,17 @@ def test_who_runs_under_another_policy_gives_no_way(
     assert take_turns(settings(group_nice=5), {}, group) is gives_way
 
 
-def test_a_slice_is_taken_or_refused_in_a_line(
+def test_scheduling_slice_is_set_or_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A kernel before 6.12 takes the call and does nothing: only reading it back tells."""
+    """A kernel before 6.12 accepts the call without effect, which only reading it back reveals."""
     monkeypatch.setattr("platform.machine", lambda: "vax")
     take_turns(settings(slice_us=100), {"node.slice_us": "file"})
     assert "node.slice_us = 100 has no effect: not known for vax" in caplog.text
 
 
 def under_a_policy(policy: int, *refused: str) -> list[str]:
-    """Run the step in a process of this policy and nice value 3; return what it says, last what it has then."""
+    """Run the step under this policy and nice value 3; return its output, last the resulting policy."""
     command = [sys.executable, "-c", UNDER_A_POLICY, str(policy), *refused]
     pure = {**os.environ, "STRATAMQ_PURE": "1"}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=pure)
@@ -140,40 +140,40 @@ def under_a_policy(policy: int, *refused: str) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", [os.SCHED_OTHER, os.SCHED_BATCH])
-def test_the_policy_of_the_unit_file_stays(policy: int) -> None:
-    """A slice is asked for under the policy, flags and nice value that were found."""
+def test_scheduling_keeps_the_policy_of_the_unit_file(policy: int) -> None:
+    """The slice is requested with the current policy, flags and nice value."""
     *said, has = under_a_policy(policy)
     assert has == f"{policy} 3"
     assert not said or "this kernel has no slices" in said[0]
 
 
-def test_an_idle_node_stays_idle() -> None:
-    """It asked for SCHED_OTHER, which undid the operator's policy; the kernel has no slices of this one."""
+def test_scheduling_keeps_sched_idle() -> None:
+    """It requested SCHED_OTHER, which replaced the operator's policy; SCHED_IDLE has no slices."""
     said, has = under_a_policy(os.SCHED_IDLE)
     assert has == f"{os.SCHED_IDLE} 3" and "under SCHED_IDLE, which has no slices; it keeps it" in said
 
 
 @pytest.mark.parametrize(("policy", "name"), [(os.SCHED_FIFO, "SCHED_FIFO"), (os.SCHED_RR, "SCHED_RR")])
-def test_a_real_time_policy_stays(policy: int, name: str) -> None:
+def test_scheduling_keeps_a_real_time_policy(policy: int, name: str) -> None:
     said, has = under_a_policy(policy)
     assert has == f"{policy} 3" and f"under {name}, which has no slices; it keeps it" in said
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of system calls")
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
-def test_a_kernel_without_the_call_and_a_container_that_forbids_it(number: int) -> None:
-    """One line with the system's word for it, and the node goes on."""
+def test_scheduling_without_the_system_call_logs_the_error(number: int) -> None:
+    """One line with the system's error text, and the node continues."""
     said, has = under_a_policy(os.SCHED_OTHER, str(number))
     assert has == f"{os.SCHED_OTHER} 3"
     assert f"node.slice_us = 100 has no effect: {os.strerror(number)}" in said
 
 
-def test_zero_leaves_the_kernel_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_scheduling_zero_makes_no_system_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     take_turns(settings(), {"node.group_nice": "flag", "node.slice_us": "flag"}, tmp_path / "autogroup")
     assert not caplog.records and not list(tmp_path.iterdir())
 
 
-def test_only_the_edge_has_a_short_slice() -> None:
+def test_scheduling_defaults_give_only_the_edge_a_short_slice() -> None:
     slices = {tier: load(tier, environment={}).node.slice_us for tier in ("edge", "router", "storage")}
     assert slices == {"edge": 100, "router": 0, "storage": 0}

@@ -35,18 +35,18 @@ READERS = {
 }
 
 
-def test_every_kind_of_frame_and_every_message_of_the_table_of_rights_is_drawn() -> None:
+def test_schema_messages_draw_every_frame_kind_and_message() -> None:
     assert {kind for kind, _ in TYPES} == set(FRAMES) - {FrameKind.CONTROLS}, "a new kind needs a line in TYPES"
     assert set(CELLS) <= {message for _, message in TYPES}
 
 
 @pytest.mark.parametrize("pair", TYPES, ids=lambda pair: pair[1].__name__)
-def test_what_is_drawn_is_well_formed(pair: tuple[int, type]) -> None:
-    """Else the decoder refuses it, and no rule behind the decoder is tried."""
+def test_schema_messages_are_well_formed(pair: tuple[int, type]) -> None:
+    """Otherwise the decoder would refuse them, and the rules after it would not be tested."""
     schema = SchemaMessages(random.Random(1))
     for receiver in (PeerKey("r1", "router", 2), PeerKey("s1", "storage", 6), PeerKey("e1", "edge", 5)):
         for _ in range(20):
             sender = PeerKey("e8", "edge", 9)
             kind, payload = schema.frame(pair, VICTIM, {"sent_at": [1.0]}, sender, receiver, RaftState(3, 10, 3, 77))
-            if kind != FrameKind.RAFT:  # which the schema reads itself
+            if kind != FrameKind.RAFT:  # which the schema decodes itself
                 assert READERS[kind](payload)

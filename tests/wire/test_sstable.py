@@ -1,4 +1,4 @@
-"""SSTables and manifests: what is written is what is read, and nothing is published twice."""
+"""SSTables and manifests: rows survive a round trip, and a number is published once."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_schema_has_the_declared_columns() -> None:
 
 
 def test_run_reads_back_with_exact_bounds(tmp_path: Path) -> None:
-    """Every column survives; the entry has exact counts and key bounds, and the check finds nothing."""
+    """Every column survives; the entry has exact counts and key bounds, and the check has no findings."""
     rows = [
         _row(0, 7, acked_gaps=[4, 6], acked_up_to=2, origin="e1/1/5", body_id=b"\0\1"),
         _row(1, 9, None, tombstone=True, expiry_ms=999, state=2, packet_identifier=65_535),
@@ -65,7 +65,7 @@ def test_run_reads_back_with_exact_bounds(tmp_path: Path) -> None:
 
 
 def test_writer_refuses_disorder_and_leaves_no_file(tmp_path: Path) -> None:
-    """A run out of order, or with a key twice, never appears under its name."""
+    """A run out of order, or with a duplicate key, never appears under its name."""
     for rows in ([_row(2, 1), _row(1, 2)], [_row(1, 1), _row(1, 2)]):
         with pytest.raises(RunOrderError):
             _run(tmp_path, "a.parquet", rows)
@@ -76,7 +76,7 @@ def test_writer_refuses_disorder_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_newest_version_wins_and_a_bad_row_stops_the_import(tmp_path: Path) -> None:
-    """An older version never shows through a newer row that is damaged."""
+    """A damaged newer row never exposes an older version."""
     old = _run(tmp_path, "a.parquet", [_row(1, 1, b"old"), _row(2, 2), _row(3, 3)])
     new = _run(tmp_path, "b.parquet", [_row(1, 4, b"new"), _row(2, 5, None, tombstone=True)], generation=2)
     manifest = Manifest(manifest_no=1, files=[old, new])
@@ -88,7 +88,7 @@ def test_newest_version_wins_and_a_bad_row_stops_the_import(tmp_path: Path) -> N
 
 
 def test_second_of_two_publishers_loses(tmp_path: Path) -> None:
-    """The number is taken once; the loser learns it and the directory is unchanged."""
+    """The second publisher gets an error, and the directory is unchanged."""
     first = next_manifest(None)
     publish_manifest(tmp_path, first)
     a, b = next_manifest(first), next_manifest(first)

@@ -1,4 +1,4 @@
-"""Certificates: made once, checked at start, and clear words about what is wrong with them."""
+"""Certificates: made once, checked at start, with clear errors."""
 
 import datetime
 import ssl
@@ -24,7 +24,7 @@ STORAGE = ("test", "storage", "storage-0")
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Run a handshake in memory; returns both ends."""
+    """Run a handshake in memory and return both ends."""
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     server_end = server.wrap_bio(up, down, server_side=True)
     client_end = client.wrap_bio(down, up, server_hostname="localhost")
@@ -43,7 +43,7 @@ def authority(tmp_path: Path) -> DevelopmentAuthority:
     return DevelopmentAuthority(tmp_path / "tls", "test", NOW)
 
 
-def test_both_ends_of_a_link_know_each_other(authority: DevelopmentAuthority) -> None:
+def test_link_contexts_authenticate_both_ends(authority: DevelopmentAuthority) -> None:
     """Mutual TLS 1.3; each certificate names cluster, tier and node."""
     storage = link_contexts(authority.node("storage", "storage-0"))
     router = link_contexts(authority.node("router", "router-0"))
@@ -53,7 +53,7 @@ def test_both_ends_of_a_link_know_each_other(authority: DevelopmentAuthority) ->
     assert server_end.version() == "TLSv1.3"
 
 
-def test_a_client_of_mqtt_is_nobody_on_a_link(authority: DevelopmentAuthority) -> None:
+def test_peer_identity_refuses_an_mqtt_client_certificate(authority: DevelopmentAuthority) -> None:
     """A certificate of the same authority without a node's name opens no link."""
     router = link_contexts(authority.node("router", "router-0"))
     client = link_contexts(authority.client())
@@ -74,21 +74,21 @@ def test_a_client_of_mqtt_is_nobody_on_a_link(authority: DevelopmentAuthority) -
         ["stratamq://test/viewer/ann", "stratamq://test/admin/ann"],
     ],
 )
-def test_one_name_in_one_spelling(uris: list[str]) -> None:
-    """NIST: protect. A second name, or another spelling of a role, is no identity."""
+def test_peer_identity_requires_one_canonical_name(uris: list[str]) -> None:
+    """A second name, or another spelling of a role, is no identity."""
 
     class Shown:
         def getpeercert(self) -> dict[str, object]:
             return {"subjectAltName": [("URI", uri) for uri in uris]}
 
-    if uris == ["stratamq://test/admin/ann%0A"]:  # its own spelling: the name is refused where an operator is admitted
+    if uris == ["stratamq://test/admin/ann%0A"]:  # canonical: admission of operators refuses the name
         assert peer_identity(Shown()) == ("test", "admin", "ann\n")
         return
     with pytest.raises(ValueError, match=r"not a node's name|names 2"):
         peer_identity(Shown())
 
 
-def test_listener_for_clients(authority: DevelopmentAuthority) -> None:
+def test_client_listener_context_verifies_client_certificates(authority: DevelopmentAuthority) -> None:
     """localhost is in the certificate; TLS 1.1 is refused; a presented certificate is verified; one can be required."""
     server = authority.server()
     context = client_listener_context(server.certificate, server.key, server.authority)
@@ -105,8 +105,8 @@ def test_listener_for_clients(authority: DevelopmentAuthority) -> None:
         client_listener_context(server.certificate, server.key, None, True)
 
 
-def test_made_once_and_private(authority: DevelopmentAuthority, tmp_path: Path) -> None:
-    """A second start uses what is there; keys are for their owner only."""
+def test_authority_is_reused_and_private(authority: DevelopmentAuthority, tmp_path: Path) -> None:
+    """A second start uses the existing files; keys are readable only by their owner."""
     first = authority.node("edge", "edge-0")
     content = first.certificate.read_bytes(), first.key.read_bytes()
     again = DevelopmentAuthority(tmp_path / "tls", "test", NOW).node("edge", "edge-0")
@@ -118,8 +118,8 @@ def test_made_once_and_private(authority: DevelopmentAuthority, tmp_path: Path) 
     assert later.certificate.read_bytes() == authority.certificate.read_bytes()
 
 
-def test_check_says_what_is_wrong(authority: DevelopmentAuthority, tmp_path: Path) -> None:
-    """NIST: protect. Expired, foreign, missing, another node's: one line each, naming the file."""
+def test_check_certificate_names_the_faulty_file(authority: DevelopmentAuthority, tmp_path: Path) -> None:
+    """Expired, foreign, missing, another node's: one line each, with the file."""
     files = authority.node("storage", "storage-0")
     check_certificate(files, STORAGE, NOW)
     with pytest.raises(UserError, match=r"storage-0\.pem expired on "):
@@ -136,8 +136,8 @@ def test_check_says_what_is_wrong(authority: DevelopmentAuthority, tmp_path: Pat
         check_certificate(missing, STORAGE, NOW)
 
 
-def test_contexts_say_what_is_wrong(authority: DevelopmentAuthority, tmp_path: Path) -> None:
-    """Mismatch, an open key, no PEM."""
+def test_link_contexts_names_the_faulty_file(authority: DevelopmentAuthority, tmp_path: Path) -> None:
+    """Mismatch, a readable key, not PEM."""
     one, two = authority.node("edge", "edge-0"), authority.node("edge", "edge-1")
     with pytest.raises(UserError, match="do not belong together"):
         link_contexts(CertificateFiles(one.certificate, two.key, one.authority))
@@ -152,8 +152,7 @@ def test_contexts_say_what_is_wrong(authority: DevelopmentAuthority, tmp_path: P
         link_contexts(two)
 
 
-def test_unwritable_and_broken_folders(tmp_path: Path) -> None:
-    """What `up` may find in a data folder."""
+def test_authority_in_an_unwritable_or_broken_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="certificate folder"):
         DevelopmentAuthority(tmp_path / "file" / "tls", "test", NOW)
@@ -164,18 +163,20 @@ def test_unwritable_and_broken_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("identity", [("test", "edge", "edge-0"), ("a b/c", "edge", "ä%/?")])
 def test_identity_uri_is_reversible(identity: tuple[str, str, str]) -> None:
-    """Whatever the names are."""
+    """For any names."""
     assert parse_identity(identity_uri(*identity)) == identity
 
 
 @pytest.mark.parametrize("uri", ["", "http://a/b/c", "stratamq://a/b", "stratamq://a/b/c/d", "stratamq:///b/c"])
-def test_other_uris_name_no_node(uri: str) -> None:
+def test_parse_identity_refuses_other_uris(uri: str) -> None:
     """Strictly scheme://cluster/tier/node."""
     with pytest.raises(ValueError, match="not a node"):
         parse_identity(uri)
 
 
-def test_an_authority_of_clients_signs_no_nodes(authority: DevelopmentAuthority, tmp_path: Path) -> None:
+def test_shared_authority_finds_an_authority_used_for_clients_and_nodes(
+    authority: DevelopmentAuthority, tmp_path: Path
+) -> None:
     """One authority, one key, one subject, or one that signed the other: each is found, in bundles too."""
     node = authority.node("edge", "edge-0")
     clients = DevelopmentAuthority(tmp_path / "clients", "clients of test", NOW)
@@ -186,6 +187,6 @@ def test_an_authority_of_clients_signs_no_nodes(authority: DevelopmentAuthority,
     assert "signed " in shared_authority(bundle, authority.certificate, node.certificate)
     namesake = DevelopmentAuthority(tmp_path / "namesake", "test", NOW)
     assert "signs the nodes" in shared_authority(namesake.certificate, authority.certificate, node.certificate)
-    intermediate = clients.node("edge", "edge-1").certificate  # as if it were an authority that clients' one signed
+    intermediate = clients.node("edge", "edge-1").certificate  # imitates an authority signed by the clients' one
     assert "signed the authority" in shared_authority(clients.certificate, intermediate, node.certificate)
     assert "was signed by" in shared_authority(intermediate, clients.certificate, node.certificate)

@@ -1,4 +1,4 @@
-"""Handshakes that nobody should get: old versions, weak ciphers, no certificate; of clients and of links."""
+"""Handshakes that must fail: old versions, weak ciphers, no certificate; of clients and of links."""
 
 import datetime
 import ssl
@@ -27,7 +27,7 @@ def listener(authority: DevelopmentAuthority) -> ssl.SSLContext:
 
 
 def anybody(ciphers: str = "") -> ssl.SSLContext:
-    """Return a client that takes whatever certificate and, by its security level, whatever key."""
+    """Return a client that accepts any certificate and, by its security level, any key."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.set_ciphers(f"{ciphers or 'ALL'}:@SECLEVEL=0")
@@ -42,8 +42,8 @@ def only(client: ssl.SSLContext, version: str) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_versions_of_clients(authority: DevelopmentAuthority, version: str) -> None:
-    """NIST: protect. TLS 1.2 and 1.3, whatever the system's own defaults are; nothing older."""
+def test_listener_accepts_only_tls_1_2_and_1_3(authority: DevelopmentAuthority, version: str) -> None:
+    """Independent of the system's defaults."""
     client = only(anybody(), version)
     if version in ("TLSv1_2", "TLSv1_3"):
         server_end, _ = handshake(listener(authority), client)
@@ -53,15 +53,14 @@ def test_versions_of_clients(authority: DevelopmentAuthority, version: str) -> N
         handshake(listener(authority), client)
 
 
-def test_the_newest_version_is_preferred(authority: DevelopmentAuthority) -> None:
-    """NIST: protect. A client that offers both gets TLS 1.3."""
+def test_listener_prefers_the_newest_version(authority: DevelopmentAuthority) -> None:
     server_end, _ = handshake(listener(authority), anybody())
     assert server_end.version() == "TLSv1.3"
 
 
 @pytest.mark.parametrize("ciphers", WEAK)
-def test_weak_ciphers_of_clients(authority: DevelopmentAuthority, ciphers: str) -> None:
-    """NIST: protect. A client of TLS 1.2 that has nothing better is refused."""
+def test_listener_refuses_weak_ciphers(authority: DevelopmentAuthority, ciphers: str) -> None:
+    """A client of TLS 1.2 without a better cipher is refused."""
     try:
         client = only(anybody(ciphers), "TLSv1_2")
     except ssl.SSLError:
@@ -71,8 +70,8 @@ def test_weak_ciphers_of_clients(authority: DevelopmentAuthority, ciphers: str) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_versions_of_links(authority: DevelopmentAuthority, version: str) -> None:
-    """NIST: protect. Nodes speak TLS 1.3 and nothing else, with a certificate."""
+def test_link_accepts_only_tls_1_3(authority: DevelopmentAuthority, version: str) -> None:
+    """With a certificate."""
     files = authority.node("edge", "edge-0")
     client = only(anybody(), version)
     client.load_cert_chain(files.certificate, files.key)
@@ -84,8 +83,7 @@ def test_versions_of_links(authority: DevelopmentAuthority, version: str) -> Non
         handshake(router, client)
 
 
-def test_a_link_without_certificate(authority: DevelopmentAuthority, tmp_path: Path) -> None:
-    """NIST: protect. Neither nobody nor the node of another authority is let in."""
+def test_link_refuses_a_missing_or_foreign_certificate(authority: DevelopmentAuthority, tmp_path: Path) -> None:
     router = link_contexts(authority.node("router", "router-0")).server
     foreign = DevelopmentAuthority(tmp_path / "other", "test", NOW).node("edge", "edge-0")
     client = anybody()

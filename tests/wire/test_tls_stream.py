@@ -1,4 +1,4 @@
-"""TLS between two nodes over loopback: what arrives, and every way in which it ends."""
+"""TLS between two nodes over loopback: delivered bytes, and all kinds of ends."""
 
 import datetime
 from collections.abc import AsyncIterator
@@ -15,11 +15,11 @@ from wire.links.tls_stream import TlsStream
 
 
 class Cable:
-    """Hands bytes on between two sockets; may cut or spoil them."""
+    """Forwards bytes between two sockets; may cut or corrupt them."""
 
     def __init__(self) -> None:
         self.spoil = False
-        self.keep: int | None = None  # bytes of the next piece that arrive; then it ends
+        self.keep: int | None = None  # forwarded bytes of the next piece; then it closes
 
     async def carry(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
         async for piece in source:
@@ -34,7 +34,7 @@ class Cable:
 
 @asynccontextmanager
 async def joined(folder: Path) -> AsyncIterator[tuple[TlsStream, TlsStream, Cable]]:
-    """Two nodes after their handshake, with a cable in the direction from the first to the second."""
+    """Two nodes after their handshake, with a cable from the first to the second."""
     authority = DevelopmentAuthority(folder / "tls", "test", datetime.datetime.now(datetime.UTC))
     contexts = [link_contexts(authority.node(tier, f"{tier}-0")) for tier in ("storage", "router")]
     cable = Cable()
@@ -61,8 +61,8 @@ async def joined(folder: Path) -> AsyncIterator[tuple[TlsStream, TlsStream, Cabl
         nursery.cancel_scope.cancel()
 
 
-async def test_more_than_a_socket_takes_arrives(tmp_path: Path) -> None:
-    """In both directions at once, in order, and no read is longer than was asked for."""
+async def test_tls_stream_delivers_more_than_a_socket_buffer(tmp_path: Path) -> None:
+    """In both directions at once, in order, and no read exceeds the requested length."""
     data = bytes(range(256)) * 40_000
 
     async def receive(stream: TlsStream) -> None:
@@ -81,16 +81,16 @@ async def test_more_than_a_socket_takes_arrives(tmp_path: Path) -> None:
                 nursery.start_soon(stream.send_all, data)
 
 
-async def test_an_end_in_the_middle_of_a_record_is_an_end(tmp_path: Path) -> None:
-    """What came of the record is nothing; nobody waits for the rest, or asks again and again."""
+async def test_tls_stream_end_inside_a_record_is_an_end(tmp_path: Path) -> None:
+    """The incomplete record has no bytes; receivers neither wait for the rest nor spin."""
     async with joined(tmp_path) as (first, second, cable):
         cable.keep = 20
         await first.send_all(b"frame" * 10)
         assert await second.receive_some(1000) == b""
 
 
-async def test_a_spoilt_record_breaks_the_connection(tmp_path: Path) -> None:
-    """No byte of it is handed on."""
+async def test_tls_stream_corrupt_record_breaks_the_connection(tmp_path: Path) -> None:
+    """None of its bytes is returned."""
     async with joined(tmp_path) as (first, second, cable):
         cable.spoil = True
         await first.send_all(b"frame")
@@ -98,8 +98,8 @@ async def test_a_spoilt_record_breaks_the_connection(tmp_path: Path) -> None:
             await second.receive_some(1000)
 
 
-async def test_a_closed_socket_wakes_who_waits(tmp_path: Path) -> None:
-    """Closing here ends the wait of the task that receives, and closing again is nothing."""
+async def test_tls_stream_close_wakes_the_receiver(tmp_path: Path) -> None:
+    """Closing again has no effect."""
     async with joined(tmp_path) as (first, second, _), trio.open_nursery() as nursery:
 
         async def wait() -> None:

@@ -1,4 +1,4 @@
-"""Traces of one node: what each kind is about, how a trace ends, and what is refused."""
+"""Traces of one node: matching by kind, end of a trace, and refusals."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ORIGIN = (1, (252 << 48) | 17, 9)
 
 
 class Node:
-    """A desk, its clock, and how often marks were set anew."""
+    """A tracer, its clock, and the number of mark updates."""
 
     def __init__(self) -> None:
         self.marked = 0
@@ -55,7 +55,7 @@ class Node:
         ("origin", "session/252-17/9", "session/252-17/9", "session/252-17/10"),
     ],
 )
-def test_each_kind_is_about_what_it_names(kind: str, pattern: str, about: str, not_about: str) -> None:
+def test_trace_matches_by_its_kind(kind: str, pattern: str, about: str, not_about: str) -> None:
     judge = judge_of(kind, pattern)
     assert judge(about) and not judge(not_about)
 
@@ -74,14 +74,14 @@ def test_each_kind_is_about_what_it_names(kind: str, pattern: str, about: str, n
         *(("origin", "e1"), ("origin", "/1/2"), ("origin", "e1//2"), ("client", "*" * 2000)),
     ],
 )
-def test_a_pattern_that_is_none_is_refused_in_one_line(kind: str, pattern: str) -> None:
+def test_trace_malformed_pattern_is_refused_in_one_line(kind: str, pattern: str) -> None:
     with pytest.raises(TraceRefused) as refused:
         judge_of(kind, pattern)
     assert "\n" not in str(refused.value)
 
 
-def test_an_event_goes_to_the_traces_that_it_is_about() -> None:
-    """By client, topic, address and origin; a mark alone brings it to those of clients, which say so."""
+def test_tracer_event_goes_to_matching_traces() -> None:
+    """By client, topic, address and origin; a mark alone adds it to traces of clients, flagged as carried."""
     node = Node()
     for name, kind, pattern in (
         ("c", "client", "dev"),
@@ -100,8 +100,8 @@ def test_an_event_goes_to_the_traces_that_it_is_about() -> None:
     assert node.told("o") == ["received"]
 
 
-def test_a_trace_ends_at_its_time_its_events_and_by_an_order() -> None:
-    """Marks are set anew each time, not in the middle of a message; what it has stays readable."""
+def test_trace_ends_at_its_time_its_events_or_by_an_order() -> None:
+    """Marks are updated each time, not in the middle of a message; the events stay readable."""
     node = Node()
     by_time, by_events = node.begin("time", for_s=60), node.begin("events", events_max=2)
     stopped = node.begin("stopped")
@@ -120,7 +120,7 @@ def test_a_trace_ends_at_its_time_its_events_and_by_an_order() -> None:
     assert node.told("events") == ["received", "written"]
 
 
-def test_a_trace_that_runs_too_fast_ends() -> None:
+def test_trace_at_a_high_rate_ends() -> None:
     """A thousand events in a second, three times."""
     node = Node()
     trace = node.begin("fast", events_max=100_000)
@@ -133,7 +133,7 @@ def test_a_trace_that_runs_too_fast_ends() -> None:
     assert len(trace.events) <= 4_096
 
 
-def test_the_seventeenth_trace_is_refused_unless_one_has_ended() -> None:
+def test_tracer_refuses_a_seventeenth_running_trace() -> None:
     node = Node()
     for number in range(TRACES_MAX):
         node.begin(f"t{number}")
@@ -141,7 +141,7 @@ def test_the_seventeenth_trace_is_refused_unless_one_has_ended() -> None:
         node.begin("one-more")
     with pytest.raises(TraceRefused, match="runs already"):
         node.begin("t0", pattern="b/#")
-    assert node.begin("t0").state == "running"  # the same again
+    assert node.begin("t0").state == "running"  # the same trace
     order = OrderNode(1, "trace start", TRIED, True, "ann", "operator")
     assert "16 traces run" in node.desk.ordered(10.0, order).error, "a trial said that it would begin"
     node.desk.stop("t3", 11.0)
@@ -151,8 +151,8 @@ def test_the_seventeenth_trace_is_refused_unless_one_has_ended() -> None:
         node.desk.stop("t3", 11.0)
 
 
-def test_operators_may_and_viewers_may_not() -> None:
-    """What counts is the lower one of the certificate's role and the message's."""
+def test_tracer_requires_the_operator_role() -> None:
+    """The lower one of the certificate's role and the message's counts."""
     node = Node()
     start = StartTrace(1, "t", "topic", "a/#", actor="ann", role="operator")
     assert "role operator" in node.desk.asked(10.0, "viewer", start).error
@@ -165,14 +165,14 @@ def test_operators_may_and_viewers_may_not() -> None:
     assert b"stopped" in node.desk.asked(10.0, "operator", StopTrace(2, "t", role="operator")).rows[0]
 
 
-def test_an_order_of_a_router_is_carried_out_and_answered() -> None:
+def test_tracer_executes_a_routers_order() -> None:
     node = Node()
     subject = '{"trace": "t", "kind": "client", "pattern": "dev"}'
     order = OrderNode(7, "trace start", subject, True, "ann", "operator")
     assert not node.desk.ordered(10.0, order).error and not node.desk.running
     order.dry_run = False
     assert not node.desk.ordered(10.0, order).error and node.desk.wants_client("dev", "")
-    assert [trace.actor for trace in node.desk.running] == ["ann"]  # whom the router has judged
+    assert [trace.actor for trace in node.desk.running] == ["ann"]  # authorized by the router
     assert "no trace" in node.desk.ordered(10.0, OrderNode(8, "trace stop", '{"trace": "x"}')).error
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", '{"trace": "x", "kind": "topic"}')).error
     assert node.desk.ordered(10.0, OrderNode(8, "trace start", "nonsense")).error
@@ -180,8 +180,8 @@ def test_an_order_of_a_router_is_carried_out_and_answered() -> None:
     assert not node.desk.wants_client("dev", "")
 
 
-def test_a_trace_of_another_node_is_begun_once_and_its_messages_are_known() -> None:
-    """Its end stays; what has ended here, runs at one node only, or is another of that name does not begin."""
+def test_tracer_starts_a_trace_of_another_node_once() -> None:
+    """Its end is kept; a trace that has ended here, runs at one node only, or conflicts by name does not start."""
     node = Node()
     order = TraceOrder("t", "client", "dev", for_s=600, everywhere=True)
     told = RunningTrace(order, 2_000, 5_000, "ann", [ORIGIN])
@@ -198,7 +198,7 @@ def test_a_trace_of_another_node_is_begun_once_and_its_messages_are_known() -> N
     assert not node.desk.running and not node.desk.wants_origin(ORIGIN)
 
 
-def test_a_node_tells_its_traces_with_the_newest_messages_of_their_clients() -> None:
+def test_tracer_sends_its_traces_with_the_newest_origins() -> None:
     node = Node()
     node.begin("c", "client", "dev", for_s=60)
     node.begin("t", "topic", "#", for_s=60)
@@ -210,7 +210,7 @@ def test_a_node_tells_its_traces_with_the_newest_messages_of_their_clients() -> 
     assert of_client.origins == [(0, 7, number) for number in range(5, TOLD_ORIGINS_MAX + 5)]
 
 
-def test_payloads_are_cut_to_what_each_trace_wants() -> None:
+def test_trace_cuts_payloads_to_its_length() -> None:
     node = Node()
     node.begin("none")
     node.begin("head", payload_bytes=4)
@@ -219,8 +219,8 @@ def test_payloads_are_cut_to_what_each_trace_wants() -> None:
     assert [node.told(name, "payload") for name in ("none", "head")] == [[None], [b"payl"]]
 
 
-def test_payloads_are_for_operators() -> None:
-    """NIST: protect. Whoever begins a trace with payloads has the role; so must whoever reads it, over any door."""
+def test_trace_payloads_require_an_operator() -> None:
+    """For starting such a trace, and for reading it through any interface."""
     node = Node()
     node.begin("t", payload_bytes=4)
     node.desk.note("received", topic="a", payload=b"payload")
@@ -228,8 +228,8 @@ def test_payloads_are_for_operators() -> None:
     assert node.told("t", "payload", "admin") == [b"payl"]
 
 
-def test_long_names_are_judged_whole_kept_short_and_not_remembered() -> None:
-    """A filter that matches the whole topic, and not its beginning; 16 traces of them take no memory to speak of."""
+def test_trace_matches_long_names_whole_and_stores_them_short() -> None:
+    """A filter must match the whole topic; 16 traces of long names use little memory."""
     node = Node()
     trace, other = node.begin("t", "topic", "a/+/end"), node.begin("u", "topic", "a/+")
     for number in range(20):
@@ -239,7 +239,7 @@ def test_long_names_are_judged_whole_kept_short_and_not_remembered() -> None:
     assert not trace.known and node.desk.text(b"short") is node.desk.text(b"short")
 
 
-def test_a_look_at_a_trace_that_is_not_there_is_refused() -> None:
+def test_trace_query_for_an_unknown_trace_is_refused() -> None:
     node = Node()
     with pytest.raises(QueryRefused, match="no trace 'x'"):
         node.told("x")

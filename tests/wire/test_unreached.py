@@ -1,4 +1,4 @@
-"""Which live nodes a heartbeat names as not reached."""
+"""Live nodes without a link, as reported in heartbeats."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def the_map(**states: str) -> ClusterMap:
     return ClusterMap("c", 1, entries, lease_s=2.0)
 
 
-def test_a_link_that_is_down_for_a_lease_is_told() -> None:
-    """And no longer once it stands again."""
+def test_unreached_reports_a_link_down_for_a_lease() -> None:
+    """Until it is established again."""
     unreached = Unreached("e1")
     unreached.link_up(S1)
     unreached.link_up(S2)
@@ -33,8 +33,8 @@ def test_a_link_that_is_down_for_a_lease_is_told() -> None:
     assert unreached.nodes(12.2, the_map()) == []
 
 
-def test_a_live_node_that_was_never_linked_counts_from_when_the_map_named_it() -> None:
-    """A dead one is nobody's complaint, and this node is not its own peer."""
+def test_unreached_counts_from_the_map_for_a_node_never_linked() -> None:
+    """Dead nodes and the local node are not reported."""
     unreached = Unreached("e1")
     assert unreached.nodes(0.0, the_map(s2=NodeState.DEAD)) == []
     assert unreached.nodes(2.5, the_map(s2=NodeState.DEAD)) == ["s1"]
@@ -42,8 +42,8 @@ def test_a_live_node_that_was_never_linked_counts_from_when_the_map_named_it() -
     assert unreached.nodes(5.5, the_map()) == ["s1", "s2"]
 
 
-def test_a_link_of_a_former_incarnation_is_none() -> None:
-    """Neither its end nor its beginning says anything about the incarnation that the map names."""
+def test_unreached_ignores_links_of_a_former_incarnation() -> None:
+    """Their start and end have no effect on the incarnation of the map."""
     unreached = Unreached("e1")
     unreached.link_up(S1)
     unreached.link_up(S2)
@@ -54,8 +54,8 @@ def test_a_link_of_a_former_incarnation_is_none() -> None:
     assert unreached.nodes(3.5, the_map()) == ["s1"]
 
 
-def test_all_nodes_are_looked_at_where_something_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand nodes were compared for each heartbeat; a map that went on under its followers counts as changed."""
+def test_unreached_scans_all_nodes_only_after_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes were compared for each heartbeat; a map that was updated in place counts as changed."""
     unreached, known = Unreached("e1"), the_map()
     unreached.link_up(S1)
     assert unreached.nodes(0.0, known) == []

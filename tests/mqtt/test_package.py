@@ -1,4 +1,4 @@
-"""The room stands alone: it imports the standard library and itself, and its door lists what is public."""
+"""The package is independent: it imports only the standard library and itself, and its entry point lists all names."""
 
 import ast
 import importlib
@@ -13,8 +13,8 @@ MODULES = sorted(Path(mqtt.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_imports(path: Path) -> None:
-    """No other room, no third party, no I/O library."""
+def test_package_imports(path: Path) -> None:
+    """No other package, no third party, no I/O library."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -26,8 +26,7 @@ def test_imports(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_all_is_true(path: Path) -> None:
-    """Each module has ``__all__``, sorted, and every name in it exists."""
+def test_package_all_is_sorted_and_complete(path: Path) -> None:
     module = importlib.import_module("mqtt" if path.stem == "__init__" else f"mqtt.{path.stem}")
     for name in module.__all__:
         assert hasattr(module, name), name

@@ -1,4 +1,4 @@
-"""The longest turn of a process is remembered for one to two windows."""
+"""The longest iteration of a process is reported for one to two windows."""
 
 import time
 
@@ -9,7 +9,7 @@ from tests.turn_time import TRIES
 from wire.node.loop_lag import WINDOW_S, LoopLag, StepLag, WindowedMax
 
 
-def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windowed_max_covers_this_window_and_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     turns = LoopLag()
@@ -25,7 +25,7 @@ def test_the_longest_of_this_window_and_the_one_before(monkeypatch: pytest.Monke
     assert turns.longest_s() == 0.0
 
 
-async def test_a_task_that_computes_for_long_is_seen() -> None:
+async def test_loop_lag_includes_a_long_computation() -> None:
     idle_s = []
     for _ in range(TRIES):
         turns = LoopLag()
@@ -40,11 +40,11 @@ async def test_a_task_that_computes_for_long_is_seen() -> None:
         assert turns.longest_s() >= 0.05
         if idle_s[-1] < 0.1:
             break
-    assert min(idle_s) < 0.1  # what a task waits is no part of a turn
+    assert min(idle_s) < 0.1  # waits of a task do not count
 
 
-async def test_a_step_of_one_task_is_noted() -> None:
-    """Ten tasks of one turn are ten steps."""
+async def test_step_lag_measures_each_task_step() -> None:
+    """Ten tasks of one iteration are ten steps."""
 
     async def compute() -> None:
         end = time.monotonic() + 0.02

@@ -1,10 +1,10 @@
-"""Times of day of a node's own moments."""
+"""Conversion of a node's timestamps to UTC."""
 
 from wire.queries.timestamp_columns import SLACK_MS, TimestampColumns
 
 
-def test_a_moment_asked_for_twice_has_one_time_of_day() -> None:
-    """The two clocks are read one after the other, and each reading is rounded by itself."""
+def test_timestamp_columns_repeated_conversion_is_stable() -> None:
+    """The two clocks are read one after the other, and each reading is rounded separately."""
     utc = [1_000_000]
     moments = TimestampColumns(lambda: utc[0])
     first = moments.utc_of(4_000.9, 5_000.2)
@@ -13,8 +13,8 @@ def test_a_moment_asked_for_twice_has_one_time_of_day() -> None:
         assert moments.utc_of(4_000.9, 5_000.2 + later_ms) == first == 999_000
 
 
-def test_a_clock_that_was_set_is_followed() -> None:
-    """Also back, and each clock has a difference of its own."""
+def test_timestamp_columns_follow_a_clock_step() -> None:
+    """Also backwards, and separately for each clock."""
     utc = [1_000_000]
     moments = TimestampColumns(lambda: utc[0])
     assert (moments.utc_of(4_000, 5_000), moments.utc_of(70, 80, 9)) == (999_000, 999_990)

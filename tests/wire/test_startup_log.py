@@ -1,4 +1,4 @@
-"""The one line that says what a node waits for, and how often it is logged."""
+"""The line with the reason why a node waits, and its log interval."""
 
 import logging
 
@@ -39,15 +39,15 @@ def cluster_map(*nodes: NodeEntry, partitions: list[PartitionEntry], replicas: i
         (cluster_map(node("s", "storage"), partitions=[PartitionEntry(1, "s", ("s",))], replicas=1), ""),
     ],
 )
-def test_what_a_map_lacks(made: ClusterMap, line: str) -> None:
+def test_missing_from_map_names_the_first_gap(made: ClusterMap, line: str) -> None:
     """Partitions without a place, then those without a primary."""
     assert missing_from_map(made) == line
     gaps = MapGaps()
     assert gaps.reason(made) == line and gaps.primaries(made) == sorted({p.primary for p in made.partitions})
 
 
-def test_what_the_routers_have_not_given() -> None:
-    """No router, no map, no admission, no lease: the first of these that holds."""
+def test_missing_from_routers_names_the_first_gap() -> None:
+    """No router, no map, no registration, no lease: the first of these."""
     holder = LeaseHolder(node("edge-0", "edge"), lambda *_: True, lambda _: None)
     assert missing_from_routers(holder, 0.0, ()) == "no router is known: node.seeds is empty"
     assert missing_from_routers(holder, 0.0, ("a:1", "b:2")) == "no router answers at a:1, b:2"
@@ -62,8 +62,8 @@ def test_what_the_routers_have_not_given() -> None:
     assert missing_from_routers(holder, 0.0, ("a:1",)) == ""
 
 
-def test_a_waiting_node_says_so_at_start_and_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    """An ordinary start says nothing; a long wait one line in ten seconds, and one when it is over."""
+def test_waiting_log_logs_at_start_and_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """A normal start logs no line; a long wait one line in ten seconds, and one at its end."""
     log = WaitingLog(logging.getLogger("test"))
     with caplog.at_level("INFO", logger="test"):
         for tenth in range(250):

@@ -1,4 +1,4 @@
-"""The desk of looks: bounds of work, places, conditions, roles, pace, and questions that wait for news."""
+"""The query server: work bounds, cursors, filters, roles, pace, and queries that wait for new rows."""
 
 import random
 import re
@@ -18,7 +18,7 @@ from wire.queries.wildcards import is_literal, matcher
 
 
 class Clock:
-    """A clock that goes on by so much at each look at it."""
+    """A clock that advances by a fixed step per reading."""
 
     def __init__(self, step: float = 0.0) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Shown:
-    """A desk of an edge with some clients."""
+    """A query server of an edge with some clients."""
 
     def __init__(self, clients: int = 30, bounds: QueryBounds | None = None, clocks: Clocks | None = None) -> None:
         self.table = {number: f"client-{number}" for number in range(1, clients + 1)}
@@ -80,7 +80,7 @@ class Shown:
         return self.answers[-1][1]
 
     def every_id(self, limit: int) -> list[str]:
-        """Return what all pages show."""
+        """Return the client IDs of all pages."""
         found: list[str] = []
         after = ""
         while True:
@@ -94,12 +94,12 @@ class Shown:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 30, 1000])
-def test_pages_show_every_row_once_and_in_order(limit: int) -> None:
+def test_query_pages_return_every_row_once_in_order(limit: int) -> None:
     shown = Shown()
     assert shown.every_id(limit) == list(shown.table.values())
 
 
-def test_rows_that_go_are_missed_and_none_comes_twice() -> None:
+def test_query_pages_repeat_no_row_when_rows_are_removed() -> None:
     shown = Shown()
     first = shown.ask(Query(1, "clients", limit=10))
     for number in (5, 12, 13):
@@ -111,32 +111,32 @@ def test_rows_that_go_are_missed_and_none_comes_twice() -> None:
     assert numbers == [11, *range(14, 32)]
 
 
-def test_an_answer_says_when_and_by_which_map() -> None:
+def test_query_result_has_timestamp_and_map_epoch() -> None:
     seen = Shown().ask(Query(5, "clients", limit=3))
     assert (seen.request, seen.map_epoch, seen.at_ms, seen.visited, seen.after) == (5, 7, 99, 3, "3")
 
 
-def test_a_look_ends_at_its_rows_though_nothing_was_found() -> None:
+def test_query_stops_at_its_row_bound_without_matches() -> None:
     shown = Shown(clients=100, bounds=QueryBounds(40, 1.0, 32 * 1024))
     seen = shown.ask(Query(1, "clients", where={"client_id": "none"}))
     assert (seen.rows, seen.visited, seen.after) == ([], 40, "40")
 
 
-def test_a_look_ends_at_its_time() -> None:
+def test_query_stops_at_its_time_bound() -> None:
     shown = Shown(clients=100, bounds=QueryBounds(500, 0.0003, 32 * 1024), clocks=Clocks(Clock(0.0001)))
     seen = shown.ask(Query(1, "clients"))
     assert 8 <= seen.visited <= 40
     assert seen.after == str(seen.visited)
 
 
-def test_an_answer_ends_at_its_bytes_and_loses_no_row() -> None:
+def test_query_reply_bytes_bound_loses_no_row() -> None:
     shown = Shown(clients=100, bounds=QueryBounds(500, 1.0, 300))
     seen = shown.ask(Query(1, "clients"))
     assert 0 < sum(map(len, seen.rows)) <= 300
     assert shown.every_id(1000) == list(shown.table.values())
 
 
-def test_a_long_text_is_cut_and_the_answer_says_so() -> None:
+def test_query_cuts_long_text_with_a_note() -> None:
     shown = Shown(clients=3)
     shown.table[2] = "x" * 65_535
     seen = shown.ask(Query(1, "clients"))
@@ -144,7 +144,7 @@ def test_a_long_text_is_cut_and_the_answer_says_so() -> None:
     assert "4096" in seen.note
 
 
-def test_columns_that_nobody_shows_are_not_built() -> None:
+def test_query_does_not_build_unrequested_columns() -> None:
     shown = Shown(clients=3)
     seen = shown.ask(Query(1, "clients", columns=["number"]))
     assert not shown.built
@@ -158,10 +158,10 @@ def test_columns_that_nobody_shows_are_not_built() -> None:
         ({"client_id": "client-?"}, list(range(1, 10))),
         ({"client_id": "*-1?", "number": "1*"}, list(range(10, 20))),
         ({"client_id": "client-3"}, [3]),
-        ({"user": "*"}, []),  # what is not known meets nothing
+        ({"user": "*"}, []),  # an unknown value matches no filter
     ],
 )
-def test_conditions_all_hold(where: dict[str, str], numbers: list[int]) -> None:
+def test_query_filters_must_all_match(where: dict[str, str], numbers: list[int]) -> None:
     assert [row.number for row in rows_of("clients", Shown().ask(Query(1, "clients", where=where)))] == numbers
 
 
@@ -190,19 +190,19 @@ def test_conditions_all_hold(where: dict[str, str], numbers: list[int]) -> None:
         (Query(1, "log", role="root"), "admin", "wants the role operator", 1),
     ],
 )
-def test_a_question_that_is_refused_is_told_why(look: Query, role: str, error: str, exit_code: int) -> None:
+def test_query_refusal_has_its_reason(look: Query, role: str, error: str, exit_code: int) -> None:
     seen = Shown().ask(look, role)
     assert seen.error.startswith(error) or error in seen.error
     assert (seen.rows, seen.exit_code) == ([], exit_code)
 
 
-def test_the_role_of_both_certificate_and_question_suffices() -> None:
+def test_query_role_is_the_lower_of_certificate_and_query() -> None:
     assert not Shown().ask(Query(1, "log", role="operator"), "admin").error
     assert "wants the role operator" in Shown().ask(Query(1, "log", role="viewer"), "admin").error
     assert "wants the role operator" in Shown().ask(Query(1, "log", role="admin"), "viewer").error
 
 
-def test_beyond_the_pace_looks_wait_and_then_the_node_is_busy() -> None:
+def test_query_server_above_its_pace_queues_then_reports_busy() -> None:
     shown = Shown()
     for number in range(20 + WAITING_MAX):
         shown.desk.ask(shown.now, "admin:a/1", "admin", Query(number + 1, "clients", limit=1))
@@ -223,8 +223,8 @@ def test_beyond_the_pace_looks_wait_and_then_the_node_is_busy() -> None:
 
 
 @pytest.mark.parametrize(("busy", "share"), [(0.9, 0.018), (0.4, 0.008), (0.15, 0.004), (0.05, 0.25)])
-def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
-    """A quarter of an idle one; of a busy one a fiftieth of what it does otherwise, 0.4 % of the time at least."""
+def test_query_pacer_bounds_the_share_of_the_loop(busy: float, share: float) -> None:
+    """A quarter of an idle loop; of a busy one a fiftieth of its other work, at least 0.4 % of the time."""
     work = Clock()
     used = [0.0]
     shown = Shown(clocks=Clocks(work, lambda: used[0] + work.now))
@@ -244,12 +244,12 @@ def test_looks_take_their_share_of_a_loop(busy: float, share: float) -> None:
             shown.desk.ask(shown.now, "admin:a/1", "admin", Query(1, "clients"))
         shown.desk.turn(shown.now)
     answered = len(shown.answers)
-    at_first = 0.005 + 0.25 * 0.05  # credit, and what it is given until it was judged
+    at_first = 0.005 + 0.25 * 0.05  # credit, and the share until the first measurement
     assert answered * length == pytest.approx(4.0 * share + at_first, rel=0.15, abs=2 * length)
 
 
-def test_a_look_is_short_while_the_loop_is_busy() -> None:
-    """A look of 2 ms had the next one wait for half a second, and who asks waits for one."""
+def test_query_is_short_while_the_loop_is_busy() -> None:
+    """A query of 2 ms delayed the next one by half a second."""
     work, used = Clock(0.0001), [0.0]
     shown = Shown(clients=200, bounds=QueryBounds(5_000, 0.002, 256 * 1024), clocks=Clocks(work, lambda: used[0]))
     idle = shown.ask(Query(1, "clients", limit=1000))
@@ -258,7 +258,7 @@ def test_a_look_is_short_while_the_loop_is_busy() -> None:
     assert 0 < busy.visited < idle.visited / 3 and busy.after
 
 
-def test_a_question_waits_for_news_and_goes_on_behind_them() -> None:
+def test_query_waits_for_new_rows_and_resumes_after_them() -> None:
     shown = Shown()
     shown.log.append("one")
     seen = shown.ask(Query(1, "journal", wait_ms=1000))
@@ -273,7 +273,7 @@ def test_a_question_waits_for_news_and_goes_on_behind_them() -> None:
     assert ([row.number for row in rows_of("journal", seen)], seen.after) == ([2], "2")
 
 
-def test_a_question_without_news_is_answered_at_its_time() -> None:
+def test_query_without_new_rows_is_answered_at_its_timeout() -> None:
     shown = Shown()
     shown.desk.ask(shown.now, "admin:a/1", "admin", Query(2, "journal", wait_ms=1000))
     while not shown.answers:
@@ -283,7 +283,7 @@ def test_a_question_without_news_is_answered_at_its_time() -> None:
     assert shown.answers[0][1].rows == []
 
 
-def test_an_operator_that_went_away_is_not_answered() -> None:
+def test_query_of_a_disconnected_operator_is_dropped() -> None:
     shown = Shown()
     shown.desk.ask(shown.now, "admin:a/1", "admin", Query(2, "journal", wait_ms=1000))
     shown.desk.turn(shown.now)
@@ -302,7 +302,7 @@ def _as_expression(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(letters.get(letter, re.escape(letter)) for letter in pattern), re.DOTALL)
 
 
-def test_patterns_match_as_their_expression_does() -> None:
+def test_matcher_agrees_with_a_regular_expression() -> None:
     rng = random.Random(7)
     for _ in range(20_000):
         pattern = "".join(rng.choices("ab*?", k=rng.randrange(7)))
@@ -311,19 +311,19 @@ def test_patterns_match_as_their_expression_does() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 5_000 + "*b", "a?*" * 2_000 + "b", "*" * 65_535, "?" * 65_535])
-def test_a_hostile_pattern_costs_no_more_than_its_length(pattern: str) -> None:
+def test_matcher_hostile_pattern_costs_linear_time(pattern: str) -> None:
     began = time.thread_time()
     matcher(pattern)("a" * 10_000)
     assert time.thread_time() - began < 2.0
 
 
-def test_only_two_signs_mean_something() -> None:
+def test_matcher_has_only_two_wildcards() -> None:
     assert is_literal("a.[b]+\\d^$")
     assert matcher("a.[b]+\\d^$")("a.[b]+\\d^$")
     assert not matcher("a.c")("abc")
 
 
-def test_a_walk_refuses_what_is_no_place() -> None:
+def test_walk_refuses_an_invalid_cursor() -> None:
     ask = RowScan({}, "5:a:b", frozenset(), "viewer", 1, 0.0)
     assert ask.number_and_text() == (5, "a:b")
     with pytest.raises(QueryRefused):

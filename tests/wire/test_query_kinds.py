@@ -1,4 +1,4 @@
-"""Looks: rows of each kind are written and read, roles are compared, and what is no row is refused."""
+"""Query kinds: rows of each kind are encoded and decoded, roles are compared, and malformed rows are refused."""
 
 import msgspec
 import pytest
@@ -11,19 +11,19 @@ from wire.messages.query_kinds import LOOK_KINDS, columns_of, lower_role, may_lo
 
 
 @pytest.mark.parametrize("what", sorted(LOOK_KINDS))
-def test_a_row_of_each_kind_is_read_as_it_was_written(what: str) -> None:
+def test_rows_of_decodes_a_row_of_each_kind(what: str) -> None:
     row = LOOK_KINDS[what].row()
     assert rows_of(what, QueryResult(1, [msgspec.msgpack.encode(row)])) == [row]
     assert columns_of(what) == row.__struct_fields__
     assert all(getattr(row, column) is None for column in columns_of(what)), "what is not known is None"
 
 
-def test_a_column_that_was_not_asked_for_is_absent() -> None:
+def test_rows_of_unrequested_column_is_absent() -> None:
     packed = msgspec.msgpack.encode(ClientRow(client_id="c", inflight=0))
     assert msgspec.msgpack.decode(packed) == {"client_id": "c", "inflight": 0}
 
 
-def test_a_row_of_another_kind_is_refused() -> None:
+def test_rows_of_refuses_a_row_of_another_kind() -> None:
     with pytest.raises(Unreadable, match="row of clients"):
         rows_of("clients", QueryResult(1, [msgspec.msgpack.encode({"client_id": 5})]))
 
@@ -37,11 +37,11 @@ def test_a_row_of_another_kind_is_refused() -> None:
         ("admin", "", "viewer"),
     ],
 )
-def test_the_lower_role_counts(one: str, other: str, lower: str) -> None:
+def test_lower_role_returns_the_lower_one(one: str, other: str, lower: str) -> None:
     assert lower_role(one, other) == lower_role(other, one) == lower
 
 
-def test_logs_and_traces_want_an_operator() -> None:
+def test_query_kinds_logs_and_traces_require_an_operator() -> None:
     assert [what for what in LOOK_KINDS if not may_look(what, "viewer")] == ["log", "trace"]
     assert all(may_look(what, "admin") for what in LOOK_KINDS)
 
@@ -58,6 +58,6 @@ def test_logs_and_traces_want_an_operator() -> None:
         Query(1, "w" * 33),
     ],
 )
-def test_a_question_beyond_its_bounds_is_unreadable(look: Query) -> None:
+def test_query_beyond_its_bounds_is_unreadable(look: Query) -> None:
     with pytest.raises(Unreadable):
         decode_control(encode_control(look))

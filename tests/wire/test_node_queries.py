@@ -1,4 +1,4 @@
-"""Looks at the process around a core: the last lines of its log, and its figures as the page has them."""
+"""Queries about the process around a core: the last log lines, and the metrics of its page."""
 
 import io
 import logging
@@ -14,7 +14,7 @@ from wire.node.node_queries import stats_columns
 SIZE = 64 * 1024 * 1024
 
 
-def test_lines_that_are_written_are_kept_and_those_left_out_are_not() -> None:
+def test_log_query_keeps_written_lines_and_drops_filtered_ones() -> None:
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     written = io.StringIO()
@@ -31,7 +31,7 @@ def test_lines_that_are_written_are_kept_and_those_left_out_are_not() -> None:
     assert (kept[3].message, kept[3].fields, kept[3].level) == ("flood of 3", {"n": 3}, "warning")
 
 
-def test_figures_have_the_names_of_the_page() -> None:
+def test_stats_query_uses_metric_names_of_the_page() -> None:
     metrics = Metrics("edge", "e1", "1")
     metrics.counter("things_total", "Things.", lambda: {("a", "b"): 2.0}, ("one", "two"))
     metrics.gauge("now", "Now.", lambda: 3.0)
@@ -40,13 +40,13 @@ def test_figures_have_the_names_of_the_page() -> None:
     assert [metrics.values_of(name) for name in ("things_total", "now", "none")] == [[2.0], [3.0], []]
 
 
-def test_each_figure_of_a_node_has_a_source() -> None:
-    """The age of the oldest queued message had none: its alarm and the first page never showed any."""
+def test_each_stats_column_has_a_source() -> None:
+    """The age of the oldest queued message had none, so its alert and the overview never had a value."""
     assert set(StatsRow.__struct_fields__) == set(stats_columns())
 
 
-def test_memory_is_that_of_now() -> None:
-    """It was the greatest that the process, or the one that started it, ever had: RSS never fell."""
+def test_resident_bytes_is_the_current_value() -> None:
+    """It was the peak, inherited from the parent process: the value never fell."""
     before = resident_bytes()
     assert before is not None
     held = mmap.mmap(-1, SIZE)

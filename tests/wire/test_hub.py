@@ -1,4 +1,4 @@
-"""LinkHub over loopback: who dials, what survives a broken connection, who is refused."""
+"""LinkHub over loopback: dialling, reconnects, refusals."""
 
 import datetime
 import logging
@@ -29,7 +29,7 @@ CONTROL = FrameKind.CONTROL
 
 
 class Node:
-    """A hub that writes down what its callbacks are told."""
+    """A hub that records its callbacks."""
 
     def __init__(
         self, tier: str, name: str, incarnation: int = 1, contexts: LinkContexts | None = None, cluster: str = "test"
@@ -80,7 +80,7 @@ async def start(nursery: trio.Nursery, node: Node, listen: str = "127.0.0.1:0") 
 
 @asynccontextmanager
 async def linked(listening: Node, dialling: Node, *, up: bool = True) -> AsyncIterator[None]:
-    """Run two nodes, one of which dials the other as a seed, while the block lasts; with ``up``, their link stands."""
+    """Run two nodes, one of which dials the other as a seed, inside the block; ``up``: wait for their link."""
     async with trio.open_nursery() as nursery:
         address = await start(nursery, listening)
         await start(nursery, dialling)
@@ -96,14 +96,14 @@ def certificates(folder: Path, tier: str, name: str, cluster: str = "test") -> L
     return link_contexts(authority.operator(name) if tier == "operator" else authority.node(tier, name))
 
 
-async def test_lower_rank_dials_and_both_may_send(tmp_path: Path) -> None:
+async def test_hub_lower_rank_dials_and_both_ends_send(tmp_path: Path) -> None:
     """A storage node dials a router; frames go both ways over mutual TLS."""
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
         storage_address = await start(nursery, storage)
-        router.hub.set_peers({"storage-0": ("storage", storage_address, 0)})  # not its turn to dial
+        router.hub.set_peers({"storage-0": ("storage", storage_address, 0)})  # not its duty to dial
         storage.hub.set_peers({"router-0": ("router", address, 0)})
         await storage.until(lambda: ("up", "router-0", 1) in storage.log)
         assert storage.hub.send("router-0", CONTROL, b"ping")
@@ -116,8 +116,8 @@ async def test_lower_rank_dials_and_both_may_send(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_frames_survive_a_broken_connection() -> None:
-    """What was sent while the connection was down arrives after the reconnect, once and in order."""
+async def test_hub_frames_survive_a_broken_connection() -> None:
+    """Frames sent while disconnected arrive after the reconnect, once and in order."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
     async with linked(router, edge):
         for number in range(200):
@@ -132,8 +132,8 @@ async def test_frames_survive_a_broken_connection() -> None:
         assert ("reset", "edge-0", 1) not in router.log
 
 
-async def test_another_incarnation_resets_and_an_older_one_is_refused() -> None:
-    """A new incarnation voids everything of the old one; the old one is not let in again."""
+async def test_hub_new_incarnation_resets_the_link_and_an_older_one_is_refused() -> None:
+    """A new incarnation voids all state of the old one, which is not accepted again."""
     router = Node("router", "router-0")
     async with trio.open_nursery() as nursery:
         address = await start(nursery, router)
@@ -167,10 +167,10 @@ async def test_another_incarnation_resets_and_an_older_one_is_refused() -> None:
     ("tier", "name", "cluster"),
     [("router", "router-1", "test"), ("storage", "storage-7", "test"), ("storage", "storage-0", "other")],
 )
-async def test_a_certificate_of_another_node_tier_or_cluster_is_refused(
+async def test_hub_refuses_a_certificate_of_another_node_tier_or_cluster(
     tmp_path: Path, tier: str, name: str, cluster: str
 ) -> None:
-    """HELLO must say what the certificate says."""
+    """HELLO must match the certificate."""
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     liar = Node(tier, name, contexts=certificates(tmp_path, "storage", "storage-0"), cluster=cluster)
     async with linked(router, liar, up=False):
@@ -180,8 +180,7 @@ async def test_a_certificate_of_another_node_tier_or_cluster_is_refused(
         assert router.log == []
 
 
-async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) -> None:
-    """No certificate of our authority, no link."""
+async def test_hub_refuses_plaintext_and_foreign_certificates(tmp_path: Path) -> None:
     router = Node("router", "router-0", contexts=certificates(tmp_path / "a", "router", "router-0"))
     stranger = Node("storage", "storage-0", contexts=certificates(tmp_path / "b", "storage", "storage-0"))
     async with trio.open_nursery() as nursery:
@@ -197,8 +196,8 @@ async def test_plain_speakers_and_strangers_do_not_get_past_tls(tmp_path: Path) 
         nursery.cancel_scope.cancel()
 
 
-async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
-    """An edge cannot speak Raft: its link is closed and stays closed for this incarnation."""
+async def test_hub_fences_an_incarnation_that_sends_a_forbidden_kind() -> None:
+    """An edge cannot send Raft: its link is closed and stays closed for this incarnation."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
     async with linked(router, edge):
         edge.hub.send("router-0", FrameKind.RAFT, b"vote for me")
@@ -209,8 +208,8 @@ async def test_a_tier_may_not_send_what_is_not_its_to_send() -> None:
         assert router.frames == []
 
 
-async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    """Half-open is noticed in less than 5 s; an idle but living peer is kept."""
+async def test_connection_silent_is_closed_and_idle_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """A half-open connection is detected in less than 5 s; an idle live peer is kept."""
     del autojump_clock
     from wire.links.connection import LinkConnection, watch
     from wire.links.link import LinkCore
@@ -244,8 +243,8 @@ async def test_a_silent_connection_is_given_up(autojump_clock: trio.testing.Mock
     assert trio.current_time() - began > 60
 
 
-async def test_operator_asks_a_router(tmp_path: Path) -> None:
-    """`request` gets the reply of its own number, and clear words when nobody is there."""
+async def test_request_gets_the_reply_of_its_number(tmp_path: Path) -> None:
+    """An unreachable node gives a clear error."""
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
 
     def answer(peer: PeerKey, payload: bytes) -> None:
@@ -261,7 +260,7 @@ async def test_operator_asks_a_router(tmp_path: Path) -> None:
         address = await start(nursery, router)
         reply = await request(address, operator, Admin(request=3, verb="ring show"), cluster="test", tier="router")
         assert reply.result == {"verb": "ring show", "request": 3}
-        await router.until(lambda: router.log[-1][0] == "reset")  # an operator's link is not kept
+        await router.until(lambda: router.log[-1][0] == "reset")  # an operator's link is dropped
         with pytest.raises(UserError, match="belongs to cluster 'test', this node to 'other'"):
             await request(address, operator, Admin(request=3, verb="ring show"), cluster="other", tier="router")
         router.on_frame = None
@@ -276,8 +275,8 @@ async def test_operator_asks_a_router(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["x", "host:99999", "x" * 70 + ":1", "a..b:1", "\ud800:1", ":1", "[::1:1", "a\0b:1"]
 )
-async def test_an_address_that_none_can_dial_ends_nobody(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A node says in the map where it listens; whoever dials it goes on, whatever that is, and its log is text."""
+async def test_hub_survives_an_undialable_address(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A node chooses its address in the map; a dialling node continues for any value, and its log stays printable."""
     caplog.set_level("INFO")
     with pytest.raises((UserError, OSError)):
         await open_stream(address)
@@ -292,8 +291,8 @@ async def test_an_address_that_none_can_dial_ends_nobody(address: str, caplog: p
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
-async def test_port_in_use_is_one_clear_line() -> None:
-    """No traceback for what an operator can mend."""
+async def test_hub_port_in_use_is_one_line() -> None:
+    """No traceback for a fault that an operator can fix."""
     first, second = Node("router", "router-0"), Node("router", "router-1")
     async with trio.open_nursery() as nursery:
         address = await start(nursery, first)
@@ -302,8 +301,8 @@ async def test_port_in_use_is_one_clear_line() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_no_room_is_told_and_counted() -> None:
-    """A peer that is away cannot make the buffer grow without bound."""
+async def test_hub_full_buffer_is_reported_and_counted() -> None:
+    """A disconnected peer cannot grow the buffer without bound."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
     async with linked(router, edge):
         frame = bytes(RESEND_BYTES_MAX // 4 - 100)
@@ -311,8 +310,8 @@ async def test_no_room_is_told_and_counted() -> None:
         assert edge.hub.frames_refused == {"no_peer": 0, "no_room": 1, "too_long": 0}
 
 
-async def test_a_link_that_one_side_forgot_begins_anew() -> None:
-    """Both sides void what the link held and go on; nothing stays stuck."""
+async def test_hub_link_forgotten_by_one_side_is_reset() -> None:
+    """Both sides discard the state of the link and continue."""
     router, edge = Node("router", "router-0"), Node("edge", "edge-0")
     async with linked(router, edge):
         edge.hub.send("router-0", CONTROL, b"before")
@@ -326,8 +325,8 @@ async def test_a_link_that_one_side_forgot_begins_anew() -> None:
         await router.until(lambda: router.frames == [b"before", b"after"])
 
 
-async def test_what_is_sent_to_an_incarnation_known_from_the_map_waits_for_it() -> None:
-    """The map names a new incarnation before its link stands: frames go to that one, and the old one is over."""
+async def test_hub_frames_to_an_incarnation_of_the_map_wait_for_its_link() -> None:
+    """The map names a new incarnation before it connects: frames are queued for it, and the old one is reset."""
     router = Node("router", "router-0")
     async with trio.open_nursery() as nursery:
         storage = Node("storage", "storage-0")
@@ -349,13 +348,13 @@ async def test_what_is_sent_to_an_incarnation_known_from_the_map_waits_for_it() 
         nursery.cancel_scope.cancel()
 
 
-async def test_what_a_round_sends_leaves_in_order_when_the_socket_is_full(tmp_path: Path) -> None:
-    """Some of it is written at once, the rest by the connection's task; nothing overtakes anything."""
+async def test_hub_sends_in_order_when_the_socket_is_full(tmp_path: Path) -> None:
+    """Some frames are written at once, the rest by the connection's task, without reordering."""
     router = Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0"))
     storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
     async with linked(router, storage):
         sent = [number.to_bytes(2, "big") + bytes(100_000) for number in range(240)]
-        for first in range(0, 240, 24):  # more than any socket takes before the other task may read
+        for first in range(0, 240, 24):  # more than a socket takes before the other task reads
             storage.hub.send_all([("router-0", CONTROL, payload) for payload in sent[first : first + 20]])
             for payload in sent[first + 20 : first + 24]:
                 assert storage.hub.send("router-0", CONTROL, payload)
@@ -366,10 +365,10 @@ async def test_what_a_round_sends_leaves_in_order_when_the_socket_is_full(tmp_pa
 
 
 @pytest.mark.parametrize("readable", [True, False])
-async def test_another_protocol_version_is_one_line_on_both_sides(
+async def test_hub_another_protocol_version_is_one_line_on_both_sides(
     caplog: pytest.LogCaptureFixture, *, readable: bool
 ) -> None:
-    """Refused, counted, and answered with our HELLO: the other side can name both versions too."""
+    """Refused, counted, and answered with our HELLO, so that the peer can name both versions too."""
     router = Node("router", "router-0")
     with caplog.at_level(logging.INFO, logger="wire.links.hub"):
         async with trio.open_nursery() as nursery:
@@ -386,8 +385,8 @@ async def test_another_protocol_version_is_one_line_on_both_sides(
     assert line == "refused a link: the peer speaks link protocol version 2, this node 8"
 
 
-async def test_a_node_that_dials_another_version_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Who answers with a HELLO of version 2 is left, in one line."""
+async def test_hub_dialling_another_version_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A router that answers with a HELLO of version 2 is disconnected."""
     edge = Node("edge", "edge-0")
 
     async def old_router(stream: trio.SocketStream) -> None:

@@ -1,4 +1,4 @@
-"""Links that are read where trio would wait: nobody waits for trio, and trio waits for nobody."""
+"""Links that are read in Trio's I/O wait delay neither Trio nor readers."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.patience import PATIENCE_S
-from tests.wire.test_service import CONTROL, Node, certificates, linked, start
+from tests.wire.test_hub import CONTROL, Node, certificates, linked, start
 from wire.links.connection import LinkConnection, watch
 from wire.links.link import LinkCore
 from wire.links.reactor_hook import ReactorHook, early_reads
@@ -33,8 +33,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
             end.close()
 
 
-class Turns:
-    """Notes turns; counts those of trio's loop."""
+class RecordedIterations:
+    """Records iterations of readers; counts those of Trio's loop."""
 
     def __init__(self) -> None:
         self.noted: list[float] = []
@@ -44,9 +44,9 @@ class Turns:
 
 
 @asynccontextmanager
-async def reading(*readers: tuple[socket.socket, Callable[[], None]]) -> AsyncIterator[Turns]:
-    """Have descriptors read early while the block lasts."""
-    turns = Turns()
+async def reading(*readers: tuple[socket.socket, Callable[[], None]]) -> AsyncIterator[RecordedIterations]:
+    """Read descriptors early inside the block."""
+    turns = RecordedIterations()
     with early_reads(turns.note) as reads:
         assert reads is not None
         async with trio.open_nursery() as nursery:
@@ -67,8 +67,8 @@ class Ticks(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_what_concerns_no_task_costs_no_turn_of_trio() -> None:
-    """A thousand questions are answered while trio's loop turns a few times."""
+async def test_reactor_hook_frames_without_tasks_need_no_trio_iteration() -> None:
+    """A thousand requests are answered within a few iterations of Trio's loop."""
     with pair() as (ours, theirs):
         asked = 0
         enough = trio.Event()
@@ -99,7 +99,7 @@ async def test_what_concerns_no_task_costs_no_turn_of_trio() -> None:
         assert sum(1 for _ in turns.noted) >= 1_000
 
 
-async def test_a_task_that_a_reader_wakes_runs_at_once() -> None:
+async def test_reactor_hook_runs_a_woken_task_at_once() -> None:
     """Trio had no deadline: only the reader knows that a task is ready."""
     with pair() as (ours, theirs):
         read = trio.Event()
@@ -114,8 +114,7 @@ async def test_a_task_that_a_reader_wakes_runs_at_once() -> None:
                 await read.wait()
 
 
-async def test_readers_give_way_behind_each_read() -> None:
-    """Each, not the turn of all that had something."""
+async def test_reactor_hook_yields_after_each_reader() -> None:
     with pair() as (ours, theirs), pair() as (others, to_others):
         said: list[str] = []
         theirs.send(b"x")
@@ -137,8 +136,8 @@ async def test_readers_give_way_behind_each_read() -> None:
         assert said == ["read", "way"] * 2
 
 
-async def test_timers_ring_while_links_are_read_all_the_time() -> None:
-    """A link that always has something to read leaves no task behind."""
+async def test_reactor_hook_fires_timers_under_constant_reads() -> None:
+    """A link with constant input does not starve tasks."""
     with pair() as (ours, theirs):
         theirs.send(b"never taken")
         looks = 0
@@ -156,7 +155,7 @@ async def test_timers_ring_while_links_are_read_all_the_time() -> None:
         assert looks > before > 10
 
 
-async def test_links_are_read_while_tasks_never_rest() -> None:
+async def test_reactor_hook_reads_while_tasks_are_always_ready() -> None:
     with pair() as (ours, theirs):
         data: list[bytes] = []
         async with reading((ours, lambda: data.append(ours.recv(100)))):
@@ -167,8 +166,8 @@ async def test_links_are_read_while_tasks_never_rest() -> None:
         assert data == [b"x"]
 
 
-async def test_what_a_reader_raises_ends_its_own_link() -> None:
-    """It is raised where the link is served, and the others are read on."""
+async def test_reactor_hook_reader_error_ends_only_its_link() -> None:
+    """The error is raised where the link is served; other links are read further."""
     with pair() as (first, to_first), pair() as (second, to_second):
         data: list[bytes] = []
         with early_reads(lambda *_: None) as reads:
@@ -190,8 +189,8 @@ async def test_what_a_reader_raises_ends_its_own_link() -> None:
     assert data == [b"y"]
 
 
-async def test_a_paused_descriptor_is_not_read_and_its_end_does_not_spin() -> None:
-    """Others are read; when it goes on what came meanwhile is there, its end too."""
+async def test_reactor_hook_paused_descriptor_is_not_read_nor_polled() -> None:
+    """Other links are read; after the resume, pending input and its end are found."""
     with pair() as (ours, theirs), pair() as (second, to_second):
         data: list[bytes] = []
         more = trio.Event()
@@ -227,11 +226,11 @@ async def test_a_paused_descriptor_is_not_read_and_its_end_does_not_spin() -> No
                         await trio.sleep(0.01)
                 reads.pause(ours.fileno())
                 nursery.cancel_scope.cancel()
-            reads.pause(ours.fileno())  # of one that is not read early: nothing
+            reads.pause(ours.fileno())  # ignored for a descriptor without a reader
     assert data[:3] == [b"y", b"x", b""]
 
 
-def test_without_trios_epoll_tasks_read() -> None:
+def test_early_reads_without_trios_epoll_yields_none() -> None:
     async def main() -> ReactorHook | None:
         with early_reads(lambda *_: None) as reads:
             return reads
@@ -239,8 +238,8 @@ def test_without_trios_epoll_tasks_read() -> None:
     assert trio.run(main, clock=trio.testing.MockClock()) is None
 
 
-def test_the_tasks_that_run_next_can_be_seen_in_the_supported_version() -> None:
-    """Without them a task that a reader wakes would wait for the next deadline."""
+def test_ready_tasks_is_available_in_the_supported_trio() -> None:
+    """Without it, a task woken by a reader would wait for the next deadline."""
 
     async def main() -> list[int]:
         tasks, event = ready_tasks(), trio.Event()
@@ -260,8 +259,8 @@ def early(node: Node) -> Node:
     return node
 
 
-async def test_a_hub_that_reads_early_takes_all_frames_in_order(tmp_path: Path) -> None:
-    """Small ones, those of several TLS records, and those behind a broken connection."""
+async def test_hub_with_early_reads_receives_all_frames_in_order(tmp_path: Path) -> None:
+    """Small frames, frames of several TLS records, and frames after a reconnect."""
     router = early(Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0")))
     storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
     frames = [b"%d" % number * (50_000 if number % 50 == 0 else 1) for number in range(200)]
@@ -278,7 +277,7 @@ async def test_a_hub_that_reads_early_takes_all_frames_in_order(tmp_path: Path) 
     assert router.frames == frames
 
 
-async def test_a_hub_that_reads_early_sees_a_peer_go(tmp_path: Path) -> None:
+async def test_hub_with_early_reads_notices_a_closed_peer(tmp_path: Path) -> None:
     router = early(Node("router", "router-0", contexts=certificates(tmp_path, "router", "router-0")))
     storage = Node("storage", "storage-0", contexts=certificates(tmp_path, "storage", "storage-0"))
     async with linked(router, storage):
@@ -291,8 +290,8 @@ async def test_a_hub_that_reads_early_sees_a_peer_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_early", [True, False])
 @pytest.mark.parametrize("is_secured", [True, False])
-async def test_a_paused_link_is_not_read_and_loses_nothing(tmp_path: Path, is_early: bool, is_secured: bool) -> None:
-    """Its next connection neither; it is written to, and another link is read meanwhile."""
+async def test_hub_paused_link_is_not_read_and_loses_no_frame(tmp_path: Path, is_early: bool, is_secured: bool) -> None:
+    """The pause covers its next connection; writing and other links continue."""
 
     def contexts(tier: str, node: str) -> LinkContexts | None:
         return certificates(tmp_path, tier, node) if is_secured else None
@@ -334,8 +333,8 @@ async def test_a_paused_link_is_not_read_and_loses_nothing(tmp_path: Path, is_ea
     assert storage.frames[3:] == [b"0", b"1", b"2"]
 
 
-async def test_a_paused_connection_is_not_given_up_for_its_silence(autojump_clock: trio.testing.MockClock) -> None:
-    """It is judged again, from the beginning, when it is read."""
+async def test_connection_paused_is_not_closed_for_silence(autojump_clock: trio.testing.MockClock) -> None:
+    """The idle timeout restarts when reading resumes."""
     del autojump_clock
     ours, theirs = trio.testing.memory_stream_pair()
     core = LinkCore()

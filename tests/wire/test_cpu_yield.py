@@ -1,4 +1,4 @@
-"""Who gives way does so before each step of a task, and between the pieces of what a link brings."""
+"""CPU yields before each step of a task, and between the pieces of a link's input."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ print("ways", "many" if ways > 100 else ways)
 """
 
 
-async def test_each_step_of_a_task_gives_way_before_it_begins() -> None:
+async def test_yield_before_steps_yields_before_each_task_step() -> None:
     said: list[str] = []
     instrument = YieldBeforeSteps(lambda: said.append("way"))
     await trio.testing.wait_all_tasks_blocked()
@@ -50,8 +50,8 @@ async def test_each_step_of_a_task_gives_way_before_it_begins() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no autogroup")
 @pytest.mark.parametrize(("nice", "ways"), [("5", "many"), ("0", "0")])
-def test_a_router_gives_way_if_its_group_waits_for_others(tmp_path: Path, nice: str, ways: str) -> None:
-    """A whole router, alone, from its start to its end in order."""
+def test_router_yields_if_its_group_has_a_nice_value(tmp_path: Path, nice: str, ways: str) -> None:
+    """Runs a whole router from start to orderly stop."""
     flags = [f"node.data_dir={tmp_path / 'r'}", "node.link_port=0", "node.plaintext_links=true"]
     ran = subprocess.run(
         [sys.executable, "-c", ROUTER, *flags, "node.id=router-0", f"node.group_nice={nice}"],
