@@ -100,11 +100,11 @@ async def rotate_keys(
         )
     named = (id_of(key) if key else key_id).hex()
     if not force and operation in ("use", "remove"):
-        before = await _ask_all(gossip, KeyRequest("list"))
+        before = await _send_to_all(gossip, KeyRequest("list"))
         refused = _objection(operation, named, before)
         if refused:
             return KeyReport(operation, named, before, refused)
-    return KeyReport(operation, named, await _ask_all(gossip, KeyRequest(operation, key_id, key)))
+    return KeyReport(operation, named, await _send_to_all(gossip, KeyRequest(operation, key_id, key)))
 
 
 def _objection(operation: KeyOperation, named: str, members: tuple[MemberKeys, ...]) -> str:
@@ -120,27 +120,27 @@ def _objection(operation: KeyOperation, named: str, members: tuple[MemberKeys, .
     return f"key {named} still seals on: {', '.join(sealing)}" if sealing else ""
 
 
-async def _ask_all(gossip: KeyHolder, request: KeyRequest) -> tuple[MemberKeys, ...]:
-    asked = [member for member in gossip.members() if member.state != "left" or member.is_self]
+async def _send_to_all(gossip: KeyHolder, request: KeyRequest) -> tuple[MemberKeys, ...]:
+    targets = [member for member in gossip.members() if member.state != "left" or member.is_self]
     answers: dict[str, MemberKeys] = {}
     limit = trio.CapacityLimiter(ASKED_AT_A_TIME)
 
-    async def ask(member: MemberView) -> None:
+    async def send(member: MemberView) -> None:
         async with limit:
-            answers[member.name] = await _ask_one(gossip, member, request)
+            answers[member.name] = await _send_to_one(gossip, member, request)
 
-    others = [member for member in asked if not member.is_self]
+    others = [member for member in targets if not member.is_self]
     async with trio.open_nursery() as nursery:
         for member in others:
-            nursery.start_soon(ask, member)
+            nursery.start_soon(send, member)
     # The local member last: a step may cut it off from the others.
-    for member in asked:
+    for member in targets:
         if member.is_self:
-            await ask(member)
+            await send(member)
     return tuple(answers[name] for name in sorted(answers))
 
 
-async def _ask_one(gossip: KeyHolder, member: MemberView, request: KeyRequest) -> MemberKeys:
+async def _send_to_one(gossip: KeyHolder, member: MemberView, request: KeyRequest) -> MemberKeys:
     """Send to one member: once if it is dead, else until it answers or ``ATTEMPTS`` are used."""
     detail = ""
     for attempt in range(ATTEMPTS if member.state != "dead" else 1):

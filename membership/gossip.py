@@ -112,15 +112,15 @@ class Gossip:
         self._random_bytes = random_bytes
         self._give_way = give_way
         self.key_ring = key_ring or open_key_ring(settings)
-        self._desk = KeyManager(metadata.name, self.key_ring, settings.key_file)
+        self._key_manager = KeyManager(metadata.name, self.key_ring, settings.key_file)
         self._queue = EventQueue(settings.events_max)
         self.events = self._queue.events
         self._counters: Counter[str] = Counter()
         self._deadline = inf
         self._ahead_s = 0.0  # of the host's clock before trio's
         self._waiting: trio.CancelScope | None = None
-        self._asking: set[Address] = set()
-        self._gone = trio.Event()
+        self._exchanging: set[Address] = set()
+        self._stopped = trio.Event()
         self._nursery: trio.Nursery
         self._udp: socket.socket
         self._swim: Swim
@@ -163,7 +163,7 @@ class Gossip:
         """Announce the leave and stop sending; returns when it was sent, or after the profile's timeout."""
         self._handle(LeaveRequested())
         with trio.move_on_after(self._profile.leave_timeout_s + 1):
-            await self._gone.wait()
+            await self._stopped.wait()
 
     async def ask_keys(self, member: MemberView, request: KeyRequest) -> KeyResponse:
         """Send one step of a key rotation to one member, perhaps the local one (``admin.py`` sends it to all).
@@ -172,7 +172,7 @@ class Gossip:
             ExchangeFailure: There was no authentic answer in time.
         """
         if member.is_self:
-            return await self._desk.carry_out(request)
+            return await self._key_manager.carry_out(request)
 
         async def asking(_: bytes) -> bytes:
             return encode_keys(request)
@@ -245,13 +245,13 @@ class Gossip:
             self._send(message)
             self._give_way()
         for exchange in ready.exchanges:
-            if len(self._asking) < ASKING_MAX and exchange.address not in self._asking:
-                self._asking.add(exchange.address)
+            if len(self._exchanging) < ASKING_MAX and exchange.address not in self._exchanging:
+                self._exchanging.add(exchange.address)
                 self._nursery.start_soon(self._exchange, exchange.address)
             else:
                 self._counters["exchanges_skipped"] += 1
         for event in ready.events:
-            self._tell(event)
+            self._emit(event)
         self._deadline = ready.next_deadline - self._ahead_s
         if self._waiting is not None and self._waiting.deadline != self._deadline:
             self._waiting.deadline = self._deadline
@@ -264,9 +264,9 @@ class Gossip:
         except OSError:  # buffer full, no route: a lost packet like any other
             self._counters["send_failed"] += 1
 
-    def _tell(self, event: NodeEvent) -> None:
+    def _emit(self, event: NodeEvent) -> None:
         if isinstance(event, LeaveCompleted | Superseded):
-            self._gone.set()
+            self._stopped.set()
         if isinstance(event, Superseded):
             say(log, "gossip.newer_process", peer=self.name)
         self._queue.put(event)
@@ -289,7 +289,7 @@ class Gossip:
                 self._handle(SwimTick())
 
     async def _receive(self) -> None:
-        turn = Slice()
+        time_slice = Slice()
         for _ in range(BATCH_PACKETS):
             try:
                 data = self._udp.recv(RECEIVE_BYTES)
@@ -303,22 +303,22 @@ class Gossip:
             sender, messages = opened or (0, [])
             for start in range(0, len(messages), PIECE):
                 self._handle(MessagesReceived(sender, messages[start : start + PIECE]))
-                await turn.rest()
+                await time_slice.rest()
 
     # Full exchanges and keys, over TCP
 
     async def _exchange(self, address: Address) -> None:
         try:
-            await self._exchanges.ask(address, "members", self._take_then_give)
+            await self._exchanges.ask(address, "members", self._merge_then_answer)
         except ExchangeFailure:
             self._handle(ExchangeFailed(address))
         else:
             self._counters["exchanges"] += 1
         finally:
-            self._asking.discard(address)
+            self._exchanging.discard(address)
 
-    async def _take_then_give(self, content: bytes) -> bytes:
-        await self._take(content, initiated=True)
+    async def _merge_then_answer(self, content: bytes) -> bytes:
+        await self._merge(content, initiated=True)
         return await self._answer("members")
 
     async def _serve(self, stream: trio.SocketStream, place: AdmissionSlot[trio.CancelScope]) -> None:
@@ -330,24 +330,24 @@ class Gossip:
                 self._counters["exchanges_refused"] += 1
 
     async def _answer(self, purpose: Purpose) -> bytes:
-        parts, turn = [], Slice()
+        parts, time_slice = [], Slice()
         for part in encode_records(self._swim.records()) if purpose == "members" else ():
             parts.append(part)
-            await turn.rest()
+            await time_slice.rest()
         return b"".join(parts)
 
     async def _result(self, purpose: Purpose, content: bytes) -> bytes:
         if purpose == "keys":
-            return encode_keys(await self._desk.carry_out(decode_request(content)))
-        await self._take(content, initiated=False)
+            return encode_keys(await self._key_manager.carry_out(decode_request(content)))
+        await self._merge(content, initiated=False)
         return b""
 
-    async def _take(self, content: bytes, *, initiated: bool) -> None:
-        records, turn = decode_records(content), Slice()
+    async def _merge(self, content: bytes, *, initiated: bool) -> None:
+        records, time_slice = decode_records(content), Slice()
         try:
             while some := list(islice(records, PIECE)):
                 self._handle(RecordsReceived(some, initiated))
-                await turn.rest()
+                await time_slice.rest()
         except MalformedGossip as error:
             self._envelope.dropped["malformed"] += 1
             raise ExchangeFailure(str(error)) from None
@@ -366,7 +366,7 @@ class Gossip:
     async def _report(self) -> None:
         """Log dropped packets, all reasons in one line per interval, and a due key rotation."""
         told: Counter[str] = Counter()
-        rotation_told = False
+        rotation_logged = False
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
             news = self._envelope.dropped - told
@@ -375,6 +375,6 @@ class Gossip:
                 reasons = ", ".join(f"{n} {why}" for why, n in sorted(news.items()))
                 say(log, "gossip.dropped", reasons=reasons, level=drop_level(news))
             due = self.key_ring.rotation_due(len(self._swim.members) + 1)
-            if due and not rotation_told:
+            if due and not rotation_logged:
                 say(log, "gossip.key_worn")
-            rotation_told = due
+            rotation_logged = due

@@ -79,39 +79,39 @@ class MemberStates:
         self._outbox = outbox
         self._suspicions: dict[str, Suspicion] = {}
 
-    def alive(self, now: float, said: Alive) -> None:
+    def alive(self, now: float, message: Alive) -> None:
         """Process a description of a member. A higher incarnation is news, and clears suspicion and death."""
-        if said.name == self._local.name:
-            self._alive_about_us(said)
+        if message.name == self._local.name:
+            self._alive_about_us(message)
             return
-        member = self._members.get(said.name)
+        member = self._members.get(message.name)
         if member is None:
-            self._newcomer(now, said)
-        elif said.incarnation > member.incarnation:
-            self._renew(now, member, said)
+            self._add_member(now, message)
+        elif message.incarnation > member.incarnation:
+            self._renew(now, member, message)
 
-    def _newcomer(self, now: float, said: Alive) -> None:
+    def _add_member(self, now: float, message: Alive) -> None:
         if len(self._members) >= MEMBERS_MAX - 1:
             self._outbox.counters["refused_member"] += 1
             return
-        if said.session == self._local.session or self._members.by_session(said.session) is not None:
+        if message.session == self._local.session or self._members.by_session(message.session) is not None:
             self._outbox.counters["refused_session"] += 1  # a session belongs to one name
             return
-        encoded = encode_message(said)
-        member = Member(said, "alive", said.incarnation, now, encoded)
+        encoded = encode_message(message)
+        member = Member(message, "alive", message.incarnation, now, encoded)
         self._members.add(member)
         self._news.add(member.name, encoded)
         self._outbox.tell(NodeJoin(view(member)))
 
-    def _renew(self, now: float, member: Member, said: Alive) -> None:
-        taken = self._members.by_session(said.session)
-        if said.session == self._local.session or (taken is not None and taken is not member):
+    def _renew(self, now: float, member: Member, message: Alive) -> None:
+        taken = self._members.by_session(message.session)
+        if message.session == self._local.session or (taken is not None and taken is not member):
             self._outbox.counters["refused_session"] += 1
             return
         before = member.state
-        changed = before == "suspect" or _differs(member.alive, said)
-        encoded = encode_message(said)
-        self._members.replace_alive(member, said, encoded)
+        changed = before == "suspect" or _differs(member.alive, message)
+        encoded = encode_message(message)
+        self._members.replace_alive(member, message, encoded)
         self._end_suspicion(member)
         self._members.set_state(member, "alive", now)
         self._news.add(member.name, encoded)
@@ -120,51 +120,51 @@ class MemberStates:
         elif changed:
             self._outbox.tell(NodeUpdate(view(member)))
 
-    def _alive_about_us(self, said: Alive) -> None:
+    def _alive_about_us(self, message: Alive) -> None:
         local = self._local
-        if said.session == local.session:
-            if said.incarnation > local.incarnation:  # not our message; exceed it
-                self.refute(said.incarnation)
+        if message.session == local.session:
+            if message.incarnation > local.incarnation:  # not our message; exceed it
+                self.refute(message.incarnation)
             return
-        newer = said.metadata.process_incarnation > local.metadata.process_incarnation
-        if local.joined and newer and said.incarnation > local.incarnation:
-            self._outbox.tell(Superseded(said.metadata.process_incarnation))
+        newer = message.metadata.process_incarnation > local.metadata.process_incarnation
+        if local.joined and newer and message.incarnation > local.incarnation:
+            self._outbox.tell(Superseded(message.metadata.process_incarnation))
             self._outbox.counters["superseded"] += 1
             local.silent = True
             self._timers.clear()
-        elif said.incarnation >= local.incarnation:  # of our former process
-            self.refute(said.incarnation)
+        elif message.incarnation >= local.incarnation:  # of our former process
+            self.refute(message.incarnation)
 
-    def suspect(self, now: float, said: Suspect) -> None:
+    def suspect(self, now: float, message: Suspect) -> None:
         """Process a suspicion: a member missed the accuser's probes."""
-        if said.name == self._local.name:
-            if said.incarnation >= self._local.incarnation:
+        if message.name == self._local.name:
+            if message.incarnation >= self._local.incarnation:
                 self._outbox.counters["suspected_by_others"] += 1
                 self._health.refuted()
-                self.refute(said.incarnation)
+                self.refute(message.incarnation)
             return
-        member = self._members.get(said.name)
-        if member is None or not member.live or said.incarnation < member.incarnation:
+        member = self._members.get(message.name)
+        if member is None or not member.live or message.incarnation < member.incarnation:
             return
-        suspicion = self._suspicions.get(said.name)
-        if suspicion is None or said.incarnation > member.incarnation:
-            self._begin_suspicion(now, member, said)
-        elif suspicion.confirm(said.accuser):
+        suspicion = self._suspicions.get(message.name)
+        if suspicion is None or message.incarnation > member.incarnation:
+            self._begin_suspicion(now, member, message)
+        elif suspicion.confirm(message.accuser):
             self._timers.set(("suspicion", member.name), suspicion.deadline)
-            self._news.add(member.name, encode_message(said))
+            self._news.add(member.name, encode_message(message))
 
-    def _begin_suspicion(self, now: float, member: Member, said: Suspect) -> None:
+    def _begin_suspicion(self, now: float, member: Member, message: Suspect) -> None:
         profile, count = self._profile, self._members.live_count
         expected = min(profile.suspicion_confirmations, (count - 1) // 2) if profile.lifeguard else 0
         shortest = profile.suspicion_min_s(count)
         longest = shortest * profile.suspicion_max_multiplier
-        suspicion = Suspicion(now, said.accuser, expected, shortest, longest)
+        suspicion = Suspicion(now, message.accuser, expected, shortest, longest)
         self._suspicions[member.name] = suspicion
-        member.incarnation = said.incarnation
+        member.incarnation = message.incarnation
         was_alive = member.state == "alive"
         self._members.set_state(member, "suspect", now)
         self._timers.set(("suspicion", member.name), suspicion.deadline)
-        self._news.add(member.name, encode_message(said))
+        self._news.add(member.name, encode_message(message))
         self._outbox.counters["suspicions"] += 1
         if was_alive:
             self._outbox.tell(NodeUpdate(view(member)))
@@ -176,21 +176,21 @@ class MemberStates:
             self._outbox.counters["declared_dead"] += 1
             self.dead(now, Dead(name, member.incarnation, self._local.name))
 
-    def dead(self, now: float, said: Dead) -> None:
+    def dead(self, now: float, message: Dead) -> None:
         """Process a death of a member; by the member itself, its leave."""
-        if said.name == self._local.name:
-            if said.incarnation >= self._local.incarnation and not self._local.leaving:
+        if message.name == self._local.name:
+            if message.incarnation >= self._local.incarnation and not self._local.leaving:
                 self._outbox.counters["declared_dead_by_others"] += 1
                 self._health.refuted()
-                self.refute(said.incarnation)
+                self.refute(message.incarnation)
             return
-        member = self._members.get(said.name)
-        if member is None or said.incarnation < member.incarnation or not member.live:
+        member = self._members.get(message.name)
+        if member is None or message.incarnation < member.incarnation or not member.live:
             return
         self._end_suspicion(member)
-        member.incarnation = said.incarnation
-        self._members.set_state(member, "left" if said.accuser == said.name else "dead", now)
-        self._news.add(member.name, encode_message(said))
+        member.incarnation = message.incarnation
+        self._members.set_state(member, "left" if message.accuser == message.name else "dead", now)
+        self._news.add(member.name, encode_message(message))
         self._outbox.tell(NodeLeave(view(member)))
 
     def merge(self, now: float, record: MemberRecord) -> None:
@@ -199,15 +199,15 @@ class MemberStates:
         A member that is dead for the peer only becomes suspect, so that it can still refute. An unknown member that is
         dead for the peer is ignored.
         """
-        said, name = record.alive, record.alive.name
+        message, name = record.alive, record.alive.name
         known = name == self._local.name or self._members.get(name) is not None
         if record.state in ("dead", "left") and not known:
             return
-        self.alive(now, said)
+        self.alive(now, message)
         if record.state == "left":
-            self.dead(now, Dead(name, said.incarnation, name))
+            self.dead(now, Dead(name, message.incarnation, name))
         elif record.state != "alive":
-            self.suspect(now, Suspect(name, said.incarnation, self._local.name))
+            self.suspect(now, Suspect(name, message.incarnation, self._local.name))
 
     def refute(self, incarnation: int) -> None:
         """Announce the local member as alive, with a higher incarnation."""

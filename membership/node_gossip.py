@@ -30,10 +30,10 @@ INCARNATION_MAX = 2**46 - 1
 # In the order of dependencies, so that each step is short.
 MODULES = ("profiles", "metadata", "events", "keyring", "member_states", "swim", "settings", "discovery", "gossip")
 START_AFTER_S = 2.0  # the imports must not compete with the node's start and its first clients
-LOOK_S = 0.5  # interval of reading the local load
-TOLD_S = 2.0  # interval of sending changed values; a load change of a tenth is sent at once
+POLL_S = 0.5  # interval of reading the local load
+SEND_INTERVAL_S = 2.0  # interval of sending changed values; a load change of a tenth is sent at once
 LOAD_STEP = 0.1
-LOAD_HEEDED = 0.03  # smaller changes are ignored: each transmission is 15 or more packets, and work at every member
+LOAD_MIN = 0.03  # smaller changes are ignored: each transmission is 15 or more packets, and work at every member
 
 
 class BelievedState(NamedTuple):
@@ -44,11 +44,11 @@ class BelievedState(NamedTuple):
     load: float
 
 
-def is_news(told_clients: int | None, told_load: float, clients: int, load: float, since_s: float) -> bool:
+def is_news(sent_clients: int | None, sent_load: float, clients: int, load: float, since_s: float) -> bool:
     """Return whether to send the current values, given the last sent ones and their age."""
-    moved = abs(load - told_load)
-    changed = clients != told_clients or moved >= LOAD_HEEDED
-    return moved >= LOAD_STEP or (changed and since_s >= TOLD_S)
+    moved = abs(load - sent_load)
+    changed = clients != sent_clients or moved >= LOAD_MIN
+    return moved >= LOAD_STEP or (changed and since_s >= SEND_INTERVAL_S)
 
 
 class NodeGossip:
@@ -58,7 +58,7 @@ class NodeGossip:
         process: Of the node.
         settings: Of the package ``membership``; None, or without a key: gossip does not start.
         on_dead: Receives the name of a member that gossip considers dead.
-        figures: Returns (clients, load) of an edge; called every ``LOOK_S``.
+        figures: Returns (clients, load) of an edge; called every ``POLL_S``.
     """
 
     def __init__(
@@ -143,20 +143,22 @@ class NodeGossip:
             await nursery.start(gossip.run)
             self.gossip = gossip
             if self._figures is not None:
-                nursery.start_soon(self._tell, gossip, metadata, self._figures)
+                nursery.start_soon(self._publish, gossip, metadata, self._figures)
             async for event in gossip.events:
                 if isinstance(event, events.NodeLeave):
                     self._on_dead(event.member.name)
                 elif isinstance(event, events.Superseded):
                     say(logger, "gossip.name_taken", peer=node.id)
 
-    async def _tell(self, gossip: "Gossip", metadata: "NodeMetadata", figures: Callable[[], tuple[int, float]]) -> None:
+    async def _publish(
+        self, gossip: "Gossip", metadata: "NodeMetadata", figures: Callable[[], tuple[int, float]]
+    ) -> None:
         """Send the number of clients and the load to the other members."""
-        told_at = -TOLD_S
+        sent_at = -SEND_INTERVAL_S
         while True:
             clients, load = figures()
             now = trio.current_time()
-            if is_news(metadata.clients, metadata.load, clients, load, now - told_at):
-                metadata, told_at = structs.replace(metadata, clients=clients, load=round(load, 2)), now
+            if is_news(metadata.clients, metadata.load, clients, load, now - sent_at):
+                metadata, sent_at = structs.replace(metadata, clients=clients, load=round(load, 2)), now
                 gossip.update_metadata(metadata)
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_S)

@@ -78,7 +78,7 @@ class Probing:
 
     def round_ended(self, now: float) -> None:
         """Evaluate the last probe, then start the next one."""
-        self._judge(now)
+        self._evaluate(now)
         multiplier = self._health.local_health_multiplier
         self._timers.set(("round", 0), self._round_at(now + self._profile.protocol_period_s * multiplier))
         target = self._members.next_to_probe()
@@ -88,7 +88,7 @@ class Probing:
         self._timers.set(("direct", 0), now + self._profile.probe_timeout_s * multiplier)
         self._outbox.send(target, Ping(self._round.sequence, target.name))
 
-    def _judge(self, now: float) -> None:
+    def _evaluate(self, now: float) -> None:
         probe, self._round = self._round, None
         self._timers.cancel(("direct", 0))
         if probe is None or probe.acked:

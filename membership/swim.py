@@ -230,7 +230,7 @@ class Swim:
             case "reconnect", _:
                 self._reconnect(now)
             case "metadata", _:
-                self._tell_metadata()
+                self._publish_metadata()
             case "forget", _:
                 self._forget(now)
             case _:
@@ -241,8 +241,8 @@ class Swim:
             self._outbox.gossip(member)
         if not self.members.live:
             self.news.discard(self._local.name)  # no receiver; later members learn it by a full exchange
-        told = self._local.name not in self.news
-        if self._local.leaving and (told or now >= self._leave_by):
+        announced = self._local.name not in self.news
+        if self._local.leaving and (announced or now >= self._leave_by):
             self._local.silent = True
             self._timers.clear()
             self._outbox.tell(LeaveCompleted())
@@ -253,7 +253,7 @@ class Swim:
         """Request the cluster's state from some seeds, repeatedly until one answers."""
         if self._local.joined:
             return
-        seeds = self._strange_seeds()
+        seeds = self._unknown_seeds()
         for address in self._rng.sample(seeds, min(JOIN_FANOUT, len(seeds))):
             self._outbox.exchange(address)
         if seeds:
@@ -270,13 +270,13 @@ class Swim:
     def _reconnect(self, now: float) -> None:
         """Try one address of a dead or unknown member: it may be the other half of a healed partition."""
         dead = [member.address for member in self.members.all() if member.state == "dead"]
-        candidates = sorted({*dead, *self._strange_seeds()})
+        candidates = sorted({*dead, *self._unknown_seeds()})
         if candidates and self._local.joined:
             self._outbox.exchange(self._rng.choice(candidates))
         period_s = self._profile.reconnect_interval_s
         self._timers.set(("reconnect", 0), self._profile.rare_at(now + self._jitter(period_s) + period_s / 2))
 
-    def _strange_seeds(self) -> list[Address]:
+    def _unknown_seeds(self) -> list[Address]:
         """Return seeds whose address is not that of a live member, nor the local one."""
         known = {member.address for member in self.members.live} | {self._local.address}
         return [address for address in self._seeds if address not in known]
@@ -300,10 +300,10 @@ class Swim:
         encode_metadata(metadata)
         self._pending_metadata = metadata
         if ("metadata", 0) not in self._timers:
-            self._tell_metadata()
+            self._publish_metadata()
             self._timers.set(("metadata", 0), now + self._profile.metadata_interval_s)
 
-    def _tell_metadata(self) -> None:
+    def _publish_metadata(self) -> None:
         metadata, self._pending_metadata = self._pending_metadata, None
         if metadata is None or metadata == self._local.metadata or self._local.leaving:
             return

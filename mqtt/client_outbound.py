@@ -27,29 +27,29 @@ class ClientOutbound:
     def __init__(self) -> None:
         self.open: dict[int, OpenPublish] = {}
         self.quota = 0
-        self._waiting: deque[int] = deque()  # open ones not yet resent on this connection: the quota was exhausted
+        self._unsent: deque[int] = deque()  # open ones not yet resent on this connection: the quota was exhausted
 
     @property
     def has_room(self) -> bool:
         """Whether another message may be sent now."""
-        return len(self.open) < self.quota and not self._waiting
+        return len(self.open) < self.quota and not self._unsent
 
     def begin(self, quota: int) -> None:
         """Start a connection of the same session: all open publishes wait for their resend."""
         self.quota = quota
-        self._waiting = deque(self.open)
+        self._unsent = deque(self.open)
 
     def end(self) -> None:
         """End the connection."""
         self.quota = 0
-        self._waiting.clear()
+        self._unsent.clear()
 
     def resend(self) -> list[Publish | Pubrel]:
         """Return the packets to resend now, as many as the quota allows."""
         packets: list[Publish | Pubrel] = []
-        in_flight = len(self.open) - len(self._waiting)
-        while self._waiting and in_flight < self.quota:
-            identifier = self._waiting.popleft()
+        in_flight = len(self.open) - len(self._unsent)
+        while self._unsent and in_flight < self.quota:
+            identifier = self._unsent.popleft()
             publish = self.open.get(identifier)
             if publish is None:
                 continue
@@ -66,7 +66,7 @@ class ClientOutbound:
         """Remove all messages; return the tokens of those that will never be answered."""
         unanswered = tuple(publish.token for publish in self.open.values() if not publish.released)
         self.open.clear()
-        self._waiting.clear()
+        self._unsent.clear()
         return unanswered
 
     def answer(self, packet: Puback | Pubrec | Pubcomp) -> tuple[PublishAnswered | None, Pubrel | None]:

@@ -110,7 +110,7 @@ class ClientSession:
         self._packet_bytes_max = 0  # Maximum Packet Size of the broker; 0: no bound
         self._ping_s = 0.0
         self._requests: dict[int, int] = {}  # tokens of SUBSCRIBE and UNSUBSCRIBE by packet identifier
-        self._now = self._heard = -math.inf
+        self._now = self._received_at = -math.inf
         self._packets: deque[Packet] = deque()  # decoded by one ``handle`` and not processed yet
         self._events: deque[Event] = deque()  # additional events of one packet
         self._must_close: MustClose | None = None
@@ -145,7 +145,7 @@ class ClientSession:
         """Send CONNECT on the opened stream. Its properties state the limits of this side."""
         if self.state is not ClientState.OPENING:
             raise LocalProtocolError(f"CONNECT out of place: {self.state.value}")
-        self.state, self._heard = ClientState.CONNECTING, now
+        self.state, self._received_at = ClientState.CONNECTING, now
         self._version, properties = connect.protocol_version, connect.properties
         bytes_max = property_values.maximum_packet_size(properties)
         limits = Limits(maximum_packet_size=bytes_max) if bytes_max else Limits()
@@ -159,7 +159,7 @@ class ClientSession:
         """Process bytes of the stream, and the time; ``next_event`` returns the results."""
         self._now = now
         if data and self.state is not ClientState.AWAY:
-            self._heard = now
+            self._received_at = now
             try:
                 self._packets.extend(self._decoder.feed(data))
             except MqttError:
@@ -168,7 +168,7 @@ class ClientSession:
     def next_event(self) -> Event | None:
         """Return the next event of the handled bytes, or None; answers without a decision are in the output."""
         while self._events or self._packets:
-            event = self._events.popleft() if self._events else self._take(self._packets.popleft())
+            event = self._events.popleft() if self._events else self._process(self._packets.popleft())
             if event is not None:
                 return event
         if self._must_close is None and self._decoder.error is not None and self.state is not ClientState.AWAY:
@@ -300,19 +300,19 @@ class ClientSession:
 
     # Packets
 
-    def _take(self, packet: Packet) -> Event | None:
+    def _process(self, packet: Packet) -> Event | None:
         if isinstance(packet, Connack):
             return self._connack(packet)
         if self.state is ClientState.CONNECTING:  # section 3.2: the first packet of the broker is CONNACK
             self._break("protocol", "a packet before CONNACK")
             return None
         try:
-            return self._take_accepted(packet)
+            return self._process_accepted(packet)
         except RemoteProtocolError as error:
             self._break_protocol(error)
             return None
 
-    def _take_accepted(self, packet: Packet) -> Event | None:
+    def _process_accepted(self, packet: Packet) -> Event | None:
         match packet:
             case Publish():
                 message, answers = self._in.receive(packet)
@@ -397,7 +397,7 @@ class ClientSession:
     def _expired(self, timer: Timer) -> None:
         if timer.kind == "goodbye":
             self._break("local")
-        elif timer.kind == "connect" or self._now - self._heard > self._bounds.silence_s:
+        elif timer.kind == "connect" or self._now - self._received_at > self._bounds.silence_s:
             self._break("silent")
         else:
             self._put(Pingreq())

@@ -62,9 +62,9 @@ def _links_of_everybody(patch: pytest.MonkeyPatch) -> None:
 
 
 def _introduced_as_another(patch: pytest.MonkeyPatch) -> None:
-    for looks in vars(allowed)["_LOOKS"].values():
-        for message in [each for each in looks if CELLS[each].rule is SenderRule.OWN_INCARNATION]:
-            patch.setitem(looks, message, None)
+    for checks in vars(allowed)["_CHECKS"].values():
+        for message in [each for each in checks if CELLS[each].rule is SenderRule.OWN_INCARNATION]:
+            patch.setitem(checks, message, None)
 
 
 def _hostile_seed() -> None:

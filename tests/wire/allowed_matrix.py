@@ -255,9 +255,9 @@ def anybody_acknowledges() -> None:
 
 def anybody_registers() -> None:
     """Accept Register and Heartbeat in the name of another node or incarnation."""
-    for looks in vars(allowed)["_LOOKS"].values():
-        looks.update(
-            {message: None for message in looks if allowed.CELLS[message].rule is allowed.SenderRule.OWN_INCARNATION}
+    for checks in vars(allowed)["_CHECKS"].values():
+        checks.update(
+            {message: None for message in checks if allowed.CELLS[message].rule is allowed.SenderRule.OWN_INCARNATION}
         )
 
 
@@ -285,11 +285,11 @@ def check_tiers() -> int:
     assert said == {message.__name__ for message in allowed.CELLS}
     wrong = [one for name, payload in messages for one in matrix.unnoticed(name, payload)]
     wrong += [one for kind, name, payload in connects for one in matrix.unnoticed(name, payload, kind)]
-    looks = vars(allowed)["_LOOKS"]
+    checks = vars(allowed)["_CHECKS"]
     tried = 0
     for name, payload in messages:
         message = next(each for each in allowed.CELLS if each.__name__ == name)
-        widened = [told for told in looks.values() if message not in told]
+        widened = [told for told in checks.values() if message not in told]
         for told in widened:
             told[message] = None
         tried += 1

@@ -116,7 +116,7 @@ def test_orderly_stop_of_an_unlisted_incarnation_ends_at_once_with_the_reason(
         stop.begin(1.0)
         stop.step(1.0)
         assert stop.ended
-    ends = ["stopped: the map does not list this incarnation any more", "stopped: this incarnation had not joined yet"]
+    ends = ["stopped: the map no longer lists this incarnation", "stopped: this incarnation had not joined yet"]
     assert [message for message in caplog.messages if message.startswith("stopped")] == ends
 
 

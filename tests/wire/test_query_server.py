@@ -12,7 +12,7 @@ from wire.messages.queries import Query, QueryResult
 from wire.messages.query_kinds import rows_of
 from wire.queries.ordered_keys import OrderedKeys
 from wire.queries.pace import Clocks, QueryBounds
-from wire.queries.query_server import WAITING_MAX, QueryServer
+from wire.queries.query_server import PENDING_MAX, QueryServer
 from wire.queries.source import Place, QueryRefused, RowScan, RowSource
 from wire.queries.wildcards import is_literal, matcher
 
@@ -204,7 +204,7 @@ def test_query_role_is_the_lower_of_certificate_and_query() -> None:
 
 def test_query_server_above_its_pace_queues_then_reports_busy() -> None:
     shown = Shown()
-    for number in range(20 + WAITING_MAX):
+    for number in range(20 + PENDING_MAX):
         shown.desk.ask(shown.now, "admin:a/1", "admin", Query(number + 1, "clients", limit=1))
         shown.desk.turn(shown.now)
     assert len(shown.answers) == 20, "a burst"
@@ -217,8 +217,8 @@ def test_query_server_above_its_pace_queues_then_reports_busy() -> None:
     while len(shown.desk):
         shown.now = max(shown.now + 1e-6, shown.desk.next_deadline())
         shown.desk.turn(shown.now)
-    assert len(shown.answers) - before == WAITING_MAX
-    assert shown.now - 100.0 == pytest.approx(WAITING_MAX / 200, rel=0.1), "200 a second"
+    assert len(shown.answers) - before == PENDING_MAX
+    assert shown.now - 100.0 == pytest.approx(PENDING_MAX / 200, rel=0.1), "200 a second"
     assert shown.desk.next_deadline() == float("inf")
 
 

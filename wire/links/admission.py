@@ -48,28 +48,28 @@ class HelloResume(NamedTuple):
         return self.taken if self.incarnation == key.incarnation else 0
 
 
-def check_certificate(mine: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
+def check_certificate(local: NodeIdentity, certified: tuple[str, str, str], tiers: Collection[str]) -> None:
     """Check a peer's certificate alone, before any of its bytes are decoded.
 
     Args:
-        mine: This node.
+        local: This node.
         certified: (cluster, tier, node) from the peer's certificate.
         tiers: Tiers that may link to this node.
     Raises:
         LinkError: The certificate names no node of this cluster, or a node of a tier that may not link here.
     """
     cluster, tier, node = certified
-    if cluster != mine.cluster:
-        raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {mine.cluster!r}")
+    if cluster != local.cluster:
+        raise LinkError(f"the certificate is of {_describe(certified)}, this node is of cluster {local.cluster!r}")
     if (TIER_OPERATOR if tier in OPERATOR_ROLES else tier) not in tiers or not node:
-        raise LinkError(f"a {mine.tier} takes no link from {_describe(certified)}")
+        raise LinkError(f"a {local.tier} takes no link from {_describe(certified)}")
 
 
-def check_hello(mine: NodeIdentity, hello: LinkHello, certified: tuple[str, str, str] | None) -> PeerKey:
+def check_hello(local: NodeIdentity, hello: LinkHello, certified: tuple[str, str, str] | None) -> PeerKey:
     """Check a peer's HELLO against this node's and against its certificate.
 
     Args:
-        mine: This node.
+        local: This node.
         hello: The peer's HELLO.
         certified: (cluster, tier, node) from the peer's certificate; None on a plaintext link.
     Returns:
@@ -81,22 +81,23 @@ def check_hello(mine: NodeIdentity, hello: LinkHello, certified: tuple[str, str,
     """
     if hello.version != PROTOCOL_VERSION:
         raise OtherVersion(plain_text(hello.node), hello.version)
-    if hello.cluster != mine.cluster:
-        raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {mine.cluster!r}")
-    if hello.cluster_id and mine.cluster_id and hello.cluster_id != mine.cluster_id:
-        raise OtherCluster(plain_text(hello.node), mine.cluster, hello.cluster_id, mine.cluster_id)
+    if hello.cluster != local.cluster:
+        raise LinkError(f"{hello.node} belongs to cluster {hello.cluster!r}, this node to {local.cluster!r}")
+    if hello.cluster_id and local.cluster_id and hello.cluster_id != local.cluster_id:
+        raise OtherCluster(plain_text(hello.node), local.cluster, hello.cluster_id, local.cluster_id)
     if hello.tier not in DIAL_RANK:
         raise LinkError(f"{hello.node} claims an unknown tier {hello.tier!r}")
     is_usable = 0 < hello.incarnation < (INCARNATION_MAX if hello.tier != TIER_OPERATOR else 1 << 64)
     if not 0 < len(hello.node) <= NODE_NAME_MAX or not is_usable:
         raise LinkError("HELLO without a usable node name and incarnation")
-    if hello.peer_incarnation > mine.incarnation:
+    if hello.peer_incarnation > local.incarnation:
         raise LinkError(
-            f"{hello.node} knows incarnation {hello.peer_incarnation} of {mine.node}, this one is {mine.incarnation}: "
+            f"{hello.node} knows incarnation {hello.peer_incarnation} of {local.node}, this one is {local.incarnation}"
+            ": "
             "another process has that name, or its data folder is new and the clock is behind"
         )
-    if hello.node == mine.node:
-        raise LinkError(f"the peer uses this node's own name {mine.node!r}")
+    if hello.node == local.node:
+        raise LinkError(f"the peer uses this node's own name {local.node!r}")
     if hello.tier == TIER_OPERATOR:
         # One operator may run several commands at once; the certificate names role and name, before the slash.
         who = certified if certified is not None else (hello.cluster, *UNCERTIFIED)
@@ -119,13 +120,13 @@ def _describe(identity: tuple[str, str, str]) -> str:
     return plain_text(f"{tier} {node} of cluster {cluster}")
 
 
-def check_member(mine: NodeIdentity, key: PeerKey, roster: Roster | None, *, dialled: bool) -> None:
+def check_member(local: NodeIdentity, key: PeerKey, roster: Roster | None, *, dialled: bool) -> None:
     """Check an edge or a storage node against the map, before its link is accepted.
 
     An address that this node dialled may belong to an incarnation of the next map epoch.
 
     Args:
-        mine: This node.
+        local: This node.
         key: The incarnation.
         roster: Registered nodes of this node's map; None: a router, which accepts links of all.
         dialled: This node opened the connection.
@@ -135,14 +136,14 @@ def check_member(mine: NodeIdentity, key: PeerKey, roster: Roster | None, *, dia
     if roster is None or key.tier not in (TIER_EDGE, TIER_STORAGE) or roster.is_registered(key):
         return
     if not dialled or roster.is_over(key):
-        raise LinkError(f"{key.node} incarnation {key.incarnation} is not registered by the map of {mine.node}")
+        raise LinkError(f"{key.node} incarnation {key.incarnation} is not registered by the map of {local.node}")
 
 
-def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None, *, dialled: bool) -> None:
+def admit(local: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: str | None, *, dialled: bool) -> None:
     """Check an incarnation against the known state of its name, after HELLO and certificate.
 
     Args:
-        mine: This node.
+        local: This node.
         key: The incarnation.
         known: The incarnation of that name that has the link.
         condemned: Why this incarnation is fenced; None: it is not.
@@ -152,10 +153,10 @@ def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: st
         LinkError: Its tier may not link here, may not dial this one, or changed; the incarnation was replaced, or it is
             fenced.
     """
-    if key.tier not in link_tiers(mine.tier):
-        raise LinkError(f"{mine.tier} {mine.node} takes no link from {key.tier} {key.node}")
-    if not dialled and DIAL_RANK[key.tier] > DIAL_RANK[mine.tier]:
-        raise LinkError(f"{key.tier} {key.node} dialled this {mine.tier}, and a {key.tier} dials no {mine.tier}")
+    if key.tier not in link_tiers(local.tier):
+        raise LinkError(f"{local.tier} {local.node} takes no link from {key.tier} {key.node}")
+    if not dialled and DIAL_RANK[key.tier] > DIAL_RANK[local.tier]:
+        raise LinkError(f"{key.tier} {key.node} dialled this {local.tier}, and a {key.tier} dials no {local.tier}")
     if known is not None and known.tier != key.tier:
         raise LinkError(f"{key.node} was a {known.tier} and now claims to be a {key.tier}")
     if known is not None and known.incarnation > key.incarnation:
@@ -164,18 +165,18 @@ def admit(mine: NodeIdentity, key: PeerKey, known: PeerKey | None, condemned: st
         raise LinkError(f"{key.node} broke the protocol and is refused until it starts again: {condemned}")
 
 
-def check_room(mine: NodeIdentity, key: PeerKey, operators: int) -> None:
+def check_room(local: NodeIdentity, key: PeerKey, operators: int) -> None:
     """Refuse an operator when ``OPERATORS_MAX`` are linked.
 
     Args:
-        mine: This node.
+        local: This node.
         key: The incarnation.
         operators: Connected operator links, without one of the same name.
     Raises:
         LinkError: The limit is reached.
     """
     if key.tier == TIER_OPERATOR and operators >= OPERATORS_MAX:
-        raise LinkError(f"{mine.tier} {mine.node} has {operators} links of operators, and takes no other: {key.node}")
+        raise LinkError(f"{local.tier} {local.node} has {operators} links of operators, and takes no other: {key.node}")
 
 
 def expect(key: PeerKey, tier: str, node: str) -> None:
@@ -188,18 +189,18 @@ def expect(key: PeerKey, tier: str, node: str) -> None:
         raise LinkError(f"expected {tier} {node}, found {key.tier} {key.node}")
 
 
-def resume(mine: NodeIdentity, hello: LinkHello, key: PeerKey, told: HelloResume, taken: int) -> int:
+def resume(local: NodeIdentity, hello: LinkHello, key: PeerKey, position: HelloResume, taken: int) -> int:
     """Return how many of this node's frames the peer has taken: sending resumes after them.
 
     Args:
-        mine: This node.
+        local: This node.
         hello: The peer's HELLO.
         key: Its incarnation.
-        told: Resume position in this node's HELLO.
+        position: Resume position in this node's HELLO.
         taken: Number of the newest frame that the link has taken now.
     Raises:
         LinkError: The link took more frames since that HELLO; this connection would repeat them.
     """
-    if taken != told.of(key):
+    if taken != position.of(key):
         raise LinkError(f"{key.node}: another connection moved the link meanwhile")
-    return hello.taken if hello.peer_incarnation == mine.incarnation else 0
+    return hello.taken if hello.peer_incarnation == local.incarnation else 0

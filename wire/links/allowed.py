@@ -244,11 +244,11 @@ def fault_of(peer: PeerKey, receiver_tier: str, message: control.Control) -> str
 
     The other rules need the receiver's state; the receiver checks them when it processes the message.
     """
-    messages = _LOOKS.get((peer.tier, receiver_tier))
+    messages = _CHECKS.get((peer.tier, receiver_tier))
     if messages is None or type(message) not in messages:
         return TIER
-    look = messages[type(message)]
-    return "" if look is None or look(peer, message) else IDENTITY
+    check = messages[type(message)]
+    return "" if check is None or check(peer, message) else IDENTITY
 
 
 def role_fault_of(peer: PeerKey, message: control.Control, roster: Roster) -> str:
@@ -287,13 +287,15 @@ def _are_own_reports(peer: PeerKey, message: routes.ReportRoutes) -> bool:
     return all(_are_own_routes(peer, report) for report in message.reports)
 
 
-def _are_own_routes(peer: PeerKey, said: routes.AddRoutes | routes.RemoveRoutes | routes.SenderReport) -> bool:
+def _are_own_routes(
+    peer: PeerKey, routes_message: routes.AddRoutes | routes.RemoveRoutes | routes.SenderReport
+) -> bool:
     if peer.tier == TIER_EDGE:
-        return said.partition == -1 and said.sender_epoch == peer.incarnation
-    return said.partition >= 0
+        return routes_message.partition == -1 and routes_message.sender_epoch == peer.incarnation
+    return routes_message.partition >= 0
 
 
-def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
+def _check_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
     """Return the check of a message of this type besides the tiers; None if there is none."""
     if message is nodes.Moved:
         return _is_own_kind
@@ -305,8 +307,8 @@ def _look_of(message: type) -> Callable[[PeerKey, Any], bool] | None:
 
 
 # (sender, receiver) -> the permitted messages, and the check of each
-_LOOKS: dict[tuple[str, str], dict[type, Callable[[PeerKey, Any], bool] | None]] = {
-    tiers: {message: _look_of(message) for message, cell in CELLS.items() if tiers in cell.tiers}
+_CHECKS: dict[tuple[str, str], dict[type, Callable[[PeerKey, Any], bool] | None]] = {
+    tiers: {message: _check_of(message) for message, cell in CELLS.items() if tiers in cell.tiers}
     for tiers in FRAMES[FrameKind.CONTROL]
 }
 

@@ -41,7 +41,7 @@ __all__ = [
 HELLO_TIMEOUT_S = 4.0  # TCP, TLS and HELLO together
 WATCH_S = 0.5  # tick of the watch
 READ_BYTES_MAX = 256 * 1024
-UNTOLD_BYTES_MAX = 64 * 1024  # read since the last write; below it a TAKEN is sent with frames or by the watch
+UNACKED_BYTES_MAX = 64 * 1024  # read since the last write; below it a TAKEN is sent with frames or by the watch
 
 Stream = trio.SocketStream | TlsStream
 
@@ -172,7 +172,7 @@ class LinkConnection:
         "_sending",
         "_silence",
         "_stream",
-        "_untold",
+        "_unacked_bytes",
         "_wakeup",
         "why",
     )
@@ -198,7 +198,7 @@ class LinkConnection:
         self._closed = False  # from here on the core belongs to another connection
         self._wakeup = trio.Event()
         self._silence = Silence(WATCH_S, speak_s=speak_s)
-        self._untold = 0  # bytes read since the last write
+        self._unacked_bytes = 0  # bytes read since the last write
         self.why = "closed here"
 
     def wake(self) -> None:
@@ -213,7 +213,7 @@ class LinkConnection:
         data = self._core.take_output()
         if not data:
             return
-        self._untold = 0
+        self._unacked_bytes = 0
         self._silence.spoke()
         try:
             self._sending = not self._prompt.send_now(data)
@@ -322,8 +322,8 @@ class LinkConnection:
             if self._closed:  # a callback ended this link: later frames are void
                 return
             self._on_frame(frame.kind, frame.payload)
-        self._untold += len(data)
-        if self._core.has_frames or (self._untold >= UNTOLD_BYTES_MAX and self._core.wants_flush):
+        self._unacked_bytes += len(data)
+        if self._core.has_frames or (self._unacked_bytes >= UNACKED_BYTES_MAX and self._core.wants_flush):
             self._wakeup.set()
 
     async def _write(self) -> None:
@@ -331,7 +331,7 @@ class LinkConnection:
             while not self._closed:
                 data = b"" if self._sending else self._core.take_output()
                 if data or self._sending:
-                    self._untold, self._sending = 0, True
+                    self._unacked_bytes, self._sending = 0, True
                     await self._stream.send_all(data)  # unbounded: ``look`` ends it if the peer is silent
                     self._silence.spoke()
                     self._sending = False

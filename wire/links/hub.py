@@ -61,7 +61,7 @@ __all__ = ["LinkHub"]
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 0.5  # for queued frames when this node stops
-DRAIN_LOOK_S = 0.01
+DRAIN_POLL_S = 0.01
 CONNECTION_FAILURES = (
     OSError,
     trio.BrokenResourceError,
@@ -135,8 +135,8 @@ class LinkHub:
         self.table = LinkTable(
             identity,
             on_frame=on_frame,
-            on_up=self._stands,
-            on_down=self._ended,
+            on_up=self._link_up,
+            on_down=self._link_down,
             on_reset=on_reset,
             resend_bytes_max=resend_bytes_max,
             roster=roster,
@@ -166,7 +166,7 @@ class LinkHub:
 
     def refused_by_reason(self) -> dict[tuple[str, ...], float]:
         """Return the number of refusals by reason, for the metrics page: connections, fenced incarnations."""
-        counts = {**self.refusals, "condemned": self.table.incarnations_condemned}
+        counts = {**self.refusals, "condemned": self.table.incarnations_fenced}
         return {(reason,): float(count) for reason, count in counts.items()}
 
     @property
@@ -253,8 +253,8 @@ class LinkHub:
         """Wait at most ``DRAIN_S`` until sockets have taken all queued bytes; used when this node stops."""
         with trio.move_on_after(DRAIN_S):
             while any(link.has_frames for peer in self.connected() if (link := self.link(peer.node)) is not None):
-                await trio.sleep(DRAIN_LOOK_S)
-            await trio.sleep(DRAIN_LOOK_S)  # for the last write of a task
+                await trio.sleep(DRAIN_POLL_S)
+            await trio.sleep(DRAIN_POLL_S)  # for the last write of a task
 
     def link(self, node: str) -> LinkCore | None:
         """Return a peer's link, for its counters, ``room`` and ``peer_taken``."""
@@ -303,14 +303,14 @@ class LinkHub:
         """Drop the link of a dead incarnation and its frames; ``on_reset`` follows."""
         self.table.forget(node)
 
-    def _stands(self, key: PeerKey) -> None:
+    def _link_up(self, key: PeerKey) -> None:
         if key.tier == TIER_ROUTER:
             self.router_fault = ""
         self._down[key.node] = trio.Event()
         say(logger, "link.up", tier=key.tier, peer=key.node, incarnation=key.incarnation)
         self._on_up(key)
 
-    def _ended(self, key: PeerKey) -> None:
+    def _link_down(self, key: PeerKey) -> None:
         down = self._down.pop(key.node, None)
         if down is not None:
             down.set()
@@ -356,7 +356,7 @@ class LinkHub:
                     stream = await wrap_tls(stream, self._contexts.client, server_side=False)
                 certified = self._certified(stream)
                 step = "exchange of HELLO"
-                told, ours = self.table.greeting(target.node)
+                position, ours = self.table.greeting(target.node)
                 await stream.send_all(ours)
                 hello, rest = await read_hello(stream)
                 expected = "" if target.seed else target.node
@@ -374,7 +374,7 @@ class LinkHub:
             if stream is not None:
                 await close_quietly(stream)
             return False
-        return await self._serve(stream, key, hello, rest, told=told, dialled=True)
+        return await self._serve(stream, key, hello, rest, position=position, dialled=True)
 
     # -- accepting
 
@@ -406,8 +406,8 @@ class LinkHub:
         accepted = await self._shake_hands(stream)
         place.leave()
         if accepted is not None:
-            secured, key, hello, rest, told = accepted
-            await self._serve(secured, key, hello, rest, told=told, dialled=False)
+            secured, key, hello, rest, position = accepted
+            await self._serve(secured, key, hello, rest, position=position, dialled=False)
 
     async def _shake_hands(
         self, stream: trio.SocketStream
@@ -427,7 +427,7 @@ class LinkHub:
                 if hello.cluster != self.identity.cluster or later:
                     await secured.send_all(encode_hello(self.identity, later))  # lets the peer report the reason
                 try:
-                    key, told, ours = self.table.accepted(hello, certified)
+                    key, position, ours = self.table.accepted(hello, certified)
                 except OtherCluster:
                     await secured.send_all(encode_hello(self.identity))  # likewise
                     raise
@@ -442,7 +442,7 @@ class LinkHub:
             await close_quietly(secured)  # displaced, or this node ends: the socket may belong to the TLS stream
             raise
         self._authenticated(certified, secured)
-        return secured, key, hello, rest, told
+        return secured, key, hello, rest, position
 
     def _authenticated(self, certified: tuple[str, str, str] | None, stream: Stream) -> None:
         """Record the address of a peer whose certificate was accepted; plaintext links prove no identity."""
@@ -460,12 +460,12 @@ class LinkHub:
     # -- one connection
 
     async def _serve(
-        self, stream: Stream, key: PeerKey, hello: LinkHello, rest: bytes, *, told: HelloResume, dialled: bool
+        self, stream: Stream, key: PeerKey, hello: LinkHello, rest: bytes, *, position: HelloResume, dialled: bool
     ) -> bool:
         """Run a connection until it ends, after the exchange of HELLOs.
 
         Args:
-            told: (incarnation, taken) of our HELLO: the peer resumes from there only if this is its incarnation.
+            position: (incarnation, taken) of our HELLO: the peer resumes from there only if this is its incarnation.
         Returns:
             Whether it was established.
         """
@@ -475,7 +475,7 @@ class LinkHub:
             take = partial(table.frame, peer)
             connection = LinkConnection(stream, peer.core, take, self._on_read, self.reads, speak_s_of(key.tier))
             self._check_revoked(stream)  # again: lists that arrived since the handshake did not see this link
-            table.join(peer, connection, hello, told, dialled=dialled)
+            table.join(peer, connection, hello, position, dialled=dialled)
             if key.node in self._paused:
                 connection.pause()
         except LinkError as error:

@@ -46,12 +46,12 @@ class LinkCore:
 
     __slots__ = (
         "_buffer",
+        "_buffer_bytes_max",
         "_needed",
         "_output",
         "_output_bytes",
-        "_room_max",
         "_sent",
-        "_taken_told",
+        "_taken_sent",
         "bytes_unacknowledged",
         "frames_duplicate",
         "frames_resent",
@@ -62,13 +62,13 @@ class LinkCore:
     )
 
     def __init__(self, resend_bytes_max: int = RESEND_BYTES_MAX) -> None:
-        self._room_max = resend_bytes_max
+        self._buffer_bytes_max = resend_bytes_max
         self._sent: deque[bytes] = deque()  # header, payload, header, payload ... of frames not taken yet
         self._output: deque[bytes] = deque()  # headers and payloads not handed to the socket yet
         self._output_bytes = 0
         self._buffer = bytearray()  # an incomplete frame
         self._needed = 0  # bytes that the buffer must hold before the next parse
-        self._taken_told = 0
+        self._taken_sent = 0
         self.is_connected = False
         self.last_sent = 0  # number of the newest own frame
         self.peer_taken = 0  # highest own frame number the peer took; read after each receive
@@ -81,7 +81,7 @@ class LinkCore:
 
     def room(self) -> int:
         """Bytes of frames that ``send`` still takes before it raises LinkFull."""
-        return max(0, self._room_max - self.bytes_unacknowledged)
+        return max(0, self._buffer_bytes_max - self.bytes_unacknowledged)
 
     def send(self, kind: int, payload: bytes, flags: int = 0) -> int:
         """Number a frame and buffer it until the peer has taken it.
@@ -96,7 +96,7 @@ class LinkCore:
         size = length + HEADER_BYTES
         if length > FRAME_BYTES_MAX or kind <= FrameKind.TAKEN:
             raise ValueError(f"cannot send frame kind {kind} of {length} bytes")
-        if self.bytes_unacknowledged + size > self._room_max:
+        if self.bytes_unacknowledged + size > self._buffer_bytes_max:
             raise LinkFull(f"{self.bytes_unacknowledged} bytes not taken by the peer")
         number = self.last_sent + 1
         header = HEADER.pack(length, kind, flags, PROTOCOL_VERSION, number)
@@ -113,7 +113,7 @@ class LinkCore:
     @property
     def wants_flush(self) -> bool:
         """Whether ``take_output`` would return any bytes."""
-        return self.is_connected and (self._output_bytes > 0 or self.taken != self._taken_told)
+        return self.is_connected and (self._output_bytes > 0 or self.taken != self._taken_sent)
 
     @property
     def has_frames(self) -> bool:
@@ -125,20 +125,20 @@ class LinkCore:
 
         The TAKEN precedes the frames: one per flush however many frames arrived, in the same write as the replies.
         """
-        if not self.is_connected or not (self._output_bytes or self.taken != self._taken_told):
+        if not self.is_connected or not (self._output_bytes or self.taken != self._taken_sent):
             return _NO_OUTPUT
         output = self._output
-        told = _NO_OUTPUT
-        if self.taken != self._taken_told:
-            told = self._taken_frame()
+        acknowledgement = _NO_OUTPUT
+        if self.taken != self._taken_sent:
+            acknowledgement = self._taken_frame()
         if self._output_bytes <= bytes_max:
-            if told:
-                output.appendleft(told)
+            if acknowledgement:
+                output.appendleft(acknowledgement)
             data = b"".join(output)
             output.clear()
             self._output_bytes = 0
             return data
-        chunks = [told]
+        chunks = [acknowledgement]
         size = 0
         while output and size < bytes_max:
             header = output.popleft()
@@ -151,10 +151,10 @@ class LinkCore:
 
     def keepalive(self) -> None:
         """Make the next ``take_output`` repeat the TAKEN: an idle connection shows that this node is alive."""
-        self._taken_told = -1
+        self._taken_sent = -1
 
     def _taken_frame(self) -> bytes:
-        self._taken_told = self.taken
+        self._taken_sent = self.taken
         return HEADER.pack(_TAKEN_BYTES, FrameKind.TAKEN, 0, PROTOCOL_VERSION, 0) + self.taken.to_bytes(8, "big")
 
     # -- connection
@@ -177,7 +177,7 @@ class LinkCore:
         self._output.extend(self._sent)
         self._output_bytes = self.bytes_unacknowledged
         self.frames_resent += len(self._sent) // 2
-        self._taken_told = self.taken  # our HELLO carried it
+        self._taken_sent = self.taken  # our HELLO carried it
         self.is_connected = True
 
     def disconnected(self) -> None:

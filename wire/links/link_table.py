@@ -94,7 +94,7 @@ class LinkTable:
         self.identity = identity
         self._roster = roster
         self.other_cluster = ""
-        self.incarnations_condemned = 0  # for a frame that they sent
+        self.incarnations_fenced = 0  # for a frame that they sent
         self._kinds = kinds_from(identity.tier)  # of frames, by the tier that sends them
         self._on_frame, self._on_up, self._on_down, self._on_reset = on_frame, on_up, on_down, on_reset
         self._resend_bytes_max = resend_bytes_max
@@ -199,8 +199,8 @@ class LinkTable:
         if peer is None:
             if len(self._peers) >= PEERS_MAX:
                 self._evict()
-            room = OPERATOR_BYTES_MAX if key.tier == TIER_OPERATOR else self._resend_bytes_max
-            peer = self._peers[key.node] = LinkPeer(key, room)
+            buffer_bytes = OPERATOR_BYTES_MAX if key.tier == TIER_OPERATOR else self._resend_bytes_max
+            peer = self._peers[key.node] = LinkPeer(key, buffer_bytes)
         return peer
 
     def forget(self, node: str) -> None:
@@ -240,8 +240,8 @@ class LinkTable:
     def greeting(self, node: str) -> tuple[HelloResume, bytes]:
         """Return (resume position, bytes) of our HELLO to a node that we dial; "" and unknown nodes have none."""
         known = self._peers.get(node)
-        told = HelloResume(known.key.incarnation, known.core.taken) if known is not None else HelloResume()
-        return told, encode_hello(self.identity, *told)
+        position = HelloResume(known.key.incarnation, known.core.taken) if known is not None else HelloResume()
+        return position, encode_hello(self.identity, *position)
 
     def dialled(self, hello: LinkHello, certified: tuple[str, str, str] | None, tier: str, node: str) -> PeerKey:
         """Admit the node that answered at an address that we dialled; ``node`` is "" where any of the tier may answer.
@@ -271,10 +271,10 @@ class LinkTable:
         check_member(self.identity, key, self._roster, dialled=False)
         self._admit(key, dialled=False)
         known = self._peers.get(key.node)
-        told = HelloResume(key.incarnation, known.core.taken) if known and known.key == key else HelloResume()
+        position = HelloResume(key.incarnation, known.core.taken) if known and known.key == key else HelloResume()
         if known is not None:
             self._drop_connection(known)
-        return key, told, encode_hello(self.identity, *told)
+        return key, position, encode_hello(self.identity, *position)
 
     def _admit(self, key: PeerKey, *, dialled: bool) -> None:
         known = self._peers.get(key.node)
@@ -294,7 +294,7 @@ class LinkTable:
     # -- connections
 
     def join(
-        self, peer: LinkPeer, connection: LinkConnection, hello: LinkHello, told: HelloResume, *, dialled: bool
+        self, peer: LinkPeer, connection: LinkConnection, hello: LinkHello, position: HelloResume, *, dialled: bool
     ) -> None:
         """Let a connection carry this link, after the exchange of HELLOs.
 
@@ -303,7 +303,7 @@ class LinkTable:
         """
         self._drop_connection(peer)
         try:
-            peer.core.connected(resume(self.identity, hello, peer.key, told, peer.core.taken))
+            peer.core.connected(resume(self.identity, hello, peer.key, position, peer.core.taken))
         except LinkError:
             self._mismatch(peer)
             raise
@@ -351,7 +351,7 @@ class LinkTable:
                 raise LinkError(f"a {peer.key.tier} may not send it to a {self.identity.tier}")
             self._on_frame(peer.key, kind, payload)
         except LinkError as error:
-            self.incarnations_condemned += 1
+            self.incarnations_fenced += 1
             peer.condemned = f"frame kind {kind}: {error}"
             raise LinkError(peer.condemned) from None
 
@@ -364,6 +364,6 @@ class LinkTable:
         if peer is None or peer.key != key or peer.condemned:
             return
         say(logger, "link.broke_protocol", tier=key.tier, peer=key.node, why=why)
-        self.incarnations_condemned += 1
+        self.incarnations_fenced += 1
         peer.condemned = why
         self._drop_connection(peer)

@@ -53,7 +53,7 @@ def key_fault(path: Path) -> str:
     try:
         load_pem_private_key(path.read_bytes(), None)
     except TypeError:  # documented: it wants a password
-        return f"key {path} has a password, which a node cannot enter; write the key without one"
+        return f"key {path} has a password: a node has nobody to ask for it; write the key without one"
     except Exception:  # the library documents more than ValueError
         return f"key {path} is not readable as PEM"
     return ""

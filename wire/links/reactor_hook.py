@@ -76,18 +76,18 @@ class ReactorHook(trio.abc.Instrument):
 
         An error of the reader ends this call, which raises it in Trio's next iteration; other readers may run before.
         """
-        made = _Reader(reader)
-        self._readers[descriptor] = made
+        entry = _Reader(reader)
+        self._readers[descriptor] = entry
         self._epoll.register(descriptor, select.EPOLLIN)
         try:
-            with made.scope:
+            with entry.scope:
                 await trio.sleep_forever()
         finally:
             del self._readers[descriptor]
-            if not made.paused:
+            if not entry.paused:
                 self._epoll.unregister(descriptor)
-        if made.failure is not None:
-            raise made.failure
+        if entry.failure is not None:
+            raise entry.failure
 
     def pause(self, descriptor: int) -> None:
         """Stop reading a descriptor, and noticing its end, until ``go_on``; ignores one that is not read early."""
@@ -112,24 +112,24 @@ class ReactorHook(trio.abc.Instrument):
         while True:
             events = self._epoll.poll(max(0.0, ends - now))
             began = now = time.monotonic()
-            trios = False
+            trio_ready = False
             for descriptor, _ in events:
                 if descriptor == self._trio_fd:
-                    trios = True
+                    trio_ready = True
                 elif descriptor in self._readers:
                     self._readers[descriptor].call()
                     self.give_way()
-            if len(events) > trios:
+            if len(events) > trio_ready:
                 now = time.monotonic()
                 self._note(now - began, now)
-            if trios or timeout <= 0:
+            if trio_ready or timeout <= 0:
                 return  # trio's own poll finds the events
             if self._tasks or now >= ends:
-                self._token.run_sync_soon(_nothing)  # trio's wait was computed before: end it
+                self._token.run_sync_soon(_no_op)  # trio's wait was computed before: end it
                 return
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """Do nothing; the call alone wakes Trio."""
 
 

@@ -27,7 +27,7 @@ class Refusals:
     def __init__(self, count: Callable[[str], None]) -> None:
         self._count = count
         self._log_at = float("-inf")
-        self._unsaid = 0
+        self._suppressed = 0
 
     def refuse(self, now: float, peer: PeerKey, what: str, reason: str, *, early: bool = False) -> None:
         """Count and log a refused message.
@@ -44,8 +44,8 @@ class Refusals:
             say(logger, "message.refused_early", what=what, tier=peer.tier, peer=ascii(peer.node), reason=reason)
             return
         if now < self._log_at:
-            self._unsaid += 1
+            self._suppressed += 1
             return
-        more = f" ({self._unsaid} more refusals since the last line)" if self._unsaid else ""
-        self._log_at, self._unsaid = now + LOG_EVERY_S, 0
+        more = f" ({self._suppressed} more refusals since the last line)" if self._suppressed else ""
+        self._log_at, self._suppressed = now + LOG_EVERY_S, 0
         say(logger, "message.refused", what=what, tier=peer.tier, peer=ascii(peer.node), reason=reason, more=more)

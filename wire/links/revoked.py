@@ -41,7 +41,7 @@ class RevokedPeers:
     def __init__(self, utc: Callable[[], float] = time.time) -> None:
         self._utc = utc
         self._lists: PeerRevocationLists | None = None
-        self._looks: list[Callable[[], None]] = []
+        self._checks: list[Callable[[], None]] = []
         self.refused = 0  # handshakes
         self.cut = 0  # established links
 
@@ -76,12 +76,12 @@ class RevokedPeers:
             return "there is none"
         return self._lists.refusal(certificate, utc)
 
-    def call_at_put(self, look: Callable[[], None]) -> None:
+    def call_at_put(self, check_links: Callable[[], None]) -> None:
         """Register a check of links that runs whenever other lists take effect."""
-        self._looks.append(look)
+        self._checks.append(check_links)
 
     def put(self, lists: PeerRevocationLists | None) -> None:
         """Put lists into effect; links that they revoke end in this loop iteration."""
         self._lists = lists
-        for look in self._looks:
-            look()
+        for check_links in self._checks:
+            check_links()

@@ -35,18 +35,18 @@ class Silence:
     """Number of checks since bytes were received, and since bytes were sent.
 
     Args:
-        look_s: Seconds between two checks.
+        check_interval_s: Seconds between two checks.
         speak_s: Keepalive interval in seconds.
-        said: Number of the newest sent frame, where frames are counted (``owes_word``).
+        last_sent: Number of the newest sent frame, where frames are counted (``owes_word``).
     """
 
-    __slots__ = ("_idle", "_idle_max", "_quiet", "_quiet_max", "_said")
+    __slots__ = ("_idle", "_idle_max", "_last_sent", "_quiet", "_quiet_max")
 
-    def __init__(self, look_s: float, said: int = -1, speak_s: float = SPEAK_S) -> None:
+    def __init__(self, check_interval_s: float, last_sent: int = -1, speak_s: float = SPEAK_S) -> None:
         self._idle = self._quiet = 0
-        self._idle_max = round(SILENCE_S / look_s)
-        self._quiet_max = round(speak_s / look_s)
-        self._said = said
+        self._idle_max = round(SILENCE_S / check_interval_s)
+        self._quiet_max = round(speak_s / check_interval_s)
+        self._last_sent = last_sent
 
     def heard(self) -> None:
         """Restart the idle timeout: bytes were received."""
@@ -64,10 +64,10 @@ class Silence:
             return SilenceCheck.GIVE_UP
         return SilenceCheck.SPEAK if self._quiet >= self._quiet_max else SilenceCheck.NOTHING
 
-    def owes_word(self, said: int) -> bool:
+    def owes_word(self, last_sent: int) -> bool:
         """Return whether a keepalive is due, given the number of the newest sent frame; ignores received bytes."""
-        if said != self._said:
-            self._said = said
+        if last_sent != self._last_sent:
+            self._last_sent = last_sent
             self._quiet = 0
             return False
         self._quiet += 1

@@ -373,7 +373,7 @@ def publish_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
 
 
 def push_ack_records(data: bytes, offset: int, most: int) -> tuple[int, int]:
-    """Return the end of ``most`` records of a PUSH_ACK payload, and their number; an incomplete one counts to the end."""
+    """Return the end of ``most`` records of a PUSH_ACK payload, and their number; an incomplete one counts too."""
     left = -(-(len(data) - offset) // _PUSH_ACK.size)
     count = min(left, most)
     return min(offset + count * _PUSH_ACK.size, len(data)), count

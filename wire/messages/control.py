@@ -193,7 +193,7 @@ def join_controls(payloads: Sequence[bytes]) -> bytes:
 
 
 def count_of_controls(payload: Payload) -> int:
-    """Return the number of messages or records of a frame without decoding it: the maximum if its count is implausible."""
+    """Return the number of messages or records of a frame, undecoded: the maximum if its count is implausible."""
     if len(payload) < _ARRAY.size:
         return CONTROLS_MAX
     form, count = _ARRAY.unpack_from(payload)

@@ -216,7 +216,7 @@ class FiltersListed(ControlMessage, tag="FiltersListed"):
 
 
 class RecordInbound(ControlMessage, tag="RecordInbound"):
-    """QoS 2 PUBLISH of a durable publisher, before any fan-out; repeats get the same origin and picks until released."""
+    """QoS 2 PUBLISH of a durable publisher, before any fan-out; repeats get the same origin until released."""
 
     request: U64
     partition: PartitionNumber

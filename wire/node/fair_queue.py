@@ -100,20 +100,20 @@ class _RoundRobin:
     @property
     def octets(self) -> int:
         """Bytes of pending events."""
-        return sum(lane.octets for lane in self._waiting)
+        return sum(queue.octets for queue in self._waiting)
 
     @property
-    def lane_bytes_max(self) -> int:
+    def queue_bytes_max(self) -> int:
         """Bytes of one peer's queue, above which its peer is not read."""
         return min(LANE_BYTES_MAX, WAITING_BYTES_MAX // max(1, len(self._waiting)))
 
-    def lane_of(self, node: str) -> _PeerQueue:
+    def queue_of(self, node: str) -> _PeerQueue:
         """Return the queue of a peer for a new event."""
-        lane = self._by_node.get(node)
-        if lane is None:
-            lane = self._by_node[node] = _PeerQueue(node)
-            self._waiting.append(lane)
-        return lane
+        queue = self._by_node.get(node)
+        if queue is None:
+            queue = self._by_node[node] = _PeerQueue(node)
+            self._waiting.append(queue)
+        return queue
 
     def first(self) -> _PeerQueue:
         """Return the next queue."""
@@ -167,16 +167,16 @@ class FairQueue:
             self._own.append(event)
             return False
         tier = event.peer.tier
-        turns = self._routers if tier == TIER_ROUTER else self._others
-        lane = turns.lane_of(event.peer.node)
-        lane.append(event)
-        if self._links is None or lane.paused or tier not in self._paused_tiers:
+        peers = self._routers if tier == TIER_ROUTER else self._others
+        queue = peers.queue_of(event.peer.node)
+        queue.append(event)
+        if self._links is None or queue.paused or tier not in self._paused_tiers:
             return False
-        if lane.octets <= turns.lane_bytes_max:
+        if queue.octets <= peers.queue_bytes_max:
             return False
-        lane.paused = True
+        queue.paused = True
         self.pauses += 1
-        self._links.pause(lane.node)
+        self._links.pause(queue.node)
         return True
 
     def next_events(
@@ -201,34 +201,34 @@ class FairQueue:
         return taken, left
 
     def _take(
-        self, turns: _RoundRobin, taken: list[Event], left: int, share: int, skips: Callable[[str], bool] | None = None
+        self, peers: _RoundRobin, taken: list[Event], left: int, share: int, skips: Callable[[str], bool] | None = None
     ) -> int:
         """Take events of the queues in turn up to a share of the weight, at least one; return the remaining weight."""
-        kept = left - share
+        reserved = left - share
         first = True  # an event that exceeds any share is taken too
-        looked = 0
-        while looked < len(turns) and (share > 0 or first):
-            lane = turns.first()
-            if skips is not None and skips(lane.node):
-                turns.next_one()
-                looked += 1
+        skipped = 0
+        while skipped < len(peers) and (share > 0 or first):
+            queue = peers.first()
+            if skips is not None and skips(queue.node):
+                peers.next_one()
+                skipped += 1
                 continue
             before = len(taken)
-            share = lane.take(self._weigh, max(1, share), taken, first=first)
+            share = queue.take(self._weigh, max(1, share), taken, first=first)
             first = False
-            if lane.paused and lane.octets <= turns.lane_bytes_max // 2:
-                self._go_on(lane)
-            if lane.events:
+            if queue.paused and queue.octets <= peers.queue_bytes_max // 2:
+                self._resume(queue)
+            if queue.events:
                 if len(taken) > before:
-                    turns.next_one()
+                    peers.next_one()
                 break
-            turns.remove_first()
-        return kept + share
+            peers.remove_first()
+        return reserved + share
 
-    def _go_on(self, lane: _PeerQueue) -> None:
+    def _resume(self, queue: _PeerQueue) -> None:
         assert self._links is not None, "a lane that is never full was paused"
-        lane.paused = False
-        self._links.go_on(lane.node)
+        queue.paused = False
+        self._links.go_on(queue.node)
 
 
 def _octets(event: Event) -> int:

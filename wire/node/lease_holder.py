@@ -101,7 +101,7 @@ class LeaseHolder:
         self._routers: dict[str, None] = {}  # connected
         self._incarnations: dict[str, int] = {}  # of routers that were connected
         self._beats: dict[str, deque[Heartbeat]] = {}  # router -> heartbeats that it may answer
-        self._asked: set[str] = set()  # routers to which this incarnation sent a registration or its end
+        self._requested: set[str] = set()  # routers to which this incarnation sent a registration or its end
         self._registered = False
         self._refusal = ""  # of the registration, as logged
         self._follows = follows
@@ -109,12 +109,12 @@ class LeaseHolder:
         self._pages = MapReader()
         self._page_by = float("inf")  # deadline of a requested page
         self._request = 0
-        self._told_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
+        self._sent_sizes: tuple[str, dict[int, tuple[int, int]]] = ("", {})
         self._next_beat = float("-inf")  # when the next heartbeat is due
         self._next_try = float("-inf")
         self._last_grant = float("-inf")
         self._behind_since = float("inf")
-        self._turn = 0
+        self._router_index = 0
         self._stop: DrainNode | Leave | None = None  # sent to the leader until the map shows it
         self._next_stop = float("inf")
         self._contradicted: int | None = None  # log epoch in which the leader contradicted our map
@@ -133,7 +133,7 @@ class LeaseHolder:
         if self._incarnations.get(node) != incarnation:  # a new incarnation has no requests yet
             self._incarnations[node] = incarnation
             self._beats.pop(node, None)
-            self._asked.discard(node)
+            self._requested.discard(node)
         self._routers[node] = None
         if self.following == node:
             self.follow_again(now)
@@ -143,8 +143,8 @@ class LeaseHolder:
     def router_down(self, node: str) -> None:
         """The link to a router is closed."""
         self._routers.pop(node, None)
-        if self._told_sizes[0] == node:
-            self._told_sizes = ("", {})  # its next incarnation does not have them
+        if self._sent_sizes[0] == node:
+            self._sent_sizes = ("", {})  # its next incarnation does not have them
         if self.following == node:
             self.follow_again(float("-inf"))  # ask another router at once: a lagging node delays the cluster
         if self.leader == node:
@@ -161,7 +161,7 @@ class LeaseHolder:
         """The linked routers of the cluster; at a router, itself too while it leads."""
         if not self._follows:
             return [node for node in self._routers if self._group is None or node in self._group()]
-        return [node for node in self._routers if self._is_believed(node)]
+        return [node for node in self._routers if self._is_accepted(node)]
 
     @property
     def is_reading_map(self) -> bool:
@@ -178,7 +178,7 @@ class LeaseHolder:
         """True once the map that this node acknowledged lists its own incarnation as active."""
         return self.map.is_alive(self.entry.node, self.entry.incarnation)
 
-    def _is_believed(self, node: str) -> bool:
+    def _is_accepted(self, node: str) -> bool:
         """Return whether messages of this router are accepted (``wire/links/roster.py``)."""
         return is_router(self.map, PeerKey(node, TIER_ROUTER, self._incarnations.get(node, 0)))
 
@@ -222,22 +222,22 @@ class LeaseHolder:
     @property
     def drains(self) -> bool:
         """Whether the map has this incarnation as stopping."""
-        mine = self.map.nodes.get(self.entry.node)
-        return self.active and mine is not None and mine.stops
+        own = self.map.nodes.get(self.entry.node)
+        return self.active and own is not None and own.stops
 
-    def _say_stop(self, now: float) -> None:
+    def _send_stop(self, now: float) -> None:
         if self._stop is None or (isinstance(self._stop, DrainNode) and self.drains):
             self._next_stop = float("inf")
         else:
             self._next_stop = now + RETRY_S
-            self._ask(self._stop)
+            self._send_request(self._stop)
 
     # --- time
 
     def beat(self, now: float) -> None:
         """Register, follow the map and renew the lease as due; called by the loop that does the node's work."""
         if self.ended or not self.linked:
-            self._look_if_stranded(now)
+            self._check_stranded(now)
             self._next_beat = self._next_try = now + RETRY_S
             self._page_by = float("inf")
             self._next_stop = max(self._next_stop, self._next_try)
@@ -249,7 +249,7 @@ class LeaseHolder:
             self._next_try = now + RETRY_S
             if not self._registered:
                 self._request += 1
-                self._ask(RegisterRequest(self._request, self.entry, self._whole, self._ended_incarnation))
+                self._send_request(RegisterRequest(self._request, self.entry, self._whole, self._ended_incarnation))
             if self._follows and not self.following and now >= self._follow_at:
                 self.following = self._router()
                 if self._send(self.following, FollowMap(self.map.epoch)):
@@ -257,13 +257,13 @@ class LeaseHolder:
                 else:
                     self.following = ""
         if self._registered and now >= self._next_stop:
-            self._say_stop(now)
+            self._send_stop(now)
         if self._registered and now >= self._next_beat:
             self._heartbeat(now)
         if self._registered and (self.following or not self._follows):
             self._next_try = now + 10 * RETRY_S
 
-    def _look_if_stranded(self, now: float) -> None:
+    def _check_stranded(self, now: float) -> None:
         """End this incarnation if the routers of its map were replaced: the next one starts from its seeds."""
         if self.ended or not self._routers or self.has_lease(now):
             self._stranded_by = float("inf")
@@ -286,9 +286,9 @@ class LeaseHolder:
             self._next_beat = now + SEEKING_S
             return
         router = self._router()
-        if self._told_sizes != (router, self.sizes):
-            self._told_sizes = (router, dict(self.sizes))
-            beat.sizes = self._told_sizes[1]
+        if self._sent_sizes != (router, self.sizes):
+            self._sent_sizes = (router, dict(self.sizes))
+            beat.sizes = self._sent_sizes[1]
         self._send_beat(router, beat)
         if self.settled_epoch < self.map.epoch:
             self._next_beat = now + SETTLING_S
@@ -301,12 +301,12 @@ class LeaseHolder:
         routers = self.linked
         if self.leader in routers:
             return self.leader
-        self._turn += 1
-        return routers[self._turn % len(routers)]
+        self._router_index += 1
+        return routers[self._router_index % len(routers)]
 
-    def _ask(self, message: Control) -> None:
+    def _send_request(self, message: Control) -> None:
         router = self._router()
-        self._asked.add(router)
+        self._requested.add(router)
         self._send(router, message)
 
     def _send_beat(self, router: str, beat: Heartbeat) -> None:
@@ -348,7 +348,7 @@ class LeaseHolder:
             return node == self.following
         if isinstance(message, HeartbeatReply):
             return self._beat_of(node, message) is not None and (message.leader == node or _is_referral(message))
-        return node in self._asked
+        return node in self._requested
 
     def _page(self, now: float, page: MapPage) -> None:
         """Process a page and request the next one, unless the map is no newer than ours."""
@@ -421,8 +421,8 @@ class LeaseHolder:
 
     def _refused(self, message: RequestRefused) -> None:
         """Log once why this node is refused: unlike a missing leader, this does not resolve itself."""
-        mine = not self._registered and message.request == self._request
-        if mine and message.code == "invalid" and message.detail != self._refusal:
+        own = not self._registered and message.request == self._request
+        if own and message.code == "invalid" and message.detail != self._refusal:
             self._refusal = message.detail
             say(logger, "node.not_let_in", why=message.detail)
 
@@ -433,8 +433,8 @@ class LeaseHolder:
     def policy_contradicts(self, node: str, reply: HeartbeatReply) -> bool:
         """Return whether the leader contradicts the policy that this node has now."""
         beat = self._beat_of(node, reply)
-        said = (beat.policy_received, beat.policy_digest) if beat is not None else None
-        return reply.reload_policy and said == (self.policy_received, self.policy_digest)
+        reported = (beat.policy_received, beat.policy_digest) if beat is not None else None
+        return reply.reload_policy and reported == (self.policy_received, self.policy_digest)
 
     def _replied(self, now: float, node: str, reply: HeartbeatReply) -> None:
         beat = self._beat_of(node, reply)
@@ -475,20 +475,20 @@ class LeaseHolder:
         self._moved(now)
 
     def _moved(self, now: float) -> None:
-        mine = self.map.nodes.get(self.entry.node)
-        if mine is not None:
+        own = self.map.nodes.get(self.entry.node)
+        if own is not None:
             # A map from before our registration still shows a former incarnation, alive or dead; a lagging router sends
             # it,
             # or our own log when replayed. It does not concern this one. A map that shows this one dead does, even
             # without
             # an acknowledged registration: the answer may have been lost with its router.
-            newer = self._registered and mine.incarnation > self.entry.incarnation
-            dead = mine.incarnation == self.entry.incarnation and mine.state == NodeState.DEAD
+            newer = self._registered and own.incarnation > self.entry.incarnation
+            dead = own.incarnation == self.entry.incarnation and own.state == NodeState.DEAD
             self.ended = self.ended or newer or dead
-        if mine is not None and mine.incarnation == self.entry.incarnation and mine.alive:
+        if own is not None and own.incarnation == self.entry.incarnation and own.alive:
             self._registered = True
         self._behind_since, self._contradicted = float("inf"), None
-        if self.following and not self._is_believed(self.following):  # it relays the map but is not registered yet
+        if self.following and not self._is_accepted(self.following):  # it relays the map but is not registered yet
             self.follow_again(now)
         self._on_map(self.map)
         self._next_beat = now  # acknowledge at once

@@ -27,7 +27,7 @@ class WindowedMax:
     def note(self, seconds: float, now: float) -> None:
         """Add a duration that ended at ``now``, of ``time.monotonic()``."""
         if now >= self._window_ends:
-            self._turn_window(now)
+            self._start_window(now)
         if seconds > self._longest_s:
             self._longest_s = seconds
 
@@ -35,10 +35,10 @@ class WindowedMax:
         """Return the maximum of this window and the one before, in seconds."""
         now = time.monotonic()
         if now >= self._window_ends:
-            self._turn_window(now)
+            self._start_window(now)
         return max(self._longest_s, self._before_s)
 
-    def _turn_window(self, now: float) -> None:
+    def _start_window(self, now: float) -> None:
         silent = now >= self._window_ends + WINDOW_S
         self._before_s = 0.0 if silent else self._longest_s
         self._longest_s, self._window_ends = 0.0, now + WINDOW_S

@@ -22,7 +22,7 @@ __all__ = ["show_process", "stats_columns"]
 
 DEFAULT = "default"  # the source of an unset setting
 UNSET = object()
-ROOMS = ("node", "membership", "metrics", "logs")  # besides the tier's own
+PACKAGES = ("node", "membership", "metrics", "logs")  # besides the tier's own
 
 
 class Setting(NamedTuple):
@@ -62,8 +62,8 @@ def _sources(process: NodeProcess) -> dict[str, RowSource]:
     node = process.config.node.id
     return {
         "stats": RowSource(lambda _: iter([(1, process)]), stats_columns()),
-        "config": RowSource(lambda ask: _settings(process, ask), _setting_columns(process)),
-        "log": RowSource(lambda ask: _lines(kept, ask), _line_columns(node), newest=lambda _: kept.number),
+        "config": RowSource(lambda scan: _settings(process, scan), _setting_columns(process)),
+        "log": RowSource(lambda scan: _lines(kept, scan), _line_columns(node), newest=lambda _: kept.number),
     }
 
 
@@ -145,8 +145,8 @@ def _lease_left_s(process: NodeProcess) -> float | None:
 # --- settings
 
 
-def _settings(process: NodeProcess, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-    (after,) = ask.numbers(1)
+def _settings(process: NodeProcess, scan: RowScan) -> Iterator[tuple[Place, Any]]:
+    (after,) = scan.numbers(1)
     for place, setting in enumerate(_all_settings(process), 1):
         if place > after:
             yield place, setting
@@ -154,17 +154,17 @@ def _settings(process: NodeProcess, ask: RowScan) -> Iterator[tuple[Place, Any]]
 
 def _all_settings(process: NodeProcess) -> Iterator[Setting]:
     sources = process.config.sources
-    for room in (process.tier, *ROOMS):
-        model = getattr(process.config, room, None)
+    for package in (process.tier, *PACKAGES):
+        model = getattr(process.config, package, None)
         for key, value in model or ():
             if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
                 for item in value:
-                    table = f"{room}.{key}.{getattr(item, 'name', '')}"
+                    table = f"{package}.{key}.{getattr(item, 'name', '')}"
                     for inner, one in item:
                         name = f"{table}.{inner}"
                         yield Setting(name, one, sources.get(name, DEFAULT), _default(item, inner))
             else:
-                name = f"{room}.{key}"
+                name = f"{package}.{key}"
                 yield Setting(name, value, sources.get(name, DEFAULT), _default(model, key))
 
 
@@ -201,8 +201,8 @@ def _setting_columns(process: NodeProcess) -> Columns:
 # --- log
 
 
-def _lines(kept: KeptLines, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-    (after,) = ask.numbers(1)
+def _lines(kept: KeptLines, scan: RowScan) -> Iterator[tuple[Place, Any]]:
+    (after,) = scan.numbers(1)
     for line in list(kept.lines):
         if line.number > after:
             yield line.number, line

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 LEAVE_S = 1.0  # for the commit of our own death; without it the lease expires
 LAST_S = 0.1  # without a hand-over: time for the others to receive the same step from this node
-LOOK_S = 0.02
+STEP_INTERVAL_S = 0.02
 
 
 class StopPhase:
@@ -53,7 +53,7 @@ class OrderlyStop:
         self._hands_over = hands_over
         self._until = float("inf")  # the end of this phase at the latest
         self._relieved_at = -1  # map epoch of the hand-over
-        self._alone = False  # no node of the tier stays: no hand-over
+        self._is_last = False  # no node of the tier stays: no hand-over
         self._next = float("inf")
 
     @property
@@ -93,14 +93,14 @@ class OrderlyStop:
         holder = self._holder
         if (now < self._next and not holder.ended) or self.phase not in (StopPhase.DRAINING, StopPhase.LEAVING):
             return
-        self._next = now + LOOK_S
+        self._next = now + STEP_INTERVAL_S
         if holder.ended or not holder.active:
             unlisted = (
                 "the map no longer lists this incarnation" if holder.ended else "this incarnation had not joined yet"
             )
             self._end("" if self.phase == StopPhase.LEAVING else unlisted)
         elif now >= self._until:
-            self._end("" if self._alone else f"{self.phase} took too long; leases expire instead")
+            self._end("" if self._is_last else f"{self.phase} took too long; leases expire instead")
         elif self.phase == StopPhase.DRAINING and self._drain(now):
             holder.leave(now)
             self.phase, self._until, self._next = StopPhase.LEAVING, now + LEAVE_S, now
@@ -114,7 +114,7 @@ class OrderlyStop:
             self._relieved_at = holder.map.epoch
             if not any(not entry.stops for entry in holder.map.live(holder.entry.tier)):
                 say(logger, "node.hands_nothing_over", tier=holder.entry.tier)
-                self._alone, self._relieved_at = True, -1
+                self._is_last, self._relieved_at = True, -1
                 self.phase, self._until = StopPhase.LEAVING, now + LAST_S
                 return False
         return (self.settled or not self._hands_over) and self._idle()

@@ -226,7 +226,7 @@ def _reload(
 
 
 def _unreadable() -> NodeConfig:
-    raise UserError("cannot reload: this process was started without a settings file")
+    raise UserError("this process was started without settings that can be read again")
 
 
 def run_process(
@@ -256,11 +256,11 @@ def run_process(
         )
     contexts, metrics = _contexts(config), Metrics(tier, config.node.id, own_version())
     lists = _lists(config, contexts, read_lists)
-    gives_way = take_turns(config.node, config.sources)
+    yields_cpu = take_turns(config.node, config.sources)
     ends = CertificateEnds(config)
     reload = _reload(config, contexts, lists, ends)
     process = NodeProcess(config, tier, folder, contexts, metrics, ready, reload, lists)
-    if gives_way:
+    if yields_cpu:
         process.give_way = os.sched_yield
     register_certificate_ends(metrics, ends)
     prepare_page(config.metrics)
@@ -280,12 +280,14 @@ async def _main(process: NodeProcess, service: Callable[[NodeProcess], Awaitable
         name: one.getsockname()[:2] for name, one in (("metrics", listener), ("health", health)) if one is not None
     }
     process.page = pages.get("metrics", process.page)
-    said = process.ready
+    report_ready = process.ready
 
     async with trio.open_nursery() as nursery:
 
         def ready(addresses: dict[str, object]) -> None:
-            said({**addresses, **process.cluster, **{name: f"{host}:{port}" for name, (host, port) in pages.items()}})
+            report_ready(
+                {**addresses, **process.cluster, **{name: f"{host}:{port}" for name, (host, port) in pages.items()}}
+            )
 
         process.ready = ready
         if listener is not None:

@@ -20,7 +20,7 @@ __all__ = ["NodeReload", "Prepared", "ReloadablePart", "Reloaded", "changed_sett
 
 LINES_MAX = 200  # of an outcome; more are counted
 LINE_CHARS_MAX = 300
-ROOMS = ("node", "membership", "metrics", "logs", "edge", "router", "storage", "admin")
+SECTIONS = ("node", "membership", "metrics", "logs", "edge", "router", "storage", "admin")
 
 
 class ReloadablePart(Protocol):
@@ -98,19 +98,19 @@ class NodeReload:
         try:
             config = self._read()
         except Exception as error:  # a bug refuses too: the old state stays
-            return Prepared(mistakes=_told(error))
+            return Prepared(mistakes=_error_lines(error))
         mistakes: list[str] = []
         changes = changed_settings(self._config, config)
         taken = [pattern for part in parts for pattern in part.settings]
         for name in changes:
             if not any(_matches(pattern, name) for pattern in taken):
-                mistakes.append(f"{name} differs and is read at the start only: restart the node, or revert it")
+                mistakes.append(f"{name} differs and is read at the start only: restart the node, or take it back")
         loaded = []
         for part in parts:
             try:
                 loaded.append((part, part.load(config)))
             except Exception as error:
-                mistakes += _told(error)
+                mistakes += _error_lines(error)
         lines = tuple(f"{name}: {old} -> {new}" for name, (old, new) in changes.items())
         return Prepared(config, tuple(loaded), lines, tuple(mistakes))
 
@@ -142,7 +142,7 @@ class NodeReload:
         except Exception as error:
             for part, old in reversed(before):
                 part.put(old)  # an error here ends the node: the effective state would be unknown
-            return Reloaded(False, _bounded(_told(error)))
+            return Reloaded(False, _bounded(_error_lines(error)))
         self._config = prepared.config
         return Reloaded(True, _bounded(lines))
 
@@ -167,8 +167,8 @@ def _shown(name: str, value: object) -> str:
 
 def _flat(config: NodeConfig) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for room in ROOMS:
-        _flatten(room, getattr(config, room, None), values)
+    for section in SECTIONS:
+        _flatten(section, getattr(config, section, None), values)
     return values
 
 
@@ -189,7 +189,7 @@ def _matches(pattern: str, name: str) -> bool:
     return len(wanted) == len(given) and all(part in ("*", word) for part, word in zip(wanted, given, strict=True))
 
 
-def _told(error: Exception) -> tuple[str, ...]:
+def _error_lines(error: Exception) -> tuple[str, ...]:
     text = mask_urls(str(error))
     if isinstance(error, UserError):
         return tuple(text.splitlines()) or ("refused",)

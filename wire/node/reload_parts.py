@@ -51,8 +51,8 @@ class LinkCertificates:
         contexts = link_contexts(CertificateFiles(node.certificate, node.key, node.authority))
         if loses_authority(self._held[0].server, contexts.server):
             raise UserError(
-                f"an authority was removed from node.authority {node.authority}: restart the node, because its "
-                "established links would stay"
+                f"an authority was taken away from node.authority {node.authority}: restart the node, for links that "
+                "it let in would stay"
             )
         return contexts, marks
 

@@ -23,7 +23,7 @@ class WatchedFiles(Protocol):
     def look(self) -> Any:
         """Return the changed content of the files, if any; runs in a thread and does not raise."""
 
-    def take(self, looked: Any) -> None:
+    def take(self, checked: Any) -> None:
         """Put the result of ``look`` into effect, or log its fault."""
 
 
@@ -37,19 +37,19 @@ class Reloading:
 
     def __init__(self, reload: NodeReload, told: Callable[[Reloaded], None] = lambda _: None) -> None:
         self.reload = reload
-        self._told = told
-        self._wanted = trio.Event()
+        self._on_outcome = told
+        self._requested = trio.Event()
         self._lock = trio.Lock()
 
     def want(self) -> None:
         """Request a reload, as for SIGHUP."""
-        self._wanted.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Reload on each request, until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
+            await self._requested.wait()
+            self._requested = trio.Event()
             say_outcome(await self.once())
 
     async def watch(self, part: WatchedFiles) -> None:
@@ -58,11 +58,11 @@ class Reloading:
             await trio.sleep(LOOK_S)
             async with self._lock:
                 try:
-                    looked = await trio.to_thread.run_sync(part.look)
+                    checked = await trio.to_thread.run_sync(part.look)
                 except (RuntimeError, OSError, MemoryError) as error:  # no thread: retried at the next check
                     say(logger, "reload.files_not_read", why=error or type(error).__name__)
                 else:
-                    part.take(looked)
+                    part.take(checked)
 
     async def once(self, dry_run: bool = False) -> Reloaded:
         """Reload completely, or keep the old state; waits for a running reload."""
@@ -73,7 +73,7 @@ class Reloading:
                 prepared = Prepared(mistakes=(f"nothing was read: {error or type(error).__name__}",))
             outcome = self.reload.apply(prepared, dry_run)
         if not dry_run:
-            self._told(outcome)
+            self._on_outcome(outcome)
         return outcome
 
 

@@ -96,7 +96,7 @@ class RevocationFiles(Generic[S, L]):
         self._put = put
         self._utc = utc
         self._mistake = ""  # of the last check; "" if the files' content is in effect
-        self._said = ""
+        self._logged = ""
         self.looks = {"taken": 0, "failed": 0}
         self._held = self._load(source)
         self._put(self._held.lists)
@@ -153,18 +153,18 @@ class RevocationFiles(Generic[S, L]):
         except Exception as error:  # no descriptor, no memory, a bug: the former lists stay
             return FileCheck(mistake=f"not read: {error or type(error).__name__}")
 
-    def take(self, looked: FileCheck[S, L]) -> None:
+    def take(self, checked: FileCheck[S, L]) -> None:
         """Put checked lists into effect, or keep the former lists and log the fault once."""
-        if looked.read is not None and looked.read.source is self._held.source:  # a reload may have come between
+        if checked.read is not None and checked.read.source is self._held.source:  # a reload may have come between
             self.looks["taken"] += 1
-            lines = self.difference(looked.read)
-            self.put(looked.read)
+            lines = self.difference(checked.read)
+            self.put(checked.read)
             for line in lines:
                 say(logger, "revocation.taken", of=self._what, line=line)
-        elif looked.mistake:
+        elif checked.mistake:
             self.looks["failed"] += 1
-            self._mistake = looked.mistake
-        self._say(self.problem())
+            self._mistake = checked.mistake
+        self._log_change(self.problem())
 
     def problem(self) -> str:
         """Return the fault of the lists, "" if they match the files and are not stale."""
@@ -175,12 +175,12 @@ class RevocationFiles(Generic[S, L]):
             return "a list is stale: established connections stay, all new ones are refused until a newer list exists"
         return ""
 
-    def _say(self, problem: str) -> None:
-        if problem and problem != self._said:
+    def _log_change(self, problem: str) -> None:
+        if problem and problem != self._logged:
             say(logger, "revocation.failed", of=self._what, problem=problem)
-        elif self._said and not problem:
+        elif self._logged and not problem:
             say(logger, "revocation.in_order", of=self._what)
-        self._said = problem
+        self._logged = problem
 
 
 def _stamps(source: RevocationFileSource) -> Stamps:

@@ -34,7 +34,7 @@ ROUTES_ASKED_MAX = 1_280  # unanswered by one owner: some ms of its time, which 
 
 
 def route_entry(name: str, members: int) -> RouteEntry:
-    """Return the route entry of a filter, $share included; members are those of a shared subscription at this sender."""
+    """Return the route entry of a filter, $share included; members: of a shared subscription at this sender."""
     shared = parse_shared(name)
     return RouteEntry(name) if shared is None else RouteEntry(shared[1], shared[0], members)
 
@@ -118,7 +118,7 @@ def sender_report(
             piece, first = after, False
 
 
-class _Asked:
+class _RouteRequest:
     """A request to one shard's owner, sent or unsent."""
 
     __slots__ = ("again_at", "names", "open", "owner", "shard")
@@ -158,16 +158,16 @@ class RouteRegistrar:
         self._sender_epoch = sender_epoch
         self._tell = tell
         self._map = cluster_map
-        self._on_standing = on_standing
+        self._on_confirmed = on_standing
         self._holders: dict[str, int] = {}  # filter, $share included -> number of holders
-        self._standing: set[str] = set()
+        self._confirmed: set[str] = set()
         self._pending: dict[str, dict[int, int]] = {}  # filter -> unanswered shard -> request, 0: not sent yet
-        self._asked: dict[int, _Asked] = {}  # by request
+        self._requests: dict[int, _RouteRequest] = {}  # by request
         self._open: dict[str, int] = {}  # owner -> routes sent that it has not answered
         self._unsent: dict[str, deque[int]] = {}  # owner -> unsent requests
         self._version = 0
         self._leaving: dict[str, None] = {}  # removed, but not sent to the owners yet
-        self._may_leave = REMOVED_PER_TICK
+        self._removal_budget = REMOVED_PER_TICK
         self._removed: dict[str, float] = {}  # removed wildcard filters, oldest first -> time
         self._flapping: dict[str, float] = {}  # kept without holders, oldest first -> end
         self._now = 0.0
@@ -180,11 +180,11 @@ class RouteRegistrar:
     @property
     def waits(self) -> bool:
         """Whether an owner has not answered, or a filter without holders is kept."""
-        return bool(self._asked or self._flapping or self._leaving)
+        return bool(self._requests or self._flapping or self._leaving)
 
     def stands(self, name: str) -> bool:
         """True if all shards of the filter have confirmed its route."""
-        return name in self._standing
+        return name in self._confirmed
 
     def hold(self, names: list[str], now: float) -> list[str]:
         """Hold filters; return those that are not confirmed yet."""
@@ -195,10 +195,10 @@ class RouteRegistrar:
             self._leaving.pop(name, None)
             if self._flapping.pop(name, None) is not None:
                 self._removed[name] = now
-            if name not in self._standing and name not in self._pending:
+            if name not in self._confirmed and name not in self._pending:
                 fresh.append(name)
-        self._ask_all(fresh, now)
-        return [name for name in names if name not in self._standing]
+        self._request_all(fresh, now)
+        return [name for name in names if name not in self._confirmed]
 
     def release(self, names: list[str]) -> None:
         """Release filters; a route without holders is removed lazily.
@@ -206,7 +206,7 @@ class RouteRegistrar:
         A new route of a wildcard filter invalidates the edges' cached routes of all matching topics. So a filter that
         is released again soon is kept for a while, although its messages then come here without a receiver.
         """
-        gone = []
+        removed = []
         for name in names:
             self._holders[name] -= 1
             if self._holders[name] == 0:
@@ -215,12 +215,12 @@ class RouteRegistrar:
                     self._flapping[name] = self._now + FLAPPING_S
                     self._holders[name] = 0
                 else:
-                    gone.append(name)
-        self._let_go(gone)
+                    removed.append(name)
+        self._drop(removed)
 
     def _note_removal(self, name: str) -> bool:
         """Record a removal; return whether the filter was removed recently, and is therefore kept."""
-        if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._standing:
+        if ("+" not in name and "#" not in name) or name.startswith("$share/") or name not in self._confirmed:
             return False
         before = self._removed.pop(name, None)
         self._removed[name] = self._now
@@ -230,24 +230,24 @@ class RouteRegistrar:
             return False
         return before is not None and self._now - before < FLAPPING_S
 
-    def _let_go(self, gone: list[str]) -> None:
+    def _drop(self, removed: list[str]) -> None:
         """Forget filters at once, and send removals to their owners within this tick's limit."""
-        for name in gone:
+        for name in removed:
             self._pending.pop(name, None)  # so a late answer cannot confirm the filter for a later holder
-        self._standing.difference_update(gone)
-        self._leaving.update(dict.fromkeys(gone))
-        told: list[str] = []
-        while self._leaving and self._may_leave > 0:
-            some = list(islice(self._leaving, REMOVED_AT_ONCE))
-            for name in some:
+        self._confirmed.difference_update(removed)
+        self._leaving.update(dict.fromkeys(removed))
+        leaving: list[str] = []
+        while self._leaving and self._removal_budget > 0:
+            batch = list(islice(self._leaving, REMOVED_AT_ONCE))
+            for name in batch:
                 del self._leaving[name]
-            self._may_leave -= sum(map(len, by_shard(self._map(), some).values()))
-            told += some
-        self._remove(told)
+            self._removal_budget -= sum(map(len, by_shard(self._map(), batch).values()))
+            leaving += batch
+        self._remove(leaving)
 
-    def _remove(self, gone: list[str]) -> None:
-        entries = {name: self._entry(name) for name in gone}
-        for shard, left in sorted(by_shard(self._map(), gone).items()):
+    def _remove(self, removed: list[str]) -> None:
+        entries = {name: self._entry(name) for name in removed}
+        for shard, left in sorted(by_shard(self._map(), removed).items()):
             placement = self._map().shards[shard]
             for piece in pieces(left, REMOVED_PER_TICK):
                 self._version += 1
@@ -260,17 +260,17 @@ class RouteRegistrar:
     def _entry(self, name: str) -> RouteEntry:
         return route_entry(name, self._holders.get(name, 0))
 
-    def _ask_all(self, names: list[str], now: float) -> None:
-        for shard, some in sorted(by_shard(self._map(), names).items()):
-            self._ask(shard, some, now)
+    def _request_all(self, names: list[str], now: float) -> None:
+        for shard, batch in sorted(by_shard(self._map(), names).items()):
+            self._request_shard(shard, batch, now)
 
-    def _ask(self, shard: int, names: list[str], now: float) -> None:
+    def _request_shard(self, shard: int, names: list[str], now: float) -> None:
         owner = self._map().shards[shard].owner
         for piece in pieces(names, ROUTES_PER_REQUEST):
             self._request += 1
             for name in piece:
                 self._pending.setdefault(name, {})[shard] = self._request
-            self._asked[self._request] = _Asked(shard, piece, owner)
+            self._requests[self._request] = _RouteRequest(shard, piece, owner)
             self._unsent.setdefault(owner, deque()).append(self._request)
         self._send_more(owner, now)
 
@@ -279,75 +279,85 @@ class RouteRegistrar:
         unsent = self._unsent.get(owner)
         while unsent and self._open.get(owner, 0) < ROUTES_ASKED_MAX:
             request = unsent.popleft()
-            asked = self._asked.get(request)
-            if asked is None:
+            pending_request = self._requests.get(request)
+            if pending_request is None:
                 continue
-            asked.names = self._wanted(request)
-            if not asked.names:  # released meanwhile
-                del self._asked[request]
+            pending_request.names = self._waiting_names(request)
+            if not pending_request.names:  # released meanwhile
+                del self._requests[request]
                 continue
-            asked.open = len(asked.names)
-            asked.again_at = now + REPEAT_S
-            self._open[owner] = self._open.get(owner, 0) + asked.open
+            pending_request.open = len(pending_request.names)
+            pending_request.again_at = now + REPEAT_S
+            self._open[owner] = self._open.get(owner, 0) + pending_request.open
             self._send(request)
 
-    def _wanted(self, request: int) -> list[str]:
+    def _waiting_names(self, request: int) -> list[str]:
         """Return the filters that wait for the answer to a request."""
-        asked = self._asked[request]
+        pending_request = self._requests[request]
         pending = self._pending
-        return [name for name in asked.names if name in pending and pending[name].get(asked.shard) == request]
+        return [
+            name
+            for name in pending_request.names
+            if name in pending and pending[name].get(pending_request.shard) == request
+        ]
 
-    def _take(self, request: int) -> _Asked:
+    def _forget_request(self, request: int) -> _RouteRequest:
         """Remove a request that was answered, or that moves to another owner."""
-        asked = self._asked.pop(request)
-        if asked.open:
-            self._open[asked.owner] -= asked.open
-            if not self._open[asked.owner]:
-                del self._open[asked.owner]
-        return asked
+        pending_request = self._requests.pop(request)
+        if pending_request.open:
+            self._open[pending_request.owner] -= pending_request.open
+            if not self._open[pending_request.owner]:
+                del self._open[pending_request.owner]
+        return pending_request
 
     def _send(self, request: int) -> None:
-        asked = self._asked[request]
-        placement = self._map().shards[asked.shard]
+        pending_request = self._requests[request]
+        placement = self._map().shards[pending_request.shard]
         self._version += 1
-        entries = [self._entry(name) for name in self._wanted(request)]
+        entries = [self._entry(name) for name in self._waiting_names(request)]
         self._tell(
             placement.owner,
             AddRoutes(
-                request, asked.shard, placement.epoch, self._partition, self._sender_epoch, self._version, entries
+                request,
+                pending_request.shard,
+                placement.epoch,
+                self._partition,
+                self._sender_epoch,
+                self._version,
+                entries,
             ),
         )
 
     def tick(self, now: float) -> None:
         """Repeat unanswered requests, a few at a time, and remove filters whose keeping time has ended."""
         self._now = now
-        due = (request for request, asked in self._asked.items() if asked.again_at <= now)
+        due = (request for request, pending_request in self._requests.items() if pending_request.again_at <= now)
         for request in list(islice(due, REPEATS_PER_TICK)):
-            self._asked[request].again_at = now + REPEAT_S
+            self._requests[request].again_at = now + REPEAT_S
             self._send(request)
-        over = [name for name, until in islice(self._flapping.items(), REPEATS_PER_TICK) if until <= now]
-        for name in over:
+        expired = [name for name, until in islice(self._flapping.items(), REPEATS_PER_TICK) if until <= now]
+        for name in expired:
             del self._flapping[name], self._holders[name]
-        self._may_leave = REMOVED_PER_TICK
-        self._let_go(over)
+        self._removal_budget = REMOVED_PER_TICK
+        self._drop(expired)
 
     def placement_changed(self, shards: set[int], now: float) -> None:
         """Send pending requests of these shards to their new owners or epochs."""
         again: list[tuple[int, list[str]]] = []
-        for request, asked in list(self._asked.items()):
-            if asked.shard not in shards:
+        for request, pending_request in list(self._requests.items()):
+            if pending_request.shard not in shards:
                 continue
-            if asked.open:
-                again.append((asked.shard, self._wanted(request)))
-                self._take(request)
+            if pending_request.open:
+                again.append((pending_request.shard, self._waiting_names(request)))
+                self._forget_request(request)
             else:
-                asked.owner = self._map().shards[asked.shard].owner
+                pending_request.owner = self._map().shards[pending_request.shard].owner
         self._unsent = {}
-        for request, asked in self._asked.items():
-            if not asked.open:
-                self._unsent.setdefault(asked.owner, deque()).append(request)
+        for request, pending_request in self._requests.items():
+            if not pending_request.open:
+                self._unsent.setdefault(pending_request.owner, deque()).append(request)
         for shard, names in again:
-            self._ask(shard, names, now)
+            self._request_shard(shard, names, now)
         for owner in sorted(self._unsent):
             self._send_more(owner, now)
 
@@ -356,23 +366,25 @@ class RouteRegistrar:
 
         The returned iterator requests them at their new shards and yields the number of steps used.
         """
-        self._asked.clear()
+        self._requests.clear()
         self._open.clear()
         self._unsent.clear()
         former, self._pending = self._pending, {}
-        stood, self._standing = self._standing, set()
+        former_confirmed, self._confirmed = self._confirmed, set()
         self._jurisdictions += 1
-        return self._asking_everywhere(self._jurisdictions, former, stood)
+        return self._request_everywhere(self._jurisdictions, former, former_confirmed)
 
-    def _asking_everywhere(self, number: int, former: dict[str, dict[int, int]], stood: set[str]) -> Iterator[int]:
+    def _request_everywhere(
+        self, number: int, former: dict[str, dict[int, int]], former_confirmed: set[str]
+    ) -> Iterator[int]:
         yield LISTED_STEPS  # reports to the new owners go first
         placed: dict[int, list[str]] = {}
         known: dict[str, list[int]] = {}
         routes = 0
         for name in list(self._holders):
             former.pop(name, None)  # freeing all at once exceeds the time budget
-            stood.discard(name)
-            if name in self._pending or name in self._standing or name not in self._holders:
+            former_confirmed.discard(name)
+            if name in self._pending or name in self._confirmed or name not in self._holders:
                 continue  # requested by a later holder, or released
             places = _shards_of(self._map(), name, known)
             self._pending[name] = dict.fromkeys(places, 0)
@@ -387,7 +399,9 @@ class RouteRegistrar:
                 known.clear()
         for shard, names in sorted(placed.items()):
             for piece in pieces(names, ROUTES_PER_REQUEST):
-                self._ask(shard, [name for name in piece if self._pending.get(name, {}).get(shard) == 0], self._now)
+                self._request_shard(
+                    shard, [name for name in piece if self._pending.get(name, {}).get(shard) == 0], self._now
+                )
                 yield 1 + len(piece) // ROUTES_PER_STEP
                 if number != self._jurisdictions:
                     return
@@ -403,24 +417,24 @@ class RouteRegistrar:
         Returns:
             False: this router does not own the requested shard in the map; the state is unchanged.
         """
-        asked = self._asked.get(answer.request)
-        if asked is None:
+        pending_request = self._requests.get(answer.request)
+        if pending_request is None:
             return True
-        if not is_shard_owner(self._map(), router, asked.shard):
+        if not is_shard_owner(self._map(), router, pending_request.shard):
             return False
-        if answer.sender_epoch != self._sender_epoch or not is_of_owner(self._map(), asked.shard, answer):
+        if answer.sender_epoch != self._sender_epoch or not is_of_owner(self._map(), pending_request.shard, answer):
             return True
-        answered = self._wanted(answer.request)
-        self._take(answer.request)
-        standing = []
+        answered = self._waiting_names(answer.request)
+        self._forget_request(answer.request)
+        confirmed = []
         for name in answered:
             pending = self._pending[name]
-            del pending[asked.shard]
+            del pending[pending_request.shard]
             if not pending:
                 del self._pending[name]
-                self._standing.add(name)
-                standing.append(name)
-        self._send_more(asked.owner, self._now)
-        if standing:
-            self._on_standing(standing)
+                self._confirmed.add(name)
+                confirmed.append(name)
+        self._send_more(pending_request.owner, self._now)
+        if confirmed:
+            self._on_confirmed(confirmed)
         return True

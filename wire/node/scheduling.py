@@ -42,20 +42,20 @@ def take_turns(settings: NodeSettings, sources: Mapping[str, str], group_file: P
         sources: Names of explicit settings: their failure is a warning, that of a default a debug line.
         group_file: File of the group's nice value.
     """
-    wishes: tuple[tuple[str, int, Callable[[int], str]], ...] = (
+    changes: tuple[tuple[str, int, Callable[[int], str]], ...] = (
         ("group_nice", settings.group_nice, partial(_set_group, group_file=group_file)),
         ("slice_us", settings.slice_us, _set_slice),
     )
-    took: dict[str, bool] = {}
-    for name, value, wish in wishes:
+    applied: dict[str, bool] = {}
+    for name, value, change in changes:
         if not value:
             continue
-        why = wish(value)
-        took[name] = not why
+        why = change(value)
+        applied[name] = not why
         if why:
             level = logging.WARNING if f"node.{name}" in sources else logging.DEBUG
             say(logger, "node.setting_without_effect", setting=name, value=value, why=why, level=level)
-    return took.get("group_nice", False) and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in SLICED
+    return applied.get("group_nice", False) and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in SLICED
 
 
 def _set_group(nice: int, group_file: Path) -> str:

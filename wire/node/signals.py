@@ -18,7 +18,7 @@ __all__ = ["STOP_S_MAX", "obey_signals", "state_lines", "survive_signals"]
 logger = logging.getLogger(__name__)
 
 STOP_S_MAX = 9.5  # from SIGTERM to the forced end
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 LINES_MAX = 200  # of the state; more are counted
 LINE_CHARS_MAX = 400
 LABELS_MAX = 40  # values of one metric
@@ -49,7 +49,7 @@ async def obey_signals(
         reload: Requests a reload of files and settings.
     """
     async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(*HEARD) as signals:
+        with trio.open_signal_receiver(*HANDLED) as signals:
             task_status.started()
             async for number in signals:
                 name = signal.Signals(number).name
@@ -87,8 +87,8 @@ def state_lines(described: Sequence[str], metrics: Metrics) -> list[str]:
         if isinstance(value, Mapping):
             shown = sorted(value.items())
             more = f" and {len(shown) - LABELS_MAX} more" if len(shown) > LABELS_MAX else ""
-            words = ", ".join(f"{'/'.join(labels)} {number:g}" for labels, number in shown[:LABELS_MAX])
-            lines.append(f"{name}: {words}{more}")
+            values_text = ", ".join(f"{'/'.join(labels)} {number:g}" for labels, number in shown[:LABELS_MAX])
+            lines.append(f"{name}: {values_text}{more}")
         elif isinstance(value, int | float):
             lines.append(f"{name}: {value:g}")
     more_lines = len(lines) - LINES_MAX

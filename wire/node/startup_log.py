@@ -67,15 +67,15 @@ class MapGaps:
 
     def reason(self, cluster_map: ClusterMap) -> str:
         """Return ``missing_from_map``."""
-        self._look(cluster_map)
+        self._refresh(cluster_map)
         return self._reason
 
     def primaries(self, cluster_map: ClusterMap) -> list[str]:
         """Return all primaries of partitions, by name."""
-        self._look(cluster_map)
+        self._refresh(cluster_map)
         return self._primaries
 
-    def _look(self, cluster_map: ClusterMap) -> None:
+    def _refresh(self, cluster_map: ClusterMap) -> None:
         if cluster_map.epoch != self._epoch:
             self._epoch = cluster_map.epoch
             self._reason = missing_from_map(cluster_map)
@@ -101,20 +101,20 @@ class WaitingLog:
     def __init__(self, logger: logging.Logger) -> None:
         self.reason = ""
         self._logger = logger
-        self._say_at = 0.0
-        self._said = False
+        self._log_at = 0.0
+        self._logged = False
 
     def look(self, now: float, reason: str) -> None:
         """Update the reason; called at least once a second."""
         if not reason:
-            if self._said:
+            if self._logged:
                 say(self._logger, "node.waits_no_longer")
-            self.reason, self._said = "", False
+            self.reason, self._logged = "", False
             return
         if not self.reason:
-            self._say_at = now + FIRST_S
+            self._log_at = now + FIRST_S
         self.reason = reason
-        if now >= self._say_at:
-            self._say_at = now + EVERY_S
-            self._said = True
+        if now >= self._log_at:
+            self._log_at = now + EVERY_S
+            self._logged = True
             say(self._logger, "node.waits", reason=reason)

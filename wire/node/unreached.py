@@ -18,7 +18,7 @@ class Unreached:
     def __init__(self, node: str) -> None:
         self._node = node
         self._up: dict[str, int] = {}  # node -> incarnation
-        self._missed: dict[tuple[str, int], float] = {}  # live, without a link -> start time
+        self._unlinked: dict[tuple[str, int], float] = {}  # live, without a link -> start time
         self._walked: tuple[ClusterMap, int] | None = None  # map and epoch of that result
 
     def link_up(self, peer: PeerKey) -> None:
@@ -44,10 +44,10 @@ class Unreached:
         walked = self._walked
         if walked is None or walked[0] is not cluster_map or walked[1] != cluster_map.epoch:
             self._walked = cluster_map, cluster_map.epoch
-            missed = [
+            unlinked = [
                 (name, entry.incarnation)
                 for name, entry in sorted(cluster_map.nodes.items())
                 if entry.alive and name != self._node and self._up.get(name) != entry.incarnation
             ]
-            self._missed = {one: self._missed.get(one, now) for one in missed}
-        return [name for (name, _), since in self._missed.items() if now - since > cluster_map.lease_s]
+            self._unlinked = {one: self._unlinked.get(one, now) for one in unlinked}
+        return [name for (name, _), since in self._unlinked.items() if now - since > cluster_map.lease_s]

@@ -55,7 +55,7 @@ class Journal:
         self.outside: Callable[[], int] = lambda: 0
         self.last_drops: dict[str, JournalEntry] = {}
         self._left_out = 0
-        self._told = 0  # suppressed entries reported with the last entry
+        self._reported = 0  # suppressed entries reported with the last entry
         self._second = -1
         self._seen: set[tuple[str, str, str]] = set()  # of this second
 
@@ -80,12 +80,12 @@ class Journal:
         left_out = self.left_out()
         texts = client_id[:TEXT_MAX], topic[:TEXT_MAX]
         entry = JournalEntry(
-            self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._told
+            self.number, at_ms, event, reason, *texts, origin, detail[:TEXT_MAX], left_out - self._reported
         )
         self.entries.append(entry)
         if event == "drop":
             self.last_drops[reason] = entry
-        self._told = left_out
+        self._reported = left_out
 
     def wants(self, event: str, reason: str, client_id: str) -> bool:
         """Return whether an entry would be kept, so that callers can avoid preparing it."""
@@ -123,8 +123,8 @@ def drop_columns(journal: Journal, node: str) -> Columns:
 def journal_source(journal: Journal, node: str, cluster_map: Callable[[], ClusterMap]) -> RowSource:
     """Return the row source of a journal, the oldest entry first."""
 
-    def walk(ask: RowScan) -> Iterator[tuple[Place, Any]]:
-        (after,) = ask.numbers(1)
+    def walk(scan: RowScan) -> Iterator[tuple[Place, Any]]:
+        (after,) = scan.numbers(1)
         entries = journal.entries
         skipped = max(0, after - entries[0].number + 1) if entries else 0
         for entry in islice(entries, skipped, None):

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 __all__ = ["Clocks", "QueryBounds", "QueryPacer"]
 
-LOOKS_PER_S = 200.0
+QUERIES_PER_S = 200.0
 BURST = 20.0  # queries at once after an idle time
 IDLE_SHARE = 0.25  # of wall time, while the loop is idle
 BUSY_AT = 0.1  # share of processor time for other work from which on the loop is busy
 BUSY_SHARE, LEAST_SHARE = 0.02, 0.004  # of the other work of a busy loop; of wall time
-LOOK_S = 0.000_1  # of a query besides its rows: its frames
-BUSY_LOOK_S = 0.000_5  # bound of one query while the loop is busy; the next one waits a hundred times as long
+QUERY_OVERHEAD_S = 0.000_1  # of a query besides its rows: its frames
+BUSY_QUERY_S = 0.000_5  # bound of one query while the loop is busy; the next one waits a hundred times as long
 CREDIT_S = 0.005  # of the loop, saved up at most
 MEASURED_S = 0.05  # measuring interval of the loop's load
 
 
-def _still() -> float:
+def _zero() -> float:
     return 0.0
 
 
@@ -33,8 +33,8 @@ class Clocks:
         processor: Seconds of processor time of this thread.
     """
 
-    work: Callable[[], float] = _still
-    processor: Callable[[], float] = _still
+    work: Callable[[], float] = _zero
+    processor: Callable[[], float] = _zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +55,41 @@ class QueryPacer:
 
     def __init__(self, processor: Callable[[], float]) -> None:
         self._processor = processor
-        self._looks = BURST
+        self._queries = BURST
         self._credit = CREDIT_S
         self._at = 0.0
         self._measured = (0.0, 0.0)  # now, processor time
         self._share = IDLE_SHARE
-        self._on_looks = 0.0  # seconds since it was measured
+        self._query_s = 0.0  # seconds since it was measured
 
     def may_look(self, now: float) -> bool:
         """Return whether a query may be answered now."""
         self._advance(now)
-        return self._looks >= 1 and self._credit > 0
+        return self._queries >= 1 and self._credit > 0
 
     def longest_s(self, seconds: float) -> float:
         """Return the time bound of a query, in seconds, given the bound of an idle loop."""
-        return seconds if self._share == IDLE_SHARE else min(seconds, BUSY_LOOK_S)
+        return seconds if self._share == IDLE_SHARE else min(seconds, BUSY_QUERY_S)
 
     def looked(self, seconds: float) -> None:
         """Charge the duration of a query."""
-        self._looks -= 1
-        self._credit -= seconds + LOOK_S
-        self._on_looks += seconds + LOOK_S
+        self._queries -= 1
+        self._credit -= seconds + QUERY_OVERHEAD_S
+        self._query_s += seconds + QUERY_OVERHEAD_S
 
     def next_at(self) -> float:
         """Return when the next query may be answered."""
-        looks_s = max(0.0, 1 - self._looks) / LOOKS_PER_S
+        queries_s = max(0.0, 1 - self._queries) / QUERIES_PER_S
         credit_s = max(0.0, -self._credit) / self._share
-        return self._at + max(looks_s, credit_s)
+        return self._at + max(queries_s, credit_s)
 
     def _advance(self, now: float) -> None:
         elapsed = max(0.0, now - self._at)
         self._at = now
         since, used = self._measured
         if now - since >= MEASURED_S:
-            busy = (self._processor() - used - self._on_looks) / (now - since)
+            busy = (self._processor() - used - self._query_s) / (now - since)
             self._share = max(LEAST_SHARE, BUSY_SHARE * busy) if busy >= BUSY_AT else IDLE_SHARE
-            self._measured, self._on_looks = (now, self._processor()), 0.0
-        self._looks = min(BURST, self._looks + LOOKS_PER_S * elapsed)
+            self._measured, self._query_s = (now, self._processor()), 0.0
+        self._queries = min(BURST, self._queries + QUERIES_PER_S * elapsed)
         self._credit = min(CREDIT_S, self._credit + self._share * elapsed)

@@ -36,7 +36,7 @@ FAST = 1_000  # events in a second
 FAST_SECONDS = 3  # of that rate, after which a trace ends
 KNOWN_MAX = 1_024  # matching results that a trace caches
 TOPICS_MAX = 1_024  # cached texts of topics
-HEARD_MAX = 16_384  # origins reported by edges
+REPORTED_MAX = 16_384  # origins reported by edges
 EVERY_NUMBER = 1 << 62
 TEXT_MAX = 256  # characters of a client ID, a topic or a detail
 RUNNING, STOPPED, BY_TIME, BY_EVENTS, TOO_MUCH = "running", "stopped", "time", "events", "too_much"
@@ -165,7 +165,7 @@ class Tracer:
         self._changed = changed
         self._traces: dict[str, Trace] = {}
         self._topics: dict[bytes, str] = {}  # as texts
-        self._heard: dict[Origin, None] = {}  # of messages that traced clients published, as reported by edges
+        self._reported: dict[Origin, None] = {}  # of messages that traced clients published, as reported by edges
         self.utc_us: Callable[[], int] = lambda: 0
         self.running: list[Trace] = []
         self.payload_bytes = 0
@@ -179,16 +179,16 @@ class Tracer:
         Raises:
             TraceRefused: It cannot start; the state is unchanged.
         """
-        trace, known, makes_room = self._judged(order, now, actor)
+        trace, known, replaced = self._check_start(order, now, actor)
         if known is not None:
             return known
-        self._traces.pop(makes_room, None)
+        self._traces.pop(replaced, None)
         self._traces.pop(order.trace, None)  # the newest are last
         self._traces[order.trace] = trace
         self._count()
         return trace
 
-    def _judged(self, order: TraceOrder, now: float, actor: str = "") -> tuple[Trace, Trace | None, str]:
+    def _check_start(self, order: TraceOrder, now: float, actor: str = "") -> tuple[Trace, Trace | None, str]:
         """Return a new trace, the same one if it runs, and the name of an ended one to replace; changes no state.
 
         Raises:
@@ -226,7 +226,7 @@ class Tracer:
     def asked(self, now: float, role: str, message: StartTrace | StopTrace) -> QueryResult:
         """Process an operator's message; ``role`` is the certificate's."""
         role = lower_role(role, message.role)
-        seen = QueryResult(message.request, map_epoch=self._map().epoch, at_ms=self.utc_us() // 1000)
+        result = QueryResult(message.request, map_epoch=self._map().epoch, at_ms=self.utc_us() // 1000)
         try:
             if lower_role(OPERATOR, role) != OPERATOR:
                 raise TraceRefused(f"traces want the role operator; what counts here is {role}")
@@ -237,12 +237,12 @@ class Tracer:
                 values = {name: getattr(message, name) for name in TraceOrder.__struct_fields__ if name in told}
                 trace = self.begin(TraceOrder(**values), now, message.actor)
         except TraceRefused as refusal:
-            seen.error, seen.exit_code = str(refusal), FAILED
+            result.error, result.exit_code = str(refusal), FAILED
         else:
             columns = self._trace_columns()
             row = {name: value for name, read in columns.items() if (value := read(trace)) is not None}
-            seen.rows = [_encoder.encode(row)]
-        return seen
+            result.rows = [_encoder.encode(row)]
+        return result
 
     def ordered(self, now: float, order: OrderNode) -> NodeOrdered:
         """Process an order that a router has checked and forwarded."""
@@ -251,7 +251,7 @@ class Tracer:
             if order.verb == "trace stop":
                 done = self.stop(wanted.trace, now) if not order.dry_run else self._named(wanted.trace)
             elif order.dry_run:
-                done, *_ = self._judged(wanted, now)
+                done, *_ = self._check_start(wanted, now)
             else:
                 done = self.begin(wanted, now, order.actor)
         except (TraceRefused, Unreadable) as refusal:
@@ -293,19 +293,19 @@ class Tracer:
         if trace is None or trace.state != RUNNING or (trace.kind, trace.order.pattern) != (order.kind, order.pattern):
             return
         for origin in told.origins:
-            self._heard.pop(origin, None)
-            self._heard[origin] = None
-        while len(self._heard) > HEARD_MAX:
-            del self._heard[next(iter(self._heard))]
+            self._reported.pop(origin, None)
+            self._reported[origin] = None
+        while len(self._reported) > REPORTED_MAX:
+            del self._reported[next(iter(self._reported))]
 
     # --- time
 
     def step(self, now: float) -> None:
         """End the traces whose time has expired."""
-        over = [trace for trace in self.running if now >= trace.until]
-        for trace in over:
+        expired = [trace for trace in self.running if now >= trace.until]
+        for trace in expired:
             trace.state = BY_TIME
-        if over or self.stale:
+        if expired or self.stale:
             self._count()
 
     def next_deadline(self) -> float:
@@ -318,7 +318,7 @@ class Tracer:
         self.payload_bytes = max((trace.order.payload_bytes for trace in self.running), default=0)
         if not self.running:
             self._topics.clear()
-            self._heard.clear()
+            self._reported.clear()
         self._changed()
 
     # --- matching
@@ -337,7 +337,7 @@ class Tracer:
 
     def wants_origin(self, origin: Origin) -> bool:
         """Return whether a message is traced by its origin, or by its publisher as reported by an edge."""
-        if origin in self._heard:
+        if origin in self._reported:
             return True
         found = self.of_kind(ORIGIN)
         return bool(found) and any(trace.names(origin_text(*origin, self._map())) for trace in found)
@@ -438,18 +438,18 @@ class Tracer:
             if place > after:
                 yield place, trace
 
-    def _asked(self, ask: RowScan) -> Trace:
+    def _trace_of(self, ask: RowScan) -> Trace:
         trace = self._traces.get(ask.where["trace"])
         if trace is None:
             raise QueryRefused(f"{self._node} has no trace {ask.where['trace'][:64]!r}: see `trace list`", USAGE)
         return trace
 
     def _newest(self, ask: RowScan) -> int:
-        trace = self._asked(ask)
+        trace = self._trace_of(ask)
         return trace.number if trace.state == RUNNING else EVERY_NUMBER  # a waiting query then sees the end
 
     def _walk_events(self, ask: RowScan) -> Iterator[tuple[Place, Any]]:
-        trace = self._asked(ask)
+        trace = self._trace_of(ask)
         (after,) = ask.numbers(1)
         events = trace.events
         skipped = max(0, after - events[0][0] + 1) if events else 0

@@ -89,7 +89,7 @@ def _by_network(pattern: str) -> Callable[[str], bool]:
     except ValueError:
         raise TraceRefused(f"{_line(pattern)!r} is no network: write it as 192.0.2.0/24 or 2001:db8::/32") from None
 
-    def judge(address: str) -> bool:
+    def predicate(address: str) -> bool:
         try:
             found = ip_address(address)
         except ValueError:
@@ -97,7 +97,7 @@ def _by_network(pattern: str) -> Callable[[str], bool]:
         mapped = getattr(found, "ipv4_mapped", None)
         return (mapped or found) in network
 
-    return judge
+    return predicate
 
 
 def _line(text: str) -> str:

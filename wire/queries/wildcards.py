@@ -19,11 +19,11 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     if is_literal(pattern):
         return pattern.__eq__
     if "?" in pattern:
-        return _places(pattern)
+        return _bit_matcher(pattern)
     first, *middle, last = pattern.split("*")
     pieces = [piece for piece in middle if piece]
 
-    def judge(text: str) -> bool:
+    def predicate(text: str) -> bool:
         end = len(text) - len(last)
         at = len(first)
         if at > end or not text.startswith(first) or not text.endswith(last):
@@ -35,10 +35,10 @@ def matcher(pattern: str) -> Callable[[str], bool]:
             at += len(piece)
         return True
 
-    return judge
+    return predicate
 
 
-def _places(pattern: str) -> Callable[[str], bool]:
+def _bit_matcher(pattern: str) -> Callable[[str], bool]:
     """Return a predicate that tracks all positions of a pattern: bit n means that the first n signs are matched."""
     signs = ""
     stays = 0  # positions after a "*", which any character leaves unchanged
@@ -51,7 +51,7 @@ def _places(pattern: str) -> Callable[[str], bool]:
     any_sign = sum(1 << at for at, sign in enumerate(signs) if sign == "?")
     takes = {letter: sum(1 << at for at, sign in enumerate(signs) if sign == letter) for letter in set(signs) - {"?"}}
 
-    def judge(text: str) -> bool:
+    def predicate(text: str) -> bool:
         at = 1
         for letter in text:
             at = ((at & (takes.get(letter, 0) | any_sign)) << 1) | (at & stays)
@@ -59,4 +59,4 @@ def _places(pattern: str) -> Callable[[str], bool]:
                 return False
         return bool(at & whole)
 
-    return judge
+    return predicate
