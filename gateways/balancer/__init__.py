@@ -1,13 +1,10 @@
-"""One door for many edges: ``stratamq balance``.
+"""Load balancer in front of the edges: ``stratamq balance``.
 
-Owns: which edges are candidates (``directory``), which of them gets a client (``choice``), the first bytes of a
-connection (``first_bytes``), and the ways to an edge: ``hand_over``, ``redirect``, ``relay``. ``forwarding`` tries them
-in order, ``doors`` listens, ``following`` keeps the map, ``render`` writes configurations of other balancers.
-
-Doors: ``service.main``, ``render.render``, ``status.read_status``.
-
-Always holds: only the map makes a candidate, gossip orders them at most. A client that was taken has exactly one edge.
-The balancer's death ends relayed connections and nothing else.
-
+Owns: the candidate edges (``directory``), the choice of one (``choice``), the first bytes of a connection
+(``first_bytes``), and the forwarding methods: ``hand_over``, ``redirect``, ``relay``. ``forwarding`` tries them
+in order. ``balancer_listener`` accepts clients, ``following`` keeps the map, ``render`` writes other balancers' files.
+Entry points: ``service.main``, ``render.render``, ``status.read_status``.
+Invariant: only the map adds candidates; gossip only orders them. An accepted client has exactly one edge.
+If the balancer dies, only relayed connections end.
 May import: gateways, membership, access, wire, mqtt, conf.
 """

@@ -14,18 +14,18 @@ __all__ = ["Arrival"]
 
 @dataclass(slots=True)
 class Arrival:
-    """A connection that was accepted, and what is known of its client.
+    """An accepted connection and the facts known about its client.
 
     Attributes:
-        client: The connection.
-        settings: Of the listener at which it came.
-        accepted: When, on the boot clock.
-        until: When it is closed if no edge took it.
-        wanted: What it asks of the directory.
-        version: Of MQTT, 0 while no CONNECT was read.
-        first: Bytes that were read, of TLS that ended here.
-        secured: The connection within TLS that ended here.
-        tls: What is known of that.
+      client: The connection.
+      settings: Settings of the listener that accepted it.
+      accepted: Timestamp, boot clock.
+      until: The connection is closed at this time if no edge has accepted it.
+      wanted: The request to the directory.
+      version: MQTT version, 0 before the CONNECT is read.
+      first: Bytes that were read from TLS terminated here.
+      secured: The TLS stream terminated here.
+      tls: Facts of that TLS handshake.
     """
 
     client: socket.socket

@@ -1,7 +1,7 @@
-"""Doors of a balancer: sockets that listen while there is an edge to bring a client to, and refuse while there is none.
+"""Listening sockets of a balancer: open while at least one edge is a candidate, otherwise they refuse connections.
 
-A client that is refused at once tries another balancer; in the backlog it would wait. Sockets of systemd (LISTEN_FDS,
-LISTEN_FDNAMES) are taken instead of those of the settings, by name: their backlog outlives this process.
+A refused client tries another balancer at once; in the backlog it would wait. Sockets of systemd (LISTEN_FDS,
+LISTEN_FDNAMES) replace those of the settings, by name: their backlog outlives this process.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ import trio
 
 from conf.balance_settings import BalanceListener
 from conf.errors import UserError
-from gateways.balancer.server_busy import is_no_room
+from gateways.balancer.server_busy import is_resource_exhausted
 
 __all__ = ["BalancerListener", "activated_sockets"]
 
 FIRST_DESCRIPTOR = 3  # sd_listen_fds(3)
-ACCEPTS_PER_TURN = 64
-NO_ROOM_S = 0.1  # without a descriptor for another connection
-OF_THE_CLIENT = (  # accept(2): errors of the new connection, not of the door
+ACCEPTS_PER_ITERATION = 64
+NO_DESCRIPTOR_S = 0.1  # pause of accept while no descriptor is free
+CLIENT_ERRORS = (  # accept(2): errors of the new connection, not of the listener
     errno.ENETDOWN,
     errno.EPROTO,
     errno.ENOPROTOOPT,
@@ -35,7 +35,7 @@ OF_THE_CLIENT = (  # accept(2): errors of the new connection, not of the door
 
 
 def activated_sockets(environment: Mapping[str, str], pid: int) -> dict[str, socket.socket]:
-    """Return the sockets that systemd gives this process, by name."""
+    """Return the sockets that systemd passed to this process, by name."""
     if environment.get("LISTEN_PID") != str(pid):
         return {}
     count, names = int(environment.get("LISTEN_FDS", "0")), environment.get("LISTEN_FDNAMES", "").split(":")
@@ -51,11 +51,12 @@ class BalancerListener:
     """One listener.
 
     Args:
-        settings: Of its table.
-        given: A socket of systemd instead of one of our own.
-        count: Counts an event by name.
+      settings: Settings of this listener.
+      given: A socket of systemd, or None to create one.
+      count: Counts an event by name.
+
     Raises:
-        UserError: The address cannot be used.
+      UserError: The address cannot be used.
     """
 
     def __init__(self, settings: BalanceListener, given: socket.socket | None, count: Callable[[str], None]) -> None:
@@ -63,22 +64,22 @@ class BalancerListener:
         self._count = count
         self._opened = trio.Event()
         self.is_open = False
-        self._socket = given or self._bound(settings.port)
-        if given is None and settings.port == 0:  # a shut socket keeps a port only if it was asked for
+        self._socket = given or self._bind(settings.port)
+        if given is None and settings.port == 0:  # a shut socket keeps its port only if the port was set explicitly
             port = self._socket.getsockname()[1]
             self._socket.close()
-            self._socket = self._bound(port)
+            self._socket = self._bind(port)
         self._address = self._socket.getsockname()
         self._socket.setblocking(False)
         if given is not None:
-            self._shut()  # until there is an edge; what waits in its backlog comes again
+            self._shut()  # until there is an edge; clients in its backlog reconnect
 
     @property
     def address(self) -> str:
-        """Where clients connect, host:port."""
+        """The address to which clients connect, host:port."""
         return f"{self._address[0]}:{self._address[1]}"
 
-    def _bound(self, port: int) -> socket.socket:
+    def _bind(self, port: int) -> socket.socket:
         host = self.settings.bind.strip("[]")
         bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -93,10 +94,10 @@ class BalancerListener:
         return bound
 
     def open(self) -> None:
-        """Take clients, if that is not so already.
+        """Accept clients; no effect if the listener is open.
 
         Raises:
-            UserError: Another process took the address meanwhile.
+          UserError: Another process has bound the address.
         """
         if self.is_open:
             return
@@ -104,12 +105,12 @@ class BalancerListener:
             self._socket.listen(self.settings.backlog)
         except OSError as error:
             raise UserError(f"listener {self.settings.name}: {self.address}: {error.strerror or error}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # every new one begins with it too
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
         self.is_open = True
         self._opened.set()
 
     def shut(self) -> None:
-        """Refuse clients: the address stays ours."""
+        """Refuse clients but keep the address bound."""
         if self.is_open:
             self.is_open = False
             self._opened = trio.Event()
@@ -120,19 +121,19 @@ class BalancerListener:
             self._socket.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
-        """Let go of the address."""
+        """Close the socket and free the address."""
         self.is_open = False
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
 
     async def run(self, arrived: Callable[["BalancerListener", socket.socket, str], None]) -> None:
-        """Hand every new connection on, with its client's address, until the door is closed."""
+        """Call ``arrived`` with each new connection and its client's address, until the listener is closed."""
         while self._socket.fileno() >= 0:
             if not self.is_open:
                 await self._opened.wait()
             try:
                 await trio.lowlevel.wait_readable(self._socket)
-                for _ in range(ACCEPTS_PER_TURN):
+                for _ in range(ACCEPTS_PER_ITERATION):
                     client, peer = self._socket.accept()
                     arrived(self, client, peer[0])
             except trio.ClosedResourceError:
@@ -140,10 +141,10 @@ class BalancerListener:
             except (BlockingIOError, ConnectionError, InterruptedError):
                 continue
             except OSError as error:
-                if is_no_room(error):
+                if is_resource_exhausted(error):
                     self._count("no_descriptors")
-                    await trio.sleep(NO_ROOM_S)
-                elif error.errno in OF_THE_CLIENT:
+                    await trio.sleep(NO_DESCRIPTOR_S)
+                elif error.errno in CLIENT_ERRORS:
                     await trio.lowlevel.checkpoint()
                 elif self.is_open and self._socket.fileno() >= 0:
                     raise

@@ -1,9 +1,9 @@
-"""Choice of one edge among those that may have a client: three policies, and turns among equals.
+"""Choice of one edge among the candidates: three policies, round-robin among equals.
 
-``least_connections``: the fewest clients by weight. With other balancers about, two random edges are compared instead
-of all, or every balancer would send its clients to the same one until it has told so (power of two choices,
-Mitzenmacher 1996). ``round_robin``: exact turns by weight, spread evenly (as NGINX has them). ``sticky``: rendezvous
-hashing of a key (Thaler, Ravishankar 1996), with no edge above 1.25 times its share (Mirrokni et al. 2016). Pure.
+``least_connections``: the fewest clients by weight. If other balancers exist, it compares two random edges only.
+Otherwise all balancers would choose the same edge until it reports its load (power of two choices, Mitzenmacher 1996).
+``round_robin``: smooth weighted round-robin, as in NGINX. ``sticky``: rendezvous hashing of a key (Thaler,
+Ravishankar 1996), with no edge above 1.25 times its share (Mirrokni et al. 2016). Pure.
 """
 
 import math
@@ -25,43 +25,43 @@ class Choice:
     """The choice for one listener.
 
     Args:
-        policy: Which.
-        rng: For two random ones.
+      policy: Name of the policy.
+      rng: Samples two edges.
     """
 
     def __init__(self, policy: PolicyName, rng: Random) -> None:
         self._policy = policy
         self._rng = rng
-        self._turns: dict[str, int] = {}  # of round_robin: by edge, what it is owed
+        self._weights: dict[str, int] = {}  # round_robin: current weight by edge
 
-    def pick(self, edges: Sequence[Edge], key: str, *, in_company: bool) -> Edge:
+    def pick(self, edges: Sequence[Edge], key: str, *, has_peers: bool) -> Edge:
         """Return one of the edges.
 
         Args:
-            edges: One at least, by name.
-            key: Of a sticky client.
-            in_company: Other balancers are about.
+          edges: At least one, sorted by name.
+          key: Key of a sticky client.
+          has_peers: Other balancers are alive.
         """
         if self._policy == "round_robin":
-            return self._in_turn(edges)
+            return self._round_robin(edges)
         if self._policy == "sticky":
             return _by_hash(edges, key)
-        if in_company and len(edges) > 2:
+        if has_peers and len(edges) > 2:
             edges = self._rng.sample(edges, 2)
         return min(edges, key=lambda edge: (edge.clients / edge.weight, edge.number))
 
-    def _in_turn(self, edges: Sequence[Edge]) -> Edge:
-        owed = {edge.node: self._turns.get(edge.node, 0) + edge.weight for edge in edges}
-        chosen = max(edges, key=lambda edge: owed[edge.node])  # the first of equals
-        owed[chosen.node] -= sum(edge.weight for edge in edges)
-        self._turns.update(owed)
-        if len(self._turns) > len(edges):
-            self._turns = {node: self._turns[node] for node in owed}
+    def _round_robin(self, edges: Sequence[Edge]) -> Edge:
+        weights = {edge.node: self._weights.get(edge.node, 0) + edge.weight for edge in edges}
+        chosen = max(edges, key=lambda edge: weights[edge.node])  # the first of equals
+        weights[chosen.node] -= sum(edge.weight for edge in edges)
+        self._weights.update(weights)
+        if len(self._weights) > len(edges):
+            self._weights = {node: self._weights[node] for node in weights}
         return chosen
 
 
 def _by_hash(edges: Sequence[Edge], key: str) -> Edge:
-    """Return the first edge by hash that has room below its bound; one always has."""
+    """Return the first edge by hash that is below its bound; at least one always is."""
     clients, weights = 1 + sum(edge.clients for edge in edges), sum(edge.weight for edge in edges)
     for edge in sorted(edges, key=lambda edge: _distance(edge, key)):
         if edge.clients + 1 <= math.ceil(LOAD_MAX * clients * edge.weight / weights):

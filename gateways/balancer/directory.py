@@ -1,14 +1,14 @@
-"""Edges that may get clients: what the map says of them, refined by gossip, by failures and by how new they are.
+"""Edges that may receive clients: from the map, refined by gossip, failures and slow start.
 
 | rule | |
 |---|---|
-| candidate | active in the map, not draining, with an address of the listener; nothing else makes one |
+| candidate | active in the map, not draining, with an address of the listener; no other source adds one |
 | skipped | 1 s after a failure, doubling to 5 s |
-| last resort | gossip holds it suspect, dead or gone |
+| last resort | gossip reports it suspect, dead or left |
 | near | with ``prefer = "zone"``: in the zone of the primary of the client's partition, or of this balancer |
-| slow start | a newcomer gets twice its share of the clients of a second at most |
+| slow start | a new edge receives at most twice its share of the clients of a second |
 
-Pure; who chooses among what is left is ``choice.py``. Time is passed in.
+Pure; ``choice.py`` picks among the remaining edges. Time is an argument.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ Forward: TypeAlias = Literal["auto", "hand_over", "redirect", "relay"]
 WILDCARDS = ("0.0.0.0", "[::]", "::", "*", "")
 ALIVE = "alive"
 NEVER = float("-inf")
-SHARES_MAX = 2  # of a newcomer
+SHARES_MAX = 2  # of a new edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class DirectoryRules:
     """Settings of the choice.
 
     Attributes:
-        listeners: Names of listeners that are wanted.
-        policy: Among those that are left.
-        forward: Which ways there are; *hand_over* wants an edge of this host.
-        near: Edges of a zone are preferred.
-        zone: Of this balancer.
-        slow_start_s: How long an edge is a newcomer.
+      listeners: Names of the balanced listeners.
+      policy: Choice among the remaining edges.
+      forward: Allowed forwarding methods; *hand_over* needs an edge on this host.
+      near: Edges of a zone are preferred.
+      zone: Zone of this balancer.
+      slow_start_s: Duration of slow start.
     """
 
     listeners: tuple[str, ...]
@@ -56,10 +56,10 @@ class PlacementRequest:
     """One client that needs an edge.
 
     Attributes:
-        listener: At which it came.
-        key: For sticky policies: client ID or address.
-        client_id: "" where it is not known.
-        in_clear: The way must be a TCP address: nothing may be handed over.
+      listener: The listener that accepted it.
+      key: Client ID or address, for sticky policies.
+      client_id: "" if unknown.
+      in_clear: The edge needs a dialled TCP address: the connection cannot be handed over.
     """
 
     listener: str
@@ -72,9 +72,9 @@ class Directory:
     """All edges.
 
     Args:
-        rules: Settings.
-        local: Returns the path of an edge's hand-over address if that edge is on this host, else "".
-        rng: For random choices.
+      rules: Settings.
+      local: Returns the path of an edge's hand-over address if that edge is on this host, else "".
+      rng: For random choices.
     """
 
     def __init__(self, rules: DirectoryRules, local: Callable[[str], str], rng: Random) -> None:
@@ -84,21 +84,21 @@ class Directory:
         self._edges: dict[str, Edge] = {}
         self._candidates: dict[str, tuple[Edge, ...]] = dict.fromkeys(rules.listeners, ())
         self._left_out: dict[str, dict[str, str]] = {name: {} for name in rules.listeners}
-        self._states: dict[str, str] = {}  # of members, as gossip sees them
-        self._second, self._picks, self._picks_before = 0, 0, 0  # of this second and the one before
+        self._states: dict[str, str] = {}  # gossip state by member
+        self._second, self._picks, self._picks_before = 0, 0, 0  # picks of the current second and of the one before
         self._number = 0
         self.map = ClusterMap(cluster="")
-        self.in_company = False  # other balancers are about
+        self.has_peers = False  # other balancers are alive
 
-    # -- what is known
+    # -- inputs
 
     def map_moved(self, now: float, cluster_map: ClusterMap) -> None:
-        """Take the map as it is now: it alone says which edges there are."""
+        """Apply the current map, which alone defines the edges."""
         first = not self.map.cluster
         self.map = cluster_map
         edges: dict[str, Edge] = {}
         for node, entry in sorted(cluster_map.nodes.items()):
-            if entry.tier != "edge" or _absence(entry):
+            if entry.tier != "edge" or _unavailable_reason(entry):
                 continue
             known = self._edges.get(node)
             if known is None or known.incarnation != entry.incarnation:
@@ -108,19 +108,19 @@ class Directory:
             edges[node] = known
         self._edges = edges
         for listener in self._candidates:
-            self._sort_out(listener)
+            self._classify(listener)
 
-    def _sort_out(self, listener: str) -> None:
-        """Divide the edges into candidates of a listener and those that are left out, with the reason."""
+    def _classify(self, listener: str) -> None:
+        """Split the edges into candidates of a listener and excluded ones, with the reason."""
         left_out = {
-            node: _absence(entry)
+            node: _unavailable_reason(entry)
             for node, entry in sorted(self.map.nodes.items())
             if entry.tier == "edge" and node not in self._edges
         }
         taken: dict[str, str] = {}
         candidates = []
         for node, edge in self._edges.items():
-            reason = self._why_not(edge, listener, taken)
+            reason = self._exclusion_reason(edge, listener, taken)
             if reason:
                 left_out[node] = reason
             else:
@@ -129,70 +129,70 @@ class Directory:
         self._candidates[listener] = tuple(candidates)
         self._left_out[listener] = left_out
 
-    def _why_not(self, edge: Edge, listener: str, taken: Mapping[str, str]) -> str:
+    def _exclusion_reason(self, edge: Edge, listener: str, taken: Mapping[str, str]) -> str:
         address = edge.addresses.get(listener, "")
         if not address:
             return f"no listener {listener}"
         if self._rules.forward == "hand_over":
             return "" if edge.socket else "not on this host"
         if edge.socket and self._rules.forward == "auto":
-            return ""  # its address is not dialled
+            return ""  # its TCP address is not dialled
         if address.rpartition(":")[0] in WILDCARDS:
-            return f"nobody can dial {address}: set advertise of its listener"
+            return f"address {address} is not dialable: set advertise of its listener"
         return f"has the address of {taken[address]}, {address}" if address in taken else ""
 
     def member_seen(self, now: float, node: str, state: str, clients: int | None) -> None:
-        """Gossip says something of a member; it makes no candidate of anybody.
+        """Apply the gossip state of a member; this adds no candidate.
 
         Args:
-            now: The time.
-            node: Its name.
-            state: alive, suspect, dead or left.
-            clients: How many it told, None where it did not.
+          now: The time.
+          node: Its name.
+          state: alive, suspect, dead or left.
+          clients: Reported number of clients, None if not reported.
         """
         self._states[node] = state
         edge = self._edges.get(node)
         if edge is not None and clients is not None:
-            edge.told(now, clients)
+            edge.update_clients(now, clients)
 
     def members_are(self, nodes: Iterable[str]) -> None:
-        """Forget what was seen of members that gossip knows no more."""
+        """Remove the states of members that left gossip."""
         kept = set(nodes)
         self._states = {node: state for node, state in self._states.items() if node in kept}
 
-    # -- choosing
+    # -- choice
 
     def candidates(self, listener: str) -> Sequence[Edge]:
-        """Return the edges that may get clients of a listener, those that are skipped just now included."""
+        """Return the edges that may receive clients of a listener, including currently skipped ones."""
         return self._candidates[listener]
 
     def left_out(self, listener: str) -> Mapping[str, str]:
-        """Return why each other edge is none."""
+        """Return the reason by excluded edge."""
         return self._left_out[listener]
 
     def choose(self, now: float, wanted: PlacementRequest) -> Edge | None:
-        """Return an edge for a client and count it there, or None while there is none.
+        """Return an edge for a client and count it there, or None if there is none.
 
-        ``took`` or ``failed`` follows.
+        The caller then calls ``took`` or ``failed``.
         """
-        self._count_second(now)
+        self._advance_second(now)
         usable = [edge for edge in self._candidates[wanted.listener] if edge.skip_until <= now]
         if wanted.in_clear:
             usable = [edge for edge in usable if edge.addresses[wanted.listener].rpartition(":")[0] not in WILDCARDS]
-        usable = self._narrowed(now, usable, wanted)
+        usable = self._filter_usable(now, usable, wanted)
         if not usable:
             return None
-        edge = self._choices[wanted.listener].pick(usable, wanted.key, in_company=self.in_company)
+        edge = self._choices[wanted.listener].pick(usable, wanted.key, has_peers=self.has_peers)
         self._number += 1
         self._picks += 1
         edge.picked(now, self._number)
         return edge
 
-    def _narrowed(self, now: float, usable: list[Edge], wanted: PlacementRequest) -> list[Edge]:
-        """Leave out whom a rule leaves out as long as another one is there."""
+    def _filter_usable(self, now: float, usable: list[Edge], wanted: PlacementRequest) -> list[Edge]:
+        """Apply each optional rule that leaves at least one edge."""
         usable = [edge for edge in usable if self._states.get(edge.node, ALIVE) == ALIVE] or usable
         if self._rules.near:
-            zone = self._zone_of(wanted.client_id)
+            zone = self._get_zone(wanted.client_id)
             usable = [edge for edge in usable if edge.zone == zone] or usable
         settled = [edge for edge in usable if now - edge.since >= self._rules.slow_start_s]
         if settled and len(settled) < len(usable):
@@ -206,7 +206,7 @@ class Directory:
             ]
         return usable
 
-    def _zone_of(self, client_id: str) -> str:
+    def _get_zone(self, client_id: str) -> str:
         if client_id and self.map.partitions:
             primary = self.map.partitions[self.map.partition_for(client_id)].primary
             entry = self.map.nodes.get(primary)
@@ -214,20 +214,20 @@ class Directory:
                 return entry.zone
         return self._rules.zone
 
-    def _count_second(self, now: float) -> None:
+    def _advance_second(self, now: float) -> None:
         second = int(now)
         if second != self._second:
             self._picks_before = self._picks if second == self._second + 1 else 0
             self._second, self._picks = second, 0
 
     def failed(self, now: float, edge: Edge) -> None:
-        """The edge did not take the client that was picked for it."""
+        """Record that the picked edge did not accept the client."""
         edge.lost()
         edge.failed(now)
 
 
-def _absence(entry: NodeEntry) -> str:
-    """Return why an edge of the map gets no clients at all, "" if it may."""
+def _unavailable_reason(entry: NodeEntry) -> str:
+    """Return the reason why an edge receives no clients at all, "" if it may."""
     if entry.admin_state:
         return entry.admin_state
     return "" if entry.state == NodeState.ACTIVE else entry.state

@@ -1,7 +1,7 @@
-"""One edge as a balancer sees it: where it is, how many clients it has by the best guess, and when it is left alone.
+"""One edge from the balancer's view: addresses, estimated number of clients, and skip time after failures.
 
-The guess begins with what the edge told by gossip and grows by this balancer's own picks. What is told next is older
-than the picks of the last seconds, so it moves the guess only as far as those cannot explain. Pure.
+The estimate starts at the gossip value and grows by this balancer's picks. A gossip value is older than the picks of
+the last seconds. Therefore it changes the estimate only by the part that those picks cannot explain. Pure.
 """
 
 from collections import deque
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Edge"]
 
-TOLD_AGE_S = 5  # oldest news of an edge: told every 2 s, and gossip takes a while
+GOSSIP_AGE_S = 5  # largest age of a gossip value: sent every 2 s, plus propagation
 SKIP_S = 1.0  # after a failure; doubled with each further one
 SKIP_MAX_S = 5.0
 
@@ -20,16 +20,16 @@ class Edge:
     """One incarnation of an edge.
 
     Attributes:
-        node: Its name.
-        incarnation: Of its process.
-        addresses: By listener, host:port.
-        socket: Path at which it takes connections from this host, "" where it is on another one.
-        zone: Of its host.
-        weight: Its share, relative to others.
-        since: When it became a candidate; -inf for those that the first map had.
-        clients: Guess of how many it has.
-        skip_until: It gets nobody before.
-        number: Of its last pick, so that equals take turns.
+      node: Its name.
+      incarnation: Its process.
+      addresses: By listener, host:port.
+      socket: Path of its hand-over socket on this host, "" if it is on another host.
+      zone: Zone of its host.
+      weight: Its share, relative to others.
+      since: When it became a candidate; -inf for edges of the first map.
+      clients: Estimated number of clients.
+      skip_until: It receives no clients before this time.
+      number: Number of its last pick, for round-robin among equals.
     """
 
     node: str
@@ -46,7 +46,7 @@ class Edge:
     _recent: deque[list[int]] = field(default_factory=deque)  # [second, picks], oldest first
 
     def picked(self, now: float, number: int) -> None:
-        """Count a client that is on its way to this edge."""
+        """Count a client that is being forwarded to this edge."""
         self.clients += 1
         self.number = number
         second = int(now)
@@ -54,33 +54,33 @@ class Edge:
             self._recent[-1][1] += 1
         else:
             self._recent.append([second, 1])
-            self._forget(second)
+            self._forget_before(second)
 
     def picks_in(self, second: int) -> int:
-        """Return the picks of one of the last seconds."""
+        """Return the picks of one recent second."""
         return sum(picks for at, picks in self._recent if at == second)
 
     def lost(self) -> None:
-        """A client is gone that was picked here: it did not arrive, or its relayed connection ended."""
+        """Count a picked client that did not arrive or whose relayed connection ended."""
         self.clients = max(0, self.clients - 1)
 
-    def told(self, now: float, clients: int) -> None:
-        """The edge told how many clients it has, some time ago."""
-        self._forget(int(now))
+    def update_clients(self, now: float, clients: int) -> None:
+        """Update the estimate with a gossip value."""
+        self._forget_before(int(now))
         recent = sum(picks for _, picks in self._recent)
         self.clients = min(max(self.clients, clients), clients + recent)
 
     def failed(self, now: float) -> None:
-        """It did not take a client: leave it alone for a while. What many clients find at once counts once."""
+        """Record a failure and skip the edge for a while; failures during that time count once."""
         if now < self.skip_until:
             return
         self.skip_until = now + self._skip_s
         self._skip_s = min(SKIP_MAX_S, 2 * self._skip_s)
 
     def took(self) -> None:
-        """It took a client."""
+        """Record an accepted client."""
         self._skip_s = SKIP_S
 
-    def _forget(self, second: int) -> None:
-        while self._recent and self._recent[0][0] < second - TOLD_AGE_S:
+    def _forget_before(self, second: int) -> None:
+        while self._recent and self._recent[0][0] < second - GOSSIP_AGE_S:
             self._recent.popleft()

@@ -1,6 +1,6 @@
-"""First bytes of a connection, as far as a balancer reads them: one CONNECT, within bounds, or why it is none.
+"""Reader of the first bytes of a connection: one CONNECT within bounds, or the reason of the refusal.
 
-What is read stays what it is: bytes are looked at and travel on. Pure.
+The bytes are not changed. Pure.
 """
 
 from mqtt.decode_connect import decode_connect
@@ -15,14 +15,14 @@ LENGTH_BYTES_MAX = 4
 
 
 class WrongFirstBytes(ValueError):
-    """No CONNECT; the text is the reason, for a counter."""
+    """The bytes are no CONNECT; the text is the reason label of a counter."""
 
 
 def bytes_wanted(data: bytes | bytearray, bytes_max: int) -> int:
-    """Return how many bytes there must be before another look at these is worth it; at most their number: look now.
+    """Return how many bytes must be present before the next parse; at most ``len(data)`` means parse now.
 
     Raises:
-        WrongFirstBytes: They begin no CONNECT, or one that is too large.
+      WrongFirstBytes: They begin no CONNECT, or one that is too large.
     """
     if not data:
         return 1
@@ -44,10 +44,10 @@ def bytes_wanted(data: bytes | bytearray, bytes_max: int) -> int:
 
 
 def read_connect(data: bytes | bytearray, bytes_max: int) -> Connect | None:
-    """Return the CONNECT at the beginning of what came so far, None while it is not whole.
+    """Return the CONNECT at the beginning of the received bytes, None while it is incomplete.
 
     Raises:
-        WrongFirstBytes: It is none, or too large.
+      WrongFirstBytes: They begin no CONNECT, or one that is too large.
     """
     end = bytes_wanted(data, bytes_max)
     if len(data) < end:

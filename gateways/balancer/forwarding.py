@@ -1,7 +1,7 @@
-"""The way of each client to its edge: handed over, redirected or relayed, and the next edge where one does not take it.
+"""Forwarding of each client to its edge by hand-over, redirect or relay, with the next edge after a failure.
 
-A client waits ``choose_s`` at most over all attempts, and never learns of those that failed. Which edge is the
-directory's business. One turn of the loop brings as many clients on their way as have come.
+A client waits at most ``choose_s`` over all attempts and is not informed of failed ones. The directory chooses the
+edge. One loop iteration forwards all clients that have arrived.
 """
 
 import socket
@@ -19,7 +19,7 @@ from gateways.balancer.edge import Edge
 from gateways.balancer.hand_over import EdgeSocket
 from gateways.balancer.proxy_header import proxy_header
 from gateways.balancer.relay import RelayPump
-from gateways.balancer.server_busy import is_no_room
+from gateways.balancer.server_busy import is_resource_exhausted
 from gateways.balancer.tls_relay import SecuredPump
 from mqtt.encode import encode_packet
 from mqtt.packets import Connack
@@ -32,18 +32,18 @@ from wire.messages.socket_handoff import HandoffReply
 __all__ = ["Forwarding"]
 
 MQTT_5 = 5
-SOCKETS_MAX = 64  # of edges of this host, those of former ones included
-LOOK_S = 0.05  # between attempts of those that wait for an edge
-DRAINED_BYTES = 4096  # in one go, of a client that was told to go elsewhere
+SOCKETS_MAX = 64  # of edges of this host, including former ones
+RETRY_S = 0.05  # interval of retries for clients without an edge
+DRAIN_BYTES = 4096  # per read, of a redirected client
 
 
 class Forwarding:
-    """All clients that have no edge yet, and the connections that are relayed.
+    """All clients without an edge, and the relayed connections.
 
     Args:
-        settings: Room ``balance``.
-        directory: Chooses edges.
-        start: Starts a task of this process.
+      settings: Table ``balance``.
+      directory: Chooses edges.
+      start: Starts a task of this process.
     """
 
     def __init__(self, settings: BalanceSettings, directory: Directory, start: Callable[..., None]) -> None:
@@ -53,10 +53,10 @@ class Forwarding:
         self._sockets: dict[str, EdgeSocket] = {}  # by path
         self._pump, self._secured = RelayPump(), SecuredPump()
         self._waiting: deque[Arrival] = deque()
-        self._waits = trio.Event()
-        self._under_way = 0  # without an edge: handed over without an answer yet, dialling, waiting
+        self._has_waiting = trio.Event()
+        self._pending = 0  # clients without an edge: offered without an answer yet, dialling, waiting
         self._numbers = 0
-        self.picks: Counter[tuple[str, str]] = Counter()  # (edge, way)
+        self.picks: Counter[tuple[str, str]] = Counter()  # (edge, method)
         self.refused: Counter[str] = Counter()  # clients, by reason
 
     @property
@@ -66,8 +66,8 @@ class Forwarding:
 
     @property
     def held(self) -> int:
-        """Connections that end with this process."""
-        return self.relayed + self._under_way
+        """Connections that would end with this process."""
+        return self.relayed + self._pending
 
     @property
     def waiting(self) -> int:
@@ -75,18 +75,18 @@ class Forwarding:
         return len(self._waiting)
 
     async def run(self) -> None:
-        """Relay, and try again for those that wait, until cancelled."""
+        """Relay, and retry waiting clients, until cancelled."""
         self._start(self._pump.run)
         self._start(self._secured.run)
         while True:
             if not self._waiting:
-                self._waits = trio.Event()
-                await self._waits.wait()  # for ever is right: nobody waits
-            await trio.sleep(LOOK_S)
-            self._try_again()
+                self._has_waiting = trio.Event()
+                await self._has_waiting.wait()  # unbounded: no client waits
+            await trio.sleep(RETRY_S)
+            self._retry_waiting()
 
-    def _try_again(self) -> None:
-        """Try again for all that wait; where there is no edge for one, there is none for those like it."""
+    def _retry_waiting(self) -> None:
+        """Retry all waiting clients, skipping those of a kind for which no edge was found."""
         without: set[tuple[str, bool]] = set()
         for _ in range(len(self._waiting)):
             arrival = self._waiting.popleft()
@@ -94,12 +94,12 @@ class Forwarding:
             if kind in without and boot_time() < arrival.until:
                 self._waiting.append(arrival)
                 continue
-            self._under_way -= 1
+            self._pending -= 1
             if not self.forward(arrival):
                 without.add(kind)
 
     def forward(self, arrival: Arrival) -> bool:
-        """Bring a client to an edge, or let it wait for one: then False."""
+        """Forward a client to an edge, or queue it and return False."""
         while True:
             now = boot_time()
             if now >= arrival.until:
@@ -107,49 +107,49 @@ class Forwarding:
                 return True
             edge = self._directory.choose(now, arrival.wanted)
             if edge is None:
-                return self._let_wait(arrival)
+                return self._enqueue(arrival)
             try:
-                if self._go(arrival, edge):
+                if self._forward_to(arrival, edge):
                     return True
-            except OSError:  # no room in this process: the edge is not at fault
+            except OSError:  # this process lacks resources: the edge is not at fault
                 edge.lost()
                 self.refused["no_descriptors"] += 1
-                return self._let_wait(arrival)
+                return self._enqueue(arrival)
             self._directory.failed(now, edge)
 
-    def _let_wait(self, arrival: Arrival) -> bool:
+    def _enqueue(self, arrival: Arrival) -> bool:
         if self.held >= self._settings.connections_max:
             self.refuse(arrival, "full")
             return True
-        self._under_way += 1
+        self._pending += 1
         self._waiting.append(arrival)
-        self._waits.set()
+        self._has_waiting.set()
         return False
 
-    def _go(self, arrival: Arrival, edge: Edge) -> bool:
-        """Take one of the ways to an edge; False if it is closed.
+    def _forward_to(self, arrival: Arrival, edge: Edge) -> bool:
+        """Forward by one method; False if the edge is not reachable.
 
         Raises:
-            OSError: This process has no room for it.
+          OSError: This process lacks resources (``is_resource_exhausted``).
         """
         forward = self._settings.forward
         if edge.socket and arrival.secured is None and forward in ("auto", "hand_over"):
             return self._hand_over(arrival, edge)
         redirects = forward in ("auto", "redirect") and arrival.settings.redirect and arrival.version == MQTT_5
         if redirects and self.held < self._settings.connections_max:
-            self._under_way += 1
+            self._pending += 1
             self._start(self._redirect, arrival, edge)
             return True
         if forward == "redirect" or self.held >= self._settings.connections_max:
             edge.lost()
             self.refuse(arrival, "full" if redirects or forward != "redirect" else "not_redirected")
             return True
-        self._under_way += 1
+        self._pending += 1
         self._start(self._relay, arrival, edge)
         return True
 
     def refuse(self, arrival: Arrival, reason: str) -> None:
-        """Close a client's connection."""
+        """Close a client's connection and count the reason."""
         self.refused[reason] += 1
         arrival.client.close()
 
@@ -161,10 +161,10 @@ class Forwarding:
             if len(self._sockets) >= SOCKETS_MAX:
                 self._close_idle()
             to = self._sockets[edge.socket] = EdgeSocket(edge.socket, self._start)
-        told = partial(self._told, arrival, edge)
-        if not to.offer(arrival.client, arrival.wanted.listener, arrival.accepted, told):
+        callback = partial(self._on_answer, arrival, edge)
+        if not to.offer(arrival.client, arrival.wanted.listener, arrival.accepted, callback):
             return False
-        self._under_way += 1
+        self._pending += 1
         return True
 
     def _close_idle(self) -> None:
@@ -173,13 +173,13 @@ class Forwarding:
                 one.close()
                 del self._sockets[path]
 
-    def _told(self, arrival: Arrival, edge: Edge, answer: HandoffReply | None) -> None:
-        self._under_way -= 1
+    def _on_answer(self, arrival: Arrival, edge: Edge, answer: HandoffReply | None) -> None:
+        self._pending -= 1
         if answer is HandoffReply.TAKEN:
             edge.took()
             self.picks[edge.node, "hand_over"] += 1
             arrival.client.close()
-        elif answer is HandoffReply.UNUSABLE:  # the client is gone
+        elif answer is HandoffReply.UNUSABLE:  # the client disconnected
             edge.lost()
             self.refuse(arrival, "gone")
         else:
@@ -189,47 +189,47 @@ class Forwarding:
     # -- redirect
 
     async def _redirect(self, arrival: Arrival, edge: Edge) -> None:
-        """Tell an MQTT 5 client where to go, and close."""
+        """Send an MQTT 5 client a Server Reference and close."""
         address = edge.addresses[arrival.wanted.listener]
         properties: dict[int, object] = {PropertyId.SERVER_REFERENCE: address}
-        told = encode_packet(Connack(False, ReasonCode.USE_ANOTHER_SERVER, properties), MQTT_5)
+        packet = encode_packet(Connack(False, ReasonCode.USE_ANOTHER_SERVER, properties), MQTT_5)
         self.picks[edge.node, "redirect"] += 1
         with trio.move_on_after(self._settings.choose_s):
             try:
                 if arrival.secured is not None:
-                    await arrival.secured.send_all(told)
+                    await arrival.secured.send_all(packet)
                     await arrival.secured.aclose()
                 else:
-                    arrival.client.send(told)
+                    arrival.client.send(packet)
                     arrival.client.shutdown(socket.SHUT_WR)
                     await _drain(arrival.client)
             except (OSError, trio.BrokenResourceError):
-                pass  # it is gone, as it should be
+                pass  # the client closed first
             finally:
-                self._under_way -= 1
+                self._pending -= 1
         arrival.client.close()
 
     # -- relay
 
     async def _relay(self, arrival: Arrival, edge: Edge) -> None:
-        """Dial an edge and relay to it; the next one where it cannot be dialled."""
+        """Dial an edge and relay to it; try the next one if dialling fails."""
         try:
             host, port = split_address(edge.addresses[arrival.wanted.listener])
             with trio.fail_after(max(0.0, arrival.until - boot_time())):
                 stream = await trio.open_tcp_stream(host, port)
         except (OSError, UserError, trio.TooSlowError, ValueError, ExceptionGroup) as error:
-            self._under_way -= 1
-            if is_no_room(error):
+            self._pending -= 1
+            if is_resource_exhausted(error):
                 edge.lost()
                 self.refused["no_descriptors"] += 1
-                self._let_wait(arrival)
+                self._enqueue(arrival)
                 return
             self._directory.failed(boot_time(), edge)
             self.forward(arrival)
             return
         edge.took()
         self.picks[edge.node, "relay"] += 1
-        self._under_way -= 1
+        self._pending -= 1
         to = socket.socket(fileno=stream.socket.detach())
         if arrival.secured is not None:
             try:
@@ -239,7 +239,7 @@ class Forwarding:
             return
         try:
             self._pump.add(arrival.client, to, self._header(arrival), edge.lost)
-        except OSError:  # the client is gone meanwhile
+        except OSError:  # the client disconnected meanwhile
             arrival.client.close()
             to.close()
             edge.lost()
@@ -257,15 +257,15 @@ class Forwarding:
 
 
 async def _drain(client: socket.socket) -> None:
-    """Read what a client sends until it closes: its CONNECT was only looked at, and to close over it is a reset.
+    """Read until the client closes: its CONNECT was only peeked, and closing with unread bytes sends a reset.
 
     Raises:
-        OSError: The connection broke.
+      OSError: The connection broke.
     """
     while True:
         await trio.lowlevel.wait_readable(client)
         try:
-            if not client.recv(DRAINED_BYTES):
+            if not client.recv(DRAIN_BYTES):
                 return
         except BlockingIOError:
             pass

@@ -1,4 +1,4 @@
-"""The PROXY header (version 2) that a relayed connection begins with: whose it is, and what TLS said of the client.
+"""The PROXY header (version 2) of a relayed connection: client address and facts of terminated TLS.
 
 Source: haproxy's proxy-protocol.txt. The edges read it in ``edge/listeners/proxy_protocol.py``.
 """
@@ -13,12 +13,12 @@ SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 PROXY = 0x21  # version 2, a proxied connection
 UNKNOWN, TCP4, TCP6 = 0x00, 0x11, 0x21
 UNIQUE_ID, TLS = 0x05, 0x20  # types of TLVs
-VERSION, COMMON_NAME = 0x21, 0x22  # within the last
-USES_TLS, HAS_CERTIFICATE = 0x01, 0x02  # flags there
+VERSION, COMMON_NAME = 0x21, 0x22  # sub-types of TLS
+USES_TLS, HAS_CERTIFICATE = 0x01, 0x02  # flags of TLS
 
 
 class TlsFacts(NamedTuple):
-    """TLS that ended at the balancer; ``common_name`` only of a certificate that was verified."""
+    """Facts of TLS terminated at the balancer; ``common_name`` only of a verified certificate."""
 
     version: str
     common_name: str = ""
@@ -28,10 +28,10 @@ def proxy_header(source: tuple[str, int], destination: tuple[str, int], unique: 
     """Return the header.
 
     Args:
-        source: Address and port of the client.
-        destination: Address and port that it came to.
-        unique: Names the connection in logs, at most 128 bytes.
-        tls: None for a connection in clear.
+      source: Address and port of the client.
+      destination: Address and port to which it connected.
+      unique: Identifies the connection in logs, at most 128 bytes.
+      tls: None for a connection in clear.
     """
     options = _option(UNIQUE_ID, unique[:128])
     if tls is not None:

@@ -1,7 +1,6 @@
-"""First bytes of a client where an edge is chosen by them: looked at in the kernel's buffer, or read from TLS.
+"""CONNECT of a client before an edge is chosen: peeked from the kernel's buffer, or read from TLS.
 
-What was only looked at is still there for the edge. The kernel wakes this process when CONNECT is whole, however small
-the pieces are in which it comes.
+Peeked bytes remain for the edge. SO_RCVLOWAT makes the kernel wake this process only when the CONNECT is complete.
 """
 
 import socket
@@ -18,11 +17,11 @@ READ_BYTES = 16 * 1024
 
 
 async def peek_connect(client: socket.socket, bytes_max: int) -> Connect | None:
-    """Return the CONNECT that waits in a socket, None if the client is gone; the caller bounds the wait.
+    """Return the CONNECT in a socket's buffer, None if the client closed; the caller bounds the wait.
 
     Raises:
-        WrongFirstBytes: There is none.
-        OSError: The connection broke.
+      WrongFirstBytes: The bytes are no CONNECT.
+      OSError: The connection broke.
     """
     have = 0
     try:
@@ -33,7 +32,7 @@ async def peek_connect(client: socket.socket, bytes_max: int) -> Connect | None:
             except BlockingIOError:
                 continue
             if len(data) <= have:
-                return None  # its end, behind what came
+                return None  # end of stream after the received bytes
             connect = read_connect(data, bytes_max)
             if connect is not None:
                 return connect
@@ -45,11 +44,11 @@ async def peek_connect(client: socket.socket, bytes_max: int) -> Connect | None:
 
 
 async def receive_connect(secured: Secured, bytes_max: int) -> tuple[Connect | None, bytes]:
-    """Return the CONNECT that comes over TLS, None if the client is gone, and all bytes that came.
+    """Return the CONNECT received over TLS, None if the client closed, and all received bytes.
 
     Raises:
-        WrongFirstBytes: There is none.
-        trio.BrokenResourceError: The connection broke.
+      WrongFirstBytes: The bytes are no CONNECT.
+      trio.BrokenResourceError: The connection broke.
     """
     data = bytearray()
     while True:

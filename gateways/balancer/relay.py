@@ -1,8 +1,8 @@
-"""Relayed connections: bytes both ways, half-closes kept, with one wake-up of trio for all sockets that are ready.
+"""Relayed connections: bytes both ways with half-closes, one trio wake-up for all ready sockets.
 
-Each readable end is read once a turn, 64 KiB at most, and written to the other end at once; what that does not take
-waits, and the reading end rests meanwhile. An edge that has closed waits for its client ``LINGER_S`` at most: one that
-neither reads nor closes would hold two descriptors for ever. Decides nothing else.
+Each readable end is read once an iteration, at most 64 KiB, and written to the other end at once. Unwritten bytes are
+buffered, and reading pauses meanwhile. An edge that closed waits at most ``LINGER_S`` for its client. Otherwise a
+client that neither reads nor closes would hold two descriptors without limit.
 """
 
 import math
@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 import trio
 
-__all__ = ["LINGER_S", "LOOK_S", "RelayPump"]
+__all__ = ["LINGER_CHECK_S", "LINGER_S", "RelayPump"]
 
 READ_BYTES = 64 * 1024
-EVENTS_PER_TURN = 256
+EVENTS_PER_ITERATION = 256
 IN, OUT, LEFT = select.EPOLLIN, select.EPOLLOUT, select.EPOLLRDHUP
-LINGER_S = 30.0  # from the edge's end: for the client to take the rest, and to close
-LOOK_S = 5.0  # between looks at those that linger
-RESTING = 1 << 31  # not among epoll's
+LINGER_S = 30.0  # after the edge's end of stream: for the client to read the rest and close
+LINGER_CHECK_S = 5.0  # interval of checks of lingering connections
+UNREGISTERED = 1 << 31  # not in epoll
 
 
 class _End:
-    """One end of a relayed connection: ``waiting`` is what it has not taken yet."""
+    """One end of a relayed connection; ``waiting`` are its unwritten bytes."""
 
     __slots__ = ("armed", "closes", "ended", "has_ended", "other", "socket", "waiting", "watched")
 
@@ -32,8 +32,8 @@ class _End:
         self.watched = watched  # LEFT, of an edge that has not closed yet
         self.other: _End = self
         self.waiting = b""
-        self.has_ended = False  # nothing more comes from it
-        self.closes = False  # nothing more goes to it, once it has taken what waits
+        self.has_ended = False  # end of stream was read
+        self.closes = False  # shut down writing after ``waiting`` is written
         self.armed = IN | watched
         self.ended = ended
 
@@ -46,19 +46,19 @@ class RelayPump:
         self._ends: dict[int, _End] = {}
         self._buffer = bytearray(READ_BYTES)
         self._view = memoryview(self._buffer)
-        self._lingering: dict[_End, float] = {}  # edges that have closed, and until when; in that order
+        self._lingering: dict[_End, float] = {}  # deadline by edge that closed, in order
 
     def __len__(self) -> int:
         return len(self._ends) // 2
 
     def add(self, client: socket.socket, edge: socket.socket, first: bytes, ended: Callable[[], None]) -> None:
-        """Move bytes between two connected sockets, which are this object's from here on.
+        """Relay bytes between two connected sockets, which this object then owns.
 
         Args:
-            client: One end.
-            edge: The other one, which gets ``first`` before all else.
-            first: Of this end.
-            ended: Called once, when both are closed.
+          client: One end.
+          edge: The other one; ``first`` is written to it first.
+          first: Bytes of this process.
+          ended: Called once, when both are closed.
         """
         ends = _End(client, ended, 0), _End(edge, ended, LEFT)
         for end, other in (ends, ends[::-1]):
@@ -71,24 +71,24 @@ class RelayPump:
             self._write(ends[1], first)
 
     async def run(self) -> None:
-        """Move bytes until cancelled."""
+        """Relay bytes until cancelled."""
         try:
             while True:
-                with trio.move_on_after(LOOK_S if self._lingering else math.inf):
+                with trio.move_on_after(LINGER_CHECK_S if self._lingering else math.inf):
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
-                for fd, events in self._epoll.poll(0, EVENTS_PER_TURN):
+                for fd, events in self._epoll.poll(0, EVENTS_PER_ITERATION):
                     end = self._ends.get(fd)
                     if end is not None:
                         self._event(end, events)
                 if self._lingering:
-                    self._end_lingering(trio.current_time())
+                    self._close_lingering(trio.current_time())
         finally:
             for end in list(self._ends.values()):
                 end.socket.close()
             self._ends.clear()
             self._epoll.close()
 
-    def _end_lingering(self, now: float) -> None:
+    def _close_lingering(self, now: float) -> None:
         for end, until in list(self._lingering.items()):
             if now < until:
                 return
@@ -108,9 +108,9 @@ class RelayPump:
         elif end.armed & IN:
             if events & (IN | select.EPOLLHUP):
                 self._read(end)
-        elif events & select.EPOLLHUP:  # said again and again, and nothing may be read now
+        elif events & select.EPOLLHUP:  # level-triggered, and reading is paused
             self._epoll.unregister(end.socket.fileno())
-            end.armed = RESTING
+            end.armed = UNREGISTERED
             self._end_if_done(end)
 
     def _read(self, end: _End) -> None:
@@ -129,7 +129,7 @@ class RelayPump:
         self._write(end.other, b"")
 
     def _write(self, end: _End, data: bytes | memoryview) -> None:
-        """Write what waits and what comes; the other end rests while there is a rest."""
+        """Write buffered and new bytes; reading from the other end pauses while bytes remain."""
         if end.waiting:
             data = end.waiting + bytes(data)
         try:
@@ -152,7 +152,7 @@ class RelayPump:
         self._arm(end.other)
 
     def _end_if_done(self, end: _End) -> bool:
-        """Close both ends when neither has anything to say or to take."""
+        """Close both ends if both have ended and nothing is buffered."""
         if not all(each.closes and not each.waiting for each in (end, end.other)):
             return False
         self._close(end)
@@ -160,9 +160,9 @@ class RelayPump:
 
     def _arm(self, end: _End) -> None:
         wanted = (0 if end.has_ended or end.other.waiting else IN) | (OUT if end.waiting else 0) | end.watched
-        if wanted == end.armed or (end.armed == RESTING and not wanted):
+        if wanted == end.armed or (end.armed == UNREGISTERED and not wanted):
             return
-        if end.armed == RESTING:
+        if end.armed == UNREGISTERED:
             self._epoll.register(end.socket.fileno(), wanted)
         else:
             self._epoll.modify(end.socket.fileno(), wanted)

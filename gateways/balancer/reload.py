@@ -1,4 +1,4 @@
-"""Certificates of one listener that ends TLS, replaced while connections stand; a ``Part`` of a reload."""
+"""Reload of the certificates of one TLS-terminating listener, without closing connections; a ``Part`` of a reload."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Loaded = tuple[ssl.SSLContext, dict[str, str]]
 
 
 class BalancerCertificates:
-    """Certificate, key and authority of clients; handshakes from now on use what is put in force.
+    """Certificate, key and client CA; later handshakes use the last applied context.
 
     Raises:
-        UserError: A file of the listener is wrong.
+      UserError: A file of the listener is invalid.
     """
 
     def __init__(self, listener: BalanceListener) -> None:
@@ -28,39 +28,39 @@ class BalancerCertificates:
         self.settings: Sequence[str] = tuple(
             f"balance.listeners.{listener.name}.{key}" for key in ("certificate", "key", "client_ca")
         )
-        self._held = _load(listener)
+        self._active = _load(listener)
 
     @property
     def context(self) -> ssl.SSLContext:
         """The context of the next handshake."""
-        return self._held[0]
+        return self._active[0]
 
     def load(self, config: Any) -> Loaded:
         """Read the listener's files.
 
         Raises:
-            UserError: One is wrong, or an authority was taken away.
+          UserError: A file is invalid, or an authority was removed.
         """
         for listener in config.balance.listeners:
             if listener.name == self._name and listener.certificate is not None and listener.key is not None:
                 loaded = _load(listener)
-                if loses_authority(self._held[0], loaded[0]):
-                    text = f"listener {self._name}: an authority was taken away from client_ca {listener.client_ca}"
-                    raise UserError(f"{text}: restart the balancer, for clients that it let in would stay")
+                if loses_authority(self._active[0], loaded[0]):
+                    text = f"listener {self._name}: an authority was removed from client_ca {listener.client_ca}"
+                    raise UserError(f"{text}: restart the balancer; connected clients of that authority would remain")
                 return loaded
-        raise UserError(f"listener {self._name} has no certificate any more: restart the balancer")
+        raise UserError(f"listener {self._name} no longer has a certificate: restart the balancer")
 
     def current(self) -> Loaded:
-        """Return what is in force."""
-        return self._held
+        """Return the active context."""
+        return self._active
 
     def difference(self, loaded: Loaded) -> list[str]:
-        """Return the files whose content is another."""
-        return changed_files(self._held[1], loaded[1])
+        """Return the files whose content changed."""
+        return changed_files(self._active[1], loaded[1])
 
     def put(self, loaded: Loaded) -> None:
-        """Use this context for every handshake from now on."""
-        self._held = loaded
+        """Use this context for later handshakes."""
+        self._active = loaded
 
 
 def _load(listener: BalanceListener) -> Loaded:

@@ -1,7 +1,7 @@
-"""Configurations of HAProxy, NGINX and Envoy, written from the edges that the map has. Text in, text out.
+"""Configurations of HAProxy, NGINX and Envoy, generated from the edges of the map. Text in, text out.
 
-TLS passes through: the edges end it, and see the certificates of clients. What operators write by hand around this (TLS
-that ends at the proxy, stick tables, VRRP) is in docs/balancing/, each file tested with the program that reads it.
+TLS passes through: the edges terminate it and verify client certificates. docs/balancing/ has tested files for other
+set-ups (TLS termination at the proxy, stick tables, VRRP).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +13,8 @@ from conf.errors import ExitCode, UserError
 __all__ = ["KINDS", "BackendServer", "render", "targets"]
 
 ENVOY = "type.googleapis.com/envoy.extensions"
-MANY = 1_000_000  # of Envoy: 1024 connections to all edges together unless it is told otherwise
-CLIENT_S = 7_200  # a silent connection; above 1.5 times edge.keep_alive_max_s
+ENVOY_MAX = 1_000_000  # Envoy allows 1024 connections to all edges together by default
+IDLE_TIMEOUT_S = 7_200  # idle timeout; above 1.5 times edge.keep_alive_max_s
 WILDCARDS = ("0.0.0.0", "[::]", "")
 
 
@@ -29,14 +29,14 @@ class BackendServer:
 
 @dataclass(frozen=True, slots=True)
 class BalancerConfigPlan:
-    """A configuration before it is written.
+    """Input of a configuration.
 
     Attributes:
-        targets: Edges, by name.
-        listener: Name of the edges' listener.
-        bind: Address and port of the proxy.
-        health_port: Of /readyz at each edge; 0: only its listener is tried.
-        proxy: The listener expects PROXY headers.
+      targets: Edges, by name.
+      listener: Name of the edges' listener.
+      bind: Address and port of the proxy.
+      health_port: Port of /readyz at each edge; 0: only a TCP check of the listener.
+      proxy: The listener expects PROXY headers.
     """
 
     targets: Sequence[BackendServer]
@@ -47,7 +47,7 @@ class BalancerConfigPlan:
 
 
 def targets(nodes: Iterable[Mapping[str, Any]], listener: str) -> list[BackendServer]:
-    """Return the edges of `stratamq node list` that may get clients, by name."""
+    """Return the edges of `stratamq node list` that may receive clients, by name."""
     found = []
     for node in nodes:
         address = (node.get("clients") or {}).get(listener, "")
@@ -61,7 +61,7 @@ def render(kind: str, to: Sequence[BackendServer], listener: str, bind: str, hea
     """Return the configuration.
 
     Raises:
-        UserError: No such kind, or not an address; exit code 2.
+      UserError: Unknown kind or invalid address; exit code 2.
     """
     if kind not in KINDS:
         raise UserError(f"render {kind}: expected {', '.join(KINDS)}", ExitCode.USAGE)
@@ -77,8 +77,8 @@ def _haproxy(plan: BalancerConfigPlan) -> str:
         "defaults",
         "    mode tcp",
         "    timeout connect 3s",
-        f"    timeout client {CLIENT_S}s",
-        f"    timeout server {CLIENT_S}s",
+        f"    timeout client {IDLE_TIMEOUT_S}s",
+        f"    timeout server {IDLE_TIMEOUT_S}s",
         f"frontend {plan.listener}",
         f"    bind {plan.bind}",
         f"    default_backend {plan.listener}_edges",
@@ -94,7 +94,7 @@ def _haproxy(plan: BalancerConfigPlan) -> str:
 
 
 def _nginx(plan: BalancerConfigPlan) -> str:
-    """Write a block for the main context; the free edition has no checks of its own."""
+    """Return a block for the main context; NGINX Open Source has no active health checks."""
     servers = [
         f"        server {target.host}:{target.port} max_fails=1 fail_timeout=2s;  # {target.name}"
         for target in plan.targets
@@ -110,7 +110,7 @@ def _nginx(plan: BalancerConfigPlan) -> str:
         f"        listen {bind};",
         "        proxy_connect_timeout 3s;",
         "        proxy_next_upstream on;",
-        f"        proxy_timeout {CLIENT_S}s;",
+        f"        proxy_timeout {IDLE_TIMEOUT_S}s;",
         *(["        proxy_protocol on;"] if plan.proxy else []),
         f"        proxy_pass {plan.listener}_edges;",
         "    }",
@@ -152,14 +152,14 @@ def _envoy(plan: BalancerConfigPlan) -> str:
         '          "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy',
         f"          stat_prefix: {plan.listener}",
         f"          cluster: {plan.listener}_edges",
-        f"          idle_timeout: {CLIENT_S}s",
+        f"          idle_timeout: {IDLE_TIMEOUT_S}s",
         "          max_connect_attempts: 3",
         "  clusters:",
         f"  - name: {plan.listener}_edges",
         "    type: STATIC",
         "    connect_timeout: 3s",
         "    lb_policy: LEAST_REQUEST",
-        f"    circuit_breakers: {{thresholds: [{{max_connections: {MANY}, max_pending_requests: {MANY}}}]}}",
+        f"    circuit_breakers: {{thresholds: [{{max_connections: {ENVOY_MAX}, max_pending_requests: {ENVOY_MAX}}}]}}",
         "    health_checks:",
         f"    - {{timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, {check}}}",
         *(transport if plan.proxy else []),

@@ -1,27 +1,28 @@
-"""Which errors say that this process, or this host, has no room for a connection: no edge and no client is at fault."""
+"""Classification of errors that mean this process or host lacks resources: no edge and no client is at fault."""
 
 import errno
 
-__all__ = ["is_no_room"]
+__all__ = ["is_resource_exhausted"]
 
-NO_ROOM = (
+EXHAUSTED = (
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOBUFS,
     errno.ENOMEM,
-    errno.EADDRNOTAVAIL,  # no local port is free
-    errno.ETOOMANYREFS,  # descriptors that were handed over and not taken yet
+    errno.EADDRNOTAVAIL,  # no free local port
+    errno.ETOOMANYREFS,  # too many passed descriptors in flight
 )
 
 
-def is_no_room(error: BaseException | None) -> bool:
-    """Whether an error is one, or was caused by one.
+def is_resource_exhausted(error: BaseException | None) -> bool:
+    """Return whether an error, or its cause, is a lack of local resources.
 
-    trio puts those of several addresses in a group: then each must be one. A host without IPv6 says of ::1 what it says
-    without a free port, whether or not an edge is at the other address.
+    trio groups the errors of several addresses: then each must be one. A host without IPv6 reports for ::1 the same
+    error
+    as without a free port, even if the edge is reachable at the other address.
     """
     if isinstance(error, BaseExceptionGroup):
-        return all(is_no_room(each) for each in error.exceptions)
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return all(is_resource_exhausted(each) for each in error.exceptions)
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
         return True
-    return error is not None and is_no_room(error.__cause__)
+    return error is not None and is_resource_exhausted(error.__cause__)

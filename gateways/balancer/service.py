@@ -1,4 +1,4 @@
-"""The balancer's process: links to routers, gossip, doors, and clients on their way. Decides nothing about edges."""
+"""The balancer's process: links to routers, gossip, listeners and clients being forwarded."""
 
 import logging
 import os
@@ -45,11 +45,11 @@ __all__ = ["BalanceService", "main"]
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 0.5  # between looks at routers that do not answer
+MAP_TICK_S = 0.5  # interval of map requests to silent routers
 GOSSIP_S = 0.5
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-STARTING_S = 0.05
-STILL_S = 0.05  # between looks at connections that end
+STARTING_TICK_S = 0.05
+DRAIN_CHECK_S = 0.05  # interval of checks while connections drain
 
 
 def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
@@ -62,15 +62,15 @@ def main(config: NodeConfig, ready: Callable[[dict[str, object]], None]) -> int:
     return run_process(config, TIER_GATEWAY, ready, service, read_peer_lists)
 
 
-def _local(address: str) -> str:
-    """Return the path of a hand-over address of this host, "" for one of another."""
+def _local_path(address: str) -> str:
+    """Return the path of a hand-over address on this host, "" for another host."""
     kind, _, rest = address.partition(":")
     boot, _, path = rest.partition(":")
     return path if kind == "unix" and boot == BOOT_ID.read_text().strip() and is_reachable(path) else ""
 
 
 class _Unread(NamedTuple):
-    """A client whose first bytes are read, and the scope that ends that."""
+    """A client whose first bytes are being read, and the scope that cancels it."""
 
     scope: trio.CancelScope
     client: socket.socket
@@ -102,7 +102,7 @@ class BalanceService:
                 config.node.zone,
                 settings.slow_start_s,
             ),
-            _local,
+            _local_path,
             rng,
         )
         self._hub = LinkHub(
@@ -123,12 +123,12 @@ class BalanceService:
             lambda now, peer, what: refusals.refuse(now, peer, what, ROLE),
         )
         self._gossip = NodeGossip(process, config.membership)
-        self._certificates: dict[str, BalancerCertificates] = {}  # of listeners that end TLS
+        self._certificates: dict[str, BalancerCertificates] = {}  # by TLS-terminating listener
         bounds = POOLS["balancer_arrivals"]
         bounds = bounds._replace(places_max=min(bounds.places_max, 2 * settings.connections_max))
         self._unread: AdmissionPool[_Unread] = AdmissionPool(bounds, lambda *_: False, _has_sent)
-        self._doors: list[BalancerListener] = []
-        self._reads: dict[str, bool] = {}
+        self._listeners: list[BalancerListener] = []
+        self._reads_connect: dict[str, bool] = {}
 
     async def run(self) -> None:
         """Serve until stopped."""
@@ -139,7 +139,7 @@ class BalanceService:
                 part = self._certificates[listener.name] = BalancerCertificates(listener)
                 process.reload.add(part)
             wanted = settings.policy == "sticky" or settings.prefer == "zone" or listener.redirect
-            self._reads[listener.name] = listener.is_readable and (
+            self._reads_connect[listener.name] = listener.is_readable and (
                 listener.read == "connect" or (listener.read == "auto" and wanted)
             )
         async with trio.open_nursery() as nursery:
@@ -147,7 +147,7 @@ class BalanceService:
             self._forwarding = Forwarding(settings, self._directory, nursery.start_soon)
             for listener in settings.listeners:
                 door = BalancerListener(listener, given.get(listener.name), self._count)
-                self._doors.append(door)
+                self._listeners.append(door)
             self._register_metrics()
             await nursery.start(self._hub.run, "")
             self._hub.set_seeds(self._config.node.seeds)
@@ -156,40 +156,40 @@ class BalanceService:
             nursery.start_soon(self._gossip.run, "")
             nursery.start_soon(self._follow_gossip)
             nursery.start_soon(StatusSocket(process.folder.path, self.status).run)
-            for door in self._doors:
+            for door in self._listeners:
                 nursery.start_soon(door.run, self._arrived)
-            await self._beat()
+            await self._follow_map()
             await self._drain()
             nursery.cancel_scope.cancel()
 
-    async def _beat(self) -> None:
-        """Open and shut doors until this process is told to stop."""
-        said_ready, waiting = False, WaitingLog(logger)
+    async def _follow_map(self) -> None:
+        """Follow the map and log readiness until stopped."""
+        is_ready, waiting = False, WaitingLog(logger)
         while not self._process.stopping.is_set():
             self._follower.tick(boot_time())
             self._process.check_cluster(self._follower.cluster, self._hub.table)
-            if not said_ready and self._follower.map.cluster:
-                said_ready = True
-                self._process.ready({door.settings.name: door.address for door in self._doors})
-            waiting.look(boot_time(), "" if said_ready else self._waits_for())
-            with trio.move_on_after(BEAT_S if said_ready else STARTING_S):
+            if not is_ready and self._follower.map.cluster:
+                is_ready = True
+                self._process.ready({door.settings.name: door.address for door in self._listeners})
+            waiting.look(boot_time(), "" if is_ready else self._readiness_problem())
+            with trio.move_on_after(MAP_TICK_S if is_ready else STARTING_TICK_S):
                 await self._process.stopping.wait()
 
     @property
     def _held(self) -> int:
-        """Connections that end with this process."""
+        """Connections that would end with this process."""
         return self._forwarding.held + len(self._unread)
 
     async def _drain(self) -> None:
-        """Take nobody more, and wait for those who would be lost."""
-        for door in self._doors:
+        """Close the listeners and wait at most ``drain_s`` for connections that would be lost."""
+        for door in self._listeners:
             door.close()
         held = self._held
         if held:
             say(logger, "balance.waits_for_connections", connections=held, seconds=self._settings.drain_s)
         with trio.move_on_after(self._settings.drain_s):
             while self._held:
-                await trio.sleep(STILL_S)
+                await trio.sleep(DRAIN_CHECK_S)
 
     # -- the map
 
@@ -197,29 +197,29 @@ class BalanceService:
         return self._hub.send(router, FrameKind.CONTROL, encode_control(message))
 
     def _on_frame(self, peer: PeerKey, kind: int, payload: bytes) -> None:
-        message = decode_control(payload)  # Unreadable is a LinkError, which ends the link
+        message = decode_control(payload)  # an Unreadable message is a LinkError, which ends the link
         if not self._follower.handle(boot_time(), peer.node, message):
             raise Unreadable(f"{peer.node} says {type(message).__name__}, kind {kind}, to a balancer")
 
     def _moved(self, cluster_map: ClusterMap) -> None:
         self._directory.map_moved(boot_time(), cluster_map)
         if not self._process.stopping.is_set():
-            self._open_and_shut()
+            self._update_listeners()
         routers = {
             entry.node: (TIER_ROUTER, entry.address, entry.incarnation) for entry in cluster_map.live(TIER_ROUTER)
         }
         self._hub.set_peers(routers)
 
-    def _open_and_shut(self) -> None:
-        """Have a door open while there is an edge behind it."""
-        for door in self._doors:
+    def _update_listeners(self) -> None:
+        """Open each listener that has a candidate edge; shut the others."""
+        for door in self._listeners:
             try:
                 if self._directory.candidates(door.settings.name):
                     door.open()
                 else:
                     door.shut()
             except UserError as error:
-                say(logger, "balance.listener_failed", problem=error)  # and again with the next move of the map
+                say(logger, "balance.listener_failed", problem=error)  # retried with the next map
 
     async def _follow_gossip(self) -> None:
         while True:
@@ -231,7 +231,7 @@ class BalanceService:
             for member in members:
                 self._directory.member_seen(now, member.name, member.state, member.metadata.clients)
             self._directory.members_are(member.name for member in members)
-            self._directory.in_company = any(
+            self._directory.has_peers = any(
                 member.metadata.tier == TIER_GATEWAY and member.state == "alive" and not member.is_self
                 for member in members
             )
@@ -244,7 +244,7 @@ class BalanceService:
         wanted = PlacementRequest(listener.name, address)
         arrival = Arrival(client, listener, now, now + self._settings.choose_s, wanted)
         client.setblocking(False)
-        if self._reads[listener.name] or listener.name in self._certificates:
+        if self._reads_connect[listener.name] or listener.name in self._certificates:
             crowded = self._held >= self._settings.connections_max
             unread = _Unread(trio.CancelScope(), client)
             place, displaced = self._unread.admit(now, address, unread, crowded=crowded)
@@ -253,14 +253,14 @@ class BalanceService:
             if place is None:
                 self._forwarding.refuse(arrival, "full")
             else:
-                self._nursery.start_soon(self._look, arrival, place)
+                self._nursery.start_soon(self._read_and_forward, arrival, place)
         elif self._forwarding.held >= self._settings.connections_max:
             self._forwarding.refuse(arrival, "full")
         else:
             self._forwarding.forward(arrival)
 
-    async def _look(self, arrival: Arrival, place: AdmissionSlot["_Unread"]) -> None:
-        """Read what the choice needs, then go on; a newcomer may displace the client meanwhile."""
+    async def _read_and_forward(self, arrival: Arrival, place: AdmissionSlot["_Unread"]) -> None:
+        """Read the CONNECT for the choice, then forward; a new arrival may displace the client meanwhile."""
         scope = place.owner.scope
         try:
             with scope, trio.move_on_after(self._settings.connect_timeout_s) as timeout:
@@ -278,7 +278,7 @@ class BalanceService:
         if scope.cancelled_caught or timeout.cancelled_caught:
             self._forwarding.refuse(arrival, "full" if scope.cancelled_caught else "silent")
             return
-        if connect is None and self._reads[arrival.settings.name]:
+        if connect is None and self._reads_connect[arrival.settings.name]:
             self._forwarding.refuse(arrival, "gone")
             return
         if connect is not None:
@@ -298,18 +298,18 @@ class BalanceService:
         arrival.secured = await secure(arrival.client, certificates.context)
         arrival.tls = tls_facts(arrival.secured)
         arrival.wanted = PlacementRequest(name, arrival.wanted.key, in_clear=True)
-        if not self._reads[name]:
+        if not self._reads_connect[name]:
             return None
         connect, arrival.first = await receive_connect(arrival.secured, bytes_max)
         return connect
 
-    # -- what is shown
+    # -- status and metrics
 
     def _count(self, reason: str) -> None:
         self._forwarding.refused[reason] += 1
 
     def status(self) -> dict[str, object]:
-        """Return what `stratamq balance status` shows."""
+        """Return the document of `stratamq balance status`."""
         now = boot_time()
         forwarding = self._forwarding
         return {
@@ -318,7 +318,7 @@ class BalanceService:
             "map_age_s": round(self._follower.age_s(now), 1),
             "routers": [peer.node for peer in self._hub.connected()],
             "listeners": {
-                door.settings.name: f"{door.address} {'open' if door.is_open else 'shut'}" for door in self._doors
+                door.settings.name: f"{door.address} {'open' if door.is_open else 'shut'}" for door in self._listeners
             },
             "relayed": forwarding.relayed,
             "waiting": forwarding.waiting,
@@ -327,8 +327,8 @@ class BalanceService:
         }
 
     def _edge_rows(self, now: float) -> Iterator[dict[str, object]]:
-        """Return one row for each edge and state: clients and picks are of the edge, whatever the listener."""
-        names = [door.settings.name for door in self._doors]
+        """Yield one row per edge and state; clients and picks are per edge over all listeners."""
+        names = [door.settings.name for door in self._listeners]
         candidates = {name: self._directory.candidates(name) for name in names}
         for edge in {edge.node: edge for name in names for edge in candidates[name]}.values():
             listeners = [name for name in names if edge in candidates[name]]
@@ -353,13 +353,13 @@ class BalanceService:
         metrics.pool("balancer_arrivals", lambda: self._unread.counts)
         metrics.counter(
             "balancer_picks_total",
-            "Clients that an edge took, by edge and way.",
+            "Clients forwarded to an edge, by edge and method.",
             lambda: {key: float(picks) for key, picks in forwarding.picks.items()},
             ("edge", "way"),
         )
         metrics.counter(
             "balancer_refused_total",
-            "Clients that were closed, by reason.",
+            "Connections that the balancer refused, by reason.",
             lambda: {(reason,): float(count) for reason, count in forwarding.refused.items()},
             ("reason",),
         )
@@ -370,26 +370,26 @@ class BalanceService:
         )
         metrics.counter(
             "balancer_map_refused_total",
-            "Messages about the map that were refused, by reason.",
+            "Refused messages about the map, by reason.",
             lambda: {(reason,): float(count) for reason, count in self._map_refused.items()},
             ("reason",),
         )
         metrics.gauge(
             "balancer_candidates",
-            "Edges that may get clients, by listener.",
+            "Edges that may receive clients, by listener.",
             lambda: {
                 (door.settings.name,): float(len(self._directory.candidates(door.settings.name)))
-                for door in self._doors
+                for door in self._listeners
             },
             ("listener",),
         )
-        metrics.gauge("balancer_relayed", "Connections that are relayed.", lambda: float(forwarding.relayed))
-        metrics.gauge("balancer_waiting", "Clients that wait for an edge.", lambda: float(forwarding.waiting))
-        metrics.check("edges", lambda: all(self._directory.candidates(door.settings.name) for door in self._doors))
-        metrics.explain(self._waits_for)
+        metrics.gauge("balancer_relayed", "Relayed connections.", lambda: float(forwarding.relayed))
+        metrics.gauge("balancer_waiting", "Clients waiting for an edge.", lambda: float(forwarding.waiting))
+        metrics.check("edges", lambda: all(self._directory.candidates(door.settings.name) for door in self._listeners))
+        metrics.explain(self._readiness_problem)
 
-    def _waits_for(self) -> str:
+    def _readiness_problem(self) -> str:
         if not self._follower.map.cluster:
-            return "no router has told the map yet"
-        empty = [door.settings.name for door in self._doors if not self._directory.candidates(door.settings.name)]
+            return "no router has sent the map yet"
+        empty = [door.settings.name for door in self._listeners if not self._directory.candidates(door.settings.name)]
         return f"no edge for listener {', '.join(empty)}" if empty else ""

@@ -1,6 +1,6 @@
-"""The state of a balancer for `stratamq balance status`: one JSON document to whoever connects to its socket.
+"""Unix socket with the state of a balancer for `stratamq balance status`: one JSON document per connection.
 
-The socket lies in the balancer's data folder, for this user and root only.
+The socket is in the balancer's data folder, for this user and root only.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ __all__ = ["StatusSocket", "read_status"]
 
 NAME = "status.sock"
 TIMEOUT_S = 5.0
-AGAIN_S = 0.1
+RETRY_S = 0.1
 
 
 class StatusSocket:
@@ -30,7 +30,7 @@ class StatusSocket:
         self._status = status
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Serve until cancelled."""
         self._path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             with unix_name(self._path) as name:
@@ -43,8 +43,8 @@ class StatusSocket:
                     await trio.lowlevel.wait_readable(listening)
                     try:
                         connection, _ = listening.accept()
-                    except OSError:  # whoever asked has left, or no descriptor is free
-                        await trio.sleep(AGAIN_S)
+                    except OSError:  # the client disconnected, or no descriptor is free
+                        await trio.sleep(RETRY_S)
                         continue
                     with contextlib.suppress(OSError, trio.TooSlowError, trio.BrokenResourceError):
                         stream = trio.SocketStream(trio.socket.from_stdlib_socket(connection))
@@ -56,19 +56,19 @@ class StatusSocket:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """Return what the balancer over a data folder says.
+    """Return the status of the balancer that runs in a data folder.
 
     Raises:
-        UserError: None runs there, or it does not answer (exit code 4).
+      UserError: No balancer runs there, or it does not answer (exit code 4).
     """
     path = folder / NAME
     data = b""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(TIMEOUT_S)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(TIMEOUT_S)
             with unix_name(path) as name:
-                asking.connect(name)
-            while more := asking.recv(65_536):
+                connection.connect(name)
+            while more := connection.recv(65_536):
                 data += more
         found: dict[str, Any] = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""First bytes and the PROXY header: what is read of a client, and what an edge reads of it."""
+"""First bytes of a client, and the PROXY header as an edge reads it."""
 
 from ipaddress import ip_address
 
@@ -14,7 +14,7 @@ BYTES_MAX = 64 * 1024
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_connect_is_read_however_it_is_cut(version: int) -> None:
+def test_read_connect_partial_input_returns_none(version: int) -> None:
     whole = encode_packet(Connect("sensor", protocol_version=version), version)
     for count in range(len(whole)):
         assert read_connect(whole[:count], BYTES_MAX) is None
@@ -35,7 +35,7 @@ def test_a_connect_is_read_however_it_is_cut(version: int) -> None:
         (encode_packet(Connect("x" * 60_000, username="y" * 6_000), 5), "too_large"),
     ],
 )
-def test_what_is_no_connect_is_named(data: bytes, reason: str) -> None:
+def test_read_connect_invalid_bytes_raises_reason(data: bytes, reason: str) -> None:
     with pytest.raises(WrongFirstBytes, match=reason):
         read_connect(data, BYTES_MAX)
 
@@ -50,10 +50,10 @@ def test_what_is_no_connect_is_named(data: bytes, reason: str) -> None:
         (("nonsense", 4000), ("::1", 8883), None),
     ],
 )
-def test_an_edge_reads_the_header(
+def test_proxy_header_is_parsed_by_edge(
     source: tuple[str, int], destination: tuple[str, int], seen: tuple[str, int] | None
 ) -> None:
-    """The name only of a certificate that was verified."""
+    """The common name only of a verified certificate."""
     for facts, name in ((None, ""), (TlsFacts("TLSv1.3"), ""), (TlsFacts("TLSv1.3", "sensor-1"), "sensor-1")):
         data = proxy_header(source, destination, b"1-2", facts)
         header = ProxyHeader("v2")

@@ -1,4 +1,4 @@
-"""The map of a balancer: from several routers at once, with pages and steps that are lost, late, or behind."""
+"""The balancer's copy of the map: from several routers, with lost, late and stale pages and steps."""
 
 from gateways.balancer.following import BalancerMapFollower
 from wire.messages.cluster_map import ClusterMap, MapDelta, NodeEntry, NodeState
@@ -14,7 +14,7 @@ def entry(node: str) -> NodeEntry:
     return NodeEntry(node, "router" if node[0] == "r" else "edge", 1, "h:1", state=NodeState.ACTIVE)
 
 
-def of(*nodes: str, epoch: int, cluster_id: str = "") -> ClusterMap:
+def map_of(*nodes: str, epoch: int, cluster_id: str = "") -> ClusterMap:
     """Return a map; a node whose name begins with r is a router."""
     return ClusterMap("c", epoch, nodes={node: entry(node) for node in nodes}, cluster_id=cluster_id)
 
@@ -40,7 +40,7 @@ class Following:
         self.sent.append((router, message))
         return True
 
-    def tell(self, now: float, router: str, cluster_map: ClusterMap) -> None:
+    def send_map(self, now: float, router: str, cluster_map: ClusterMap) -> None:
         for page in map_pages(cluster_map):
             assert self.follower.handle(now, router, page)
 
@@ -48,15 +48,15 @@ class Following:
         self.follower.handle(now, router, MapStep(MapDelta(epoch, (entry(node),), before=self.follower.map.digest)))
 
 
-def test_the_first_router_that_tells_a_step_makes_it() -> None:
-    """The others' are passed by, one that is behind takes nothing back, and each that is linked is asked."""
+def test_follower_first_router_step_applies() -> None:
+    """The same step of other routers, and a stale map, have no effect; every linked router is queried."""
     f = Following()
     assert f.follower.age_s(5.0) == float("inf")
     for router in ("r1", "r2"):
         f.up(1.0, router)
-    assert [(router, asked.epoch) for router, asked in f.sent] == [("r1", 0), ("r2", 0)]
-    f.tell(1.0, "r1", of("e1", epoch=4))
-    f.tell(1.0, "r2", of(epoch=3))
+    assert [(router, request.epoch) for router, request in f.sent] == [("r1", 0), ("r2", 0)]
+    f.send_map(1.0, "r1", map_of("e1", epoch=4))
+    f.send_map(1.0, "r2", map_of(epoch=3))
     assert f.seen == [4] and set(f.follower.map.nodes) == {"e1"}
     f.step(1.1, "r2", 4, "e1")
     f.step(1.2, "r2", 5, "e2")
@@ -65,40 +65,40 @@ def test_the_first_router_that_tells_a_step_makes_it() -> None:
     assert len(f.sent) == 2 and f.follower.age_s(9.0) == 0.0
 
 
-def test_a_missing_step_and_a_lost_page_are_asked_for_again() -> None:
+def test_follower_missing_step_or_page_is_requested_again() -> None:
     f = Following()
     f.up(1.0, "r1")
     f.follower.tick(2.9)
     assert len(f.sent) == 1
     f.follower.tick(3.0)
     assert len(f.sent) == 2
-    f.tell(3.1, "r1", of("e1", epoch=4))
+    f.send_map(3.1, "r1", map_of("e1", epoch=4))
     f.step(3.2, "r1", 7, "e2")
     assert len(f.sent) == 3 and f.seen == [4]
-    f.tell(3.3, "r1", of("e1", "e2", epoch=7))
+    f.send_map(3.3, "r1", map_of("e1", "e2", epoch=7))
     assert f.seen == [4, 7]
     assert not f.follower.handle(3.4, "r1", Moved(1, "shard", 0, 1))
 
 
-def test_without_routers_the_last_map_stays_and_gets_old() -> None:
+def test_follower_without_routers_keeps_map_and_ages() -> None:
     f = Following()
     f.up(1.0, "r1")
-    f.tell(1.0, "r1", of("e1", epoch=4))
+    f.send_map(1.0, "r1", map_of("e1", epoch=4))
     f.follower.router_down(10.0, "r1")
-    f.step(11.0, "r1", 5, "e2")  # a frame of before
+    f.step(11.0, "r1", 5, "e2")  # a delayed frame
     assert f.follower.age_s(15.0) == 5.0 and set(f.follower.map.nodes) == {"e1"}
     f.up(20.0, "r2")
-    f.tell(20.0, "r2", of("e1", epoch=4))
+    f.send_map(20.0, "r2", map_of("e1", epoch=4))
     assert f.follower.age_s(20.0) == 0.0 and f.seen == [4]
 
 
-def test_a_router_that_the_map_does_not_have_is_refused() -> None:
-    """NIST: protect. A certificate of tier router at a seed's address says nothing of the map, page or step."""
+def test_follower_router_outside_map_is_refused() -> None:
+    """A router certificate at a seed's address does not suffice: its pages and steps are refused."""
     f = Following()
     for router in ("r1", "r9"):
         f.up(1.0, router)
-    f.tell(1.0, "r1", of("r1", "e1", epoch=4))
-    f.tell(1.1, "r9", of("r9", "e9", epoch=9))
+    f.send_map(1.0, "r1", map_of("r1", "e1", epoch=4))
+    f.send_map(1.1, "r9", map_of("r9", "e9", epoch=9))
     f.step(1.2, "r9", 5, "e9")
     assert f.seen == [4] and set(f.follower.map.nodes) == {"r1", "e1"}
     assert f.refused == [("r9", "MapPage"), ("r9", "MapStep")]
@@ -108,49 +108,49 @@ def test_a_router_that_the_map_does_not_have_is_refused() -> None:
     assert f.seen == [4, 5, 6], "the map has it now"
 
 
-def test_a_former_incarnation_of_a_router_is_refused() -> None:
+def test_follower_former_incarnation_is_refused() -> None:
     f = Following()
     f.up(1.0, "r1")
-    f.tell(1.0, "r1", of("r1", epoch=4))
+    f.send_map(1.0, "r1", map_of("r1", epoch=4))
     f.up(2.0, "r1", incarnation=0)
-    f.tell(2.0, "r1", of("r1", "e9", epoch=5))
+    f.send_map(2.0, "r1", map_of("r1", "e9", epoch=5))
     assert f.seen == [4] and f.refused == [("r1", "MapPage")]
-    f.up(3.0, "r1", incarnation=2)  # it has started again
-    f.tell(3.0, "r1", of("r1", "e1", epoch=5))
+    f.up(3.0, "r1", incarnation=2)  # it has restarted
+    f.send_map(3.0, "r1", map_of("r1", "e1", epoch=5))
     assert f.seen == [4, 5]
 
 
-def test_a_step_that_does_not_fit_makes_nobody_else_believed() -> None:
-    """The map is read anew from its routers, and what it said about them holds meanwhile."""
+def test_follower_invalid_step_trusts_no_other_router() -> None:
+    """The map is read again from its routers; meanwhile its list of routers stays valid."""
     f = Following()
     for router in ("r1", "r9"):
         f.up(1.0, router)
-    f.tell(1.0, "r1", of("r1", "e1", epoch=4))
+    f.send_map(1.0, "r1", map_of("r1", "e1", epoch=4))
     f.follower.handle(1.1, "r1", MapStep(MapDelta(5, (entry("e2"),), before=b"another state")))
     assert f.sent[-1] == ("r1", FollowMap(4))
-    f.tell(1.2, "r9", of("r9", epoch=9))
-    f.tell(1.3, "r1", of("r1", "e1", "e3", epoch=4))
+    f.send_map(1.2, "r9", map_of("r9", epoch=9))
+    f.send_map(1.3, "r1", map_of("r1", "e1", "e3", epoch=4))
     assert f.seen == [4, 4] and "e3" in f.follower.map.nodes
 
 
-def test_when_all_routers_were_replaced_a_later_map_of_the_cluster_is_taken() -> None:
-    """After 10 s without a router of the map; an older one, one of another cluster, and a step are not."""
+def test_follower_stranded_accepts_later_map_of_same_cluster() -> None:
+    """After 10 s without a router of the map; not an older map, one of another cluster, or a step."""
     f = Following()
     f.up(1.0, "r1")
-    f.tell(1.0, "r1", of("r1", "e1", epoch=4, cluster_id=OURS))
+    f.send_map(1.0, "r1", map_of("r1", "e1", epoch=4, cluster_id=OURS))
     f.follower.router_down(10.0, "r1")
     f.up(11.0, "r9")
-    f.tell(19.9, "r9", of("r9", "e9", epoch=9, cluster_id=OURS))
+    f.send_map(19.9, "r9", map_of("r9", "e9", epoch=9, cluster_id=OURS))
     assert f.seen == [4] and f.refused == [("r9", "MapPage")]
     f.follower.tick(20.0)
     assert f.sent[-1] == ("r9", FollowMap(4))
-    f.tell(20.1, "r9", of("r9", "e9", epoch=4, cluster_id=OURS))
+    f.send_map(20.1, "r9", map_of("r9", "e9", epoch=4, cluster_id=OURS))
     f.step(20.2, "r9", 5, "e9")
     f.follower.tick(22.2)
-    f.tell(22.3, "r9", of("r9", "e9", epoch=9, cluster_id=THEIRS))
+    f.send_map(22.3, "r9", map_of("r9", "e9", epoch=9, cluster_id=THEIRS))
     assert f.seen == [4] and f.follower.age_s(23.0) == 13.0
     f.follower.tick(24.4)
-    f.tell(24.5, "r9", of("r9", "e9", epoch=9, cluster_id=OURS))
+    f.send_map(24.5, "r9", map_of("r9", "e9", epoch=9, cluster_id=OURS))
     assert f.seen == [4, 9] and f.follower.age_s(24.5) == 0.0
     f.step(24.6, "r9", 10, "e8")
     assert f.seen == [4, 9, 10]

@@ -1,4 +1,4 @@
-"""Clients on their way: what this process lacks is no edge's fault, and whoever waits is bounded."""
+"""Forwarding: missing local resources are not an edge's fault, and waiting clients are bounded."""
 
 import errno
 import socket
@@ -15,7 +15,7 @@ from conf.balance_settings import BalanceListener, BalanceSettings
 from gateways.balancer.arrival import Arrival
 from gateways.balancer.directory import Directory, DirectoryRules, PlacementRequest
 from gateways.balancer.forwarding import Forwarding
-from gateways.balancer.server_busy import is_no_room
+from gateways.balancer.server_busy import is_resource_exhausted
 from tests.patience import PATIENCE_S
 from wire.clock import boot_time
 from wire.messages.cluster_map import ClusterMap, NodeEntry, NodeState
@@ -56,10 +56,10 @@ async def forwarded(edge: socket.socket, **settings: object) -> AsyncIterator[tu
         nursery.cancel_scope.cancel()
 
 
-async def test_without_a_descriptor_a_client_waits_and_no_edge_is_blamed(
+async def test_forwarding_without_descriptor_queues_client_without_edge_failure(
     edge: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The edge would be left alone for a second and more, and every client with it."""
+    """Otherwise the edge would be skipped for a second or more by all clients."""
     dial, lacks = trio.open_tcp_stream, 2
 
     async def lacking(host: str, port: int) -> trio.SocketStream:
@@ -70,10 +70,10 @@ async def test_without_a_descriptor_a_client_waits_and_no_edge_is_blamed(
         return await dial(host, port)
 
     monkeypatch.setattr(trio, "open_tcp_stream", lacking)
-    client, came = arrival()
+    client, arrived = arrival()
     async with forwarded(edge, forward="relay") as (made, directory):
         with client:
-            made.forward(came)
+            made.forward(arrived)
             await trio.lowlevel.wait_readable(edge)
             while not made.relayed:
                 await trio.sleep(0.01)
@@ -82,8 +82,8 @@ async def test_without_a_descriptor_a_client_waits_and_no_edge_is_blamed(
             assert found.skip_until < boot_time() and found.clients == 1
 
 
-async def test_clients_that_are_told_where_to_go_are_held_and_bounded(edge: socket.socket) -> None:
-    """One that does not leave holds a descriptor until its time is over."""
+async def test_forwarding_redirected_clients_are_counted_and_bounded(edge: socket.socket) -> None:
+    """A client that does not disconnect holds a descriptor until its timeout."""
     stays, first = arrival(5)
     late, second = arrival(5)
     async with forwarded(edge, connections_max=1, choose_s=0.3) as (made, _):
@@ -98,40 +98,42 @@ async def test_clients_that_are_told_where_to_go_are_held_and_bounded(edge: sock
                 await trio.sleep(0.01)
 
 
-async def test_a_client_that_was_looked_at_reads_where_to_go(edge: socket.socket) -> None:
-    """Its CONNECT still waited in the socket: to close over it was a reset, which may take the answer with it."""
-    client, came = arrival(5)
+async def test_forwarding_peeked_client_receives_redirect(edge: socket.socket) -> None:
+    """Its CONNECT is unread in the socket: closing would send a reset, which may discard the answer."""
+    client, arrived = arrival(5)
     client.sendall(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00")
     async with forwarded(edge, choose_s=5.0) as (made, _):
         with client:
-            await trio.lowlevel.wait_readable(came.client)
-            made.forward(came)
+            await trio.lowlevel.wait_readable(arrived.client)
+            made.forward(arrived)
             client.settimeout(5)
             assert (await trio.to_thread.run_sync(client.recv, 100))[3] == 0x9C
             assert await trio.to_thread.run_sync(client.recv, 100) == b""
             await trio.testing.wait_all_tasks_blocked()
-            assert made.held == 1 and came.client.fileno() >= 0
+            assert made.held == 1 and arrived.client.fileno() >= 0
         while made.held:
             await trio.sleep(0.01)
 
 
-async def test_who_waits_for_an_edge_is_tried_together(edge: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no edge for one client there is none for the next: thousands cost one look."""
-    looks = 0
+async def test_forwarding_retries_waiting_clients_together(
+    edge: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is no edge for one client there is none for equal ones: thousands cost one choice."""
+    choices = 0
 
     def choose(*_: object) -> None:
-        nonlocal looks
-        looks += 1
+        nonlocal choices
+        choices += 1
 
     pairs = [arrival() for _ in range(20)]
     async with forwarded(edge) as (made, directory):
         monkeypatch.setattr(directory, "choose", choose)
-        for _, came in pairs:
-            made.forward(replace(came, until=boot_time() + 0.3))
-        assert made.waiting == looks == 20
+        for _, arrived in pairs:
+            made.forward(replace(arrived, until=boot_time() + 0.3))
+        assert made.waiting == choices == 20
         while made.waiting:
             await trio.sleep(0.01)
-        assert looks < 40 and made.refused == {"no_edge": 20}
+        assert choices < 40 and made.refused == {"no_edge": 20}
         for client, _ in pairs:
             client.close()
 
@@ -144,8 +146,8 @@ async def test_who_waits_for_an_edge_is_tried_together(edge: socket.socket, monk
         ((errno.ECONNREFUSED,), False),
     ],
 )
-def test_an_edge_that_refuses_at_one_of_its_addresses_is_at_fault(numbers: tuple[int, ...], expected: bool) -> None:
-    """A host without IPv6 says of ::1 what it says without a free port."""
+def test_resource_exhausted_refused_address_is_edge_failure(numbers: tuple[int, ...], expected: bool) -> None:
+    """A host without IPv6 reports for ::1 the same error as without a free port."""
     error = OSError("all attempts to connect failed")
     error.__cause__ = ExceptionGroup("several", [OSError(number, "why") for number in numbers])
-    assert is_no_room(error) is expected
+    assert is_resource_exhausted(error) is expected

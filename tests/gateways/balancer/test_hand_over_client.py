@@ -1,4 +1,4 @@
-"""The balancer's end of a hand-over: answers in order, an edge that is silent, gone, or says what nobody asked."""
+"""The balancer's end of a hand-over: ordered answers; a silent or closed edge, and invalid answers."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from wire.messages.socket_handoff import HandoffReply
 
 
 class Edge:
-    """An edge's socket that answers as a test says."""
+    """An edge's socket with scripted answers."""
 
     def __init__(self, path: Path) -> None:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -47,110 +47,112 @@ def client() -> Iterator[socket.socket]:
 
 
 @contextlib.asynccontextmanager
-async def asking(tmp_path: Path) -> AsyncIterator[tuple[Edge, EdgeSocket, list[HandoffReply | None]]]:
+async def edge_socket(tmp_path: Path) -> AsyncIterator[tuple[Edge, EdgeSocket, list[HandoffReply | None]]]:
     path = tmp_path / "hand-over.sock"
     edge = Edge(path)
-    told: list[HandoffReply | None] = []
+    answers: list[HandoffReply | None] = []
     async with trio.open_nursery() as nursery:
         with edge.listening:
-            yield edge, EdgeSocket(str(path), nursery.start_soon), told
+            yield edge, EdgeSocket(str(path), nursery.start_soon), answers
         nursery.cancel_scope.cancel()
 
 
-async def until(told: list[HandoffReply | None], count: int) -> None:
+async def wait_for_answers(answers: list[HandoffReply | None], count: int) -> None:
     with trio.fail_after(PATIENCE_S):
-        while len(told) < count:
+        while len(answers) < count:
             await trio.sleep(0.001)
 
 
-async def test_many_are_under_way_and_answered_in_order(tmp_path: Path, client: socket.socket) -> None:
-    async with asking(tmp_path) as (edge, to, told):
+async def test_hand_over_pipelined_offers_are_answered_in_order(tmp_path: Path, client: socket.socket) -> None:
+    async with edge_socket(tmp_path) as (edge, to, answers):
         for _ in range(3):
-            assert to.offer(client, "tls", boot_time(), told.append)
+            assert to.offer(client, "tls", boot_time(), answers.append)
         connection = await edge.accept()
         with connection:
             for answer in (HandoffReply.TAKEN, HandoffReply.FULL, HandoffReply.DRAINING):
                 await edge.take(connection)
                 connection.send(bytes((answer,)))
-            await until(told, 3)
+            await wait_for_answers(answers, 3)
             assert (
-                told == [HandoffReply.TAKEN, HandoffReply.FULL, HandoffReply.DRAINING] and edge.got == 3 and to.is_idle
+                answers == [HandoffReply.TAKEN, HandoffReply.FULL, HandoffReply.DRAINING]
+                and edge.got == 3
+                and to.is_idle
             )
-            assert to.offer(client, "tls", boot_time(), told.append)  # over the same connection
+            assert to.offer(client, "tls", boot_time(), answers.append)  # over the same connection
             await edge.take(connection)
             connection.send(b"\0")
-            await until(told, 4)
+            await wait_for_answers(answers, 4)
 
 
-@pytest.mark.parametrize("how", ["silent", "gone", "nonsense", "unasked"])
-async def test_an_edge_that_does_not_answer_is_asked_no_more(
-    tmp_path: Path, client: socket.socket, how: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failure", ["silent", "gone", "nonsense", "unasked"])
+async def test_hand_over_failed_edge_connection_is_replaced(
+    tmp_path: Path, client: socket.socket, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits is told so at once, and the next offer begins a new connection."""
+    """Pending offers get None at once, and the next offer opens a new connection."""
     monkeypatch.setattr(hand_over, "ANSWER_S", 0.1)
-    async with asking(tmp_path) as (edge, to, told):
+    async with edge_socket(tmp_path) as (edge, to, answers):
         for _ in range(2):
-            assert to.offer(client, "tls", boot_time(), told.append)
+            assert to.offer(client, "tls", boot_time(), answers.append)
         connection = await edge.accept()
-        if how == "gone":
+        if failure == "gone":
             connection.close()
-        elif how == "nonsense":
+        elif failure == "nonsense":
             connection.send(b"\xff")
-        elif how == "unasked":
+        elif failure == "unasked":
             connection.send(b"\0")
             connection.send(b"\3")
             connection.send(b"\0")
-        await until(told, 2)
-        assert told == ([HandoffReply.TAKEN, HandoffReply.FULL] if how == "unasked" else [None, None])
+        await wait_for_answers(answers, 2)
+        assert answers == ([HandoffReply.TAKEN, HandoffReply.FULL] if failure == "unasked" else [None, None])
         connection.close()
         await trio.sleep(0.01)
-        told.clear()
-        assert to.offer(client, "tls", boot_time(), told.append)
-        with await edge.accept() as again:
-            await edge.take(again)
-            again.send(b"\0")
-            await until(told, 1)
-        assert told == [HandoffReply.TAKEN]
+        answers.clear()
+        assert to.offer(client, "tls", boot_time(), answers.append)
+        with await edge.accept() as reconnected:
+            await edge.take(reconnected)
+            reconnected.send(b"\0")
+            await wait_for_answers(answers, 1)
+        assert answers == [HandoffReply.TAKEN]
 
 
-async def test_nobody_there_is_told_at_once(tmp_path: Path, client: socket.socket) -> None:
+async def test_hand_over_missing_socket_refuses_offer(tmp_path: Path, client: socket.socket) -> None:
     async with trio.open_nursery() as nursery:
         to = EdgeSocket(str(tmp_path / "none" / "hand-over.sock"), nursery.start_soon)
         assert not to.offer(client, "tls", boot_time(), lambda _: None)
         assert to.is_idle
 
 
-async def test_an_edge_that_does_not_read_keeps_what_it_has(tmp_path: Path, client: socket.socket) -> None:
-    """A further offer is turned away; those that it has stand, and its answers to them count."""
-    async with asking(tmp_path) as (edge, to, told):
+async def test_hand_over_full_socket_keeps_pending_offers(tmp_path: Path, client: socket.socket) -> None:
+    """A further offer is refused; pending offers stay valid, and their answers count."""
+    async with edge_socket(tmp_path) as (edge, to, answers):
         offered = 0
-        while to.offer(client, "tls", boot_time(), told.append):
+        while to.offer(client, "tls", boot_time(), answers.append):
             offered += 1
-        assert offered > 10 and not told
+        assert offered > 10 and not answers
         with await edge.accept() as connection:
             for _ in range(offered):
                 await edge.take(connection)
                 connection.send(b"\0")
-            await until(told, offered)
-            assert told == [HandoffReply.TAKEN] * offered
-            assert to.offer(client, "tls", boot_time(), told.append)  # over the same connection
+            await wait_for_answers(answers, offered)
+            assert answers == [HandoffReply.TAKEN] * offered
+            assert to.offer(client, "tls", boot_time(), answers.append)  # over the same connection
             await edge.take(connection)
 
 
-@pytest.mark.parametrize("how", ["closes", "does not answer one"])
-async def test_answers_that_came_count_when_the_connection_ends(
-    tmp_path: Path, client: socket.socket, how: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failure", ["closes", "does not answer one"])
+async def test_hand_over_received_answers_count_after_disconnect(
+    tmp_path: Path, client: socket.socket, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that an edge took goes to no other one, whatever ends the connection at that moment."""
+    """A client that an edge accepted goes to no other edge, whatever ends the connection."""
     monkeypatch.setattr(hand_over, "ANSWER_S", 0.1)
-    async with asking(tmp_path) as (edge, to, told):
+    async with edge_socket(tmp_path) as (edge, to, answers):
         for _ in range(3):
-            assert to.offer(client, "tls", boot_time(), told.append)
+            assert to.offer(client, "tls", boot_time(), answers.append)
         with await edge.accept() as connection:
             connection.send(b"\0")
             connection.send(b"\0")
-            if how == "closes":
+            if failure == "closes":
                 connection.close()
-                assert not to.offer(client, "tls", boot_time(), told.append)  # before the answers are looked at
-            await until(told, 3)
-    assert told == [HandoffReply.TAKEN, HandoffReply.TAKEN, None]
+                assert not to.offer(client, "tls", boot_time(), answers.append)  # before the answers are read
+            await wait_for_answers(answers, 3)
+    assert answers == [HandoffReply.TAKEN, HandoffReply.TAKEN, None]

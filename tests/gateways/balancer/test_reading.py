@@ -1,4 +1,4 @@
-"""First bytes that are looked at: they stay in the socket, however slowly they come."""
+"""Peeked first bytes: they stay in the socket, however slowly they arrive."""
 
 import socket
 from collections.abc import Iterator
@@ -25,31 +25,31 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield client, accepted
 
 
-async def test_a_connect_byte_by_byte(
+async def test_peek_connect_byte_by_byte_consumes_nothing(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked at a few times; nothing is taken out, and what comes behind wakes the next reader as usual."""
+    """Few peeks suffice; no byte is consumed, and later bytes wake the next reader as usual."""
     client, accepted = ends
     found: list[Connect | None] = []
-    looks: list[int] = []
+    peeks: list[int] = []
 
-    def looked(data: bytes, bytes_max: int) -> Connect | None:
-        looks.append(len(data))
+    def counting_read(data: bytes, bytes_max: int) -> Connect | None:
+        peeks.append(len(data))
         return read_connect(data, bytes_max)
 
-    monkeypatch.setattr(reading, "read_connect", looked)
+    monkeypatch.setattr(reading, "read_connect", counting_read)
 
-    async def look() -> None:
+    async def peek() -> None:
         found.append(await peek_connect(accepted, 65_536))
 
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(look)
+            nursery.start_soon(peek)
             for byte in WHOLE:
                 client.send(bytes((byte,)))
                 await trio.sleep(0.001)
         [connect] = found
-        assert len(looks) <= 4, looks  # its first byte, its length, the whole
+        assert len(peeks) <= 4, peeks  # first byte, length, whole packet
         assert connect is not None and connect.client_id == "slow"
         client.send(encode_packet(Pingreq(), 5))
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
@@ -60,17 +60,17 @@ async def test_a_connect_byte_by_byte(
         assert data == WHOLE + encode_packet(Pingreq(), 5)
 
 
-@pytest.mark.parametrize("said", [b"", WHOLE[:10]])
-async def test_a_client_that_leaves_before(ends: tuple[socket.socket, socket.socket], said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", WHOLE[:10]])
+async def test_peek_connect_closed_client_returns_none(ends: tuple[socket.socket, socket.socket], sent: bytes) -> None:
     client, accepted = ends
-    client.send(said)
+    client.send(sent)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, client.close)
             assert await peek_connect(accepted, 65_536) is None
 
 
-async def test_silence_is_bounded_by_who_waits(ends: tuple[socket.socket, socket.socket]) -> None:
+async def test_peek_connect_cancelled_restores_low_water_mark(ends: tuple[socket.socket, socket.socket]) -> None:
     client, accepted = ends
     client.send(WHOLE[:10])
     with trio.move_on_after(0.05) as waited:
@@ -78,7 +78,7 @@ async def test_silence_is_bounded_by_who_waits(ends: tuple[socket.socket, socket
     assert waited.cancelled_caught and accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
 
 
-async def test_what_is_too_long_is_refused_when_its_length_is_known(ends: tuple[socket.socket, socket.socket]) -> None:
+async def test_peek_connect_oversized_is_refused_by_length(ends: tuple[socket.socket, socket.socket]) -> None:
     client, accepted = ends
     client.send(b"\x10\xff\xff\x7f")
     with trio.fail_after(PATIENCE_S), pytest.raises(WrongFirstBytes, match="too_large"):

@@ -63,7 +63,7 @@ async def ended(one: Relayed) -> None:
     assert one.ended == 1
 
 
-async def test_bytes_go_both_ways_behind_what_comes_first() -> None:
+async def test_relay_sends_first_bytes_before_both_directions() -> None:
     async with pumping() as pump:
         one = Relayed(pump, b"PROXY ")
         await one.client.send_all(b"ping")
@@ -78,24 +78,24 @@ async def test_bytes_go_both_ways_behind_what_comes_first() -> None:
 
 
 @pytest.mark.parametrize("first", ["client", "edge"])
-async def test_a_half_close_is_kept(first: str) -> None:
-    """One side has said all, the other still speaks; then both are closed."""
+async def test_relay_half_close_is_forwarded(first: str) -> None:
+    """One side has ended, the other still sends; then both are closed."""
     async with pumping() as pump:
         one = Relayed(pump)
-        done, speaks = (one.client, one.edge) if first == "client" else (one.edge, one.client)
+        done, sender = (one.client, one.edge) if first == "client" else (one.edge, one.client)
         await done.send_all(b"last words")
         await done.send_eof()
-        assert await exactly(speaks, 10) == b"last words" and await speaks.receive_some(1) == b""
-        await speaks.send_all(b"and more" * 1000)
+        assert await exactly(sender, 10) == b"last words" and await sender.receive_some(1) == b""
+        await sender.send_all(b"and more" * 1000)
         assert await exactly(done, 8000) == b"and more" * 1000
-        await speaks.send_eof()
+        await sender.send_eof()
         assert await done.receive_some(1) == b""
         await ended(one)
 
 
 @pytest.mark.parametrize("closes", [False, True])
-async def test_an_end_that_does_not_read_makes_the_other_wait(closes: bool) -> None:
-    """Nothing is held but what is under way; nothing is lost, also when the sender closes meanwhile."""
+async def test_relay_unread_end_pauses_other_end(closes: bool) -> None:
+    """Only data in flight is buffered; no byte is lost, even if the sender closes meanwhile."""
     async with pumping() as pump:
         one, other = Relayed(pump), Relayed(pump)
         data = bytes(range(256)) * 4096 * 12  # 12 MiB: more than all buffers of the kernel
@@ -114,7 +114,7 @@ async def test_an_end_that_does_not_read_makes_the_other_wait(closes: bool) -> N
         await ended(one)
 
 
-async def test_a_reset_ends_both() -> None:
+async def test_relay_reset_closes_both_ends() -> None:
     async with pumping() as pump:
         one, other = Relayed(pump), Relayed(pump)
         one.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -126,19 +126,19 @@ async def test_a_reset_ends_both() -> None:
         assert await exactly(other.edge, 1) == b"x"
 
 
-SMALL, LAST = 4096, b"x" * 120_000  # a buffer of the kernel; more than it and one chunk of the relay
+SMALL, LAST = 4096, b"x" * 120_000  # a kernel buffer; more than it and one chunk of the relay
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an edge that has closed wait less for its client."""
-    for name, value in (("LINGER_S", 0.3), ("LOOK_S", 0.05)):
+    """Shorten the wait of a closed edge for its client."""
+    for name, value in (("LINGER_S", 0.3), ("LINGER_CHECK_S", 0.05)):
         monkeypatch.setattr(relay, name, value)
         monkeypatch.setattr(tls_relay, name, value)
 
 
-def made_small(*ends: socket.socket | trio.SocketStream) -> None:
-    """Let the kernel take little for somebody who does not read."""
+def shrink_buffers(*ends: socket.socket | trio.SocketStream) -> None:
+    """Shrink the kernel buffers of an end that does not read."""
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
@@ -146,15 +146,15 @@ def made_small(*ends: socket.socket | trio.SocketStream) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_client_that_does_not_close_after_its_edge_is_closed(reads: bool) -> None:
-    """Whether it stays silent, or does not even read: it would hold two descriptors for ever."""
+async def test_relay_client_open_after_edge_is_closed_after_linger(reads: bool) -> None:
+    """A silent client, and one that does not read, would hold two descriptors without limit."""
     async with pumping() as pump:
         one, other = Relayed(pump), Relayed(pump)
         if reads:
             await one.edge.aclose()
             assert await one.client.receive_some(1) == b""
         else:
-            made_small(one.client, one.inner)
+            shrink_buffers(one.client, one.inner)
             await one.edge.send_all(LAST)
             await one.edge.aclose()
         await ended(one)
@@ -165,8 +165,8 @@ async def test_a_client_that_does_not_close_after_its_edge_is_closed(reads: bool
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_slow_client_gets_all_that_its_edge_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An edge that closes leaves its client time for the rest, and one that is there leaves it any time."""
+async def test_relay_slow_client_receives_all_bytes_of_closed_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed edge allows its client LINGER_S; an open edge has no limit."""
     monkeypatch.setattr(relay, "LINGER_S", PATIENCE_S)
     async with pumping() as pump:
         one = Relayed(pump)
@@ -179,25 +179,25 @@ async def test_a_slow_client_gets_all_that_its_edge_said(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_tls_client_that_does_not_read_after_its_edge_has_closed(tmp_path: Path) -> None:
+async def test_tls_relay_unread_client_is_closed_after_linger(tmp_path: Path) -> None:
     authority = DevelopmentAuthority(tmp_path, "devices", datetime.datetime.now(datetime.UTC))
     shown = authority.server()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(shown.certificate, shown.key)
     outer, inner = pair()
     edge, plain = pair()
-    made_small(outer, inner)
+    shrink_buffers(outer, inner)
     client = trio.SSLStream(
         outer, ssl.create_default_context(cafile=str(authority.certificate)), server_hostname="localhost"
     )
-    pump, over = SecuredPump(), trio.Event()
+    pump, ended_event = SecuredPump(), trio.Event()
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
 
             async def serve() -> None:
                 inner.setblocking(False)
                 await pump.relay(await secure(inner, context), plain, b"first ")
-                over.set()
+                ended_event.set()
 
             nursery.start_soon(pump.run)
             nursery.start_soon(serve)
@@ -206,6 +206,6 @@ async def test_a_tls_client_that_does_not_read_after_its_edge_has_closed(tmp_pat
             assert await exactly(edge, 10) == b"first ping" and len(pump) == 1
             await edge.send_all(LAST)
             await edge.aclose()
-            await over.wait()
+            await ended_event.wait()
             assert len(pump) == 0
             nursery.cancel_scope.cancel()

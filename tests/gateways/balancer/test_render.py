@@ -1,4 +1,4 @@
-"""Configurations of other balancers, written from the map and shipped: read by the programs that they are for."""
+"""Generated and shipped configurations of other balancers, validated by their programs."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ NODES: list[dict[str, object]] = [
 
 
 def check(program: str, *command: str) -> None:
-    """Have a program judge a configuration, or skip by the name of its package."""
+    """Validate a configuration with a program; skip if it is not installed."""
     package = {"nginx": "nginx with libnginx-mod-stream"}.get(program, program)
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed (Debian: {package})")
@@ -34,7 +34,7 @@ def check(program: str, *command: str) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def judge(kind: str, path: Path) -> None:
+def validate(kind: str, path: Path) -> None:
     if kind == "haproxy":
         check("haproxy", "-c", "-f", str(path))
     elif kind == "nginx":
@@ -43,27 +43,27 @@ def judge(kind: str, path: Path) -> None:
         check("envoy", "--mode", "validate", "-c", str(path))
 
 
-def test_only_edges_that_may_get_clients_are_written() -> None:
+def test_targets_lists_only_eligible_edges() -> None:
     found = [(target.name, target.host, target.port) for target in targets(NODES, "tls")]
     assert found == [("edge-0", "[fd00::10]", 8883), ("edge-1", "10.0.0.11", 8883)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nodes", [NODES, []], ids=["two edges", "none"])
-def test_what_is_written_is_read(kind: str, nodes: list[dict[str, object]], tmp_path: Path) -> None:
-    """With a health port and PROXY headers, and without an edge: then nobody is let in, and nothing breaks."""
+def test_render_output_is_valid(kind: str, nodes: list[dict[str, object]], tmp_path: Path) -> None:
+    """With a health port and PROXY headers, and without an edge."""
     text = render(kind, targets(nodes, "tls"), "tls", "127.0.0.1:8883", 9749, proxy=True)
     assert text == render(kind, targets(nodes, "tls"), "tls", "127.0.0.1:8883", 9749, proxy=True)
     path = tmp_path / f"balancer.{'yaml' if kind == 'envoy' else 'conf'}"
     head = "load_module modules/ngx_stream_module.so;\nevents {}\n" if kind == "nginx" else ""
     path.write_text(head + text)
-    judge(kind, path)
+    validate(kind, path)
 
 
 @pytest.mark.parametrize(
     ("kind", "bind", "line"), [("caddy", ":1", "expected haproxy, nginx, envoy"), ("nginx", "x", "--bind x")]
 )
-def test_mistakes_are_one_line(kind: str, bind: str, line: str) -> None:
+def test_render_invalid_argument_fails_with_one_line(kind: str, bind: str, line: str) -> None:
     with pytest.raises(UserError, match=line):
         render(kind, [], "tls", bind, 0, proxy=False)
 
@@ -76,11 +76,11 @@ def test_mistakes_are_one_line(kind: str, bind: str, line: str) -> None:
         ("envoy", "envoy.yaml"),
     ],
 )
-def test_a_shipped_file_is_read(kind: str, file: str, tmp_path: Path) -> None:
+def test_shipped_file_is_valid(kind: str, file: str, tmp_path: Path) -> None:
     path = tmp_path / file
     path.write_text((SHIPPED / file).read_text())
-    judge(kind, path)
+    validate(kind, path)
 
 
-def test_keepalived_reads_its_file() -> None:
+def test_keepalived_file_is_valid() -> None:
     check("keepalived", "-t", "-f", str(SHIPPED / "keepalived.conf"))

@@ -1,4 +1,4 @@
-"""Status sockets of balancer and bridges: askers that leave at once, and processes that have no descriptor left."""
+"""Status sockets of balancer and bridges: early disconnections, and exhausted descriptors."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ Serve = Callable[[], Awaitable[None]]
 
 
 def socket_of(kind: str, folder: Path) -> tuple[Path, Serve]:
-    """Return a path, and what serves there."""
+    """Return a path, and the function that serves it."""
     if kind == "balancer":
         return folder / "status.sock", StatusSocket(folder, lambda: {"edges": ["x" * 1_000] * 1_000}).run
     if kind == "bridges":
@@ -34,7 +34,7 @@ def socket_of(kind: str, folder: Path) -> tuple[Path, Serve]:
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """Let this process open none."""
+    """Exhaust this process's descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open("/dev/null", os.O_RDONLY)
     os.close(free)
@@ -46,7 +46,7 @@ def no_descriptors() -> Iterator[None]:
 
 
 async def answered(path: Path) -> bytes:
-    """Connect, and return what comes first."""
+    """Connect, and return the first bytes."""
     with trio.fail_after(PATIENCE_S):
         while True:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):  # bound, and not yet listening
@@ -56,21 +56,21 @@ async def answered(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["balancer", "bridges"])
-async def test_who_asks_and_leaves_at_once_ends_nothing(kind: str, tmp_path: Path) -> None:
+async def test_status_socket_survives_early_disconnect(kind: str, tmp_path: Path) -> None:
     path, serve = socket_of(kind, tmp_path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
         assert await answered(path)
         for _ in range(20):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
-                asker.connect(str(path))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(str(path))
             await trio.sleep(0.001)
         assert await answered(path)
         nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("kind", ["balancer", "bridges", "hand-over"])
-async def test_without_a_descriptor_it_waits(kind: str, tmp_path: Path) -> None:
+async def test_status_socket_without_descriptor_retries(kind: str, tmp_path: Path) -> None:
     """A connection stays in the backlog; the process neither ends nor spins."""
     path, serve = socket_of(kind, tmp_path)
     kind_of_socket = socket.SOCK_SEQPACKET if kind == "hand-over" else socket.SOCK_STREAM
@@ -80,14 +80,14 @@ async def test_without_a_descriptor_it_waits(kind: str, tmp_path: Path) -> None:
             while not path.exists():
                 await trio.sleep(0.01)
         await trio.sleep(0.05)
-        with socket.socket(socket.AF_UNIX, kind_of_socket) as asker:
+        with socket.socket(socket.AF_UNIX, kind_of_socket) as connection:
             with no_descriptors():
-                asker.connect(str(path))
+                connection.connect(str(path))
                 await trio.sleep(0.05)
-            asker.setblocking(False)
+            connection.setblocking(False)
             if kind == "hand-over":
-                asker.send(b"nonsense")
+                connection.send(b"nonsense")
             with trio.fail_after(PATIENCE_S):
-                await trio.lowlevel.wait_readable(asker)
-            assert asker.recv(1)
+                await trio.lowlevel.wait_readable(connection)
+            assert connection.recv(1)
         nursery.cancel_scope.cancel()
