@@ -1,8 +1,8 @@
 """A node's end at the cluster: one MQTT client, whose messages and answers become events of the node.
 
-The client's session is clean: what the cluster sends is acknowledged when every subscriber has it, and what was not
-comes again only while the connection stands. Our own messages do not come back (No Local). While the cluster is away,
-messages of QoS 1 are answered *busy*, and those of QoS 0 go to the devices alone, counted.
+The session is clean. A message of the cluster is acknowledged when every subscriber has it; it is resent only on the
+same connection. Our own messages are not received (No Local). While the cluster is down, QoS 1 messages are answered
+*busy*, and QoS 0 messages go only to devices, counted.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mqtt.reasons import FAILURE, ReasonCode
 __all__ = ["ClusterConnection", "make_cluster_end"]
 
 KEEP_ALIVE_S = 30
-RECEIVE_MAXIMUM = 64  # less than may wait for one device: see deliveries.py
-OUTGOING_BYTES_MAX = 1024 * 1024  # that wait for the kernel: QoS 0 has no other bound
+RECEIVE_MAXIMUM = 64  # below the queue bound of one device: see deliveries.py
+OUTGOING_BYTES_MAX = 1024 * 1024  # unsent bytes: QoS 0 has no other bound
 NO_RETAINED = 2  # Retain Handling
 REFUSALS = {
     ReasonCode.NOT_AUTHORIZED: Code.NOT_AUTHORIZED,
@@ -48,8 +48,8 @@ class ClusterConnection:
     """The user of the client.
 
     Attributes:
-        counts: Connections and drops, by name.
-        is_up: A connection stands.
+      counts: Connections and drops, by name.
+      is_up: Whether it is connected.
     """
 
     def __init__(
@@ -62,30 +62,30 @@ class ClusterConnection:
         """Set up.
 
         Args:
-            options: Of the client.
-            random: For its delays.
-            when_event: Takes what comes of the cluster.
-            when_lost: Called when the connection ends.
+          options: Of the client.
+          random: For its delays.
+          when_event: Receives the cluster's events.
+          when_lost: Called when the connection ends.
         """
         self.counts: Counter[str] = Counter()
         self.is_up = False
         self._when_event, self._when_lost = when_event, when_lost
         self._client = GatewayClient(options, self, random, self._granted, counts=self.counts)
-        self._taken: dict[int, Publish] = {}
+        self._unacknowledged: dict[int, Publish] = {}
         self._token = 0
 
     async def run(self) -> None:
-        """Keep a connection, for ever."""
+        """Keep a connection until cancelled."""
         await self._client.run()
 
     def apply(self, ready: DatagramReady) -> None:
-        """Do what the node wants of the cluster."""
+        """Perform the node's output for the cluster."""
         for topic_filter in ready.subscribe:
             self._client.subscribe(SubscriptionRequest(topic_filter, 1, True, False, NO_RETAINED))
         for topic_filter in ready.unsubscribe:
             self._client.unsubscribe(topic_filter)
         for token in ready.done:
-            packet = self._taken.pop(token, None)
+            packet = self._unacknowledged.pop(token, None)
             if packet is not None:
                 self._client.acknowledge(packet)
         for message in ready.publish:
@@ -93,39 +93,41 @@ class ClusterConnection:
 
     def _publish(self, message: ClusterPublish) -> None:
         client, qos = self._client, message.qos
-        may = client.is_connected and client.outgoing_bytes < OUTGOING_BYTES_MAX and (not qos or client.has_room)
-        if may and client.publish(Publish(message.topic, message.payload, qos), message.token):
+        is_possible = (
+            client.is_connected and client.outgoing_bytes < OUTGOING_BYTES_MAX and (not qos or client.has_capacity)
+        )
+        if is_possible and client.publish(Publish(message.topic, message.payload, qos), message.token):
             self.counts["published"] += 1
         elif qos:
-            self._when_event(ClusterAnswered(message.token, Code.TOO_LARGE if may else Code.BUSY))
+            self._when_event(ClusterAnswered(message.token, Code.TOO_LARGE if is_possible else Code.BUSY))
         else:
             self.counts["dropped_away"] += 1
 
-    # As the user of a client
+    # ClientUser
 
     def connected(self, accepted: Accepted) -> None:
-        """Note that the cluster is there."""
+        """Record the connection."""
         del accepted
         self.is_up = True
         self.counts["connected"] += 1
 
-    def parted(self, reason: str) -> None:
-        """Note that the cluster is away."""
+    def disconnected(self, reason: str) -> None:
+        """Record the disconnection."""
         del reason
-        self._taken.clear()
+        self._unacknowledged.clear()
         if self.is_up:
             self.is_up = False
             self._when_lost()
 
     def received(self, packet: Publish) -> None:
-        """Hand a message to the node."""
+        """Pass a message to the node."""
         self._token += 1
         if packet.qos:
-            self._taken[self._token] = packet
+            self._unacknowledged[self._token] = packet
         self._when_event(ClusterMessage(packet.topic_name, packet.payload, min(packet.qos, 1), self._token))
 
     def answered(self, token: int, reason_code: int) -> None:
-        """Hand an answer to the node; -1: the broker has forgotten the message."""
+        """Pass an answer to the node; -1: the broker has lost the message."""
         if 0 <= reason_code < FAILURE:
             refusal = None
         else:
@@ -133,8 +135,8 @@ class ClusterConnection:
             refusal = REFUSALS.get(ReasonCode(reason_code), Code.BUSY) if known else Code.BUSY
         self._when_event(ClusterAnswered(token, refusal))
 
-    def room(self) -> None:
-        """Take no notice: who found no room is told *busy* and comes again."""
+    def writable(self) -> None:
+        """No output is pending: a refused publisher retries after *busy*."""
 
     def _granted(self, topic_filter: str, is_granted: bool) -> None:
         self._when_event(ClusterGranted(topic_filter, is_granted))
@@ -143,10 +145,10 @@ class ClusterConnection:
 def make_cluster_end(
     udp: UdpSettings, name: str, when_event: Callable[[Event], None], when_lost: Callable[[], None]
 ) -> ClusterConnection:
-    """Return the end that the settings name.
+    """Return the configured cluster end.
 
     Raises:
-        UserError: A mistake of the settings.
+      UserError: A configuration error.
     """
     try:
         addresses = tuple(parse_address(text) for text in udp.cluster)

@@ -1,8 +1,8 @@
-"""Messages on their way to subscribers: numbered, answered at QoS 1, repeated, given up after five tries.
+"""Messages in flight to subscribers: numbered, acknowledged at QoS 1, retransmitted, given up after five tries.
 
-64 messages per destination are under way, 256 more wait behind them; a publisher whose message finds no room is told to
-come again. A destination that let five tries pass has all it was owed given up, and is not waited for until it speaks.
-One that speaks meanwhile is there: the message is tried five times more, and then alone is given up.
+64 messages per destination are in flight, 256 more are queued; beyond that the publisher is answered *busy*. After five
+tries without any datagram from a destination, all its messages are given up. It is then not waited for until it sends
+again. If it does send other datagrams, the message gets five more tries, and only this message is given up.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = ["RETRY_S", "TRIES_MAX", "Deliveries", "DeliveryTask", "PendingDeliver
 
 RETRY_S = 0.5  # doubled each time
 TRIES_MAX = 5
-TRIES_OF_SPEAKING_MAX = 10  # of one message, while the destination answers others
-LATER_S = 2.0  # between those beyond five
+TRIES_OF_RESPONSIVE_MAX = 10  # of one message, if the destination sends other datagrams
+LATE_RETRY_S = 2.0  # interval after the fifth try
 OUTSTANDING_MAX = 64  # per destination
 QUEUED_MAX = 256
-SILENT_MAX = 65_536  # destinations that are remembered to be silent
+SILENT_MAX = 65_536  # remembered silent destinations
 
 
 class PendingDelivery(Struct):
-    """One message that was taken: what must be answered before its source is.
+    """One accepted message, and the open acknowledgements before its source is answered.
 
     Attributes:
-        peer: Publisher, whose ``request`` and ``number`` are answered; None once it is, and for the cluster's messages.
-        token: Of a message that the cluster sent, which is acknowledged by it.
-        open: Subscribers, and the cluster, that have not answered.
-        receivers: Subscribers that it was sent to.
+      peer: Publisher, answered by ``request`` and ``number``; None after the answer, and for the cluster's messages.
+      token: Of a cluster's message, for its acknowledgement.
+      open: Subscribers, and the cluster, without an acknowledgement yet.
+      receivers: Subscribers to which it was sent.
     """
 
     peer: DatagramPeer | None
@@ -57,19 +57,19 @@ class DeliveryTask(Struct):
 
 
 class _Destination:
-    __slots__ = ("heard", "outstanding", "queue")
+    __slots__ = ("last_received", "outstanding", "queue")
 
     def __init__(self) -> None:
-        self.heard = -math.inf  # when it spoke last
+        self.last_received = -math.inf  # time of its last datagram
         self.outstanding: dict[int, DeliveryTask] = {}  # by number
         self.queue: deque[DeliveryTask] = deque()
 
 
 class Deliveries:
-    """Messages owed to subscribers, by destination."""
+    """Unacknowledged messages, by destination."""
 
     def __init__(self, first_number: int) -> None:
-        """Begin to number; a node that starts again begins above all of its incarnations before."""
+        """Start with a number above those of all earlier incarnations."""
         self.repeats = 0
         self.given_up = 0
         self._number = first_number
@@ -78,14 +78,14 @@ class Deliveries:
         self._silent: dict[Endpoint, None] = {}
 
     def is_full(self, endpoint: Endpoint) -> bool:
-        """Return whether a destination can be owed no further message of QoS 1."""
+        """Return whether the QoS 1 queue of a destination is full."""
         found = self._destinations.get(endpoint)
         return found is not None and len(found.queue) >= QUEUED_MAX
 
     def send(
         self, now: float, peer: DatagramPeer, message: DatagramPublish, qos: int, waiting: PendingDelivery
     ) -> Datagram | None:
-        """Send one message to one subscriber; None: behind others, or, with a full queue, given up."""
+        """Send one message to one subscriber; None: queued, or given up because the queue is full."""
         self._number += 1
         packet = Datagram(self._number, DatagramPublish(message.topic, message.payload, qos, self._number))
         waiting.receivers += 1
@@ -95,41 +95,41 @@ class Deliveries:
         destination = self._destinations.get(endpoint)
         if destination is None:
             destination = self._destinations[endpoint] = _Destination()
-        given = DeliveryTask(peer, packet, waiting)
+        task = DeliveryTask(peer, packet, waiting)
         if len(destination.outstanding) < OUTSTANDING_MAX:
             waiting.open += 1
-            self._launch(now, destination, given)
+            self._launch(now, destination, task)
             return packet
         if len(destination.queue) >= QUEUED_MAX:
             self.given_up += 1
             return None
         waiting.open += 1
-        destination.queue.append(given)
+        destination.queue.append(task)
         return None
 
-    def heard(self, now: float, endpoint: Endpoint) -> None:
-        """Note that a destination speaks."""
+    def record_received(self, now: float, endpoint: Endpoint) -> None:
+        """Record a datagram from a destination."""
         destination = self._destinations.get(endpoint)
         if destination is not None:
-            destination.heard = now
+            destination.last_received = now
         self._silent.pop(endpoint, None)
 
     def answered(
         self, now: float, endpoint: Endpoint, number: int
     ) -> tuple[PendingDelivery | None, list[tuple[DatagramPeer, Datagram]]]:
-        """Take an answer; return what it was waited for by, and what may be sent in its place."""
+        """Handle an acknowledgement; return its message and the queued packets to send now."""
         destination = self._destinations.get(endpoint)
-        given = destination.outstanding.pop(number, None) if destination is not None else None
-        if destination is None or given is None:
+        task = destination.outstanding.pop(number, None) if destination is not None else None
+        if destination is None or task is None:
             return None, []
-        send = self._follow(now, destination)
+        send = self._send_queued(now, destination)
         if not destination.outstanding:
             del self._destinations[endpoint]
-        given.waiting.open -= 1
-        return given.waiting, send
+        task.waiting.open -= 1
+        return task.waiting, send
 
-    def _follow(self, now: float, destination: _Destination) -> list[tuple[DatagramPeer, Datagram]]:
-        """Launch what waited for room."""
+    def _send_queued(self, now: float, destination: _Destination) -> list[tuple[DatagramPeer, Datagram]]:
+        """Send queued messages within the window."""
         send = []
         while destination.queue and len(destination.outstanding) < OUTSTANDING_MAX:
             after = destination.queue.popleft()
@@ -140,44 +140,44 @@ class Deliveries:
     def repeat(
         self, now: float
     ) -> tuple[list[tuple[DatagramPeer, Datagram]], list[PendingDelivery], list[DatagramPeer]]:
-        """Return what is sent again now, the messages that destinations were owed that are given up, and these."""
+        """Return the packets to retransmit, the messages given up, and their destinations."""
         send: list[tuple[DatagramPeer, Datagram]] = []
-        ended: list[PendingDelivery] = []
-        gone: list[DatagramPeer] = []
+        finished: list[PendingDelivery] = []
+        silent_peers: list[DatagramPeer] = []
         while self._due and self._due[0][0] <= now:
             due, endpoint, number = heapq.heappop(self._due)
             destination = self._destinations.get(endpoint)
-            given = destination.outstanding.get(number) if destination is not None else None
-            if destination is None or given is None or given.due != due:
+            task = destination.outstanding.get(number) if destination is not None else None
+            if destination is None or task is None or task.due != due:
                 continue
-            if given.tries >= TRIES_MAX and destination.heard <= given.sent:
-                ended += self._give_up(endpoint)
-                gone.append(given.peer)
+            if task.tries >= TRIES_MAX and destination.last_received <= task.sent:
+                finished += self._give_up(endpoint)
+                silent_peers.append(task.peer)
                 continue
-            if given.tries >= TRIES_OF_SPEAKING_MAX:
+            if task.tries >= TRIES_OF_RESPONSIVE_MAX:
                 del destination.outstanding[number]
-                send += self._follow(now, destination)
+                send += self._send_queued(now, destination)
                 if not destination.outstanding:
                     del self._destinations[endpoint]
                 self.given_up += 1
-                given.waiting.open -= 1
-                ended.append(given.waiting)
+                task.waiting.open -= 1
+                finished.append(task.waiting)
                 continue
             self.repeats += 1
-            self._launch(now, destination, given)
-            send.append((given.peer, given.packet))
-        return send, ended, gone
+            self._launch(now, destination, task)
+            send.append((task.peer, task.packet))
+        return send, finished, silent_peers
 
     def next_due(self) -> float | None:
         """Return when to call ``repeat`` next."""
         return self._due[0][0] if self._due else None
 
     def move(self, former: Endpoint, peer: DatagramPeer) -> None:
-        """Send what a session is owed at a former address to its new one from now on."""
+        """Redirect a session's messages from its former address to its new one."""
         old = self._destinations.get(former)
         owed = [] if old is None else [*old.outstanding.values(), *old.queue]
         if old is None or not all(each.peer.session == peer.session for each in owed):
-            return  # nothing, or partly somebody else's: it is sent where it was, and given up
+            return  # none, or partly of another session: they are given up at the old address
         del self._destinations[former]
         new = self._destinations.setdefault(peer.endpoint, _Destination())
         for number, each in old.outstanding.items():
@@ -188,22 +188,22 @@ class Deliveries:
             each.peer = peer
         new.queue.extend(old.queue)
 
-    def _launch(self, now: float, destination: _Destination, given: DeliveryTask) -> None:
-        number = given.packet.request
-        given.sent = now
-        given.due = now + (RETRY_S * (1 << given.tries) if given.tries < TRIES_MAX else LATER_S)
-        given.tries += 1
-        destination.outstanding[number] = given
-        heapq.heappush(self._due, (given.due, given.peer.endpoint, number))
+    def _launch(self, now: float, destination: _Destination, task: DeliveryTask) -> None:
+        number = task.packet.request
+        task.sent = now
+        task.due = now + (RETRY_S * (1 << task.tries) if task.tries < TRIES_MAX else LATE_RETRY_S)
+        task.tries += 1
+        destination.outstanding[number] = task
+        heapq.heappush(self._due, (task.due, task.peer.endpoint, number))
 
     def _give_up(self, endpoint: Endpoint) -> list[PendingDelivery]:
         destination = self._destinations.pop(endpoint)
         while len(self._silent) >= SILENT_MAX:
             del self._silent[next(iter(self._silent))]
         self._silent[endpoint] = None
-        ended = []
-        for given in (*destination.outstanding.values(), *destination.queue):
+        finished = []
+        for task in (*destination.outstanding.values(), *destination.queue):
             self.given_up += 1
-            given.waiting.open -= 1
-            ended.append(given.waiting)
-        return ended
+            task.waiting.open -= 1
+            finished.append(task.waiting)
+        return finished

@@ -1,8 +1,8 @@
-"""A device of the six messages: it resolves, publishes, subscribes, renews, and answers what it is sent.
+"""A device of the six messages: it resolves, publishes, subscribes, renews, and answers deliveries.
 
-What ``gateway udp pub`` and ``sub`` run, and what the tests and the simulation use as clients. Sans-IO:
-``handle(now, events)``, ``next_deadline``. A message of QoS 1 is repeated with its number until a node answers or
-``give_up_s`` is over; a node that is silent for five tries, or says that it does not decide, is looked for again.
+Used by ``gateway udp pub`` and ``sub``, and as the client in tests and simulation. Sans-IO: ``handle(now, events)``,
+``next_deadline``. A QoS 1 message is repeated with its number until a node answers or ``give_up_s`` has passed. After
+five unanswered tries, or an answer NOT_MINE, the node is resolved again.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from gateways.datagrams.proofs import COOKIE_BYTES
 __all__ = ["Device", "DeviceReady", "RequestResult"]
 
 LEASE_S = 300
-PROBE_S = 1.0  # between repeats of the oldest message of a topic, others of which wait longer and longer
-RENEW_S = 20.0  # keeps the way through a NAT open, and outlives the restart of a root
+PROBE_S = 1.0  # retry interval of the oldest message of a topic; the others back off
+RENEW_S = 20.0  # keeps a NAT mapping, and is shorter than the restart wait of a root
 OUTSTANDING_MAX = 64
-AHEAD_MAX = 512  # messages that may pass one which is not answered: a node remembers 1 024 of each publisher
-NODES_MAX = 1_000  # whose numbers and cookies are remembered
+AHEAD_MAX = 512  # messages ahead of an unanswered one: a node remembers 1 024 numbers per publisher
+NODES_MAX = 1_000  # with remembered numbers and cookies
 ROUTES_MAX = 10_000
 NUMBERS_KEPT = 1_024
-FILLER = bytes(COOKIE_BYTES)  # makes a first question so long that the answer has room for a cookie
+FILLER = bytes(COOKIE_BYTES)  # makes a first request long enough for an answer with a cookie
 
 
 class RequestResult(NamedTuple):
-    """How a publish or a subscription ended: the answer's code, -1 for nobody's answer."""
+    """Result of a publish or a subscription: the answer's code, -1 for no answer."""
 
     ref: int
     code: int
     receivers: int = 0
 
 
-class _Question(Struct):
-    """One thing that is asked until it is answered; ``is_named``: of a node that a first one named."""
+class _Request(Struct):
+    """One pending request; ``is_named``: its node was named in an earlier answer."""
 
     ref: int
     body: Body
@@ -59,11 +59,11 @@ class _Question(Struct):
     is_named: bool = False
     tries: int = 0
     due: float = 0.0
-    index: int = 0  # of a message, among all
+    index: int = 0  # sequence number of a message
 
 
 class DeviceReady(Struct):
-    """Output of a step: packets to send, messages that came, and what ended."""
+    """Output of a step: packets to send, received messages, and results."""
 
     send: list[tuple[Endpoint, Datagram]] = field(default_factory=list)
     delivered: list[DatagramPublish] = field(default_factory=list)
@@ -77,93 +77,97 @@ class Device:
         """Set up.
 
         Args:
-            homes: Nodes that are asked first, in turn.
-            first_number: Above all numbers that this address has used before.
-            give_up_s: How long one message or subscription is tried.
-            relay: Everything is to come through the node that is asked.
+          homes: Nodes for first requests, in rotation.
+          first_number: Above all numbers that this address has used.
+          give_up_s: Time limit of one message or subscription.
+          relay: Deliveries must come through the queried node.
         """
         self._homes, self._home = homes, 0
         self._number = first_number
         self._give_up_s, self._relay = give_up_s, relay
         self._out = DeviceReady()
-        self._asked: dict[int, _Question] = {}  # by request; the oldest first
-        self._look_at = math.inf  # no question is due before
+        self._requests: dict[int, _Request] = {}  # by request number; oldest first
+        self._next_due = math.inf  # earliest due time of all requests
         self._published = 0  # messages so far
-        self._waiting: deque[_Question] = deque()
-        self._routes: dict[str, tuple[Endpoint, int]] = {}  # by topic: who decides, and its number
+        self._queued: deque[_Request] = deque()
+        self._routes: dict[str, tuple[Endpoint, int]] = {}  # by topic: the deciding node, and its topic number
         self._cookies: dict[Endpoint, bytes] = {}
-        self._seen: dict[Endpoint, dict[int, None]] = {}
-        self._wanted: dict[tuple[str, Endpoint | None], tuple[int, float]] = {}  # filter and node: QoS, next renewal
+        self._received_numbers: dict[Endpoint, dict[int, None]] = {}
+        self._subscriptions: dict[
+            tuple[str, Endpoint | None], tuple[int, float]
+        ] = {}  # by filter and node: QoS, next renewal
 
     @property
     def open(self) -> int:
-        """Publishes and subscriptions that have not ended."""
-        return len(self._asked) + len(self._waiting)
+        """Pending publishes and subscriptions."""
+        return len(self._requests) + len(self._queued)
 
     def publish(self, now: float, ref: int, topic: str, payload: bytes, qos: int) -> None:
-        """Send a message; its outcome has the same ``ref``."""
+        """Send a message; its result has the same ``ref``."""
         self._number += 1
         self._published += 1
-        question = _Question(ref, DatagramPublish(topic, payload, qos, self._number), now, topic, index=self._published)
-        self._waiting.append(question)
-        self._go_on(now)
+        pending = _Request(ref, DatagramPublish(topic, payload, qos, self._number), now, topic, index=self._published)
+        self._queued.append(pending)
+        self._send_queued(now)
 
     def subscribe(self, now: float, ref: int, topic_filter: str, qos: int) -> None:
-        """Ask for a filter, and go on asking each 20 s."""
-        self._wanted[topic_filter, None] = (qos, now + RENEW_S)
-        self._ask(now, _Question(ref, DatagramSubscribe(topic_filter, qos, relay=self._relay, cookie=FILLER), now))
+        """Subscribe, and renew every 20 s."""
+        self._subscriptions[topic_filter, None] = (qos, now + RENEW_S)
+        self._start_request(
+            now, _Request(ref, DatagramSubscribe(topic_filter, qos, relay=self._relay, cookie=FILLER), now)
+        )
 
     def take_output(self) -> DeviceReady:
-        """Return what has gathered since the last time."""
+        """Return the output since the last call."""
         out, self._out = self._out, DeviceReady()
         return out
 
     def handle(self, now: float, arrived: list[tuple[Endpoint, Datagram]]) -> DeviceReady:
-        """Take datagrams, and the time."""
+        """Handle datagrams and the time."""
         for endpoint, packet in arrived:
             match packet.body:
                 case DatagramPublish() as message:
-                    self._delivered(endpoint, packet, message)
+                    self._on_publish(endpoint, packet, message)
                 case PubAck() as answer:
-                    self._answered(now, endpoint, packet.request, answer)
+                    self._on_answer(now, endpoint, packet.request, answer)
                 case PubAccept() as accept:
-                    self._accepted(now, endpoint, packet.request, accept)
+                    self._on_accept(now, endpoint, packet.request, accept)
                 case _:
-                    pass  # questions are for nodes
-        if self._look_at <= now:
-            self._look_at = math.inf
-            for request, question in [each for each in self._asked.items() if each[1].due <= now]:
-                self._again(now, request, question)
-            self._look_at = min((question.due for question in self._asked.values()), default=math.inf)
+                    pass  # requests are for nodes
+        if self._next_due <= now:
+            self._next_due = math.inf
+            for request, pending in [each for each in self._requests.items() if each[1].due <= now]:
+                self._retry(now, request, pending)
+            self._next_due = min((pending.due for pending in self._requests.values()), default=math.inf)
         self._renew(now)
-        self._go_on(now)
+        self._send_queued(now)
         return self.take_output()
 
     def next_deadline(self) -> float | None:
         """Return when to call ``handle`` without datagrams."""
-        times = [question.due for question in self._asked.values()]
-        times += [due for _, due in self._wanted.values()]
+        times = [pending.due for pending in self._requests.values()]
+        times += [due for _, due in self._subscriptions.values()]
         return min(times, default=None)
 
-    def _go_on(self, now: float) -> None:
-        """Send messages that wait, as far as the oldest one under way lets others pass."""
-        while self._waiting and len(self._asked) < OUTSTANDING_MAX:
-            oldest = next((each.index for each in self._asked.values() if each.index), self._waiting[0].index)
-            if self._waiting[0].index - oldest >= AHEAD_MAX:
+    def _send_queued(self, now: float) -> None:
+        """Send queued messages within AHEAD_MAX of the oldest pending one."""
+        while self._queued and len(self._requests) < OUTSTANDING_MAX:
+            oldest = next((each.index for each in self._requests.values() if each.index), self._queued[0].index)
+            if self._queued[0].index - oldest >= AHEAD_MAX:
                 return
-            self._ask(now, self._waiting.popleft())
+            self._start_request(now, self._queued.popleft())
 
-    def _ask(self, now: float, question: _Question) -> None:
+    def _start_request(self, now: float, pending: _Request) -> None:
         self._number += 1
-        self._asked[self._number] = question
-        self._send(now, self._number, question)
+        self._requests[self._number] = pending
+        self._send(now, self._number, pending)
 
-    def _send(self, now: float, request: int, question: _Question) -> None:
-        body, target = question.body, question.target
+    def _send(self, now: float, request: int, pending: _Request) -> None:
+        body, target = pending.body, pending.target
         if isinstance(body, DatagramPublish):
-            route = self._routes.get(question.topic)
+            route = self._routes.get(pending.topic)
             if route is None:
-                body, target = PubConnect(question.topic, cookie=FILLER), self._at_home()
+                body, target = PubConnect(pending.topic, cookie=FILLER), self._at_home()
             else:
                 target, number = route
                 topic = "" if number else body.topic
@@ -174,126 +178,126 @@ class Device:
             target = target or self._at_home()
             cookie = self._cookies.get(target, FILLER)
             body = DatagramSubscribe(
-                body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, question.is_named
+                body.filter, body.qos, None, LEASE_S, False, 0, cookie, body.relay, pending.is_named
             )
-        question.tries += 1
-        wait_s = RETRY_S * (1 << min(question.tries - 1, TRIES_MAX))
-        if wait_s > PROBE_S and self._is_probe(question):
+        pending.tries += 1
+        wait_s = RETRY_S * (1 << min(pending.tries - 1, TRIES_MAX))
+        if wait_s > PROBE_S and self._is_probe(pending):
             wait_s = PROBE_S
-        self._set_due(question, now + wait_s)
+        self._set_due(pending, now + wait_s)
         self._out.send.append((target or self._at_home(), Datagram(request, body)))
 
-    def _is_probe(self, question: _Question) -> bool:
-        """Return whether this is the oldest message of its topic: what notices that a node is there again."""
-        return bool(question.topic) and question is next(
-            each for each in self._asked.values() if each.topic == question.topic
+    def _is_probe(self, pending: _Request) -> bool:
+        """Return whether this is the oldest message of its topic, which probes the node."""
+        return bool(pending.topic) and pending is next(
+            each for each in self._requests.values() if each.topic == pending.topic
         )
 
-    def _hurry(self, now: float, topic: str) -> None:
-        """Send again what waits long, for the node is there."""
-        for question in self._asked.values():
-            if question.topic == topic and question.due > now + RETRY_S:
-                self._set_due(question, now)
+    def _retry_topic(self, now: float, topic: str) -> None:
+        """Retry backed-off messages at once: the node answers again."""
+        for pending in self._requests.values():
+            if pending.topic == topic and pending.due > now + RETRY_S:
+                self._set_due(pending, now)
 
-    def _set_due(self, question: _Question, due: float) -> None:
-        question.due = due
-        self._look_at = min(self._look_at, due)
+    def _set_due(self, pending: _Request, due: float) -> None:
+        pending.due = due
+        self._next_due = min(self._next_due, due)
 
     def _at_home(self) -> Endpoint:
         return self._homes[self._home % len(self._homes)]
 
-    def _again(self, now: float, request: int, question: _Question) -> None:
-        if question.is_named and question.tries >= TRIES_MAX:
-            self._drop(request, question)
+    def _retry(self, now: float, request: int, pending: _Request) -> None:
+        if pending.is_named and pending.tries >= TRIES_MAX:
+            self._drop(request, pending)
             return
-        if now - question.began >= self._give_up_s:
-            del self._asked[request]
-            if question.ref >= 0:
-                self._out.outcomes.append(RequestResult(question.ref, -1))
+        if now - pending.began >= self._give_up_s:
+            del self._requests[request]
+            if pending.ref >= 0:
+                self._out.outcomes.append(RequestResult(pending.ref, -1))
             return
-        if question.tries >= TRIES_MAX:
-            question.tries = 0
-            question.target = None
+        if pending.tries >= TRIES_MAX:
+            pending.tries = 0
+            pending.target = None
             self._home += 1
-            self._routes.pop(question.topic, None)
-        self._send(now, request, question)
+            self._routes.pop(pending.topic, None)
+        self._send(now, request, pending)
 
-    def _accepted(self, now: float, endpoint: Endpoint, request: int, accept: PubAccept) -> None:
-        question = self._asked.get(request)
-        if question is None or not question.topic:
+    def _on_accept(self, now: float, endpoint: Endpoint, request: int, accept: PubAccept) -> None:
+        pending = self._requests.get(request)
+        if pending is None or not pending.topic:
             return
-        self._note_cookie(endpoint, accept.cookie)
+        self._store_cookie(endpoint, accept.cookie)
         while len(self._routes) >= ROUTES_MAX:
             del self._routes[next(iter(self._routes))]
-        self._routes[question.topic] = (endpoint, accept.topic_number)
-        question.tries = 0
-        self._send(now, request, question)
+        self._routes[pending.topic] = (endpoint, accept.topic_number)
+        pending.tries = 0
+        self._send(now, request, pending)
 
-    def _answered(self, now: float, endpoint: Endpoint, request: int, answer: PubAck) -> None:
-        question = self._asked.get(request)
-        if question is None:
+    def _on_answer(self, now: float, endpoint: Endpoint, request: int, answer: PubAck) -> None:
+        pending = self._requests.get(request)
+        if pending is None:
             return
-        self._note_cookie(endpoint, answer.cookie)
+        self._store_cookie(endpoint, answer.cookie)
         match answer.code:
             case Code.NOT_MINE:
-                self._elsewhere(now, request, question, answer)
+                self._redirect(now, request, pending, answer)
             case Code.NOT_PROVED if answer.cookie:
-                self._send(now, request, question)
+                self._send(now, request, pending)
             case Code.BUSY:
-                self._set_due(question, now + RETRY_S)
-                question.tries = 0
+                self._set_due(pending, now + RETRY_S)
+                pending.tries = 0
             case _:
-                del self._asked[request]
-                if question.topic and now - question.began > RETRY_S:
-                    self._hurry(now, question.topic)
-                if answer.code == Code.SUBSCRIBED and isinstance(question.body, DatagramSubscribe):
-                    self._subscribed(now, question, question.body, answer)
+                del self._requests[request]
+                if pending.topic and now - pending.began > RETRY_S:
+                    self._retry_topic(now, pending.topic)
+                if answer.code == Code.SUBSCRIBED and isinstance(pending.body, DatagramSubscribe):
+                    self._on_subscribed(now, pending, pending.body, answer)
                 else:
-                    self._out.outcomes.append(RequestResult(question.ref, answer.code, answer.receivers))
+                    self._out.outcomes.append(RequestResult(pending.ref, answer.code, answer.receivers))
 
-    def _elsewhere(self, now: float, request: int, question: _Question, answer: PubAck) -> None:
-        if question.topic:
-            self._routes.pop(question.topic, None)
+    def _redirect(self, now: float, request: int, pending: _Request, answer: PubAck) -> None:
+        if pending.topic:
+            self._routes.pop(pending.topic, None)
             if answer.nodes:
-                self._routes[question.topic] = (answer.nodes[0], 0)
-        elif question.is_named:
-            self._drop(request, question)  # a node that is named again is asked again
+                self._routes[pending.topic] = (answer.nodes[0], 0)
+        elif pending.is_named:
+            self._drop(request, pending)  # a node that is named again gets a new request
             return
         elif answer.nodes:
-            question.target = answer.nodes[0]
-        if question.tries < TRIES_MAX:
-            self._send(now, request, question)
+            pending.target = answer.nodes[0]
+        if pending.tries < TRIES_MAX:
+            self._send(now, request, pending)
         else:
-            self._set_due(question, now + RETRY_S)  # a circle: it is followed, but not without rest
+            self._set_due(pending, now + RETRY_S)  # possibly a loop: continue after a pause
 
-    def _subscribed(self, now: float, question: _Question, wanted: DatagramSubscribe, answer: PubAck) -> None:
-        """Renew there from now on, and go to the other nodes that must know this address."""
-        if question.ref >= 0:
-            self._out.outcomes.append(RequestResult(question.ref, answer.code))
-        self._wanted[wanted.filter, question.target if question.is_named else None] = (wanted.qos, now + RENEW_S)
+    def _on_subscribed(self, now: float, pending: _Request, wanted: DatagramSubscribe, answer: PubAck) -> None:
+        """Schedule renewals there, and subscribe at the other named nodes."""
+        if pending.ref >= 0:
+            self._out.outcomes.append(RequestResult(pending.ref, answer.code))
+        self._subscriptions[wanted.filter, pending.target if pending.is_named else None] = (wanted.qos, now + RENEW_S)
         for node in answer.nodes:
-            if (wanted.filter, node) not in self._wanted:
-                self._wanted[wanted.filter, node] = (wanted.qos, now + RENEW_S)
-                self._ask(now, _Question(-1, wanted, now, target=node, is_named=True))
+            if (wanted.filter, node) not in self._subscriptions:
+                self._subscriptions[wanted.filter, node] = (wanted.qos, now + RENEW_S)
+                self._start_request(now, _Request(-1, wanted, now, target=node, is_named=True))
 
-    def _drop(self, request: int, question: _Question) -> None:
-        """Ask a node that was named no more."""
-        del self._asked[request]
-        if isinstance(question.body, DatagramSubscribe):
-            self._wanted.pop((question.body.filter, question.target), None)
+    def _drop(self, request: int, pending: _Request) -> None:
+        """Remove a request and its renewals at a named node."""
+        del self._requests[request]
+        if isinstance(pending.body, DatagramSubscribe):
+            self._subscriptions.pop((pending.body.filter, pending.target), None)
 
     def _renew(self, now: float) -> None:
-        for (topic_filter, node), (qos, due) in list(self._wanted.items()):
+        for (topic_filter, node), (qos, due) in list(self._subscriptions.items()):
             if due <= now:
-                self._wanted[topic_filter, node] = (qos, now + RENEW_S)
+                self._subscriptions[topic_filter, node] = (qos, now + RENEW_S)
                 wanted = DatagramSubscribe(topic_filter, qos, relay=self._relay)
-                self._ask(now, _Question(-1, wanted, now, target=node, is_named=node is not None))
+                self._start_request(now, _Request(-1, wanted, now, target=node, is_named=node is not None))
 
-    def _delivered(self, endpoint: Endpoint, packet: Datagram, message: DatagramPublish) -> None:
-        numbers = self._seen.pop(endpoint, {})
-        while len(self._seen) >= NODES_MAX:
-            del self._seen[next(iter(self._seen))]
-        self._seen[endpoint] = numbers
+    def _on_publish(self, endpoint: Endpoint, packet: Datagram, message: DatagramPublish) -> None:
+        numbers = self._received_numbers.pop(endpoint, {})
+        while len(self._received_numbers) >= NODES_MAX:
+            del self._received_numbers[next(iter(self._received_numbers))]
+        self._received_numbers[endpoint] = numbers
         if message.qos:
             self._out.send.append((endpoint, Datagram(packet.request, PubAck(Code.DELIVERED))))
         if message.number not in numbers:
@@ -302,7 +306,7 @@ class Device:
             numbers[message.number] = None
             self._out.delivered.append(message)
 
-    def _note_cookie(self, endpoint: Endpoint, cookie: bytes) -> None:
+    def _store_cookie(self, endpoint: Endpoint, cookie: bytes) -> None:
         if cookie:
             self._cookies.pop(endpoint, None)
             while len(self._cookies) >= NODES_MAX:

@@ -1,8 +1,8 @@
-"""Datagrams over DTLS 1.2: a certificate at both ends, by trio's endpoint; the same doors as ``DatagramSocket``.
+"""Datagrams over DTLS 1.2 with certificates at both ends, by trio's endpoint; same interface as ``DatagramSocket``.
 
-A device is named by the one CN of its certificate. A node's certificate must name its IP address: it is all that a
-device knows of it, and without that each device could pass for a node. A session has proved its address by the cookie
-of its handshake, and ends when the address changes, when the certificate ends, or after 24 h.
+A device's name is the only CN of its certificate. A node's certificate must contain its IP address, which is all that a
+device knows; otherwise each device could impersonate a node. The handshake's cookie proves the address. A session ends
+when the address changes, when the certificate expires, or after 24 h.
 """
 
 from __future__ import annotations
@@ -35,30 +35,32 @@ from gateways.datagrams.subscribers import DatagramPeer
 
 __all__ = ["DTLS_BYTES", "DtlsFiles", "DtlsSocket"]
 
-DTLS_BYTES = 37  # added to a packet: record head 13, nonce 8, tag 16
+DTLS_BYTES = 37  # overhead of a packet: record header 13, nonce 8, tag 16
 HANDSHAKE_S = 20.0
 FLUSH_S = 1.0
-ARRIVED_MAX = 4_096  # packets that wait for the node
+ARRIVED_MAX = 4_096  # packets queued for the node
 FILE_BYTES_MAX = 1024 * 1024
 DTLS_1_2 = 0xFEFD
 CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 
-_seen: ContextVar[list[bytes]] = ContextVar("_seen")  # partner's certificate of the handshake of this task
+_peer_certificates: ContextVar[list[bytes]] = ContextVar(
+    "_peer_certificates"
+)  # peer certificate of this task's handshake
 
 
 class DtlsFiles:
-    """A certificate, its key, and who signs partners.
+    """A certificate, its key, and the CA of peers.
 
     Attributes:
-        error: What OpenSSL raises.
+      error: OpenSSL's exception type.
     """
 
     def __init__(self, certificate: Path, key: Path, authority: Path) -> None:
-        """Read them; they are not read again.
+        """Read the files once.
 
         Raises:
-            AccessFileError: One is unusable, or the key is of another certificate.
-            ValueError: pyOpenSSL is not installed.
+          AccessFileError: A file is unusable, or the key does not match.
+          ValueError: pyOpenSSL is not installed.
         """
         try:
             from OpenSSL import SSL, crypto
@@ -73,11 +75,11 @@ class DtlsFiles:
         try:
             self._key: Any = load_pem_private_key(private, None)
             self.context()
-        except (SSL.Error, ValueError, TypeError, UnsupportedAlgorithm):  # which of them depends on the damage
-            raise AccessFileError(key, 0, f"is no private key of {certificate}") from None
+        except (SSL.Error, ValueError, TypeError, UnsupportedAlgorithm):  # depends on the damage
+            raise AccessFileError(key, 0, f"is not the private key of {certificate}") from None
 
     def context(self) -> Any:
-        """Return a new context of OpenSSL: one that made a connection can be used for no other end."""
+        """Return a new context of OpenSSL: a context cannot serve both roles."""
         ssl = self._ssl
         context = ssl.Context(ssl.DTLS_METHOD)
         context.use_certificate(self._chain[0])
@@ -99,41 +101,41 @@ def _certificates(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(read_access_file(path, FILE_BYTES_MAX))
     except ValueError:
-        raise AccessFileError(path, 0, "is no certificate in PEM") from None
+        raise AccessFileError(path, 0, "is not a PEM certificate") from None
 
 
 def _verified(connection: Any, certificate: Any, error: int, depth: int, is_ok: int) -> bool:
-    """Note the partner's certificate: this is called within the handshake, by the task that waits for it."""
+    """Store the peer's certificate; called within the handshake, in the task that waits for it."""
     del connection, error
     if depth == 0 and is_ok:
-        _seen.get().append(certificate.to_cryptography().public_bytes(Encoding.DER))
+        _peer_certificates.get().append(certificate.to_cryptography().public_bytes(Encoding.DER))
     return bool(is_ok)
 
 
-class _Shown(NamedTuple):
-    """A partner: its name, and how long its certificate says so."""
+class _PeerIdentity(NamedTuple):
+    """A peer's name, and the remaining validity of its certificate."""
 
     name: str
     valid_s: float
 
 
 class _Session:
-    """One session: where its packets wait to be sent."""
+    """One session with its send queue."""
 
     def __init__(self) -> None:
         self.give, self.take = trio.open_memory_channel[bytes](QUEUED_MAX)
         self.scope = trio.CancelScope()
-        self.unanswered = 0.0  # when the first was sent that nothing came after
+        self.unanswered = 0.0  # time of the first packet since the last received one
 
 
 class DtlsSocket:
     """One UDP socket and its DTLS sessions.
 
     Attributes:
-        endpoint: The socket's own address.
-        counts: Packets in and out, handshakes, and what was dropped, by reason.
-        known: Addresses of devices that authenticated here.
-        handshakes: Their places, of sessions that others open here.
+      endpoint: The socket's own address.
+      counts: Packets in and out, handshakes, and drops by reason.
+      known: Addresses of authenticated devices.
+      handshakes: Admission of incoming handshakes.
     """
 
     def __init__(
@@ -149,27 +151,27 @@ class DtlsSocket:
         """Set up.
 
         Args:
-            serves: Others may open sessions here.
-            opens: This end opens sessions with those it sends to.
-            only: With this one alone.
+          serves: Accept sessions.
+          opens: Open sessions to destinations.
+          only: The only permitted destination.
         """
         self.counts: Counter[str] = Counter()
         self.endpoint = _endpoint(bound.getsockname())
         self._dtls = trio.DTLSEndpoint(trio.socket.from_stdlib_socket(bound), incoming_packets_buffer=QUEUED_MAX)
         self._files, self._serves, self._opens, self._only = files, serves, opens, only
         self._max = sessions_max
-        self._sessions: dict[int, _Session] = {}  # that others opened here, oldest first
+        self._sessions: dict[int, _Session] = {}  # incoming sessions, oldest first
         self._by_endpoint: dict[Endpoint, _Session] = {}
-        self._own: dict[Endpoint, _Session] = {}  # that this end opened
+        self._own: dict[Endpoint, _Session] = {}  # outgoing sessions
         self._numbers = itertools.count(1)
         self.known = KnownAddresses()
         self.handshakes: AdmissionPool[trio.CancelScope] = AdmissionPool(POOLS["dtls_handshakes"], self.known.knows)
         self._arrived: list[tuple[DatagramPeer, str, bytes]] = []
-        self._stirred = trio.Event()
+        self._has_arrived = trio.Event()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve sessions, for ever."""
+        """Serve sessions until cancelled."""
         async with trio.open_nursery() as self._nursery:
             if self._serves:
                 await self._nursery.start(self._dtls.serve, self._files.context(), self._serve)
@@ -177,9 +179,9 @@ class DtlsSocket:
             await trio.sleep_forever()
 
     async def flush(self) -> None:
-        """Wait until what was given to sessions has left, a second at most."""
+        """Wait until queued packets are sent, at most one second."""
         with trio.move_on_after(FLUSH_S):
-            while any(map(_has_more, [*self._sessions.values(), *self._own.values()])):
+            while any(map(_has_pending, [*self._sessions.values(), *self._own.values()])):
                 await trio.sleep(0.005)
 
     def close(self) -> None:
@@ -187,16 +189,16 @@ class DtlsSocket:
         self._dtls.close()
 
     def prove(self, peer: DatagramPeer) -> None:
-        """Do nothing: a session has one address, which its handshake has proved."""
+        """No effect: a session has one address, proved by its handshake."""
 
     async def readable(self) -> None:
-        """Wait until a packet is there."""
+        """Wait for a packet."""
         if not self._arrived:
-            self._stirred = trio.Event()
-            await self._stirred.wait()
+            self._has_arrived = trio.Event()
+            await self._has_arrived.wait()
 
     def read(self, now: float, received: DatagramReceiver) -> bool:
-        """Hand on up to BATCH packets that came; return whether there are more."""
+        """Pass up to BATCH received packets on; return whether there are more."""
         del now
         arrived, self._arrived = self._arrived[:BATCH], self._arrived[BATCH:]
         for peer, name, data in arrived:
@@ -206,14 +208,14 @@ class DtlsSocket:
         return bool(self._arrived)
 
     def send(self, now: float, sent: Sent) -> None:
-        """Send a packet, if it may be sent."""
+        """Send a packet, if its size and session permit."""
         data, peer = encode(sent.packet), sent.peer
         if len(data) + DTLS_BYTES > DATAGRAM_BYTES_MAX:
             self.counts["too_large"] += 1
             return
         session = self._sessions.get(peer.session) if peer.session else self._by_endpoint.get(peer.endpoint)
         if session is None and self._opens and not peer.session and self._only in (None, peer.endpoint):
-            session = self._opened(now, peer.endpoint, isinstance(sent.packet.body, PubAck))
+            session = self._get_session(now, peer.endpoint, isinstance(sent.packet.body, PubAck))
         if session is None:
             self.counts["no_session"] += 1
             return
@@ -222,8 +224,8 @@ class DtlsSocket:
         except (trio.WouldBlock, trio.BrokenResourceError):
             self.counts["socket_full"] += 1
 
-    def _opened(self, now: float, endpoint: Endpoint, is_answer: bool) -> _Session | None:
-        """Return the session with a node, a new one if there is none or nothing comes for what was asked in it."""
+    def _get_session(self, now: float, endpoint: Endpoint, is_answer: bool) -> _Session | None:
+        """Return the session with a node; a silent one is replaced."""
         session = self._own.get(endpoint)
         if session is not None:
             if not is_answer:
@@ -241,10 +243,10 @@ class DtlsSocket:
     async def _open(self, endpoint: Endpoint, session: _Session) -> None:
         host, port = str(ipaddress.ip_address(endpoint.ip)), endpoint.port
         with session.scope, self._dtls.connect((host, port), self._files.context()) as channel:
-            shown = await self._shake(channel, lambda der: _node(der, endpoint))
-            if shown is not None:
+            identity = await self._do_handshake(channel, lambda der: _identify_node(der, endpoint))
+            if identity is not None:
                 session.unanswered = 0.0
-                await self._carry(channel, session, DatagramPeer(endpoint), shown)
+                await self._relay_packets(channel, session, DatagramPeer(endpoint), identity)
         if self._own.get(endpoint) is session:
             del self._own[endpoint]
 
@@ -253,14 +255,14 @@ class DtlsSocket:
         address = str(ipaddress.ip_address(endpoint.ip))
         try:
             with place_for(self.handshakes, trio.current_time(), address) as place:
-                place.heard()  # its ClientHello came, with the cookie that its address got
-                shown = await self._shake(channel, _device)
+                place.heard()  # a ClientHello with a valid cookie was received
+                identity = await self._do_handshake(channel, _identify_device)
         except NotAdmitted:
             self.counts["handshakes_full"] += 1
             return
-        if shown is None:
+        if identity is None:
             return
-        self.known.add(shown.name, address, trio.current_time())
+        self.known.add(identity.name, address, trio.current_time())
         session, number = _Session(), next(self._numbers)
         self._sessions[number] = session
         former = self._by_endpoint.get(endpoint)
@@ -271,36 +273,40 @@ class DtlsSocket:
             next(iter(self._sessions.values())).scope.cancel()
         try:
             with session.scope:
-                await self._carry(channel, session, DatagramPeer(endpoint, number), shown)
+                await self._relay_packets(channel, session, DatagramPeer(endpoint, number), identity)
         finally:
             del self._sessions[number]
             if self._by_endpoint.get(endpoint) is session:
                 del self._by_endpoint[endpoint]
 
-    async def _shake(self, channel: trio.DTLSChannel, look: Callable[[bytes], _Shown]) -> _Shown | None:
-        """Return who the partner is; None, counted, if it cannot show it."""
+    async def _do_handshake(
+        self, channel: trio.DTLSChannel, identify: Callable[[bytes], _PeerIdentity]
+    ) -> _PeerIdentity | None:
+        """Return the peer's identity; None, counted, if it has no valid certificate."""
         channel.set_ciphertext_mtu(DATAGRAM_BYTES_MAX)
-        seen: list[bytes] = []
-        _seen.set(seen)
+        certificates: list[bytes] = []
+        _peer_certificates.set(certificates)
         with trio.move_on_after(HANDSHAKE_S):
             try:
                 await channel.do_handshake()
-            except Exception:  # whatever OpenSSL, or the look at a certificate within it, makes of a partner's bytes
+            except Exception:  # errors of OpenSSL or certificate parsing, caused by a peer's bytes
                 self.counts["handshakes_failed"] += 1
                 return None
             try:
-                shown = look(seen[-1])
-            except Exception:  # the library documents no list; the bytes are a partner's
+                identity = identify(certificates[-1])
+            except Exception:  # the library documents no list; the bytes come from a peer
                 self.counts["handshakes_refused"] += 1
                 return None
             self.counts["handshakes"] += 1
-            return shown
+            return identity
         self.counts["handshakes_failed"] += 1
         return None
 
-    async def _carry(self, channel: trio.DTLSChannel, session: _Session, peer: DatagramPeer, shown: _Shown) -> None:
-        """Carry packets both ways until the session ends."""
-        with trio.move_on_after(min(SESSION_S_MAX, shown.valid_s)):
+    async def _relay_packets(
+        self, channel: trio.DTLSChannel, session: _Session, peer: DatagramPeer, identity: _PeerIdentity
+    ) -> None:
+        """Move packets both ways until the session ends."""
+        with trio.move_on_after(min(SESSION_S_MAX, identity.valid_s)):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, channel, session)
                 try:
@@ -311,8 +317,8 @@ class DtlsSocket:
                         if len(self._arrived) >= ARRIVED_MAX:
                             self.counts["socket_full"] += 1
                             continue
-                        self._arrived.append((peer, shown.name, data))
-                        self._stirred.set()
+                        self._arrived.append((peer, identity.name, data))
+                        self._has_arrived.set()
                 except (self._files.error, trio.BrokenResourceError, trio.ClosedResourceError):
                     nursery.cancel_scope.cancel()
 
@@ -327,8 +333,8 @@ class DtlsSocket:
                 return
 
 
-def _has_more(session: _Session) -> bool:
-    """Return whether a packet waits, or is on its way to the socket."""
+def _has_pending(session: _Session) -> bool:
+    """Return whether a packet is queued or being sent."""
     waiting = session.take.statistics()
     return bool(waiting.current_buffer_used) or not waiting.tasks_waiting_receive
 
@@ -338,17 +344,17 @@ def _endpoint(address: Any) -> Endpoint:
     return Endpoint(ipaddress.ip_address(host.partition("%")[0]).packed, port)
 
 
-def _device(der: bytes) -> _Shown:
+def _identify_device(der: bytes) -> _PeerIdentity:
     facts = certificate_facts(der, (), ocsp=False)
     names = facts.names.get(NameKind.CN, ())
     if facts.of_cluster or len(names) != 1 or name_fault(names[0]):
-        raise ValueError("a certificate without one name")
-    return _Shown(names[0], (facts.expires_at_utc or 0.0) - time.time())
+        raise ValueError("the certificate must have exactly one name")
+    return _PeerIdentity(names[0], (facts.expires_at_utc or 0.0) - time.time())
 
 
-def _node(der: bytes, endpoint: Endpoint) -> _Shown:
+def _identify_node(der: bytes, endpoint: Endpoint) -> _PeerIdentity:
     certificate = x509.load_der_x509_certificate(der)
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if ipaddress.ip_address(endpoint.ip) not in found.get_values_for_type(x509.IPAddress):
-        raise ValueError(f"a certificate that does not name {endpoint}")
-    return _Shown("", certificate.not_valid_after_utc.timestamp() - time.time())
+        raise ValueError(f"the certificate does not contain the address {endpoint}")
+    return _PeerIdentity("", certificate.not_valid_after_utc.timestamp() - time.time())

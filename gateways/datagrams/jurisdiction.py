@@ -1,9 +1,9 @@
-"""Jurisdiction over topics: this node's subtree, its parent, and the children that it gave parts to.
+"""Jurisdiction over topics: this node's subtree, its parent, and the children to which it delegated parts.
 
-A child is *preparing* while the subscriptions that touch its subtree are passed to it; its parent decides meanwhile.
-When all are acknowledged it is *joined*: from then on it decides, until its lease ends or it leaves, and then the
-parent does again, with the subscriptions that it kept. A lease never reaches beyond the one that its giver has itself,
-so no topic has two deciders. Source: docs/adr/0067-six-messages-over-udp.md.
+A child is *preparing* while subscriptions that touch its subtree are passed to it; its parent decides meanwhile. When
+all are acknowledged it is *joined*: it decides until its lease ends or it leaves. Then its parent decides again, with
+the subscriptions that it kept. A lease never exceeds the lease of its grantor, so no topic has two deciding nodes.
+Source: docs/adr/0067-six-messages-over-udp.md.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Child(Struct):
     """A node that has, or is being given, a part of this node's subtree.
 
     Attributes:
-        request: Of its last JOIN, which is answered once it is joined.
-        unconfirmed: Filters that it was passed and has not acknowledged.
-        rest: Subscriptions that are not looked at yet, or that it did not acknowledge in five tries.
-        until: End of the lease, s of the clock.
+      request: Number of its last JOIN, answered when it is joined.
+      unconfirmed: Filters passed to it and not acknowledged.
+      rest: Subscriptions not passed yet, or not acknowledged in five tries.
+      until: End of the lease, s of the clock.
     """
 
     name: str
@@ -46,65 +46,66 @@ class Child(Struct):
 
 
 class Jurisdiction:
-    """The subtree of a node, and whom it gave parts of it to.
+    """The subtree of a node, and its delegations.
 
     Attributes:
-        children: By subtree.
+      children: By subtree.
     """
 
     def __init__(self, subtree: str, grants: Mapping[str, Iterable[str]]) -> None:
         """Set up.
 
         Args:
-            subtree: Of this node; "" for the root.
-            grants: Names of nodes, and the subtrees that each may have; "" names nodes of a listener in clear.
+          subtree: Of this node; "" for the root.
+          grants: Permitted subtrees by node name; "" means nodes of a listener in clear.
         """
         self.subtree = subtree
         self.children: dict[str, Child] = {}
-        self._at: dict[Endpoint, Child] = {}  # by address: a node has one subtree
+        self._by_endpoint: dict[Endpoint, Child] = {}  # by address: a node has one subtree
         self._grants = {name: frozenset(subtrees) for name, subtrees in grants.items()}
 
     def child_for(self, topic: str) -> Child | None:
-        """Return the joined child that decides about a topic."""
+        """Return the joined child that decides for a topic."""
         while self.children and topic:
             child = self.children.get(topic)
-            if child is not None:  # no other one lies above or below it
+            if child is not None:  # subtrees of children do not overlap
                 return child if child.is_joined else None
             topic = topic.rpartition("/")[0]
         return None
 
     def child_at(self, endpoint: Endpoint) -> Child | None:
-        """Return the child that is reached at an address."""
-        return self._at.get(endpoint)
+        """Return the child at an address."""
+        return self._by_endpoint.get(endpoint)
 
     def put(self, child: Child) -> None:
-        """Begin to give a subtree to a child."""
+        """Register a child that is being prepared."""
         self.children[child.subtree] = child
-        self._at[child.peer.endpoint] = child
+        self._by_endpoint[child.peer.endpoint] = child
 
-    def take_back(self, child: Child) -> None:
-        """Decide about a child's subtree again."""
+    def remove(self, child: Child) -> None:
+        """Remove a child: this node decides for its subtree again."""
         del self.children[child.subtree]
-        if self._at.get(child.peer.endpoint) is child:
-            del self._at[child.peer.endpoint]
+        if self._by_endpoint.get(child.peer.endpoint) is child:
+            del self._by_endpoint[child.peer.endpoint]
 
     def touched(self, topic_filter: str) -> list[Child]:
-        """Return the children, preparing ones too, that a filter reaches into."""
+        """Return the children, including preparing ones, whose subtrees a filter touches."""
         return [child for child in self.children.values() if touches(topic_filter, child.subtree)]
 
-    def judge(self, name: str, wanted: Join) -> Code | Child | None:
-        """Judge a JOIN.
+    def validate(self, name: str, wanted: Join) -> Code | Child | None:
+        """Validate a JOIN.
 
         Returns:
-            Why it is refused; the child that it renews, or that holds what lies above it (NOT_MINE, ask there); None
-            if the subtree can be given.
+          The refusal code; the child that it renews, or that has a subtree above it (NOT_MINE, send JOIN there); None
+          if the
+          subtree can be granted.
         """
         subtree = wanted.subtree
         if subtree not in self._grants.get(name, ()):
             return Code.NOT_AUTHORIZED
         if subtree == self.subtree or not is_within(subtree, self.subtree):
             return Code.NOT_MINE
-        at = self._at.get(wanted.node)
+        at = self._by_endpoint.get(wanted.node)
         if at is not None and at.subtree != subtree:
             return Code.TAKEN
         for child in self.children.values():
@@ -117,15 +118,15 @@ class Jurisdiction:
                 return Code.TAKEN
         return Code.BUSY if len(self.children) >= CHILDREN_MAX else None
 
-    def ended(self, now: float) -> list[Child]:
-        """Take back what was given to children whose lease has ended."""
-        gone = [child for child in self.children.values() if child.until <= now]
-        for child in gone:
-            self.take_back(child)
-        return gone
+    def remove_expired(self, now: float) -> list[Child]:
+        """Remove and return children whose lease has ended."""
+        expired = [child for child in self.children.values() if child.until <= now]
+        for child in expired:
+            self.remove(child)
+        return expired
 
     def next_end(self) -> float | None:
-        """Return when a lease ends."""
+        """Return the next end of a lease."""
         return min((child.until for child in self.children.values()), default=None)
 
 
@@ -133,10 +134,10 @@ class Uplink(Struct):
     """A node's own lease of its subtree, from its parent.
 
     Attributes:
-        until: End of the lease, counted from when the JOIN was sent that was answered.
-        sent: When each JOIN under way was sent, by request; the last few.
-        due: When the next JOIN is sent.
-        cookie: Of the parent, in clear.
+      until: End of the lease, counted from the sending of the answered JOIN.
+      sent: Time of sending of recent JOINs, by request.
+      due: When the next JOIN is sent.
+      cookie: Of the parent, in clear.
     """
 
     parent: DatagramPeer
@@ -146,18 +147,18 @@ class Uplink(Struct):
     cookie: bytes = b""
 
     def holds(self, now: float) -> bool:
-        """Return whether the lease lasts."""
+        """Return whether the lease is valid."""
         return now < self.until
 
-    def asked(self, now: float, request: int) -> None:
-        """Note that a JOIN was sent."""
+    def record_join(self, now: float, request: int) -> None:
+        """Record a sent JOIN."""
         self.sent[request] = now
         while len(self.sent) > 64:
             del self.sent[next(iter(self.sent))]
         self.due = now + JOIN_RETRY_S
 
-    def granted(self, request: int, lease_s: int) -> bool:
-        """Take the answer to a JOIN; return False for one that was not asked."""
+    def apply_grant(self, request: int, lease_s: int) -> bool:
+        """Apply the answer to a JOIN; return False for an unknown request."""
         sent = self.sent.get(request)
         if sent is None:
             return False

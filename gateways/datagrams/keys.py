@@ -12,10 +12,10 @@ KEY_BYTES = 32
 
 
 def read_keys(path: Path) -> dict[str, bytes]:
-    """Return the keys of a file of ``name key`` lines; empty lines and those that begin with # are left out.
+    """Return the keys of a file with ``name key`` lines; empty lines and lines that begin with # are skipped.
 
     Raises:
-        AccessFileError: One line is no such line, a name is there twice, or there is none: no key is taken.
+      AccessFileError: A line is invalid, a name is repeated, or there is no key: no key is used.
     """
     keys: dict[str, bytes] = {}
     for number, text in text_lines(path, read_access_file(path, FILE_BYTES_MAX, secret=True)):
@@ -23,12 +23,12 @@ def read_keys(path: Path) -> dict[str, bytes]:
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2 or not 0 < len(words[0].encode()) <= NAME_BYTES_MAX:
-            raise AccessFileError(path, number, f"is no `name key` with a name of at most {NAME_BYTES_MAX} bytes")
+            raise AccessFileError(path, number, f"is not `name key` with a name of at most {NAME_BYTES_MAX} bytes")
         if words[0] in keys:
-            raise AccessFileError(path, number, "names somebody a second time")
+            raise AccessFileError(path, number, "repeats a name")
         keys[words[0]] = _key(path, number, words[1])
     if not keys:
-        raise AccessFileError(path, 0, "has no key: nobody could come")
+        raise AccessFileError(path, 0, "has no key: no device could connect")
     return keys
 
 
@@ -36,7 +36,7 @@ def read_key(path: Path) -> bytes:
     """Return the one key of a file.
 
     Raises:
-        AccessFileError: It is not one key.
+      AccessFileError: The file does not contain exactly one key.
     """
     words = [text.strip() for _, text in text_lines(path, read_access_file(path, FILE_BYTES_MAX, secret=True))]
     words = [word for word in words if word]

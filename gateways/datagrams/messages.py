@@ -1,8 +1,8 @@
-"""The six messages as structs, and their form in a datagram: Protocol Buffers, one Packet each.
+"""The six messages as structs, and their encoding in a datagram: Protocol Buffers, one Packet each.
 
-``decode`` lets only well-formed messages through: topics and filters as MQTT has them, numbers in their ranges. Of
-another one it says by which code a node refuses it, where its request number can be read. What a message may do is the
-node's to judge. The format is ``stratamq_udp.proto``, which docs/udp.md explains.
+``decode`` accepts only well-formed messages: topics and filters as in MQTT, numbers in their ranges. For a malformed
+request it gives the refusal code, if its request number is readable. The node authorizes messages. The format is
+``stratamq_udp.proto``, documented in docs/udp.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 VERSION = 1
-DATAGRAM_BYTES_MAX = 1200  # with what security adds: fits every path without fragments
+DATAGRAM_BYTES_MAX = 1200  # with security overhead: no fragmentation on any path
 HOPS_MAX = 16
 COOKIE_BYTES_MAX = 16
 NODES_MAX = 32  # of one answer
@@ -47,16 +47,16 @@ LEVELS_MAX = 128
 PORT_MAX = 65_535
 REQUEST_FIELD, ANSWER_FIELDS = 2, (11, 13)  # of Packet in stratamq_udp.proto; PUBACCEPT and PUBACK
 ANSWERS = ("pubaccept", "puback")
-HEAD_FIELDS_MAX = 4  # of a packet that Protocol Buffers does not read
+HEAD_FIELDS_MAX = 4  # examined in a packet that Protocol Buffers rejects
 VARINT_BYTES_MAX = 10
 pb: Any = stratamq_udp_pb2
 
 
 class MalformedDatagram(Exception):
-    """A datagram that is no message; the text names why, without any of its bytes.
+    """A malformed datagram; the text is the reason, without its bytes.
 
     Attributes:
-        rejected: What a node answers by code; None for an answer, and where no request number can be read.
+      rejected: The request to refuse; None for an answer, and without a readable request number.
     """
 
     def __init__(self, why: str) -> None:
@@ -71,7 +71,7 @@ class Code(enum.IntEnum):
     SUBSCRIBED = 1
     JOINED = 2
     DELIVERED = 3
-    NOT_MINE = 16  # ask the node that is named, or, without one, resolve again
+    NOT_MINE = 16  # retry at the named node, or, without one, resolve again
     NOT_AUTHORIZED = 17
     TOO_LARGE = 18
     BUSY = 19
@@ -92,7 +92,7 @@ class Endpoint(NamedTuple):
 
 
 class PubConnect(Struct, frozen=True):
-    """Question who decides about a topic."""
+    """Request for the node that decides for a topic."""
 
     topic: str
     reply_to: Endpoint | None = None
@@ -101,7 +101,7 @@ class PubConnect(Struct, frozen=True):
 
 
 class PubAccept(Struct, frozen=True):
-    """Answer of the node that decides about the topic, and about all of ``subtree``."""
+    """Answer of the node that decides for the topic, and for all of ``subtree``."""
 
     subtree: str
     lease_s: int
@@ -110,7 +110,7 @@ class PubAccept(Struct, frozen=True):
 
 
 class DatagramPublish(Struct, frozen=True):
-    """One message; ``topic`` is empty where a ``topic_number`` stands for it."""
+    """One message; ``topic`` is empty if a ``topic_number`` replaces it."""
 
     topic: str
     payload: bytes
@@ -131,9 +131,9 @@ class PubAck(Struct, frozen=True):
 
 
 class DatagramSubscribe(Struct, frozen=True):
-    """Wish for the messages of a filter, for ``lease_s`` seconds; ``filter`` has ``#``, never ``*``.
+    """Request for the messages of a filter, for ``lease_s`` seconds; ``filter`` has ``#``, never ``*``.
 
-    With ``keep_open`` it goes to a node that an answer named: it keeps the way from there open, and renews nothing.
+    With ``keep_open`` it is sent to a node named in an answer: it keeps a NAT mapping open, and renews no lease.
     """
 
     filter: str
@@ -148,7 +148,7 @@ class DatagramSubscribe(Struct, frozen=True):
 
 
 class Join(Struct, frozen=True):
-    """Wish of a node to decide about a subtree."""
+    """Request of a node for jurisdiction over a subtree."""
 
     subtree: str
     incarnation: int
@@ -158,7 +158,7 @@ class Join(Struct, frozen=True):
 
 
 class RejectedRequest(Struct, frozen=True):
-    """A question that is not well-formed, in place of its message; it is never encoded."""
+    """A malformed request, in place of its message; it is never encoded."""
 
     code: Code
 
@@ -167,23 +167,24 @@ Body: TypeAlias = PubConnect | PubAccept | DatagramPublish | PubAck | DatagramSu
 
 
 class Datagram(Struct, frozen=True):
-    """One datagram; an answer has the ``request`` of what it answers."""
+    """One datagram; an answer has the ``request`` of its request."""
 
     request: int
     body: Body
 
 
 def encode(packet: Datagram) -> bytes:
-    """Return the bytes of a packet; who sends bounds them by DATAGRAM_BYTES_MAX."""
+    """Return the bytes of a packet; the sender checks DATAGRAM_BYTES_MAX."""
     match packet.body:
-        case PubAck(code, (), lease_s, receivers, cookie):  # these two are most of all, and a dict costs half
+        # these two are the most frequent, and a dict halves the cost
+        case PubAck(code, (), lease_s, receivers, cookie):
             answer = {"code": code, "lease_s": lease_s, "receivers": receivers, "cookie": cookie}
-            return _written(pb.Packet(version=VERSION, request=packet.request, puback=answer))
+            return _serialize(pb.Packet(version=VERSION, request=packet.request, puback=answer))
         case DatagramPublish(topic, payload, qos, number, topic_number, cookie):
             message = {"topic": topic, "payload": payload, "qos": qos, "number": number}
             if topic_number or cookie:
                 message |= {"topic_number": topic_number, "cookie": cookie}
-            return _written(pb.Packet(version=VERSION, request=packet.request, publish=message))
+            return _serialize(pb.Packet(version=VERSION, request=packet.request, publish=message))
     out = pb.Packet(version=VERSION, request=packet.request)
     match packet.body:
         case PubConnect(topic, reply_to, hops, cookie):
@@ -202,22 +203,23 @@ def encode(packet: Datagram) -> bytes:
         case Join(subtree, incarnation, node, leave, cookie):
             _put(out.join, subtree=subtree, incarnation=incarnation, leave=leave, cookie=cookie)
             _put_endpoint(out.join.node, node)
-    return _written(out)
+    return _serialize(out)
 
 
 def decode(data: bytes, bytes_max: int = DATAGRAM_BYTES_MAX) -> Datagram:
     """Return the message of a datagram.
 
     Args:
-        data: The packet, without what security adds.
-        bytes_max: Of a packet.
+      data: The packet, without security overhead.
+      bytes_max: Bound of a packet.
+
     Raises:
-        Malformed: It is none, or is too long.
+      MalformedDatagram: The packet is malformed or too long.
     """
     try:
         found = pb.Packet.FromString(data)
     except DecodeError:
-        raise _malformed("too long" if len(data) > bytes_max else "not a packet", _question_number(data)) from None
+        raise _malformed("too long" if len(data) > bytes_max else "not a packet", _read_request_number(data)) from None
     kind = found.WhichOneof("body")
     try:
         if len(data) > bytes_max:
@@ -239,10 +241,10 @@ def _malformed(why: str, request: int) -> MalformedDatagram:
     return made
 
 
-def _question_number(data: bytes) -> int:
-    """Return the request number of bytes that are no packet, for example with a topic that is not UTF-8.
+def _read_request_number(data: bytes) -> int:
+    """Return the request number of an undecodable packet, for example with a topic that is not UTF-8.
 
-    0 where the number does not come before the message, as all encoders write it, and of an answer.
+    0 if the number does not precede the message, as all encoders write it, and for an answer.
     """
     at, request = 0, 0
     for _ in range(HEAD_FIELDS_MAX):
@@ -257,7 +259,7 @@ def _question_number(data: bytes) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a place, and the place behind it; 0 where there is none."""
+    """Return the number at an offset and the next offset; 0 if there is none."""
     value = 0
     for index, byte in enumerate(data[at : at + VARINT_BYTES_MAX]):
         value |= (byte & 0x7F) << 7 * index
@@ -266,13 +268,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, len(data)
 
 
-def _written(packet: Any) -> bytes:
+def _serialize(packet: Any) -> bytes:
     data: bytes = packet.SerializeToString()
     return data
 
 
 def _put(message: Any, **values: Any) -> None:
-    message.SetInParent()  # a message of nothing but defaults is one all the same
+    message.SetInParent()  # encodes a message even if all its fields have default values
     for name, value in values.items():
         if value:
             setattr(message, name, value)
@@ -352,7 +354,7 @@ def _topic(topic: str) -> str:
 
 
 def _subtree(subtree: str) -> str:
-    """Of a subtree: the topic above all others in it, "" for all topics."""
+    """Validate a subtree: the topmost topic in it, "" for all topics."""
     return _topic(subtree) if subtree else ""
 
 

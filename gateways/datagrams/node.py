@@ -1,6 +1,6 @@
-"""One datagram node: takes what comes from the socket and from the cluster, and says what is to be sent.
+"""One datagram node: handles events of the socket and the cluster, and returns the output.
 
-Joins the parts: resolving (PUBCONNECT), subscriptions, messages, and the tree (JOIN, as parent and as child). Sans-IO:
+Combines resolving (PUBCONNECT), subscriptions, messages, and the tree (JOIN, as parent and as child). Sans-IO:
 ``handle(now, events)`` and ``next_deadline``. Decision: docs/adr/0067-six-messages-over-udp.md.
 """
 
@@ -57,13 +57,13 @@ class DatagramNode:
         proofs: Proofs,
         parent: DatagramPeer | None = None,
     ) -> None:
-        """Begin an incarnation.
+        """Start an incarnation.
 
         Args:
-            settings: Bounds, and what this node may decide about.
-            rights: The rules.
-            proofs: Cookies, with a secret of this incarnation.
-            parent: Where JOIN goes; None at the root.
+          settings: Bounds, and the node's subtree and grants.
+          rights: The rules.
+          proofs: Cookies, with a secret of this incarnation.
+          parent: Destination of JOIN; None at the root.
         """
         self._parts = NodeContext(settings, rights, proofs, parent)
         self._subscribing = DatagramSubscriptions(self._parts)
@@ -74,12 +74,12 @@ class DatagramNode:
 
     @property
     def counts(self) -> Counter[str]:
-        """Counts of what happened, by name."""
+        """Counts of events, by name."""
         return self._parts.counts
 
     @property
-    def figures(self) -> dict[str, int]:
-        """Return what stands now, and what its deliveries did."""
+    def statistics(self) -> dict[str, int]:
+        """Return current numbers of subscriptions and children, and totals of deliveries."""
         deliveries = self._parts.deliveries
         return {
             "subscriptions": len(self._parts.subscribers),
@@ -89,12 +89,12 @@ class DatagramNode:
         }
 
     def holds(self, now: float) -> bool:
-        """Return whether this node decides about its subtree."""
+        """Return whether this node decides for its subtree."""
         return self._parts.holds(now)
 
     def handle(self, now: float, events: Iterable[Event] = ()) -> DatagramReady:
-        """Take what came, and the time; return what is to be done."""
-        self._time(now)
+        """Handle events and the time; return the output."""
+        self._advance_time(now)
         for event in events:
             match event:
                 case Arrived():
@@ -109,25 +109,25 @@ class DatagramNode:
         return out
 
     def lose_cluster(self) -> DatagramReady:
-        """Answer all who wait for the cluster; whether it took what they sent or not, they will ask again."""
+        """Answer all requests that wait for the cluster *busy*; the senders retry."""
         self._publishing.lost_cluster()
         self._subscribing.lost_cluster()
         out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
-    def judge_again(self, now: float) -> DatagramReady:
-        """Take the rules as they are now: subscriptions that they do not allow end."""
-        self._subscribing.judge_again(now)
+    def reauthorize(self, now: float) -> DatagramReady:
+        """End subscriptions that the changed rules do not allow."""
+        self._subscribing.reauthorize(now)
         out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
     def leave(self, now: float) -> DatagramReady:
-        """Give the subtree back to the parent; with children its lease ends by itself, and not before theirs."""
+        """Return the subtree to the parent; with children the lease expires instead, after theirs."""
         uplink = self._parts.uplink
         if uplink is not None and not self._is_leaving and self.holds(now) and not self._parts.jurisdiction.children:
             self._is_leaving = True
             uplink.until = now
-            self._ask_parent(now)
+            self._send_join(now)
         out, self._parts.out = self._parts.out, DatagramReady()
         return out
 
@@ -140,16 +140,16 @@ class DatagramNode:
             self._subscribing.next_due(),
             parts.jurisdiction.next_end(),
             parts.uplink.due if parts.uplink is not None else None,
-            0.0 if any(map(self._subscribing.may_go_on, self._preparing)) else None,
+            0.0 if any(map(self._subscribing.can_continue, self._preparing)) else None,
         ]
         return min((each for each in deadlines if each is not None), default=None)
 
-    def _time(self, now: float) -> None:
+    def _advance_time(self, now: float) -> None:
         parts = self._parts
         self._publishing.repeat(now)
         self._subscribing.repeat(now)
         self._subscribing.expire(now)
-        for _ in parts.jurisdiction.ended(now):
+        for _ in parts.jurisdiction.remove_expired(now):
             parts.counts["children_lost"] += 1
         if self._preparing:
             children = parts.jurisdiction.children
@@ -157,17 +157,17 @@ class DatagramNode:
                 each for each in self._preparing if children.get(each.subtree) is each and not each.is_joined
             ]
             for child in self._preparing:
-                if self._subscribing.may_go_on(child):
-                    self._go_on_with(now, child)
+                if self._subscribing.can_continue(child):
+                    self._continue_preparing(now, child)
         if parts.uplink is not None and parts.uplink.due <= now:
-            self._ask_parent(now)
+            self._send_join(now)
 
-    def _ask_parent(self, now: float) -> None:
+    def _send_join(self, now: float) -> None:
         parts, uplink = self._parts, self._parts.uplink
         if uplink is None:
             return
         settings, request = parts.settings, parts.next_request()
-        uplink.asked(now, request)
+        uplink.record_join(now, request)
         wanted = Join(settings.subtree, settings.incarnation, settings.endpoint, self._is_leaving, uplink.cookie)
         parts.send(uplink.parent, Datagram(request, wanted))
 
@@ -181,32 +181,32 @@ class DatagramNode:
                 if former is not None:
                     parts.deliveries.move(former, arrived.peer)
                 parts.out.proved.append(arrived.peer)
-        if parts.is_from_there(arrived):
-            parts.deliveries.heard(now, arrived.peer.endpoint)
+        if parts.is_authentic(arrived):
+            parts.deliveries.record_received(now, arrived.peer.endpoint)
         match body:
             case DatagramPublish():
-                self._publishing.asked(now, arrived, body)
+                self._publishing.handle_publish(now, arrived, body)
             case PubAck():
                 self._answered(now, arrived, body)
             case PubConnect():
                 self._resolve(now, arrived, body)
             case DatagramSubscribe():
-                self._subscribing.asked(now, arrived, body)
+                self._subscribing.handle_subscribe(now, arrived, body)
             case Join():
                 self._join(now, arrived, body)
             case RejectedRequest(code):
                 parts.refuse(arrived, code)
             case PubAccept():
-                parts.counts["unasked"] += 1  # a node publishes nothing of its own
+                parts.counts["unasked"] += 1  # a node publishes no message of its own
 
     def _answered(self, now: float, arrived: Arrived, answer: PubAck) -> None:
         uplink = self._parts.uplink
-        if answer.code in (Code.DELIVERED, Code.DISTRIBUTED):  # by a subscriber; by a node that relays for some
-            if self._parts.is_from_there(arrived):
+        if answer.code in (Code.DELIVERED, Code.DISTRIBUTED):  # from a subscriber, or from a relaying node
+            if self._parts.is_authentic(arrived):
                 self._publishing.answered(now, arrived)
         elif uplink is not None and arrived.peer == uplink.parent and arrived.packet.request in uplink.sent:
             if answer.code == Code.JOINED and not self._is_leaving:
-                uplink.granted(arrived.packet.request, answer.lease_s)
+                uplink.apply_grant(arrived.packet.request, answer.lease_s)
             elif answer.code == Code.NOT_PROVED and answer.cookie != uplink.cookie:
                 uplink.cookie, uplink.due = answer.cookie, now
             elif answer.code != Code.JOINED:
@@ -215,12 +215,12 @@ class DatagramNode:
         else:
             child = self._subscribing.answered(arrived, answer)
             if child is not None and not child.is_joined:
-                self._go_on_with(now, child)
+                self._continue_preparing(now, child)
 
     def _resolve(self, now: float, arrived: Arrived, wanted: PubConnect) -> None:
-        """Answer who decides about a topic, or pass the question to a node that is nearer to it."""
+        """Answer with the deciding node of a topic, or pass the request to a nearer node."""
         parts = self._parts
-        peer, neighbour = arrived.peer, parts.neighbour(arrived.peer)
+        peer, neighbour = arrived.peer, parts.get_neighbour(arrived.peer)
         if not neighbour:
             if wanted.reply_to not in (None, peer.endpoint):
                 parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(peer.endpoint, now))
@@ -234,31 +234,31 @@ class DatagramNode:
             return
         if not is_within(wanted.topic, parts.settings.subtree):
             up = parts.uplink.parent if parts.uplink is not None else None
-            self._pass(arrived, wanted, up)
+            self._forward(arrived, wanted, up)
         elif not parts.holds(now):
             self._refuse_resolve(arrived, wanted, Code.BUSY)
         elif (child := parts.jurisdiction.child_for(wanted.topic)) is not None:
-            self._pass(arrived, wanted, child.peer)
+            self._forward(arrived, wanted, child.peer)
         else:
             parts.counts["resolved"] += 1
             number = self._publishing.topic_number(wanted.topic) if arrived.is_proved or neighbour else 0
             cookie = parts.proofs.cookie(wanted.reply_to, now)
             accept = PubAccept(parts.settings.subtree, PUBLISH_LEASE_S, number, cookie)
             if neighbour:
-                parts.send(parts.reach(wanted.reply_to), Datagram(arrived.packet.request, accept))
+                parts.send(parts.get_peer(wanted.reply_to), Datagram(arrived.packet.request, accept))
             else:
                 parts.answer(arrived, accept)
 
     def _refuse_resolve(self, arrived: Arrived, wanted: PubConnect, code: Code) -> None:
-        """Refuse a question; one that another node passed on is answered to who asked, as it would be granted."""
+        """Refuse a request; one passed on by another node is answered to its original sender."""
         parts = self._parts
-        if wanted.reply_to is None or not parts.neighbour(arrived.peer):
+        if wanted.reply_to is None or not parts.get_neighbour(arrived.peer):
             parts.refuse(arrived, code)
             return
         parts.counts[f"refused_{code.name.lower()}"] += 1
-        parts.send(parts.reach(wanted.reply_to), Datagram(arrived.packet.request, PubAck(code)))
+        parts.send(parts.get_peer(wanted.reply_to), Datagram(arrived.packet.request, PubAck(code)))
 
-    def _pass(self, arrived: Arrived, wanted: PubConnect, peer: DatagramPeer | None) -> None:
+    def _forward(self, arrived: Arrived, wanted: PubConnect, peer: DatagramPeer | None) -> None:
         if peer is None or peer == arrived.peer:
             self._refuse_resolve(arrived, wanted, Code.NOT_MINE)
             return
@@ -269,18 +269,18 @@ class DatagramNode:
         self._parts.send(peer, Datagram(arrived.packet.request, structs.replace(wanted, hops=wanted.hops + 1)))
 
     def _join(self, now: float, arrived: Arrived, wanted: Join) -> None:
-        """Judge a JOIN; a new child is prepared first, and answered when it has every subscription."""
+        """Handle a JOIN; a new child is prepared first, and answered when it has every subscription."""
         parts, endpoint = self._parts, arrived.peer.endpoint
         if not arrived.is_proved:
             parts.refuse(arrived, Code.NOT_PROVED, cookie=parts.proofs.cookie(endpoint, now))
             return
         if wanted.node != endpoint:
-            parts.refuse(arrived, Code.MALFORMED)  # devices would be sent where it is not
+            parts.refuse(arrived, Code.MALFORMED)  # devices would be sent to a wrong address
             return
         if not parts.holds(now):
             parts.refuse(arrived, Code.BUSY)
             return
-        verdict = parts.jurisdiction.judge(arrived.name, wanted)
+        verdict = parts.jurisdiction.validate(arrived.name, wanted)
         if isinstance(verdict, Child) and verdict.subtree == wanted.subtree:
             self._renew(now, arrived, wanted, verdict)
         elif isinstance(verdict, Child):
@@ -297,14 +297,14 @@ class DatagramNode:
     def _renew(self, now: float, arrived: Arrived, wanted: Join, child: Child) -> None:
         parts = self._parts
         if wanted.leave:
-            parts.jurisdiction.take_back(child)
+            parts.jurisdiction.remove(child)
             parts.answer(arrived, PubAck(Code.JOINED))
         elif wanted.incarnation > child.incarnation:
-            # It began anew, and has none of the subscriptions that it had.
-            parts.jurisdiction.take_back(child)
+            # A new incarnation, without the former subscriptions.
+            parts.jurisdiction.remove(child)
             self._prepare(now, arrived, wanted)
         else:
-            child.request, child.peer = arrived.packet.request, arrived.peer  # perhaps in a new session
+            child.request, child.peer = arrived.packet.request, arrived.peer  # possibly a new session
             if child.is_joined:
                 self._grant(now, child)
             else:
@@ -323,10 +323,10 @@ class DatagramNode:
         self._parts.jurisdiction.put(child)
         self._preparing.append(child)
         child.rest = list(self._parts.subscribers)
-        self._go_on_with(now, child)
+        self._continue_preparing(now, child)
 
-    def _go_on_with(self, now: float, child: Child) -> None:
-        """Pass a child more of what it needs; it is joined when it has all of it."""
+    def _continue_preparing(self, now: float, child: Child) -> None:
+        """Pass further subscriptions to a child; it is joined when it has all of them."""
         self._subscribing.prepare(now, child)
         if not child.rest and not child.unconfirmed:
             self._joined(now, child)
@@ -338,7 +338,7 @@ class DatagramNode:
             self._grant(now, child)
 
     def _grant(self, now: float, child: Child) -> None:
-        """Give or renew a lease, never beyond this node's own."""
+        """Grant or renew a lease, bounded by this node's own."""
         uplink = self._parts.uplink
         lease_s = JOIN_LEASE_S if uplink is None else int(min(JOIN_LEASE_S, uplink.until - now))
         if lease_s > 0:

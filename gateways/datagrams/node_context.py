@@ -18,9 +18,9 @@ class NodeContext:
     """Tables of one node.
 
     Attributes:
-        uplink: None at the root.
-        out: What this step wants done; the node empties it.
-        counts: Of what happened, by name; docs/udp.md lists them.
+      uplink: None at the root.
+      out: Output of this step; the node empties it.
+      counts: Events, by name; docs/udp.md lists them.
     """
 
     def __init__(
@@ -38,51 +38,53 @@ class NodeContext:
         self._request = settings.first_number
 
     def next_request(self) -> int:
-        """Return a number for a question of this node's own."""
+        """Return a number for a request of this node."""
         self._request += 1
         return self._request
 
     def holds(self, now: float) -> bool:
-        """Return whether this node decides about its subtree now."""
+        """Return whether this node decides for its subtree now."""
         return now >= self.settings.holds_from if self.uplink is None else self.uplink.holds(now)
 
     def is_waiting(self, now: float) -> bool:
-        """Return whether this is a root that has just begun, and decides about nothing yet."""
+        """Return whether this is a restarted root that does not decide yet."""
         return self.uplink is None and now < self.settings.holds_from
 
-    def is_from_there(self, arrived: Arrived) -> bool:
-        """Return whether a datagram came from whom this address belongs to; in clear nobody can tell."""
+    def is_authentic(self, arrived: Arrived) -> bool:
+        """Return whether a datagram comes from the owner of its address; in clear this is assumed."""
         return arrived.is_proved or not arrived.peer.session
 
-    def neighbour(self, peer: DatagramPeer) -> str:
-        """Return "parent", the subtree of a child, or "" for who is no node."""
+    def get_neighbour(self, peer: DatagramPeer) -> str:
+        """Return "parent", the subtree of a child, or "" for a peer that is no node."""
         if self.uplink is not None and peer == self.uplink.parent:
             return "parent"
         child = self.jurisdiction.child_at(peer.endpoint)
         return child.subtree if child is not None and child.peer == peer else ""
 
-    def reach(self, endpoint: Endpoint) -> DatagramPeer:
-        """Return the partner at an address that another node named: a device, or this node's parent."""
+    def get_peer(self, endpoint: Endpoint) -> DatagramPeer:
+        """Return the peer at an address named by another node: a device, or this node's parent."""
         if self.uplink is not None and endpoint == self.uplink.parent.endpoint:
             return self.uplink.parent
         return DatagramPeer(endpoint)
 
     def send(self, peer: DatagramPeer, packet: Datagram) -> None:
-        """Send to who has proved its address, or is a node."""
+        """Send to a proved address or a node."""
         self.out.send.append(Sent(peer, packet))
 
     def answer(self, arrived: Arrived, body: Body) -> None:
-        """Answer a datagram; an address that has not proved itself gets three times its bytes at most."""
+        """Answer a datagram; an unproved address receives at most three times its bytes."""
         bytes_max = 0 if arrived.is_proved else arrived.length * AMPLIFICATION_MAX
         self.out.send.append(Sent(arrived.peer, Datagram(arrived.packet.request, body), bytes_max))
 
     def refuse(self, arrived: Arrived, code: Code, *nodes: Endpoint, cookie: bytes = b"") -> None:
-        """Refuse a datagram, and count why."""
+        """Refuse a datagram, and count the code."""
         self.counts[f"refused_{code.name.lower()}"] += 1
         self.answer(arrived, PubAck(code, nodes, cookie=cookie))
 
-    def elsewhere(self, now: float, arrived: Arrived) -> None:
-        """Send the asker to the parent; a root that has just begun is busy, any other one lets it resolve again."""
+    def redirect(self, now: float, arrived: Arrived) -> None:
+        """Redirect a request to the parent; a restarted root is busy, and a node without parent has the sender resolve
+        again.
+        """
         if self.is_waiting(now):
             self.refuse(arrived, Code.BUSY)
         else:

@@ -1,4 +1,4 @@
-"""Events of a datagram node and the output of its steps: the doors of its core."""
+"""Events of a datagram node and the output of its steps: the interface of its core."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ __all__ = [
 
 
 class TopicAuthorizer(Protocol):
-    """The rules, which are those of MQTT; ``name`` is "" for who has none."""
+    """The rules, in MQTT terms; ``name`` is "" for an unnamed device."""
 
     def may_publish(self, name: str, topic: str, qos: int) -> bool:
         """Return whether a device may publish to a topic."""
 
     def may_subscribe(self, name: str, topic_filter: str, qos: int) -> bool:
-        """Return whether a device may have all that a filter matches."""
+        """Return whether a device may receive all messages that a filter matches."""
 
 
 class DatagramNodeSettings(Struct, frozen=True):
     """Bounds of one node; conf/udp_settings.py has their defaults.
 
     Attributes:
-        endpoint: Where others reach this node.
-        holds_from: Until then a node that ran before decides about nothing, does not ask its parent and takes no
-            subscription of it. At a root subscribers say again meanwhile what they want; below one the leases end
-            that an incarnation before may have given, and of which this one knows nothing.
-        redirects: A device is sent to the node that decides, for another node's datagrams do not reach it: it has a
-            session with those alone that it opened one with.
-        attached: The node is a client of a cluster, which takes part in each message.
-        first_number: Of what it sends, greater than of its incarnations before.
-        packet_bytes_max: Of a packet, so that with what security adds it is one datagram.
+      endpoint: Address of this node for other nodes.
+      holds_from: Until then a restarted node decides for no topic, sends no JOIN and accepts no subscription of its
+        parent. Meanwhile subscribers of a root renew, and below a root leases granted by a former incarnation expire.
+      redirects: A device is sent to the deciding node, since datagrams of another node do not reach it: it accepts them
+        only in sessions that it opened.
+      attached: The node is a client of a cluster, which takes part in each message.
+      first_number: Above all numbers of former incarnations.
+      packet_bytes_max: Of a packet, so that with security overhead it is one datagram.
     """
 
     subtree: str
@@ -65,12 +64,12 @@ class DatagramNodeSettings(Struct, frozen=True):
 
 
 class Arrived(NamedTuple):
-    """A datagram came.
+    """A received datagram.
 
     Attributes:
-        name: Verified name of the sender, "" on a listener in clear.
-        length: Bytes of the datagram.
-        is_proved: The address has proved that it receives.
+      name: Verified name of the sender, "" on a listener in clear.
+      length: Bytes of the datagram.
+      is_proved: The sender has proved that it receives at this address.
     """
 
     peer: DatagramPeer
@@ -81,7 +80,7 @@ class Arrived(NamedTuple):
 
 
 class ClusterAnswered(NamedTuple):
-    """The cluster took a message of QoS 1 (None), or it is away or refuses it (why)."""
+    """The cluster accepted a QoS 1 message (None), or refused it or is down (code)."""
 
     token: int
     refusal: Code | None
@@ -95,7 +94,7 @@ class ClusterGranted(NamedTuple):
 
 
 class ClusterMessage(NamedTuple):
-    """A message of the cluster; its acknowledgement is asked for by ``DatagramReady.done``."""
+    """A message of the cluster; ``DatagramReady.done`` acknowledges it."""
 
     topic: str
     payload: bytes
@@ -115,7 +114,7 @@ class Sent(NamedTuple):
 
 
 class ClusterPublish(NamedTuple):
-    """A message for the cluster; at QoS 1 ``ClusterAnswered`` has the token."""
+    """A message for the cluster; at QoS 1 ``ClusterAnswered`` has the same token."""
 
     topic: str
     payload: bytes
@@ -124,15 +123,15 @@ class ClusterPublish(NamedTuple):
 
 
 class DatagramReady(Struct):
-    """Work for the shell after a step.
+    """Output of a step, for the shell.
 
     Attributes:
-        publish: To the cluster.
-        subscribe, unsubscribe: Filters at the cluster.
-        done: Tokens of the cluster's messages that may be acknowledged.
-        proved: Peers whose address is theirs from now on.
-        join_refused: Code by which the parent refused this node, None if it did not.
-        given_up: Subscribers that let five tries pass, and are not waited for until they speak.
+      publish: Messages to the cluster.
+      subscribe, unsubscribe: Filters at the cluster.
+      done: Tokens of the cluster's messages to acknowledge.
+      proved: Peers with a newly proved address.
+      join_refused: Code of the parent's refusal, None if there is none.
+      given_up: Subscribers that did not answer five tries.
     """
 
     send: list[Sent] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Windows of publishers: the numbers of their last messages, and how each was answered.
+"""Windows of publishers: the numbers of their last messages, and the answers.
 
-A repeat is answered again and distributed once. 1 024 numbers per publisher; a number below those that left is
-refused, for nobody can say whether it was distributed. The publishers that were silent longest are forgotten above the
-bound, of publishers and of all their numbers.
+A repeat is answered again and distributed once. Each publisher has 1 024 numbers; a number below them is refused, since
+it is unknown whether it was distributed. Above the bounds of publishers and of all numbers, the least recently active
+publishers are removed.
 """
 
 import enum
@@ -13,15 +13,15 @@ from gateways.datagrams.messages import PubAck
 __all__ = ["WINDOW", "NumberStatus", "NumberWindows"]
 
 WINDOW = 1024
-NUMBERS_MAX = 1_000_000  # of all publishers: some 200 MB at most
+NUMBERS_MAX = 1_000_000  # of all publishers: at most about 200 MB
 
 
 class NumberStatus(enum.Enum):
-    """Knowledge of a number."""
+    """Status of a number."""
 
-    NEW = "noted now"
-    UNDER_WAY = "its answer comes when it is distributed"
-    ANSWERED = "the answer of then stands"
+    NEW = "recorded now"
+    UNDER_WAY = "answered after its distribution"
+    ANSWERED = "the stored answer is sent again"
     TOO_OLD = "below the window"
 
 
@@ -30,24 +30,24 @@ class _Window:
 
     def __init__(self) -> None:
         self.answers: dict[int, PubAck | None] = {}
-        self.floor = -1  # the greatest number that left
+        self.floor = -1  # the greatest removed number
 
 
 class NumberWindows:
-    """Windows by publisher: its session, or its address where it has none."""
+    """Windows by publisher: its session, or its address without one."""
 
     def __init__(self, publishers_max: int) -> None:
         self.forgotten = 0
         self._max, self._numbers = publishers_max, 0
-        self._windows: dict[Hashable, _Window] = {}  # silent longest first
+        self._windows: dict[Hashable, _Window] = {}  # least recently active first
 
-    def look(self, publisher: Hashable, number: int) -> NumberStatus:
-        """Judge a number, and note a new one."""
+    def check(self, publisher: Hashable, number: int) -> NumberStatus:
+        """Return the status of a number, and record a new one."""
         window = self._windows.pop(publisher, None)
         if window is None:
             while len(self._windows) >= self._max or (self._numbers >= NUMBERS_MAX and self._windows):
-                gone = self._windows.pop(next(iter(self._windows)))
-                self._numbers -= len(gone.answers)
+                removed = self._windows.pop(next(iter(self._windows)))
+                self._numbers -= len(removed.answers)
                 self.forgotten += 1
             window = _Window()
         self._windows[publisher] = window
@@ -65,18 +65,18 @@ class NumberWindows:
         return NumberStatus.NEW
 
     def answer(self, publisher: Hashable, number: int) -> PubAck | None:
-        """Return the answer that was given to a number."""
+        """Return the answer to a number."""
         window = self._windows.get(publisher)
         return window.answers.get(number) if window is not None else None
 
-    def note(self, publisher: Hashable, number: int, answer: PubAck) -> None:
-        """Keep an answer, for repeats."""
+    def store_answer(self, publisher: Hashable, number: int, answer: PubAck) -> None:
+        """Store an answer, for repeats."""
         window = self._windows.get(publisher)
         if window is not None and number in window.answers:
             window.answers[number] = answer
 
     def forget(self, publisher: Hashable, number: int) -> None:
-        """Judge a number anew when it comes again: nothing was done for it."""
+        """Remove a number, so that its repeat counts as new."""
         window = self._windows.get(publisher)
         if window is not None and number in window.answers:
             del window.answers[number]

@@ -1,6 +1,6 @@
-"""The protocol's own programs: publish what standard input says, print what comes.
+"""Command-line programs of the protocol: publish lines of standard input, print received messages.
 
-A device in a loop of its own (``device.py``), over a socket in clear or sealed.
+A device in a loop of its own (``device.py``), over a socket in clear or secured.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from wire.links.fast_path_run import run_plainly
 __all__ = ["ProgramIdentity", "publish_lines", "read_line", "subscribe_and_print"]
 
 LINE_BYTES_MAX = 1_000
-AHEAD = 256  # lines that are read before their answers came
+AHEAD = 256  # lines read before their answers are received
 
 
 class ProgramIdentity(NamedTuple):
-    """Files by which a device is known: a key with its name, or a certificate, its key and who signs nodes; or none."""
+    """Credentials of a device: a key with its name; or a certificate, its key and the CA of nodes; or none."""
 
     name: str = ""
     key_file: Path | None = None
@@ -45,17 +45,17 @@ class ProgramIdentity(NamedTuple):
     authority: Path | None = None
 
     def read(self) -> Callable[[socket.socket], DatagramSocket | DtlsSocket]:
-        """Return what makes a device's socket of a bound one.
+        """Return the factory of the device's socket, from a bound one.
 
         Raises:
-            AccessFileError: A file is unusable.
-            ValueError: The files do not belong together.
+          AccessFileError: A file is unusable.
+          ValueError: The combination of files is invalid.
         """
         if self.certificate and self.key and self.authority and not self.key_file:
             files = DtlsFiles(self.certificate, self.key, self.authority)
             return lambda bound: DtlsSocket(bound, files, serves=False, opens=True)
         if self.certificate or self.key or self.authority:
-            raise ValueError("--certificate, --key and --authority belong together, without --key-file")
+            raise ValueError("set --certificate, --key and --authority together, without --key-file")
         sealed = SealedPort({}, self.name, read_key(self.key_file)) if self.key_file is not None else None
         return lambda bound: DatagramSocket(bound, sealed)
 
@@ -63,23 +63,23 @@ class ProgramIdentity(NamedTuple):
 class _Program:
     """One device and its socket."""
 
-    def __init__(self, nodes: list[str], known_by: ProgramIdentity, give_up_s: float, relay: bool) -> None:
+    def __init__(self, nodes: list[str], identity: ProgramIdentity, give_up_s: float, relay: bool) -> None:
         try:
             homes = tuple(endpoint_of(node) for node in nodes)
         except ValueError as error:
             raise UserError(f"--node: {error}", ExitCode.USAGE) from None
         try:
-            self._make_port = known_by.read()
+            self._make_port = identity.read()
         except (AccessFileError, ValueError) as error:
             raise UserError(str(error), ExitCode.USAGE) from None
         self.device = Device(homes, time.time_ns() // 1000 << 8 | secrets.randbits(8), give_up_s, relay)
         self._bind = "::" if len(homes[0].ip) == 16 else "0.0.0.0"
         self._arrived: list[tuple[Endpoint, Datagram]] = []
         self._changed = trio.Event()
-        self.is_over = False
+        self.is_finished = False
 
     async def run(self, act: Callable[[DeviceReady], None]) -> None:
-        """Serve the device until ``act`` says that it is over."""
+        """Serve the device until ``act`` sets ``is_finished``."""
         port = self._make_port(bind_udp(self._bind, 0))
         async with trio.open_nursery() as nursery:
             await nursery.start(port.run)
@@ -91,7 +91,7 @@ class _Program:
                 for endpoint, packet in ready.send:
                     port.send(now, Sent(DatagramPeer(endpoint), packet))
                 act(ready)
-                if self.is_over:
+                if self.is_finished:
                     await port.flush()
                     nursery.cancel_scope.cancel()
                     return
@@ -100,8 +100,8 @@ class _Program:
                     await self._changed.wait()
                 self._changed = trio.Event()
 
-    def stir(self) -> None:
-        """Let the loop look at the device."""
+    def wake(self) -> None:
+        """Wake the loop."""
         self._changed.set()
 
     async def _read(self, port: DatagramSocket | DtlsSocket) -> None:
@@ -123,15 +123,15 @@ def _check(text: str, validate: Callable[[str], None]) -> None:
 
 
 def publish_lines(
-    nodes: list[str], topic: str, qos: int, known_by: ProgramIdentity, give_up_s: float
+    nodes: list[str], topic: str, qos: int, identity: ProgramIdentity, give_up_s: float
 ) -> list[RequestResult]:
-    """Publish each line of standard input; return what was not distributed.
+    """Publish each line of standard input; return the failed ones.
 
     Raises:
-        UserError: A mistake of the arguments.
+      UserError: An argument is invalid.
     """
     _check(topic, validate_topic_name)
-    program = _Program(nodes, known_by, give_up_s, False)
+    program = _Program(nodes, identity, give_up_s, False)
     failed: list[RequestResult] = []
     sent = 0
 
@@ -146,7 +146,7 @@ def publish_lines(
                 failed.append(RequestResult(sent, Code.TOO_LARGE))
             else:
                 program.device.publish(trio.current_time(), sent, topic, text, qos)
-                program.stir()
+                program.wake()
             sent += 1
             while program.device.open > AHEAD:
                 await trio.sleep(0.01)
@@ -167,7 +167,7 @@ def publish_lines(
 
 
 def read_line() -> bytes:
-    """Return the next line of standard input; of one that is too long more than the bound, and not all."""
+    """Return the next line of standard input; an oversized one is truncated above the bound."""
     line = sys.stdin.buffer.readline(LINE_BYTES_MAX + 2)
     rest = line
     while rest and not rest.endswith(b"\n"):
@@ -180,7 +180,7 @@ def subscribe_and_print(
     filters: list[str],
     qos: int,
     count: int,
-    known_by: ProgramIdentity,
+    identity: ProgramIdentity,
     give_up_s: float,
     relay: bool,
     show: Callable[[DatagramPublish], None],
@@ -188,29 +188,29 @@ def subscribe_and_print(
     """Subscribe, and show each message; ends after ``count`` of them, 0: never.
 
     Raises:
-        UserError: A filter was refused, or no node answers.
+      UserError: A filter was refused, or no node answers.
     """
     for topic_filter in filters:
         _check(topic_filter[:-1] + "#" if topic_filter.endswith("*") else topic_filter, validate_topic_filter)
-    program = _Program(nodes, known_by, give_up_s, relay)
+    program = _Program(nodes, identity, give_up_s, relay)
     shown = 0
     refusal = ""
 
     def act(ready: DeviceReady) -> None:
         nonlocal shown, refusal
-        for outcome in ready.outcomes:
-            if outcome.code != Code.SUBSCRIBED:
-                why = Code(outcome.code).name.lower() if outcome.code >= 0 else "no node answers"
-                refusal = f"{filters[outcome.ref]}: {why}"
-                program.is_over = True
+        for result in ready.outcomes:
+            if result.code != Code.SUBSCRIBED:
+                why = Code(result.code).name.lower() if result.code >= 0 else "no node answers"
+                refusal = f"{filters[result.ref]}: {why}"
+                program.is_finished = True
             else:
-                print(f"subscribed {filters[outcome.ref]}", file=sys.stderr, flush=True)
+                print(f"subscribed {filters[result.ref]}", file=sys.stderr, flush=True)
         for message in ready.delivered:
             if not count or shown < count:
                 show(message)
             shown += 1
         if count and shown >= count:
-            program.is_over = True
+            program.is_finished = True
 
     async def run() -> None:
         for ref, topic_filter in enumerate(filters):

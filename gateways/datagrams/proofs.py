@@ -1,7 +1,8 @@
-"""Cookies: a sender proves that datagrams to its address reach it, by echoing what was sent there.
+"""Cookies: a sender proves that it receives datagrams at its address by echoing a cookie.
 
-Nothing is kept for an address that has proved nothing: a cookie is a keyed hash of the address and the minute.
-Until it has come back, a node sends an address at most three times the bytes that came from it (RFC 9000, 8.1).
+A cookie is a keyed hash of the address and the minute, so no state is kept for unproved addresses. Until it is echoed,
+a
+node sends an address at most three times the bytes received from it (RFC 9000, 8.1).
 """
 
 import hmac
@@ -20,22 +21,22 @@ class Proofs:
     """Makes and checks cookies of one incarnation of a node."""
 
     def __init__(self, secret: bytes, periods_valid: int = PERIODS_VALID) -> None:
-        """Take a secret of 32 random bytes, and for how many minutes a cookie is valid, the present one included."""
+        """Set a secret of 32 random bytes, and the validity in minutes, the present one included."""
         self._secret, self._periods_valid = secret, periods_valid
 
     def cookie(self, endpoint: Endpoint, now: float) -> bytes:
-        """Return the cookie that an address is sent now."""
-        return self._of(endpoint, int(now / PERIOD_S))
+        """Return the current cookie of an address."""
+        return self._compute(endpoint, int(now / PERIOD_S))
 
     def is_valid(self, endpoint: Endpoint, cookie: bytes, now: float) -> bool:
-        """Return whether a cookie was sent to this address within its lifetime."""
+        """Return whether a cookie was made for this address and is not expired."""
         if len(cookie) != COOKIE_BYTES:
             return False
         period = int(now / PERIOD_S)
         return any(
-            hmac.compare_digest(cookie, self._of(endpoint, period - back)) for back in range(self._periods_valid)
+            hmac.compare_digest(cookie, self._compute(endpoint, period - back)) for back in range(self._periods_valid)
         )
 
-    def _of(self, endpoint: Endpoint, period: int) -> bytes:
+    def _compute(self, endpoint: Endpoint, period: int) -> bytes:
         text = endpoint.ip + endpoint.port.to_bytes(2, "big") + period.to_bytes(8, "big", signed=True)
         return hmac.digest(self._secret, text, "sha256")[:COOKIE_BYTES]

@@ -1,8 +1,8 @@
-"""PUBLISH: judged, distributed to every subscriber from here, answered when all who must have answered.
+"""PUBLISH: authorized, distributed to every subscriber from here, and answered after all acknowledgements.
 
-At QoS 0 the answer says that all was sent. At QoS 1 it waits for each subscriber of QoS 1, or until it is given up,
-and for the cluster of an attached node. A repeated number is answered again and distributed once. No message is sent to
-another node, but to one that relays for devices which nobody else can reach.
+At QoS 0 the answer means that all was sent. At QoS 1 it waits for each QoS 1 subscriber, unless given up, and for the
+cluster of an attached node. A repeated number is answered again and distributed once. No message is sent to another
+node, except to one that relays for devices that only it can reach.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["DatagramPublishing"]
 
 TOPIC_NUMBERS_MAX = 16_384
 CLUSTER_WINDOW = 1_000  # messages that wait for the cluster
-LONGEST_NUMBER = (1 << 63) - 1  # what a number may take in a packet
+NUMBER_MAX = (1 << 63) - 1  # largest number in a packet
 OTHER_BYTES_MAX = 64  # of a packet besides topic and payload
 
 
@@ -31,13 +31,13 @@ class DatagramPublishing:
     def __init__(self, parts: NodeContext) -> None:
         self._parts = parts
         self._windows = NumberWindows(parts.settings.publishers_max)
-        self._numbers: dict[str, int] = {}  # of topics
+        self._numbers: dict[str, int] = {}  # topic numbers by topic
         self._topics: dict[int, str] = {}
         self._cluster: dict[int, PendingDelivery] = {}  # by token
         self._token = 0
 
     def topic_number(self, topic: str) -> int:
-        """Return the number that stands for a topic in this incarnation of the node, 0 if there is none left."""
+        """Return the number of a topic in this incarnation of the node, 0 if there is none left."""
         number = self._numbers.get(topic, 0)
         if not number and len(self._numbers) < TOPIC_NUMBERS_MAX:
             number = self._parts.settings.incarnation << 16 | len(self._numbers) + 1
@@ -45,17 +45,17 @@ class DatagramPublishing:
             self._topics[number] = topic
         return number
 
-    def asked(self, now: float, arrived: Arrived, message: DatagramPublish) -> None:
-        """Take a PUBLISH of a device, or of a node that this one relays for."""
+    def handle_publish(self, now: float, arrived: Arrived, message: DatagramPublish) -> None:
+        """Handle a PUBLISH of a device, or of a node for which this one relays."""
         parts = self._parts
         topic = message.topic or self._topics.get(message.topic_number, "")
         if not topic:
-            # A number of an incarnation before.
+            # A topic number of a former incarnation.
             parts.refuse(arrived, Code.BUSY if parts.is_waiting(now) else Code.NOT_MINE)
             return
         if message.topic != topic:
             message = DatagramPublish(topic, message.payload, message.qos, message.number)
-        neighbour = parts.neighbour(arrived.peer)
+        neighbour = parts.get_neighbour(arrived.peer)
         if neighbour:
             if neighbour != "parent" and is_within(topic, neighbour):
                 self._take(now, arrived, message, parts.subscribers.matching(topic, relay_only=True), True)
@@ -65,7 +65,7 @@ class DatagramPublishing:
         if topic.startswith("$") or not parts.rights.may_publish(arrived.name, topic, message.qos):
             parts.refuse(arrived, Code.NOT_AUTHORIZED)
         elif not is_within(topic, parts.settings.subtree) or not parts.holds(now):
-            parts.elsewhere(now, arrived)
+            parts.redirect(now, arrived)
         elif (child := parts.jurisdiction.child_for(topic)) is not None:
             parts.refuse(arrived, Code.NOT_MINE, child.peer.endpoint)
         else:
@@ -79,13 +79,13 @@ class DatagramPublishing:
         subscribers: list[DatagramSubscription],
         is_relayed: bool,
     ) -> None:
-        """Distribute a message, unless its number was seen, or a subscriber has no room for it."""
+        """Distribute a message, unless its number is a repeat, or a subscriber's queue is full."""
         parts, number = self._parts, message.number
         if not self._fits(message):
             parts.refuse(arrived, Code.TOO_LARGE)
             return
         publisher: Hashable = arrived.peer.session or arrived.peer.endpoint
-        seen = self._windows.look(publisher, number) if number or message.qos else NumberStatus.NEW
+        seen = self._windows.check(publisher, number) if number or message.qos else NumberStatus.NEW
         if seen is NumberStatus.UNDER_WAY:
             return
         if seen is NumberStatus.TOO_OLD:
@@ -97,10 +97,10 @@ class DatagramPublishing:
             if answer is not None:
                 parts.answer(arrived, answer)
             return
-        goes_on = parts.settings.attached and not is_relayed
+        goes_to_cluster = parts.settings.attached and not is_relayed
         if message.qos and (
             any(each.qos and parts.deliveries.is_full(each.peer.endpoint) for each in subscribers)
-            or (goes_on and len(self._cluster) >= CLUSTER_WINDOW)
+            or (goes_to_cluster and len(self._cluster) >= CLUSTER_WINDOW)
         ):
             self._windows.forget(publisher, number)
             parts.refuse(arrived, Code.BUSY)
@@ -109,20 +109,20 @@ class DatagramPublishing:
         waiting = PendingDelivery(arrived.peer, arrived.packet.request, number)
         waiting.open = 1
         self._distribute(now, message, subscribers, waiting)
-        if goes_on:
+        if goes_to_cluster:
             self._token += 1
             if message.qos:
                 waiting.open += 1
                 self._cluster[self._token] = waiting
             parts.out.publish.append(ClusterPublish(message.topic, message.payload, message.qos, self._token))
-        self._settle(waiting)
+        self._release(waiting)
 
     def from_cluster(self, now: float, message: ClusterMessage) -> None:
-        """Distribute a message of the cluster; a child's topics are the child's to distribute."""
+        """Distribute a message of the cluster; topics of a child are left to the child."""
         parts = self._parts
         waiting = PendingDelivery(None, 0, 0, open=1, token=message.token)
         taken = DatagramPublish(message.topic, message.payload, message.qos)
-        if not self._fits(taken):  # no subscriber could be sent it: nobody is waited for, and none given up
+        if not self._fits(taken):  # too large for any subscriber: none is waited for or given up
             parts.counts["messages_too_large"] += 1
         elif (
             is_within(message.topic, parts.settings.subtree)
@@ -132,28 +132,28 @@ class DatagramPublishing:
             parts.counts["messages_of_cluster"] += 1
             subscribers = parts.subscribers.matching(message.topic)
             self._distribute(now, taken, subscribers, waiting)
-        self._settle(waiting)
+        self._release(waiting)
 
     def cluster_answered(self, token: int, refusal: Code | None) -> None:
-        """Take the cluster's answer; what it did not take may come again."""
+        """Handle the cluster's answer; a refused message may be repeated."""
         waiting = self._cluster.pop(token, None)
         if waiting is None:
             return
         if refusal is None:
-            self._settle(waiting)
+            self._release(waiting)
         elif waiting.peer is not None:
             self._windows.forget(waiting.peer.session or waiting.peer.endpoint, waiting.number)
             self._parts.counts[f"refused_{refusal.name.lower()}"] += 1
             self._parts.send(waiting.peer, Datagram(waiting.request, PubAck(refusal)))
-            waiting.peer = None  # what its subscribers still answer is for nobody
+            waiting.peer = None  # later answers of its subscribers have no effect
 
     def lost_cluster(self) -> None:
-        """Answer who waits for the cluster, which is away."""
+        """Answer all messages that wait for the cluster *busy*."""
         for token in list(self._cluster):
             self.cluster_answered(token, Code.BUSY)
 
     def answered(self, now: float, arrived: Arrived) -> None:
-        """Take a subscriber's answer."""
+        """Handle a subscriber's answer."""
         parts = self._parts
         waiting, send = parts.deliveries.answered(now, arrived.peer.endpoint, arrived.packet.request)
         for peer, packet in send:
@@ -162,9 +162,9 @@ class DatagramPublishing:
             self._finish(waiting)
 
     def repeat(self, now: float) -> None:
-        """Send again what was not answered; who does not answer five times is not waited for."""
-        send, ended, gone = self._parts.deliveries.repeat(now)
-        self._parts.out.given_up += gone
+        """Retransmit unanswered messages; a subscriber that does not answer five tries is given up."""
+        send, ended, silent_peers = self._parts.deliveries.repeat(now)
+        self._parts.out.given_up += silent_peers
         for peer, packet in send:
             self._parts.send(peer, packet)
         for waiting in ended:
@@ -172,11 +172,11 @@ class DatagramPublishing:
                 self._finish(waiting)
 
     def _fits(self, message: DatagramPublish) -> bool:
-        """Return whether a message, under its topic and with any number, is one datagram."""
+        """Return whether a message, with its topic and any number, fits one datagram."""
         bytes_max, topic = self._parts.settings.packet_bytes_max, message.topic or ""
         if 4 * len(topic) + len(message.payload) + OTHER_BYTES_MAX <= bytes_max:
             return True
-        packet = Datagram(LONGEST_NUMBER, DatagramPublish(topic, message.payload, message.qos, LONGEST_NUMBER))
+        packet = Datagram(NUMBER_MAX, DatagramPublish(topic, message.payload, message.qos, NUMBER_MAX))
         return len(encode(packet)) <= bytes_max
 
     def _distribute(
@@ -189,7 +189,7 @@ class DatagramPublishing:
                 parts.counts["messages_sent"] += 1
                 parts.send(each.peer, packet)
 
-    def _settle(self, waiting: PendingDelivery) -> None:
+    def _release(self, waiting: PendingDelivery) -> None:
         waiting.open -= 1
         if not waiting.open:
             self._finish(waiting)
@@ -200,6 +200,6 @@ class DatagramPublishing:
             self._parts.out.done.append(waiting.token)
         elif waiting.peer is not None:
             answer = PubAck(Code.DISTRIBUTED, receivers=waiting.receivers)
-            self._windows.note(waiting.peer.session or waiting.peer.endpoint, waiting.number, answer)
+            self._windows.store_answer(waiting.peer.session or waiting.peer.endpoint, waiting.number, answer)
             self._parts.send(waiting.peer, Datagram(waiting.request, answer))
             waiting.peer = None

@@ -1,16 +1,17 @@
-"""Sealed datagrams: a key per device, fresh keys per session, each datagram encrypted, none taken twice.
+"""Sealed datagrams: a key per device, new keys per session, each datagram encrypted, replays dropped.
 
-    OPEN    1, length of the name, name, nonce 16, cookie 16, proof 16   device to node, first with a cookie of zeros
-    RETRY   4, cookie 16, proof 16                                       node to device: send OPEN with this cookie
-    OPENED  2, session 8, nonce 16, proof 16                             node to device
-    DATA    3, session 8, counter 8, AES-256-GCM of the packet           both ways, a key for each direction
+  OPEN    1, length of the name, name, nonce 16, cookie 16, proof 16   device to node, first with a cookie of zeros
+  RETRY   4, cookie 16, proof 16                                       node to device: send OPEN with this cookie
+  OPENED  2, session 8, nonce 16, proof 16                             node to device
+  DATA    3, session 8, counter 8, AES-256-GCM of the packet           both ways, a key for each direction
 
-A node creates a session only for an OPEN that the device's key has signed over a cookie of this address, so a recorded
-OPEN creates none: its cookie is of another address, of another time or of another process. Within the cookie's lifetime
-the node remembers the nonces of each name: a repeated OPEN gets the same OPENED and creates no second session. An old
-session stays until the new one has sent a datagram. The keys come from both nonces: a device needs no stored counter.
-A session lasts 24 h or 2**31 datagrams, and outlives a change of its address: the node's core asks the new one for a
-cookie. 33 bytes are added to a packet.
+A node creates a session only for an OPEN that the device's key has signed over a cookie of this address. A recorded
+OPEN
+creates none: its cookie is of another address, time or process. Within the cookie's lifetime the node remembers the
+nonces of each name: a repeated OPEN gets the same OPENED and creates no second session. An old session stays until the
+new one has sent a datagram. The keys derive from both nonces: a device needs no stored counter. A session lasts 24 h or
+2**31 datagrams. It survives a change of its address: the node requests a cookie from the new one. A packet grows by
+33 bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ __all__ = ["SEALED_BYTES", "SealedPort"]
 OPEN, OPENED, DATA, RETRY = 1, 2, 3, 4
 NONCE = PROOF = 16
 HEAD = 17  # of DATA: kind, session, counter
-SEALED_BYTES = HEAD + 16  # added to a packet
-ZEROS = bytes(4)  # of a nonce, before the counter
+SEALED_BYTES = HEAD + 16  # overhead of a packet
+ZEROS = bytes(4)  # nonce prefix, before the counter
 NAME_BYTES_MAX = 64
 REPLAY_WINDOW = 1_024
 WINDOW = (1 << REPLAY_WINDOW) - 1
@@ -45,14 +46,14 @@ PER_NAME_MAX = 4  # sessions of one device: a new one ends the oldest
 COOKIE_PERIODS = 2  # a cookie of OPEN is valid for one to two minutes
 NONCE_S = COOKIE_PERIODS * PERIOD_S  # an OPEN older than that has no valid cookie
 NONCES_PER_NAME_MAX = 64  # a device that opens more sessions in NONCE_S gets no answer
-QUEUED_MAX = 64  # packets that wait for OPENED
+QUEUED_MAX = 64  # packets queued for OPENED
 REOPEN_S = 1.0
-TRIES_PER_NONCE = 5  # then OPEN gets a new nonce: the node may have ended the session of the first
-SILENCE_S = 3.0  # after which a device takes its session to be unknown there
+TRIES_PER_NONCE = 5  # then OPEN gets a new nonce: the node may have ended the first session
+SILENCE_S = 3.0  # after which a device assumes that the node has lost its session
 
 
 class _Session:
-    """One session: the keys, the counter, and which counters came."""
+    """One session: the keys, the counter, and the replay window."""
 
     __slots__ = (
         "_head",
@@ -72,12 +73,12 @@ class _Session:
     def __init__(self, number: int, name: str, endpoint: Endpoint, keys: tuple[bytes, bytes], now: float) -> None:
         self.number, self.name, self.endpoint, self.began = number, name, endpoint, now
         self.is_confirmed = False
-        self.peer = DatagramPeer(endpoint, number)  # where it spoke last
+        self.peer = DatagramPeer(endpoint, number)  # its last address
         self._seal, self._open = AESGCM(keys[0]).encrypt, AESGCM(keys[1]).decrypt
         self._head = bytes((DATA,)) + number.to_bytes(8, "big")
         self._sent, self._top, self._mask = 0, 0, 0
 
-    def is_over(self, now: float) -> bool:
+    def has_expired(self, now: float) -> bool:
         return now - self.began > SESSION_S_MAX or self._sent >= DATAGRAMS_MAX
 
     def seal(self, data: bytes) -> bytes:
@@ -87,7 +88,7 @@ class _Session:
         return head + self._seal(ZEROS + counter, data, head)
 
     def open(self, datagram: bytes) -> bytes | None:
-        """Return the packet; None for a forged datagram, and for one that came before."""
+        """Return the packet; None for a forged datagram, and for a replay."""
         head = datagram[:HEAD]
         written = head[9:]
         counter = int.from_bytes(written, "big")
@@ -99,7 +100,7 @@ class _Session:
         except InvalidTag:
             return None
         if back < 0:
-            # Who has a key may leave out counters up to the last: a shift by those would be of 256 MB.
+            # A key owner may skip counters up to the last: an unbounded shift would need 256 MB.
             self._mask = (self._mask << -back | 1) & WINDOW if back > -REPLAY_WINDOW else 1
             self._top = counter
         else:
@@ -108,7 +109,7 @@ class _Session:
 
 
 class _Opening:
-    """An OPEN under way, and what waits for its answer."""
+    """An OPEN in progress, and the packets queued for its answer."""
 
     def __init__(self) -> None:
         self.nonce = secrets.token_bytes(NONCE)
@@ -119,7 +120,7 @@ class _Opening:
 
 
 class _Answered:
-    """A nonce of a device, and what it was answered; the session may have ended since."""
+    """A nonce of a device, and the answer to it; the session may have ended since."""
 
     __slots__ = ("at", "name", "opened", "session")
 
@@ -131,8 +132,8 @@ class SealedPort:
     """Both ends of sealed sessions at one socket.
 
     Attributes:
-        replies: Datagrams of the handshake to send now; the shell empties it.
-        counts: Datagrams that were dropped, by reason, and sessions opened.
+      replies: Datagrams of the handshake to send now; the shell empties it.
+      counts: Dropped datagrams, by reason, and opened sessions.
     """
 
     def __init__(
@@ -147,11 +148,11 @@ class SealedPort:
         """Set up.
 
         Args:
-            keys: 32 bytes by name, of devices and nodes that may open sessions here.
-            name: By which this end opens sessions elsewhere.
-            key: Its own, 32 bytes.
-            only: The one partner that sessions are opened with; None: each that something is sent to.
-            sessions_max: Above it the one that began first is forgotten.
+          keys: 32 bytes by name, of devices and nodes that may open sessions here.
+          name: Name with which this end opens sessions.
+          key: Its own, 32 bytes.
+          only: The only destination of outgoing sessions; None: all.
+          sessions_max: Above it the oldest session is removed.
         """
         self.replies: list[tuple[Endpoint, bytes]] = []
         self.counts: Counter[str] = Counter()
@@ -159,29 +160,31 @@ class SealedPort:
         self._only = only
         self._proofs = Proofs(secrets.token_bytes(32), COOKIE_PERIODS)
         self._nonces: OrderedDict[tuple[str, bytes], _Answered] = OrderedDict()  # by name and nonce, oldest first
-        self._recent: Counter[str] = Counter()  # nonces of each name
-        self._sessions: dict[int, _Session] = {}  # that others opened here, oldest first
+        self._recent: Counter[str] = Counter()  # number of nonces by name
+        self._sessions: dict[int, _Session] = {}  # incoming sessions, oldest first
         self._by_name: dict[str, list[_Session]] = {}
         self._by_endpoint: dict[Endpoint, _Session] = {}
-        self._own: dict[Endpoint, _Session] = {}  # that this end opened
-        self._unanswered: dict[Endpoint, float] = {}  # of those: when the first was sent that nothing came after
+        self._own: dict[Endpoint, _Session] = {}  # outgoing sessions
+        # of outgoing sessions: time of the first packet since the last received one
+        self._unanswered: dict[Endpoint, float] = {}
         self._opening: dict[Endpoint, _Opening] = {}
 
     @property
     def sessions(self) -> int:
-        """Return how many sessions of others there are."""
+        """Return the number of incoming sessions."""
         return len(self._sessions)
 
     def receive(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[DatagramPeer, str, bool, bytes] | None:
-        """Take a datagram.
+        """Handle a datagram.
 
         Returns:
-            The partner, its verified name, whether this address is proved, and the packet; None for a handshake and for
-            what is not to be believed.
+          The peer, its verified name, whether this address is proved, and the packet; None for a handshake and for an
+          invalid
+          datagram.
         """
         kind = datagram[0] if datagram else 0
         if kind == DATA and len(datagram) >= SEALED_BYTES:
-            return self._data(now, endpoint, datagram)
+            return self._receive_data(now, endpoint, datagram)
         if kind == OPEN:
             self._open(now, endpoint, datagram)
         elif kind == OPENED:
@@ -193,26 +196,26 @@ class SealedPort:
         return None
 
     def send(self, now: float, peer: DatagramPeer, data: bytes, is_answer: bool = False) -> bytes | None:
-        """Seal a packet; None if there is no session, or it waits for one that this end opens.
+        """Seal a packet; None if there is no session, or the packet is queued for a new one.
 
         Args:
-            is_answer: Nothing has to come for it, so that silence says nothing about the session.
+          is_answer: No reply is expected, so that silence does not indicate a lost session.
         """
         session = self._sessions.get(peer.session) if peer.session else self._by_endpoint.get(peer.endpoint)
         if session is not None:
-            return None if session.is_over(now) else session.seal(data)
+            return None if session.has_expired(now) else session.seal(data)
         own = self._own.get(peer.endpoint)
-        if own is not None and not own.is_over(now) and (is_answer or self._note_sent(now, peer.endpoint)):
+        if own is not None and not own.has_expired(now) and (is_answer or self._record_sent(now, peer.endpoint)):
             return own.seal(data)
         if self._key and not peer.session and self._only in (None, peer.endpoint):
             opening = self._opening.setdefault(peer.endpoint, _Opening())
             if len(opening.waiting) < QUEUED_MAX:
                 opening.waiting.append(data)
-            self._ask(now, peer.endpoint, opening)
+            self._send_open(now, peer.endpoint, opening)
         return None
 
-    def take_keys(self, keys: Mapping[str, bytes]) -> None:
-        """Take other keys; sessions of those that are gone, or have a new one, end."""
+    def set_keys(self, keys: Mapping[str, bytes]) -> None:
+        """Replace the keys; sessions with removed or changed keys end."""
         for name in [name for name, key in self._keys.items() if keys.get(name) != key]:
             for session in list(self._by_name.get(name, ())):
                 self._end(session)
@@ -221,14 +224,16 @@ class SealedPort:
         self._keys = keys
 
     def prove(self, peer: DatagramPeer) -> None:
-        """Take a session's new address for its own."""
+        """Accept a session's new address."""
         session = self._sessions.get(peer.session)
         if session is not None:
             self._by_endpoint.pop(session.endpoint, None)
             session.endpoint = peer.endpoint
             self._by_endpoint[peer.endpoint] = session
 
-    def _data(self, now: float, endpoint: Endpoint, datagram: bytes) -> tuple[DatagramPeer, str, bool, bytes] | None:
+    def _receive_data(
+        self, now: float, endpoint: Endpoint, datagram: bytes
+    ) -> tuple[DatagramPeer, str, bool, bytes] | None:
         number = int.from_bytes(datagram[1:9], "big")
         own = self._own.get(endpoint)
         if own is not None and own.number == number:
@@ -237,7 +242,7 @@ class SealedPort:
                 self._unanswered.pop(endpoint, None)
                 return DatagramPeer(endpoint), own.name, True, data
         session = self._sessions.get(number)
-        data = session.open(datagram) if session is not None and not session.is_over(now) else None
+        data = session.open(datagram) if session is not None and not session.has_expired(now) else None
         if session is None or data is None:
             self.counts["sealed_no_session" if session is None else "sealed_not_valid"] += 1
             return None
@@ -267,7 +272,7 @@ class SealedPort:
             cookie = self._proofs.cookie(endpoint, now)
             self.replies.append((endpoint, bytes((RETRY,)) + cookie + _proof(key, b"retry", nonce, cookie)))
             return
-        self._forget_old(now)
+        self._remove_old_nonces(now)
         known = self._nonces.get((text, nonce))
         if known is not None:
             self.counts["open_repeated"] += 1
@@ -283,7 +288,7 @@ class SealedPort:
         mine, number = secrets.token_bytes(NONCE), secrets.randbits(63) + 1
         to_node, to_device = _keys(key, nonce + mine)
         session = _Session(number, name, endpoint, (to_device, to_node), now)
-        self._keep(session)
+        self._add_session(session)
         head = number.to_bytes(8, "big") + mine
         opened = bytes((OPENED,)) + head + _proof(key, b"opened", nonce, head)
         self._nonces[name, nonce] = _Answered(now, session, opened)
@@ -291,8 +296,8 @@ class SealedPort:
         self.counts["sessions_opened"] += 1
         self.replies.append((endpoint, opened))
 
-    def _forget_old(self, now: float) -> None:
-        """Forget nonces whose OPEN has no valid cookie any more."""
+    def _remove_old_nonces(self, now: float) -> None:
+        """Remove nonces whose OPEN cookie has expired."""
         while self._nonces:
             nonce, oldest = next(iter(self._nonces.items()))
             if now - oldest.at <= NONCE_S:
@@ -305,12 +310,12 @@ class SealedPort:
         if not self._recent[name]:
             del self._recent[name]
 
-    def _keep(self, session: _Session) -> None:
+    def _add_session(self, session: _Session) -> None:
         self._sessions[session.number] = session
         mine = self._by_name.setdefault(session.name, [])
         mine.append(session)
         if len(mine) > PER_NAME_MAX:
-            # A device that lost OPENED never sends in that session: such sessions are ended first.
+            # A device that lost OPENED never sends in that session: unconfirmed sessions end first.
             self._end(next((each for each in mine[:-1] if not each.is_confirmed), mine[0]))
         while len(self._sessions) > self._max:
             self._end(next(iter(self._sessions.values())))
@@ -336,24 +341,24 @@ class SealedPort:
         self._unanswered.pop(endpoint, None)
         self.replies += [(endpoint, session.seal(data)) for data in opening.waiting]
 
-    def _note_sent(self, now: float, endpoint: Endpoint) -> bool:
-        """Note that something is sent; False if nothing was answered for so long that the session may be unknown."""
+    def _record_sent(self, now: float, endpoint: Endpoint) -> bool:
+        """Record a sent packet; False after a silence that indicates a lost session."""
         first = self._unanswered.get(endpoint, 0.0)
         if not first:
             self._unanswered[endpoint] = now
         return not first or now - first <= SILENCE_S
 
     def _retry(self, now: float, endpoint: Endpoint, datagram: bytes) -> None:
-        """Send OPEN with the cookie of the node; one that it has already is not sent again before it is due."""
+        """Send OPEN with the node's cookie; one already sent is not sent again before it is due."""
         opening = self._opening.get(endpoint)
         cookie, proof = datagram[1 : 1 + COOKIE_BYTES], datagram[1 + COOKIE_BYTES :]
         if opening is None or not hmac.compare_digest(_proof(self._key, b"retry", opening.nonce, cookie), proof):
             self.counts["retry_not_valid"] += 1
         elif cookie != opening.cookie:
             opening.cookie, opening.due = cookie, now
-            self._ask(now, endpoint, opening)
+            self._send_open(now, endpoint, opening)
 
-    def _ask(self, now: float, endpoint: Endpoint, opening: _Opening) -> None:
+    def _send_open(self, now: float, endpoint: Endpoint, opening: _Opening) -> None:
         if opening.due <= now:
             if opening.tries >= TRIES_PER_NONCE:
                 opening.nonce, opening.tries = secrets.token_bytes(NONCE), 0

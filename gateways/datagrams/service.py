@@ -1,4 +1,4 @@
-"""The process of one datagram node: its folder, socket, page of figures, signals, and the loop around its core."""
+"""The process of one datagram node: its folder, socket, metrics page, signals, and the loop around its core."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ Port: TypeAlias = DatagramSocket | DtlsSocket
 
 logger = logging.getLogger(__name__)
 
-RAN_BEFORE = "ran"  # in the data folder: subscribers of an incarnation before may still count on this root
-GAVE_PARTS = "children"  # what it says of a node that had children: their leases may outlive the incarnation
+RAN_BEFORE = "ran"  # file in the data folder: former subscribers may still count on this root
+GAVE_PARTS = "children"  # its content if the node had children: their leases may still be valid
 IDLE_S = 60.0
-EVERYWHERE = ("0.0.0.0", "::")
+WILDCARDS = ("0.0.0.0", "::")
 LOOPBACK = ("127.", "::1")
 IN_CLEAR = "-"  # name of children on a socket in clear
 
 
 def main(config: GatewayConfig[UdpSettings], ready: Callable[[dict[str, object]], None]) -> int:
-    """Run one node until a signal comes; return the exit code.
+    """Run one node until a signal is received; return the exit code.
 
     Raises:
-        UserError: A mistake of the configuration, or the folder is another process's: nothing was started.
+      UserError: A configuration error, or another process uses the folder; the node was not started.
     """
     folder = DataFolder(config.gateway.data_dir)
     try:
@@ -68,12 +68,12 @@ class _Loop:
         self._rights, self._udp = rights, udp
         self.cluster: ClusterConnection | None = None
         self._events: list[Event] = []
-        self._is_lost = False  # the connection to the cluster
-        self._refused: int | None = None  # by which the parent refused this node last
-        self._stirred = trio.Event()
+        self._is_lost = False  # the connection to the cluster ended
+        self._refused: int | None = None  # code of the parent's last refusal
+        self._has_events = trio.Event()
 
     async def run(self) -> None:
-        """Take what comes of the socket, and the time, for ever."""
+        """Handle datagrams and the time until cancelled."""
         self._step()
         while True:
             deadline = self.node.next_deadline()
@@ -83,28 +83,28 @@ class _Loop:
             while more:
                 more = self.port.read(trio.current_time(), self._received)
                 self._step()
-                if more:  # otherwise the wait for the next one lets others run
+                if more:  # otherwise the wait yields to other tasks
                     await trio.lowlevel.checkpoint()
 
     async def run_cluster(self) -> None:
-        """Take what comes of the cluster, for ever."""
+        """Handle the cluster's events until cancelled."""
         while True:
-            await self._stirred.wait()
-            self._stirred = trio.Event()
+            await self._has_events.wait()
+            self._has_events = trio.Event()
             self._step()
 
     def take(self, event: Event) -> None:
-        """Take an event of the cluster."""
+        """Queue an event of the cluster."""
         self._events.append(event)
-        self._stirred.set()
+        self._has_events.set()
 
     def lose_cluster(self) -> None:
-        """Note that the cluster is away."""
+        """Record the end of the cluster's connection."""
         self._is_lost = True
-        self._stirred.set()
+        self._has_events.set()
 
     def reload(self) -> None:
-        """Read roles and keys again: all of it is taken, or nothing."""
+        """Reload roles and keys: all or none."""
         try:
             table = self._rights.read()
             keys = read_keys(self._udp.keys_file) if self._udp.keys_file is not None else {}
@@ -113,12 +113,12 @@ class _Loop:
             return
         self._rights.take(table)
         if isinstance(self.port, DatagramSocket) and self.port.sealed is not None:
-            self.port.sealed.take_keys(keys)
-        self._apply(self.node.judge_again(trio.current_time()))
+            self.port.sealed.set_keys(keys)
+        self._apply(self.node.reauthorize(trio.current_time()))
         say(logger, "udp.settings_taken")
 
     def leave(self) -> None:
-        """Give the subtree back."""
+        """Return the subtree to the parent."""
         self._apply(self.node.leave(trio.current_time()))
 
     def _received(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None:
@@ -138,7 +138,7 @@ class _Loop:
         for peer in ready.proved:
             self.port.prove(peer)
         if ready.join_refused is not None and ready.join_refused != self._refused:
-            say(logger, "udp.parent_refuses", why=_refusal(ready.join_refused))
+            say(logger, "udp.parent_refuses", why=_refusal_text(ready.join_refused))
         self._refused = ready.join_refused if ready.join_refused is not None else self._refused
         for peer in ready.given_up:
             say(logger, "udp.peer_silent", peer=peer.endpoint)
@@ -149,7 +149,7 @@ class _Loop:
 async def _main(config: GatewayConfig[UdpSettings], ready: Callable[[dict[str, object]], None]) -> int:
     loop = _build(config)
     metrics = Metrics("gateway", config.gateway.id, own_version())
-    _register(metrics, loop)
+    _register_metrics(metrics, loop)
     stopping = trio.Event()
     title = f"udp {config.gateway.id}"
     addresses: dict[str, object] = {"udp": str(loop.port.endpoint)}
@@ -173,17 +173,17 @@ async def _main(config: GatewayConfig[UdpSettings], ready: Callable[[dict[str, o
 def _build(config: GatewayConfig[UdpSettings]) -> _Loop:
     udp = config.settings
     if udp.security == "plain" and not udp.allow_plain and not udp.bind.startswith(LOOPBACK):
-        text = f"udp.security = plain at {udp.bind}, where others can send: use sealed, or write udp.allow_plain = true"
+        text = f"udp.security = plain at {udp.bind} lets any host send: use sealed, or set udp.allow_plain = true"
         raise UserError(text, ExitCode.USAGE)
-    if not udp.advertise and udp.bind in EVERYWHERE and (udp.parent or udp.children):
-        text = f"udp.bind = {udp.bind} is no address that other nodes reach: set udp.advertise"
+    if not udp.advertise and udp.bind in WILDCARDS and (udp.parent or udp.children):
+        text = f"udp.bind = {udp.bind} is not reachable for other nodes: set udp.advertise"
         raise UserError(text, ExitCode.USAGE)
     if udp.roles_file is None:
         raise UserError("udp.roles_file is missing: without rules no device may do anything", ExitCode.USAGE)
     try:
         rights = RoleRights(udp.roles_file, udp.device_roles)
         parent = DatagramPeer(endpoint_of(udp.parent)) if udp.parent else None
-        make_port = _port(udp, parent)
+        make_port = _build_port_factory(udp, parent)
         advertised = endpoint_of(udp.advertise) if udp.advertise else None
     except AccessFileError as error:
         raise UserError(str(error), ExitCode.USAGE) from None
@@ -200,22 +200,24 @@ def _build(config: GatewayConfig[UdpSettings]) -> _Loop:
     return loop
 
 
-def _refusal(code: int) -> str:
+def _refusal_text(code: int) -> str:
     match code:
         case Code.MALFORMED:
-            return "it sees another address than this node tells: set udp.advertise to the one that others reach"
+            return (
+                "it receives from another address than this node advertises: set udp.advertise to the reachable address"
+            )
         case Code.NOT_AUTHORIZED:
-            return "udp.children there does not give it this subtree"
+            return "udp.children there does not grant this subtree"
         case Code.TAKEN:
             return "another node has this subtree, or a part of it"
         case Code.NOT_MINE:
-            return "it does not decide about this subtree: set udp.parent to the node that does"
+            return "it does not decide for this subtree: set udp.parent to the node that does"
         case _:
             return f"code {code}"
 
 
-def _port(udp: UdpSettings, parent: DatagramPeer | None) -> Callable[[socket.socket], Port]:
-    """Return what makes the node's socket of a bound one: whatever is read is read."""
+def _build_port_factory(udp: UdpSettings, parent: DatagramPeer | None) -> Callable[[socket.socket], Port]:
+    """Read all files; return the factory of the node's socket, from a bound one."""
     if udp.security == "dtls" and udp.dtls_certificate and udp.dtls_key and udp.dtls_authority:
         files = DtlsFiles(udp.dtls_certificate, udp.dtls_key, udp.dtls_authority)
         only = parent.endpoint if parent is not None else None
@@ -262,11 +264,11 @@ def _settings(config: GatewayConfig[UdpSettings], endpoint: Endpoint) -> Datagra
     )
 
 
-def _register(metrics: Metrics, loop: _Loop) -> None:
+def _register_metrics(metrics: Metrics, loop: _Loop) -> None:
     node, port = loop.node, loop.port
     metrics.counter(
         "udp_events_total",
-        "What happened at this node, by name; docs/udp.md lists them.",
+        "Events at this node, by name; docs/udp.md lists them.",
         lambda: {(name,): float(count) for name, count in node.counts.items()},
         ("event",),
     )
@@ -278,8 +280,8 @@ def _register(metrics: Metrics, loop: _Loop) -> None:
     )
     metrics.gauge(
         "udp_now",
-        "What stands at this node: subscriptions and joined children; repeats and messages given up so far.",
-        lambda: {(name,): float(count) for name, count in node.figures.items()},
+        "Current subscriptions and joined children; totals of repeats and of messages given up.",
+        lambda: {(name,): float(count) for name, count in node.statistics.items()},
         ("what",),
     )
     if isinstance(port, DtlsSocket):
@@ -288,7 +290,7 @@ def _register(metrics: Metrics, loop: _Loop) -> None:
     if cluster is not None:
         metrics.counter(
             "udp_cluster_total",
-            "Connections to the cluster, messages published there, QoS 0 messages dropped while it was away, and "
+            "Connections to the cluster, messages published there, QoS 0 messages dropped while it was down, and "
             "Server References of edges, followed and refused.",
             lambda: {(name,): float(count) for name, count in cluster.counts.items()},
             ("what",),

@@ -1,7 +1,8 @@
-"""Datagrams between a socket and a core: read until there are none, taken together, answered together.
+"""Datagrams between a socket and a core: read, handled and answered in batches.
 
-One wake-up of the loop per datagram would cost more than all the rest, so up to 64 are read at once. What the kernel
-does not take is dropped and counted: QoS 1 sends it again.
+One wake-up per datagram would dominate the cost, so up to 64 are read at once. Datagrams that the kernel does not
+accept
+are dropped and counted: QoS 1 repeats them.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from gateways.datagrams.subscribers import DatagramPeer
 __all__ = ["BATCH", "DatagramReceiver", "DatagramSocket", "bind_udp", "endpoint_of", "read_packet"]
 
 BATCH = 64
-ADDRESSES_MAX = 65_536  # whose forms are remembered
-READ_BYTES_MAX = 65_536  # a datagram that is too long is read whole: its request number is answered
-BUFFER_BYTES = 4 * 1024 * 1024  # of the kernel, each way; it gives what it allows
+ADDRESSES_MAX = 65_536  # cached address conversions
+READ_BYTES_MAX = 65_536  # an oversized datagram is read completely: its request number is answered
+BUFFER_BYTES = 4 * 1024 * 1024  # socket buffers, each way; the kernel may grant less
 
 
 class DatagramReceiver(Protocol):
-    """Taker of a datagram: peer, name, whether the address is proved, packet, length."""
+    """Receiver of a datagram: peer, name, whether the address is proved, packet, length."""
 
     def __call__(self, peer: DatagramPeer, name: str, is_proved: bool, packet: Datagram, length: int) -> None: ...
 
@@ -44,22 +45,22 @@ def endpoint_of(text: str) -> Endpoint:
     """Return the endpoint of ``ip:port``.
 
     Raises:
-        ValueError: It is none.
+      ValueError: The text is not ip:port.
     """
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise ValueError(f"{text!r} is no ip:port")
+        raise ValueError(f"{text!r} is not ip:port")
     try:
         return Endpoint(ipaddress.ip_address(host.strip("[]")).packed, int(port))
     except ValueError:
-        raise ValueError(f"{text!r} is no ip:port; names are not looked up") from None
+        raise ValueError(f"{text!r} is not ip:port; host names are not supported") from None
 
 
 def bind_udp(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not wait.
+    """Return a bound non-blocking socket.
 
     Raises:
-        OSError: The address cannot be had.
+      OSError: The address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_DGRAM)
@@ -75,12 +76,12 @@ def bind_udp(host: str, port: int) -> socket.socket:
 
 
 def read_packet(data: bytes, bytes_max: int, counts: Counter[str]) -> Datagram | None:
-    """Return the packet of a datagram, ``Rejected`` for a question that is to be refused; what is no packet is counted.
+    """Return the packet of a datagram, with ``RejectedRequest`` for one to refuse; None, counted, for an invalid one.
 
     Args:
-        data: Without what security adds.
-        bytes_max: Of a packet.
-        counts: Takes the reason.
+      data: Without security overhead.
+      bytes_max: Bound of a packet.
+      counts: Counts the reason.
     """
     try:
         return decode(data, bytes_max)
@@ -102,8 +103,8 @@ class DatagramSocket:
         self._socket = bound
         self._buffer = bytearray(READ_BYTES_MAX)
         self._view = memoryview(self._buffer)
-        self._addresses: dict[tuple[str, int], Endpoint] = {}  # as the kernel says them
-        self._targets: dict[Endpoint, tuple[str, int]] = {}  # as it takes them
+        self._addresses: dict[tuple[str, int], Endpoint] = {}  # in the kernel's form
+        self._targets: dict[Endpoint, tuple[str, int]] = {}  # in the kernel's form
         self._bytes_max = DATAGRAM_BYTES_MAX - (SEALED_BYTES if sealed is not None else 0)
 
     @property
@@ -113,14 +114,14 @@ class DatagramSocket:
         return Endpoint(ipaddress.ip_address(host).packed, port)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Do nothing: there are no handshakes that wait."""
+        """No effect: there are no handshakes."""
         task_status.started()
 
     async def flush(self) -> None:
-        """Do nothing: what was sent has left."""
+        """No effect: packets are sent at once."""
 
     def prove(self, peer: DatagramPeer) -> None:
-        """Take a session's new address for its own."""
+        """Accept a session's new address."""
         if self.sealed is not None:
             self.sealed.prove(peer)
 
@@ -129,7 +130,7 @@ class DatagramSocket:
         self._socket.close()
 
     async def readable(self) -> None:
-        """Wait until a datagram is there."""
+        """Wait for a datagram."""
         await trio.lowlevel.wait_readable(self._socket)
 
     def read(self, now: float, received: DatagramReceiver) -> bool:
@@ -141,7 +142,7 @@ class DatagramSocket:
             except BlockingIOError:
                 return False
             except OSError:
-                self.counts["unreachable"] += 1  # an answer of ICMP to something that was sent
+                self.counts["unreachable"] += 1  # an ICMP error for a sent datagram
                 continue
             self.counts["in"] += 1
             self._take(now, self._endpoint(address), bytes(view[:length]), received)
@@ -161,7 +162,7 @@ class DatagramSocket:
             received(peer, name, is_proved, packet, len(data))
 
     def send(self, now: float, sent: Sent) -> None:
-        """Send a packet, if it may be sent."""
+        """Send a packet, if its size and session permit."""
         data = encode(sent.packet)
         length = len(data) + (SEALED_BYTES if self.sealed is not None else 0)
         if len(data) > self._bytes_max:
@@ -180,7 +181,7 @@ class DatagramSocket:
                 self.counts["no_session"] += 1
 
     def _flush(self, sealed: SealedPort) -> None:
-        """Send what belongs to handshakes."""
+        """Send handshake datagrams."""
         replies, sealed.replies = sealed.replies, []
         for endpoint, data in replies:
             self._put(endpoint, data)

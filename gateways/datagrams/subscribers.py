@@ -1,7 +1,7 @@
-"""The subscriptions that a node keeps: who wants which filter, until when, and where it is delivered.
+"""The subscriptions of a node: address, filter, lease and destination.
 
-One subscription per address and filter; renewed by saying it again, gone when its lease ends. A message goes to each
-address once, at the highest QoS of the filters that match it. Bounded in all and per address.
+One subscription per address and filter, renewed by repetition, removed when its lease ends. A message goes to each
+address once, at the highest QoS of its matching filters. Bounded in total and per address.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mqtt.topic_trie import TopicTrie
 
 __all__ = ["DatagramPeer", "DatagramSubscription", "Subscribers"]
 
-STALE_MAX = 1_000  # ends of subscriptions that are gone
-VISITS_MAX = 1_000  # nodes that one match may touch: docs/adr/0022-cost-of-filters.md
+STALE_MAX = 1_000  # heap entries of removed subscriptions
+VISITS_MAX = 1_000  # trie nodes visited by one match: docs/adr/0022-cost-of-filters.md
 
 
 class DatagramPeer(NamedTuple):
-    """One partner: its address, and the number of its secured session, 0 if the address is all that is known."""
+    """One peer: its address, and the number of its secured session, 0 without one."""
 
     endpoint: Endpoint
     session: int = 0
@@ -32,10 +32,10 @@ class DatagramSubscription(Struct):
     """One filter of one address.
 
     Attributes:
-        peer: Where messages go.
-        until: s of the clock.
-        relay: The device takes datagrams from this node only.
-        name: Of the device, if it asked this node itself; None: another node passed it on.
+      peer: Destination of messages.
+      until: End of the lease, s of the clock.
+      relay: The device accepts datagrams only from this node.
+      name: Of a device that subscribed here directly; None: passed on by another node.
     """
 
     peer: DatagramPeer
@@ -53,7 +53,7 @@ class Subscribers:
         self._max, self._per_address_max = subscriptions_max, per_address_max
         self._trie = TopicTrie()
         self._by_endpoint: dict[Endpoint, dict[str, DatagramSubscription]] = {}
-        self._ends: list[tuple[float, Endpoint, str]] = []  # one entry per subscription that lives, perhaps older ones
+        self._ends: list[tuple[float, Endpoint, str]] = []  # one entry per subscription, possibly older ones
         self._by_session: dict[int, Endpoint] = {}
         self._count = 0
 
@@ -68,13 +68,13 @@ class Subscribers:
         """Store or renew a subscription.
 
         Returns:
-            False if there is no room, or the filter would make matching too expensive.
+          False if a bound is reached, or the filter would make matching too expensive.
         """
         endpoint, topic_filter = wanted.peer.endpoint, wanted.filter
         mine = self._by_endpoint.get(endpoint, {})
         known = mine.get(topic_filter)
         if known is not None:
-            if wanted.peer.session:  # who was passed on by another node has none
+            if wanted.peer.session:  # subscriptions passed on by other nodes have none
                 known.peer, known.relay = wanted.peer, wanted.relay
                 self._by_session[wanted.peer.session] = endpoint
             if wanted.name is not None:
@@ -91,37 +91,37 @@ class Subscribers:
         self._by_endpoint[endpoint] = mine
         self._trie.add(topic_filter, endpoint, wanted)
         self._count += 1
-        self._note_end(wanted)
+        self._push_end(wanted)
         if wanted.peer.session:
             self._by_session[wanted.peer.session] = endpoint
         return True
 
     def remove(self, endpoint: Endpoint, topic_filter: str) -> None:
-        """Forget a subscription, if there is one."""
+        """Remove a subscription, if it exists."""
         mine = self._by_endpoint.get(endpoint)
-        gone = mine.pop(topic_filter, None) if mine is not None else None
-        if mine is None or gone is None:
+        removed = mine.pop(topic_filter, None) if mine is not None else None
+        if mine is None or removed is None:
             return
         self._trie.remove(topic_filter, endpoint)
         self._count -= 1
         if not mine:
             del self._by_endpoint[endpoint]
-            self._by_session.pop(gone.peer.session, None)
+            self._by_session.pop(removed.peer.session, None)
 
     def get(self, endpoint: Endpoint, topic_filter: str) -> DatagramSubscription | None:
-        """Return what an address wants by a filter."""
+        """Return the subscription of an address to a filter."""
         return self._by_endpoint.get(endpoint, {}).get(topic_filter)
 
     def has(self, topic_filter: str) -> bool:
-        """Return whether anybody wants exactly this filter."""
+        """Return whether this exact filter has a subscriber."""
         return bool(self._trie.entries(topic_filter))
 
     def is_relayed(self, topic_filter: str) -> bool:
-        """Return whether anybody wants exactly this filter by way of this node."""
+        """Return whether this exact filter has a relayed subscriber."""
         return any(each.relay for _, each in self._trie.entries(topic_filter))
 
     def move(self, peer: DatagramPeer) -> Endpoint | None:
-        """Deliver what a session wants to its new address, and nothing more to the old one, which is returned."""
+        """Move a session's subscriptions to its new address; return the former one."""
         former = self._by_session.get(peer.session)
         if former is None or former == peer.endpoint:
             return None
@@ -133,7 +133,7 @@ class Subscribers:
         return former
 
     def expire(self, now: float) -> list[str]:
-        """Forget what was not renewed; return the filters."""
+        """Remove expired subscriptions; return their filters."""
         ended = []
         while self._ends and self._ends[0][0] <= now:
             _, endpoint, topic_filter = heapq.heappop(self._ends)
@@ -147,8 +147,8 @@ class Subscribers:
                 ended.append(topic_filter)
         return ended
 
-    def _note_end(self, subscription: DatagramSubscription) -> None:
-        """Remember when a subscription ends; what was removed since is left out where it is too much."""
+    def _push_end(self, subscription: DatagramSubscription) -> None:
+        """Add the end of a lease; rebuild the heap if it has too many stale entries."""
         heapq.heappush(self._ends, (subscription.until, subscription.peer.endpoint, subscription.filter))
         if len(self._ends) > 2 * self._count + STALE_MAX:
             self._ends = [(each.until, each.peer.endpoint, each.filter) for each in self]
@@ -159,7 +159,7 @@ class Subscribers:
         return self._ends[0][0] if self._ends else None
 
     def matching(self, topic: str, relay_only: bool = False) -> list[DatagramSubscription]:
-        """Return one subscription per address that wants a topic, the one of the highest QoS."""
+        """Return the matching subscription of the highest QoS of each address."""
         found: dict[Endpoint, DatagramSubscription] = {}
         for each in self._trie.match(topic):
             if relay_only and not each.relay:

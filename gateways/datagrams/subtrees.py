@@ -1,12 +1,12 @@
-"""Subtrees of topics: which topics lie in one, which filters reach into one, and what of a filter does.
+"""Subtrees of topics: membership of topics and filters, and restriction of filters.
 
-A subtree is named by the topic above all others in it, which belongs to it; "" is all topics. Topics that begin with $
-lie in no subtree: they are a broker's own.
+A subtree is named by its topmost topic, which belongs to it; "" is all topics. Topics that begin with $ belong to no
+subtree: they are reserved for brokers.
 """
 
 from access.rules.filters import overlaps
 
-__all__ = ["cut", "is_inside", "is_within", "touches"]
+__all__ = ["is_inside", "is_within", "restrict", "touches"]
 
 
 def is_within(topic: str, subtree: str) -> bool:
@@ -27,8 +27,8 @@ def touches(topic_filter: str, subtree: str) -> bool:
     return not subtree or overlaps(topic_filter.split("/"), [*subtree.split("/"), "#"])
 
 
-def cut(topic_filter: str, subtree: str) -> str:
-    """Return the filter for what a filter matches in a subtree that it touches."""
+def restrict(topic_filter: str, subtree: str) -> str:
+    """Return the part of a filter that matches within a subtree that it touches."""
     if not subtree:
         return topic_filter
     given, wanted = topic_filter.split("/"), subtree.split("/")

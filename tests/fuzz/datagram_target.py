@@ -191,7 +191,7 @@ class _Hostile:
             if sent.peer == unproved and not sent.bytes_max and unproved not in ready.proved:
                 # What waited for others is answered without a look at its length: it is always short.
                 assert unproved.endpoint != STRANGER or len(written) <= AMPLIFICATION_MAX * PUBLISH_BYTES_MIN
-        assert node.figures["subscriptions"] <= SUBSCRIPTIONS_MAX
+        assert node.statistics["subscriptions"] <= SUBSCRIPTIONS_MAX
         deadline = node.next_deadline()
         assert deadline is None or deadline >= 0
 

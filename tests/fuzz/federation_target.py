@@ -138,7 +138,7 @@ class _Hostile:
             assert len(agent.election.topics) <= TOPICS_MANY
             assert len(agent.registers) <= TOPICS_MANY
             if len(self._seen) % PAGES_EACH == 0:
-                agent.status(), agent.topics(), agent.why("a/b"), agent.graph()
+                agent.status(), agent.topics(), agent.explain_topic("a/b"), agent.graph()
         except Exception as error:
             error.add_note(f"inputs: {[each.hex() for each in self._seen]}")
             self._agent = None

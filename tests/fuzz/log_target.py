@@ -5,7 +5,7 @@ No exception leaves; what never federates does not; filters stay within their bo
 
 from __future__ import annotations
 
-from gateways.federation.interest.interest import Interest, federated
+from gateways.federation.interest.interest import Interest, to_federated
 from gateways.federation.interest.mosquitto import NOTICE, SUBSCRIBE, UNSUBSCRIBE, MosquittoLog
 from gateways.spool_rows import Put
 
@@ -34,7 +34,7 @@ def log_line(data: bytes) -> None:
     assert len(interest) <= FILTERS_MAX
     change = interest.take_change()
     for each in change.added if change is not None else ():
-        assert federated(each) == each
+        assert to_federated(each) == each
     later = Interest(["agent"])
     later.restore((write.key, write.value) for write in interest.take_rows() if isinstance(write, Put))
     assert len(later) == len(interest)

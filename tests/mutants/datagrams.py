@@ -21,7 +21,7 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["DATAGRAMS"]
 
 SEND = Deliveries.send
-DEVICE = DatagramSubscriptions._device
+DEVICE = DatagramSubscriptions._handle_device
 
 
 def _wait_for_nobody(
@@ -49,63 +49,63 @@ DATAGRAMS: tuple[SeededBug, ...] = (
         "a parent stops before the child has the subscriptions",
         "gateways/datagrams/subscribing.py Subscribing.prepare",
         lambda patch: patch.setattr(DatagramSubscriptions, "prepare", _prepare_nothing),
-        _T.test_a_child_takes_its_part_over,
-        "test_a_child_takes_its_part_over",
+        _T.test_tree_joined_child_serves_existing_subscribers,
+        "test_tree_joined_child_serves_existing_subscribers",
     ),
     SeededBug(
         "a node below answers for all",
-        "gateways/datagrams/subscribing.py Subscribing._device",
-        lambda patch: patch.setattr(DatagramSubscriptions, "_device", _take_all_for_keep_open),
-        _T.test_a_node_below_is_asked_to_keep_the_way_open,
-        "test_a_node_below_is_asked_to_keep_the_way_open",
+        "gateways/datagrams/subscribing.py Subscribing._handle_device",
+        lambda patch: patch.setattr(DatagramSubscriptions, "_handle_device", _take_all_for_keep_open),
+        _T.test_tree_node_below_answers_keep_open_only,
+        "test_tree_node_below_answers_keep_open_only",
     ),
     SeededBug(
         "the lease is not checked",
         "gateways/datagrams/node_context.py Parts.holds",
         lambda patch: patch.setattr(NodeContext, "holds", lambda _self, _now: True),
-        _T.test_a_child_that_is_cut_off_stops,
-        "test_a_child_that_is_cut_off_stops",
+        _T.test_tree_partitioned_child_stops_deciding,
+        "test_tree_partitioned_child_stops_deciding",
     ),
     SeededBug(
         "a message is answered before its subscribers have",
         "gateways/datagrams/deliveries.py Deliveries.send",
         lambda patch: patch.setattr(Deliveries, "send", _wait_for_nobody),
-        _T.test_a_lossy_network_loses_nothing,
-        "test_a_lossy_network_loses_nothing",
+        _T.test_tree_lossy_network_delivers_all,
+        "test_tree_lossy_network_delivers_all",
     ),
     SeededBug(
         "every cookie is believed",
         "gateways/datagrams/proofs.py Proofs.is_valid",
         lambda patch: patch.setattr(Proofs, "is_valid", lambda _self, _endpoint, _cookie, _now: True),
-        _T.test_an_address_that_proved_nothing_gets_little,
-        "test_an_address_that_proved_nothing_gets_little",
+        _T.test_tree_unproved_address_is_not_amplified,
+        "test_tree_unproved_address_is_not_amplified",
     ),
     SeededBug(
         "the replay window is one too wide",
         "gateways/datagrams/sealed.py REPLAY_WINDOW",
         _wider_window,
-        _S.test_nothing_is_taken_twice_or_changed,
-        "test_nothing_is_taken_twice_or_changed",
+        _S.test_sealed_replayed_or_modified_datagram_is_dropped,
+        "test_sealed_replayed_or_modified_datagram_is_dropped",
     ),
     SeededBug(
         "nonces of sealed devices are forgotten at once",
         "gateways/datagrams/sealed.py NONCE_S",
         lambda patch: patch.setattr(sealed, "NONCE_S", -1.0),
-        _S.test_an_open_that_is_sent_again_creates_no_session,
-        "test_an_open_that_is_sent_again_creates_no_session",
+        _S.test_sealed_repeated_open_creates_no_session,
+        "test_sealed_repeated_open_creates_no_session",
     ),
     SeededBug(
         "a subscriber that answers others is given up for one",
-        "gateways/datagrams/deliveries.py Deliveries.heard",
-        lambda patch: patch.setattr(Deliveries, "heard", lambda _self, _now, _endpoint: None),
-        _D.test_a_busy_subscriber_behind_loss_gets_all,
-        "test_a_busy_subscriber_behind_loss_gets_all",
+        "gateways/datagrams/deliveries.py Deliveries.record_received",
+        lambda patch: patch.setattr(Deliveries, "record_received", lambda _self, _now, _endpoint: None),
+        _D.test_deliveries_lossy_subscriber_receives_all,
+        "test_deliveries_lossy_subscriber_receives_all",
     ),
     SeededBug(
         "all messages of a window wait longer and longer",
         "gateways/datagrams/device.py Device._is_probe",
         lambda patch: patch.setattr(Device, "_is_probe", lambda _self, _question: False),
-        _T.test_a_publisher_notices_soon_that_a_node_is_back,
-        "test_a_publisher_notices_soon_that_a_node_is_back",
+        _T.test_device_resumes_soon_after_node_restart,
+        "test_device_resumes_soon_after_node_restart",
     ),
 )

@@ -1,4 +1,4 @@
-"""Certificates of devices and datagram nodes, as the tests of DTLS show them."""
+"""Certificates of devices and datagram nodes for DTLS tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Authority:
         trusted: Path | None = None,
         raw: bytes = b"",
     ) -> DtlsFiles:
-        """Return the files of a partner with these common and alternative names; ``raw`` are the latter in DER."""
+        """Return the files of a peer with these common and alternative names; ``raw`` are the latter in DER."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(names, self.name, key)
         if alternatives:
@@ -44,7 +44,7 @@ class Authority:
         if raw:
             oid = x509.SubjectAlternativeName.oid
             builder = builder.add_extension(x509.UnrecognizedExtension(oid, raw), False)
-        stem = self.folder / ("-".join(names) or "nobody")
+        stem = self.folder / ("-".join(names) or "unnamed")
         made = builder.sign(self.key, hashes.SHA256())
         stem.with_suffix(".crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
         plain = serialization.NoEncryption()

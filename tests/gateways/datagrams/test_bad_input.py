@@ -1,4 +1,4 @@
-"""Bad input of a datagram node, line by line: each is refused with its code, counted, and costs the others nothing."""
+"""Invalid input of a datagram node: each is refused with its code, counted, and does not affect other devices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.sealed import SealedPort
 from gateways.datagrams.sockets import DatagramSocket, bind_udp
 from gateways.datagrams.subscribers import DatagramPeer
-from tests.gateways.datagrams.test_hostile import Rules, codes, made, say
+from tests.gateways.datagrams.test_hostile import Rules, codes, made, send
 from tests.gateways.datagrams.tree_simulation import TreeSimulation, endpoint
 
 DEVICE, CHILD = DatagramPeer(endpoint(9)), DatagramPeer(endpoint(2))
@@ -50,8 +50,8 @@ DEVICE, CHILD = DatagramPeer(endpoint(9)), DatagramPeer(endpoint(2))
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_a_datagram_that_is_no_message_is_counted(data: bytes, reason: str) -> None:
-    """Nothing is answered, so nobody learns that a node is here; the next datagram is read."""
+def test_node_malformed_datagram_is_counted(data: bytes, reason: str) -> None:
+    """No answer is sent, so that the node's presence is not revealed; the next datagram is read."""
     node, sender = DatagramSocket(bind_udp("127.0.0.1", 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sender:
         sender.sendto(data, ("127.0.0.1", node.endpoint.port))
@@ -87,8 +87,8 @@ def test_a_datagram_that_is_no_message_is_counted(data: bytes, reason: str) -> N
     ],
 )
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])
-def test_a_question_that_is_not_well_formed_is_refused(data: bytes, code: Code, reason: str, is_sealed: bool) -> None:
-    """Whoever writes a device learns of his mistake."""
+def test_node_malformed_request_is_refused(data: bytes, code: Code, reason: str, is_sealed: bool) -> None:
+    """The developer of a device receives the reason."""
     key, node = bytes(32), made()
     device = SealedPort({}, "pump", key) if is_sealed else None
     port = DatagramSocket(bind_udp("127.0.0.1", 0), SealedPort({"pump": key}) if is_sealed else None)
@@ -120,93 +120,93 @@ def test_a_question_that_is_not_well_formed_is_refused(data: bytes, code: Code, 
     assert port.counts[f"malformed_{reason}"] == 1 and node.counts[f"refused_{code.name.lower()}"] == 1
 
 
-def test_a_root_that_has_just_begun_is_busy() -> None:
-    """It told publishers to resolve again, and kept no subscription until it decided: both came at the same moment."""
+def test_root_after_restart_is_busy() -> None:
+    """Otherwise publishers would resolve again, and subscriptions would be lost until the root decides."""
     node = made(holds_from=25.0)
-    assert codes(say(node, DEVICE, PubConnect("a"))) == [Code.BUSY]
-    assert codes(say(node, DEVICE, DatagramPublish("a", b"x", 1, 1))) == [Code.BUSY]
-    assert codes(say(node, DEVICE, DatagramPublish("", b"x", 1, 2, 2 << 16 | 1))) == [Code.BUSY]
+    assert codes(send(node, DEVICE, PubConnect("a"))) == [Code.BUSY]
+    assert codes(send(node, DEVICE, DatagramPublish("a", b"x", 1, 1))) == [Code.BUSY]
+    assert codes(send(node, DEVICE, DatagramPublish("", b"x", 1, 2, 2 << 16 | 1))) == [Code.BUSY]
     panel = DatagramPeer(endpoint(8))
-    assert codes(say(node, panel, DatagramSubscribe("a", 1))) == [
+    assert codes(send(node, panel, DatagramSubscribe("a", 1))) == [
         Code.BUSY
-    ]  # children that it does not know do not have it
-    ready = say(node, DEVICE, DatagramPublish("a", b"x", 1, 1), now=25.0)
+    ]  # children that it does not know yet do not have it
+    ready = send(node, DEVICE, DatagramPublish("a", b"x", 1, 1), now=25.0)
     assert [(sent.peer, type(sent.packet.body)) for sent in ready.send] == [(panel, DatagramPublish)]
-    assert codes(say(node, panel, DatagramSubscribe("a", 1), now=26.0)) == [Code.SUBSCRIBED]
+    assert codes(send(node, panel, DatagramSubscribe("a", 1), now=26.0)) == [Code.SUBSCRIBED]
 
 
-def test_a_subscription_to_somebody_elses_address_is_none() -> None:
-    """Whether the asker has proved its own address or not: only a node may name another address."""
+def test_node_subscription_to_other_address_is_refused() -> None:
+    """Even with a proved own address: only a node may name another address."""
     node, victim = made(), endpoint(77)
     for is_proved in (False, True):
-        ready = say(node, DEVICE, DatagramSubscribe("a", 1, deliver_to=victim), is_proved=is_proved)
+        ready = send(node, DEVICE, DatagramSubscribe("a", 1, deliver_to=victim), is_proved=is_proved)
         assert codes(ready) == [Code.NOT_PROVED]
         assert all(sent.peer == DEVICE for sent in ready.send)
-    assert node.figures["subscriptions"] == 0
+    assert node.statistics["subscriptions"] == 0
     assert not [
         sent
-        for sent in say(node, DatagramPeer(endpoint(8)), DatagramPublish("a", b"x", 1, 1)).send
+        for sent in send(node, DatagramPeer(endpoint(8)), DatagramPublish("a", b"x", 1, 1)).send
         if sent.peer != DatagramPeer(endpoint(8))
     ]
 
 
-def test_an_answer_to_resolving_goes_to_who_asked() -> None:
-    """A question in somebody else's name would send him what he did not ask for."""
-    ready = say(made(), DEVICE, PubConnect("a", reply_to=endpoint(77)))
+def test_node_resolve_answer_goes_to_sender() -> None:
+    """A forged request would send unrequested datagrams to a third party."""
+    ready = send(made(), DEVICE, PubConnect("a", reply_to=endpoint(77)))
     assert codes(ready) == [Code.NOT_PROVED] and [sent.peer for sent in ready.send] == [DEVICE]
 
 
-def test_a_child_is_believed_about_its_own_part_only() -> None:
-    """A subscription that a child passes up must lie within what it has."""
+def test_node_child_subscription_outside_subtree_is_refused() -> None:
+    """A subscription passed up by a child must lie within its subtree."""
     node = made()
-    assert codes(say(node, CHILD, Join("a", 1, CHILD.endpoint))) == [Code.JOINED]
-    assert codes(say(node, CHILD, DatagramSubscribe("#", 1, deliver_to=endpoint(77), hops=1))) == [Code.NOT_AUTHORIZED]
-    assert codes(say(node, CHILD, DatagramSubscribe("a/#", 1, deliver_to=endpoint(77), hops=16))) == [Code.MALFORMED]
-    assert codes(say(node, CHILD, DatagramPublish("b", b"x", 1, 1))) == [Code.NOT_AUTHORIZED]
-    assert node.figures["subscriptions"] == 0
+    assert codes(send(node, CHILD, Join("a", 1, CHILD.endpoint))) == [Code.JOINED]
+    assert codes(send(node, CHILD, DatagramSubscribe("#", 1, deliver_to=endpoint(77), hops=1))) == [Code.NOT_AUTHORIZED]
+    assert codes(send(node, CHILD, DatagramSubscribe("a/#", 1, deliver_to=endpoint(77), hops=16))) == [Code.MALFORMED]
+    assert codes(send(node, CHILD, DatagramPublish("b", b"x", 1, 1))) == [Code.NOT_AUTHORIZED]
+    assert node.statistics["subscriptions"] == 0
 
 
 @pytest.mark.parametrize(
     ("subtree", "code"),
     [
         ("", Code.NOT_MINE),  # the root itself
-        ("c", Code.NOT_AUTHORIZED),  # without the right
-        ("a/x", Code.NOT_AUTHORIZED),  # below a part that it may have
+        ("c", Code.NOT_AUTHORIZED),  # not granted
+        ("a/x", Code.NOT_AUTHORIZED),  # below a granted subtree
     ],
 )
-def test_a_join_for_what_nobody_may_have(subtree: str, code: Code) -> None:
-    """The root is never given away, not even where the list of children says so."""
+def test_node_join_for_ungrantable_subtree_is_refused(subtree: str, code: Code) -> None:
+    """The root is never granted, even if the list of children includes it."""
     settings = DatagramNodeSettings("", endpoint(1), {"": ("", "a")}, incarnation=1, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
-    assert codes(say(node, CHILD, Join(subtree, 1, CHILD.endpoint))) == [code]
-    assert node.figures["children"] == 0 and node.holds(1.0)
+    assert codes(send(node, CHILD, Join(subtree, 1, CHILD.endpoint))) == [code]
+    assert node.statistics["children"] == 0 and node.holds(1.0)
 
 
-def test_a_join_for_a_part_that_has_a_holder() -> None:
-    """Also from the holder's own name at another address, above it and below it; the holder keeps its part."""
+def test_node_join_for_held_subtree_is_refused() -> None:
+    """Also from the same name at another address, above it and below it; the holder keeps its subtree."""
     settings = DatagramNodeSettings("", endpoint(1), {"": ("a", "a/x", "a/x/y")}, incarnation=1, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
-    assert codes(say(node, CHILD, Join("a/x", 5, CHILD.endpoint))) == [Code.JOINED]
+    assert codes(send(node, CHILD, Join("a/x", 5, CHILD.endpoint))) == [Code.JOINED]
     other = DatagramPeer(endpoint(3))
-    assert codes(say(node, other, Join("a/x", 9, other.endpoint))) == [Code.TAKEN]
-    assert codes(say(node, other, Join("a", 9, other.endpoint))) == [Code.TAKEN]
-    below = say(node, other, Join("a/x/y", 9, other.endpoint))
+    assert codes(send(node, other, Join("a/x", 9, other.endpoint))) == [Code.TAKEN]
+    assert codes(send(node, other, Join("a", 9, other.endpoint))) == [Code.TAKEN]
+    below = send(node, other, Join("a/x/y", 9, other.endpoint))
     assert codes(below) == [Code.NOT_MINE]
     assert getattr(below.send[0].packet.body, "nodes") == (CHILD.endpoint,)  # noqa: B009  # of a union
-    assert codes(say(node, CHILD, Join("a/x", 4, CHILD.endpoint))) == [Code.TAKEN]  # an incarnation before
-    assert codes(say(node, DatagramPeer(endpoint(8)), DatagramPublish("a/x", b"", 1, 1))) == [Code.NOT_MINE]
+    assert codes(send(node, CHILD, Join("a/x", 4, CHILD.endpoint))) == [Code.TAKEN]  # a former incarnation
+    assert codes(send(node, DatagramPeer(endpoint(8)), DatagramPublish("a/x", b"", 1, 1))) == [Code.NOT_MINE]
 
 
-def test_a_join_of_an_address_that_is_not_proved() -> None:
-    """It is told a cookie in three times its bytes at most, and nothing is prepared."""
+def test_node_join_from_unproved_address_gets_cookie() -> None:
+    """It gets a cookie within three times its bytes, and no child is prepared."""
     node = made()
-    ready = say(node, CHILD, Join("a", 1, CHILD.endpoint), is_proved=False)
+    ready = send(node, CHILD, Join("a", 1, CHILD.endpoint), is_proved=False)
     assert codes(ready) == [Code.NOT_PROVED]
-    assert ready.send[0].bytes_max == 300 and not node.figures["children"]
+    assert ready.send[0].bytes_max == 300 and not node.statistics["children"]
 
 
-def test_nodes_in_a_circle_decide_about_nothing() -> None:
-    """Each is the other's parent: neither has a lease to give; they ask twice a second, and say so."""
+def test_nodes_in_parent_loop_do_not_decide() -> None:
+    """Each is the other's parent: neither has a lease to grant; JOIN is sent twice a second and refused."""
     tree = TreeSimulation(11)
     one, other = tree.add_node(1, "a", 2), tree.add_node(2, "a/x", 1)
     alone = tree.add_node(3, "b", 3)
@@ -215,68 +215,68 @@ def test_nodes_in_a_circle_decide_about_nothing() -> None:
     tree.run_until(160)
     assert all(actor.node is not None and not actor.node.holds(tree.now) for actor in (one, other, alone))
     assert all(actor.node is not None and actor.node.counts["joins_refused"] > 20 for actor in (one, other, alone))
-    assert tree.story.publications[b"0"].code != Code.DISTRIBUTED
-    assert tree.story.control < 60 * 2 * 2 * 4 + 40  # three nodes and a device
+    assert tree.record.publications[b"0"].code != Code.DISTRIBUTED
+    assert tree.record.control < 60 * 2 * 2 * 4 + 40  # three nodes and a device
 
 
-def test_a_thousand_joins_in_a_second() -> None:
-    """50 are prepared, the others are told to come again; messages are distributed meanwhile."""
+def test_node_join_flood_is_limited() -> None:
+    """50 are prepared, the others are answered busy; messages are distributed meanwhile."""
     names = tuple(f"p{number}" for number in range(1_000))
     settings = DatagramNodeSettings("", endpoint(1), {"": names}, incarnation=1, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
-    say(node, DEVICE, DatagramSubscribe("#", 1))
+    send(node, DEVICE, DatagramSubscribe("#", 1))
     found = []
     for number, name in enumerate(names):
         peer = DatagramPeer(Endpoint(bytes((10, 1, number >> 8, number & 255)), 5))
         found += codes(
             node.handle(1.0, [Arrived(peer, "", Datagram(number + 1, Join(name, 1, peer.endpoint)), 60, True)])
         )
-    assert found.count(Code.BUSY) == 950 and not found.count(Code.JOINED)  # they have not all subscriptions yet
+    assert found.count(Code.BUSY) == 950 and not found.count(Code.JOINED)  # none has all subscriptions yet
     assert node.counts["refused_busy"] == 950
-    out = say(node, DatagramPeer(endpoint(8)), DatagramPublish("q", b"x", 1, 1))
+    out = send(node, DatagramPeer(endpoint(8)), DatagramPublish("q", b"x", 1, 1))
     assert [sent.peer for sent in out.send if isinstance(sent.packet.body, DatagramPublish)] == [DEVICE]
     peer = DatagramPeer(Endpoint(bytes((10, 1, 3, 231)), 5))
-    assert codes(say(node, peer, Join("p999", 1, peer.endpoint), 3.0)) == []  # is being prepared
+    assert codes(send(node, peer, Join("p999", 1, peer.endpoint), 3.0)) == []  # is being prepared
 
 
-def test_a_publish_from_a_lease_that_has_ended() -> None:
-    """Its number of the topic is one of a node that began anew: resolve again."""
+def test_node_former_topic_number_is_refused() -> None:
+    """Its topic number belongs to a former incarnation: resolve again."""
     before = made()
-    (sent,) = say(before, DEVICE, PubConnect("a")).send
+    (sent,) = send(before, DEVICE, PubConnect("a")).send
     number = getattr(sent.packet.body, "topic_number")  # noqa: B009  # of a union
     settings = DatagramNodeSettings("", endpoint(1), {}, incarnation=2, first_number=1)
     node = DatagramNode(settings, Rules(), Proofs(bytes(32)))
-    say(node, DEVICE, PubConnect("b"))  # has the first number of this incarnation
-    assert codes(say(node, DEVICE, DatagramPublish("", b"x", 1, 7, number))) == [Code.NOT_MINE]
+    send(node, DEVICE, PubConnect("b"))  # has the first number of this incarnation
+    assert codes(send(node, DEVICE, DatagramPublish("", b"x", 1, 7, number))) == [Code.NOT_MINE]
     assert node.counts["messages_received"] == 0
 
 
-def test_a_repeated_number_is_distributed_once() -> None:
-    """A replay in clear is answered again, and reaches nobody."""
+def test_node_repeated_number_is_distributed_once() -> None:
+    """A replay in clear is answered again, and not distributed."""
     node = made()
-    say(node, DEVICE, DatagramSubscribe("a", 0))
+    send(node, DEVICE, DatagramSubscribe("a", 0))
     publisher = DatagramPeer(endpoint(8))
-    sent = [say(node, publisher, DatagramPublish("a", b"x", 1, 7)) for _ in range(3)]
+    sent = [send(node, publisher, DatagramPublish("a", b"x", 1, 7)) for _ in range(3)]
     assert [codes(each) for each in sent] == [[Code.DISTRIBUTED]] * 3
     assert sum(isinstance(each.packet.body, DatagramPublish) for ready in sent for each in ready.send) == 1
     assert node.counts["repeats_answered"] == 2
 
 
-def test_a_message_of_the_cluster_that_is_no_datagram() -> None:
-    """Found by a fuzzer: it was owed to each subscriber, never left, and after five tries all was given up."""
+def test_node_oversized_cluster_message_is_dropped() -> None:
+    """Found by fuzzing: it could not be sent, and after five tries all messages of a subscriber were given up."""
     node = made(attached=True)
-    say(node, DEVICE, DatagramSubscribe("a", 1))
+    send(node, DEVICE, DatagramSubscribe("a", 1))
     out = node.handle(1.0, [ClusterMessage("a", bytes(DATAGRAM_BYTES_MAX), 1, 5)])
     assert (out.send, out.done, node.counts["messages_too_large"]) == ([], [5], 1)
     out = node.handle(1.1, [ClusterMessage("a", bytes(1_000), 1, 6)])
     assert [sent.peer for sent in out.send] == [DEVICE] and not out.done
 
 
-def test_a_publish_that_is_a_datagram_under_its_number_only() -> None:
-    """Subscribers are sent the topic itself: with it there is no room, and the device is told."""
+def test_node_publish_too_large_with_topic_is_refused() -> None:
+    """Subscribers receive the topic itself: with it the packet is too large, and the device gets the code."""
     node = made()
     topic = "a" * 300
-    (sent,) = say(node, DEVICE, PubConnect(topic)).send
+    (sent,) = send(node, DEVICE, PubConnect(topic)).send
     number = getattr(sent.packet.body, "topic_number")  # noqa: B009  # of a union
-    assert codes(say(node, DEVICE, DatagramPublish("", bytes(1_000), 1, 7, number))) == [Code.TOO_LARGE]
-    assert codes(say(node, DEVICE, DatagramPublish("", bytes(100), 1, 8, number))) == [Code.DISTRIBUTED]
+    assert codes(send(node, DEVICE, DatagramPublish("", bytes(1_000), 1, 7, number))) == [Code.TOO_LARGE]
+    assert codes(send(node, DEVICE, DatagramPublish("", bytes(100), 1, 8, number))) == [Code.DISTRIBUTED]

@@ -1,4 +1,4 @@
-"""DTLS at both ends: certificates name devices and nodes, and nobody else is heard."""
+"""DTLS at both ends: certificates name devices and nodes; other peers are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from OpenSSL import SSL
 
 
 class End:
-    """One socket, and what it received."""
+    """One socket, and its received packets."""
 
     def __init__(self, files: DtlsFiles, is_node: bool) -> None:
         self.port = DtlsSocket(bind_udp("127.0.0.1", 0), files, serves=is_node, opens=not is_node)
@@ -38,7 +38,7 @@ class End:
         self.port.send(trio.current_time(), Sent(peer, Datagram(1, body)))
 
     async def wait(self) -> tuple[DatagramPeer, str, Body]:
-        """Return what comes next."""
+        """Return the next packet."""
         while not self.received:
             await self.port.readable()
             self.port.read(trio.current_time(), self._take)
@@ -51,7 +51,7 @@ class End:
 
 @asynccontextmanager
 async def pair(node_files: DtlsFiles, device_files: DtlsFiles) -> AsyncIterator[tuple[End, End]]:
-    """Run a node and a device for the length of a block."""
+    """Run a node and a device within a block."""
     node, device = End(node_files, True), End(device_files, False)
     async with trio.open_nursery() as nursery:
         await nursery.start(node.port.run)
@@ -66,7 +66,7 @@ async def pair(node_files: DtlsFiles, device_files: DtlsFiles) -> AsyncIterator[
 
 
 async def test_a_session_carries_both_ways(tmp_path: Path) -> None:
-    """Packets from before the handshake wait for it; what is too long for a datagram does not leave."""
+    """Packets sent before the handshake are queued; oversized ones are not sent."""
     signer = Authority(tmp_path)
     async with pair(signer.files(["west"], [LOOPBACK]), signer.files(["pump"])) as (node, device):
         device.send(DatagramPeer(node.port.endpoint), PubConnect("a"))
@@ -84,7 +84,7 @@ async def test_a_session_carries_both_ways(tmp_path: Path) -> None:
 
 
 async def half_a_handshake(node: End, source: str) -> None:
-    """Show the node a ClientHello with its cookie, from an address, and say no more: a relay that loses the rest."""
+    """Send the node a ClientHello with its cookie, from an address, and no more: a relay that drops the rest."""
     files_side, far = trio.socket.socket(type=socket.SOCK_DGRAM), trio.socket.socket(type=socket.SOCK_DGRAM)
     with files_side, far:
         await files_side.bind(("127.0.0.1", 0))
@@ -106,8 +106,8 @@ async def half_a_handshake(node: End, source: str) -> None:
                 nursery.cancel_scope.cancel()
 
 
-async def test_a_device_gets_in_beside_half_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NIST: protect. Twice as many as there are places, each from an address of its own, of 20 s each."""
+async def test_dtls_device_connects_beside_half_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many as there are slots, each from its own address, with a timeout of 20 s."""
     monkeypatch.setitem(POOLS, "dtls_handshakes", POOLS["dtls_handshakes"]._replace(places_max=8, patience_s=0.0))
     signer = Authority(tmp_path)
     async with pair(signer.files(["west"], [LOOPBACK]), signer.files(["pump"])) as (node, device):
@@ -129,8 +129,8 @@ async def refused(node_files: DtlsFiles, device_files: DtlsFiles) -> tuple[End, 
         return node, device
 
 
-async def test_a_node_that_is_not_named_by_its_address_is_left(tmp_path: Path) -> None:
-    """Each device has a certificate of the same authority, and none of them is a node."""
+async def test_dtls_node_certificate_without_address_is_refused(tmp_path: Path) -> None:
+    """Devices have certificates of the same CA, and must not pass for nodes."""
     signer = Authority(tmp_path)
     _, device = await refused(signer.files(["liar"]), signer.files(["pump"]))
     assert device.port.counts["handshakes_refused"] == 1
@@ -144,8 +144,8 @@ async def test_a_certificate_without_one_name_is_refused(tmp_path: Path, names: 
 
 
 @pytest.mark.parametrize("raw", [bytes.fromhex("3002a300"), bytes.fromhex("30028702"), b"\x05\x00"])
-async def test_a_node_whose_names_cannot_be_read_is_left(tmp_path: Path, raw: bytes) -> None:
-    """A kind of name that the library does not know, one that is cut, and no list: nothing leaves the handshake."""
+async def test_dtls_node_certificate_with_unreadable_names_is_refused(tmp_path: Path, raw: bytes) -> None:
+    """An unknown kind of name, a truncated one, and no list: no exception escapes the handshake."""
     signer = Authority(tmp_path)
     await refused(signer.files(["west"], raw=raw), signer.files(["pump"]))
 
@@ -157,14 +157,14 @@ async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, mon
     assert not node.port.counts["handshakes"]
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_dtls_invalid_files_are_refused(tmp_path: Path) -> None:
     signer = Authority(tmp_path)
     signer.files(["pump"])
     signer.files(["valve"])
     pump, key = tmp_path / "pump.crt", tmp_path / "pump.key"
-    with pytest.raises(AccessFileError, match="is no private key of"):
+    with pytest.raises(AccessFileError, match="is not the private key of"):
         DtlsFiles(pump, tmp_path / "valve.key", signer.path)
-    with pytest.raises(AccessFileError, match="is no certificate in PEM"):
+    with pytest.raises(AccessFileError, match="is not a PEM certificate"):
         DtlsFiles(key, key, signer.path)
     key.chmod(0o644)
     with pytest.raises(AccessFileError):
@@ -173,7 +173,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nodes_and_devices_as_processes(tmp_path: Path) -> None:
-    """A child joins its parent, and what is published to one is printed at the other, by certificates alone."""
+    """A child joins its parent; a message published at one node is printed at the other, with certificates only."""
     signer = Authority(tmp_path)
     for names, alternatives in ((["root"], [LOOPBACK]), (["west"], [LOOPBACK]), (["pump"], []), (["panel"], [])):
         signer.files(names, alternatives)

@@ -1,4 +1,4 @@
-"""The form of the six messages: what was encoded comes back, and nothing else gets through."""
+"""Encoding of the six messages: round trips, and refusal of other bytes."""
 
 from pathlib import Path
 from random import Random
@@ -20,8 +20,8 @@ from gateways.datagrams.messages import (
     decode,
     encode,
 )
-from gateways.datagrams.stratamq_udp_pb2 import Datagram as Form  # type: ignore[attr-defined]
-from gateways.datagrams.subtrees import cut, is_inside, is_within, touches
+from gateways.datagrams.stratamq_udp_pb2 import Packet as Form  # type: ignore[attr-defined]
+from gateways.datagrams.subtrees import is_inside, is_within, restrict, touches
 
 HERE = Endpoint(bytes((127, 0, 0, 1)), 5)
 GOOD: list[Body] = [
@@ -40,11 +40,11 @@ GOOD: list[Body] = [
 
 
 @pytest.mark.parametrize("body", GOOD, ids=lambda body: type(body).__name__)
-def test_a_message_comes_back(body: Body) -> None:
+def test_decode_returns_encoded_message(body: Body) -> None:
     assert decode(encode(Datagram(7, body))) == Datagram(7, body)
 
 
-def test_the_star_of_the_first_protocol_is_a_hash() -> None:
+def test_decode_star_filter_becomes_hash() -> None:
     kept = DatagramSubscribe("a/+", 1, keep_open=True)
     assert decode(encode(Datagram(1, kept))).body == kept
     assert decode(encode(Datagram(1, DatagramSubscribe("a/*")))).body == DatagramSubscribe("a/#")
@@ -74,13 +74,13 @@ def test_the_star_of_the_first_protocol_is_a_hash() -> None:
         encode(Datagram(1, PubConnect("a/" * 129))),
     ],
 )
-def test_nothing_else_is_a_message(data: bytes) -> None:
+def test_decode_invalid_datagram_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedDatagram):
         decode(data)
 
 
-def test_noise_raises_nothing_else() -> None:
-    """Changed, cut and random datagrams are messages, or malformed."""
+def test_decode_noise_raises_only_malformed() -> None:
+    """Modified, truncated and random datagrams decode or raise MalformedDatagram."""
     random, taken = Random(1), 0
     for _ in range(20_000):
         data = bytearray(encode(Datagram(random.getrandbits(64), random.choice(GOOD))))
@@ -96,7 +96,7 @@ def test_noise_raises_nothing_else() -> None:
     assert taken > 1_000
 
 
-def test_the_committed_form_is_that_of_the_proto(tmp_path: Path) -> None:
+def test_generated_module_matches_proto(tmp_path: Path) -> None:
     protoc = pytest.importorskip("grpc_tools.protoc", reason="grpcio-tools is not installed")
     folder = Path(__file__).parents[3] / "gateways" / "datagrams"
     arguments = ["protoc", f"-I{folder}", f"--python_out={tmp_path}", str(folder / "stratamq_udp.proto")]
@@ -109,4 +109,8 @@ def test_subtrees() -> None:
     assert is_within("a/b", "a/b") and is_within("a/b/c", "a/b") and not is_within("a/bc", "a/b")
     assert is_inside("a/b/#", "a/b") and not is_inside("a/#", "a/b") and not is_inside("+/b", "a/b")
     assert touches("+/b/c", "a/b") and touches("a/#", "a/b") and not touches("a", "a/b") and not touches("b/#", "a")
-    assert cut("#", "a/b") == cut("a/#", "a/b") == "a/b/#" and cut("+/b/c", "a/b") == "a/b/c" and cut("#", "") == "#"
+    assert (
+        restrict("#", "a/b") == restrict("a/#", "a/b") == "a/b/#"
+        and restrict("+/b/c", "a/b") == "a/b/c"
+        and restrict("#", "") == "#"
+    )

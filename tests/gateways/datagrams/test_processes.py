@@ -1,4 +1,4 @@
-"""Nodes as processes, beside a broker of somebody else; a node that dies is replaced."""
+"""Nodes as processes, beside a Mosquitto; a dead node is replaced."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def command(*arguments: str) -> list[str]:
 
 
 def node(keys: Path, name: str, *settings: str) -> AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
-    """Run a sealed node for the length of a block; return its address."""
+    """Run a sealed node within a block; return its address."""
     return node_process(keys, name, f"udp.keys_file={keys / 'keys'}", *settings)
 
 
 @contextmanager
 def node_process(folder: Path, name: str, *settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run a node for the length of a block; return its address."""
+    """Run a node within a block; return its address."""
     reader, writer = os.pipe()
     given = [
         f"gateway.id={name}",
@@ -81,7 +81,7 @@ def west(keys: Path, parent: str) -> tuple[str, ...]:
 
 @contextmanager
 def subscriber(keys: Path, address: str, count: int) -> Iterator[subprocess.Popen[str]]:
-    """Run the protocol's own subscriber, which has its answer when the block begins."""
+    """Run the protocol's own subscriber; it is subscribed when the block begins."""
     line = command("sub", "--filter", "#", "--node", address, "--name", "panel", "--count", str(count))
     line += ["--key-file", str(keys / "panel.key")]
     with subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -99,7 +99,7 @@ def publish(keys: Path, address: str, topic: str, text: str) -> subprocess.Compl
 
 @pytest.mark.skipif(not INSTALLED, reason="package mosquitto is not installed")
 async def test_devices_and_mqtt_clients_share_topics(keys: Path, tmp_path: Path) -> None:
-    """Two nodes attached to a Mosquitto; each message once at each, and what no rule allows is refused."""
+    """Two nodes attached to a Mosquitto; each message once at each, and unauthorized ones are refused."""
     async with mosquitto_doors(tmp_path) as doors:
         broker = doors.addresses["mqtt"]
         host, port = broker.removeprefix("mqtt://").split(":")
@@ -110,15 +110,15 @@ async def test_devices_and_mqtt_clients_share_topics(keys: Path, tmp_path: Path)
             node(keys, "west", cluster, *west(keys, address)),
         ):
             mqtt = ["-h", host, "-p", port]
-            heard = subprocess.Popen(["mosquitto_sub", *mqtt, "-t", "#", "-C", "3", "-v"], stdout=subprocess.PIPE)
+            listener = subprocess.Popen(["mosquitto_sub", *mqtt, "-t", "#", "-C", "3", "-v"], stdout=subprocess.PIPE)
             with subscriber(keys, address, 3) as panel:
                 assert publish(keys, address, "west/t", "1\n").returncode == 0
                 assert publish(keys, address, "east", "2\n").returncode == 0
                 subprocess.run(["mosquitto_pub", *mqtt, "-q", "1", "-t", "north", "-m", "3"], check=True)
                 out, _ = panel.communicate(timeout=PATIENCE_S)
                 assert sorted(out.splitlines()) == ["east 2", "north 3", "west/t 1"]
-                said = heard.communicate(timeout=PATIENCE_S)[0]
-                assert sorted(said.splitlines()) == [b"east 2", b"north 3", b"west/t 1"]
+                received = listener.communicate(timeout=PATIENCE_S)[0]
+                assert sorted(received.splitlines()) == [b"east 2", b"north 3", b"west/t 1"]
             refused = publish(keys, address, "south", "4\n")
             assert refused.returncode == 1 and "line 1: not_authorized" in refused.stderr
             roles = keys / "roles.toml"
@@ -129,7 +129,7 @@ async def test_devices_and_mqtt_clients_share_topics(keys: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_dead_node_is_replaced(keys: Path) -> None:
-    """Its parent has the subscriptions, and takes the part back when the lease of 15 s ends."""
+    """Its parent has the subscriptions, and takes the subtree back when the lease of 15 s ends."""
     with (
         node(keys, "root-2", 'udp.children={west=["west"]}') as (address, _),
         node(keys, "west", *west(keys, address)) as (_, child),
@@ -144,8 +144,8 @@ def test_a_dead_node_is_replaced(keys: Path) -> None:
         assert out.splitlines() == ["west/t 1", "west/t 2"]
 
 
-def test_a_line_that_is_too_long_is_refused_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was cut in two, and both were sent."""
+def test_read_line_oversized_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be split into two messages."""
     lines = io.BytesIO(b"y" * 5_000 + b"\n" + b"z" * programs.LINE_BYTES_MAX + b"\nlast")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=lines))
     found = [programs.read_line() for _ in range(4)]
@@ -163,7 +163,7 @@ def test_a_line_that_is_too_long_is_refused_as_one(monkeypatch: pytest.MonkeyPat
         ("sub", "--filter", "a", "--node", "127.0.0.1:1", "--key-file", "/nowhere"),
     ],
 )
-def test_a_wrong_argument_is_told_at_once(arguments: tuple[str, ...]) -> None:
+def test_command_invalid_argument_exits_at_once(arguments: tuple[str, ...]) -> None:
     result = subprocess.run(
         command(*arguments), cwd=ROOT, input="x", capture_output=True, text=True, timeout=PATIENCE_S
     )
@@ -176,14 +176,14 @@ def test_a_wrong_argument_is_told_at_once(arguments: tuple[str, ...]) -> None:
         (["udp.security=plain", "udp.bind=0.0.0.0"], "udp.allow_plain = true"),
         (["udp.roles_file=/nowhere"], "/nowhere"),
         (["udp.parent=10.0.0.1:5"], "parent and subtree belong together"),
-        (["udp.device_roles=nobody"], "no role of this file"),
+        (["udp.device_roles=nobody"], "not a role of this file"),
         (["udp.prot=1"], "udp.prot"),
         (["udp.cluster=http://x"], "udp.cluster"),
         (["udp.security=dtls"], "dtls needs dtls_certificate"),
         (["udp.bind=0.0.0.0", 'udp.children={west=["west"]}'], "set udp.advertise"),
     ],
 )
-def test_mistakes_are_one_line(keys: Path, settings: list[str], text: str) -> None:
+def test_node_configuration_error_is_one_line(keys: Path, settings: list[str], text: str) -> None:
     given = [f"udp.keys_file={keys / 'keys'}", f"udp.roles_file={keys / 'roles.toml'}", "udp.port=0", *settings]
     config = keys / "empty.toml"
     config.touch(0o600)

@@ -1,4 +1,4 @@
-"""Sealed sessions: only who has the key is heard, nothing twice, and an address proves itself."""
+"""Sealed sessions: only key owners are accepted, replays are dropped, and addresses are proved."""
 
 import tracemalloc
 
@@ -15,14 +15,14 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 
 class Pair:
-    """A node and a device, whose datagrams a test carries."""
+    """A node and a device whose datagrams a test carries."""
 
     def __init__(self, device_key: bytes = KEY, name: str = "pump") -> None:
         self.node = SealedPort({"pump": KEY, "valve": OTHER})
         self.device = SealedPort({}, name, device_key)
 
-    def shake(self) -> list[tuple[DatagramPeer, str, bool, bytes]]:
-        """Carry the handshake, and return what the node took behind it."""
+    def do_handshake(self) -> list[tuple[DatagramPeer, str, bool, bytes]]:
+        """Carry the handshake, and return the packets that the node received after it."""
         assert self.device.send(1.0, DatagramPeer(NODE), b"first") is None
         return self.carry(self.device, 1.0)
 
@@ -39,7 +39,7 @@ class Pair:
         return [each for each in taken if each is not None]
 
     def open(self, name: str = "pump") -> bytes:
-        """Open a session by a further device, and return its OPEN that created it."""
+        """Open a session for a further device, and return the OPEN that created it."""
         device, now = SealedPort({}, name, KEY), 1.0
         device.send(now, DatagramPeer(NODE), b"x")
         [(_, first)] = device.replies
@@ -60,14 +60,14 @@ class Pair:
 
 def test_a_session_carries_both_ways() -> None:
     pair = Pair()
-    [(peer, name, is_proved, data)] = pair.shake()
+    [(peer, name, is_proved, data)] = pair.do_handshake()
     assert (peer.endpoint, name, is_proved, data) == (DEVICE, "pump", True, b"first") and peer.session
     back = pair.node.send(2.0, peer, b"answer")
     assert back is not None and len(back) == len(b"answer") + SEALED_BYTES
     assert pair.device.receive(2.0, NODE, back) == (DatagramPeer(NODE), "", True, b"answer")
 
 
-def test_the_answer_to_open_is_no_lever() -> None:
+def test_sealed_open_answer_is_not_amplified() -> None:
     pair = Pair()
     opening = pair.open()
     for opened in (opening, _without_cookie(pair)):
@@ -82,8 +82,8 @@ def _without_cookie(pair: Pair) -> bytes:
     return pair.device.replies[0][1]
 
 
-def test_an_open_that_is_sent_again_creates_no_session() -> None:
-    """From its address it gets the same OPENED within the cookie's lifetime; anywhere else a cookie of that address."""
+def test_sealed_repeated_open_creates_no_session() -> None:
+    """From its address it gets the same OPENED within the cookie's lifetime; elsewhere a cookie of that address."""
     pair = Pair()
     opening = pair.open()
     assert pair.node.sessions == 1
@@ -100,8 +100,8 @@ def test_an_open_that_is_sent_again_creates_no_session() -> None:
     assert pair.node.sessions == 1 and pair.node.counts["sessions_opened"] == 1
 
 
-def test_recorded_opens_do_not_keep_a_device_from_opening() -> None:
-    """Its four sessions have all sent something, and every OPEN of them comes again in each round trip."""
+def test_sealed_replayed_opens_do_not_block_device() -> None:
+    """Its four sessions have sent data, and every OPEN of them is replayed in each round trip."""
     pair = Pair()
     recorded = [pair.open() for _ in range(6)]
 
@@ -125,8 +125,8 @@ def test_recorded_opens_do_not_keep_a_device_from_opening() -> None:
         assert [each[3] for each in taken if each is not None] == [b"hello"]
 
 
-def test_a_lost_opened_costs_no_second_session() -> None:
-    """OPEN comes again with the same nonce; after five of them with another one, for the session may have ended."""
+def test_sealed_lost_opened_creates_no_second_session() -> None:
+    """OPEN is repeated with the same nonce; after five tries with a new one, since the session may have ended."""
     pair = Pair()
     pair.device.send(1.0, DatagramPeer(NODE), b"x")
     nonces = []
@@ -145,7 +145,7 @@ def test_a_lost_opened_costs_no_second_session() -> None:
 
 
 def test_nonces_are_bounded() -> None:
-    """A device that opens one session after the other gets no more answers; another one does."""
+    """A device that opens too many sessions gets no answers; another one does."""
     pair = Pair()
     for _ in range(64):
         pair.open()
@@ -160,16 +160,16 @@ def test_nonces_are_bounded() -> None:
     assert len(pair.carry(late, 200.0)) == 1
 
 
-def test_strangers_are_not_answered() -> None:
+def test_sealed_open_with_wrong_key_is_not_answered() -> None:
     for key, name in ((OTHER, "pump"), (KEY, "valve"), (KEY, "nobody")):
         pair = Pair(key, name)
-        assert pair.shake() == [] and pair.node.counts["open_not_valid"]
+        assert pair.do_handshake() == [] and pair.node.counts["open_not_valid"]
 
 
-def test_nothing_is_taken_twice_or_changed() -> None:
-    """The window is 1 024 wide, to the datagram."""
+def test_sealed_replayed_or_modified_datagram_is_dropped() -> None:
+    """The window is exactly 1 024 wide."""
     pair = Pair()
-    pair.shake()
+    pair.do_handshake()
     made = [pair.seal(b"%d" % number) for number in range(1_100)]
     assert pair.node.receive(3.0, DEVICE, made[-1]) is not None
     assert pair.node.receive(3.0, DEVICE, made[-1]) is None
@@ -182,9 +182,9 @@ def test_nothing_is_taken_twice_or_changed() -> None:
     assert pair.node.receive(3.0, DEVICE, made[-3]) is not None
 
 
-def test_a_new_address_must_prove_itself() -> None:
+def test_sealed_new_address_is_unproved() -> None:
     pair = Pair()
-    [(peer, *_)] = pair.shake()
+    [(peer, *_)] = pair.do_handshake()
     taken = pair.node.receive(3.0, ELSEWHERE, pair.seal(b"moved"))
     assert taken is not None and taken[0] == DatagramPeer(ELSEWHERE, peer.session) and taken[2] is False
     pair.node.prove(taken[0])
@@ -192,10 +192,10 @@ def test_a_new_address_must_prove_itself() -> None:
     assert again is not None and again[2] is True
 
 
-def test_a_node_that_began_again_is_opened_again() -> None:
-    """A device that hears nothing for 3 s takes its session for forgotten."""
+def test_sealed_device_reopens_after_node_restart() -> None:
+    """After 3 s of silence a device assumes that its session is lost."""
     pair = Pair()
-    pair.shake()
+    pair.do_handshake()
     pair.node = SealedPort({"pump": KEY})
     assert pair.node.receive(4.0, DEVICE, pair.seal(b"lost")) is None
     assert pair.device.send(9.0, DatagramPeer(NODE), b"waits") is None
@@ -203,9 +203,9 @@ def test_a_node_that_began_again_is_opened_again() -> None:
 
 
 def test_sessions_are_bounded() -> None:
-    """Handshakes that nothing follows end no session that has sent something."""
+    """Unused sessions do not displace a session that has sent data."""
     pair = Pair()
-    [(peer, *_)] = pair.shake()
+    [(peer, *_)] = pair.do_handshake()
     for _ in range(20):
         device = SealedPort({}, "pump", KEY)
         device.send(1.0, DatagramPeer(NODE), b"x")
@@ -222,28 +222,28 @@ def test_sessions_are_bounded() -> None:
     assert pair.node.send(3.0, peer, b"x") is not None
 
 
-def test_sessions_of_keys_that_are_gone_end() -> None:
-    """Another key of the same name counts as gone; who kept his stays."""
+def test_sealed_set_keys_ends_sessions_of_changed_keys() -> None:
+    """A changed key counts as removed; other sessions stay."""
     pair = Pair()
-    [(peer, *_)] = pair.shake()
-    pair.node.take_keys({"pump": KEY})
+    [(peer, *_)] = pair.do_handshake()
+    pair.node.set_keys({"pump": KEY})
     assert pair.node.receive(2.0, DEVICE, pair.seal(b"again")) is not None
-    pair.node.take_keys({"pump": OTHER})
+    pair.node.set_keys({"pump": OTHER})
     assert pair.node.receive(2.0, DEVICE, pair.seal(b"late")) is None
     assert pair.node.send(2.0, peer, b"x") is None
 
 
-def test_silence_after_an_answer_says_nothing() -> None:
-    """A subscriber that answered and heard nothing for long had its session opened anew at its next word."""
+def test_sealed_silence_after_answer_keeps_session() -> None:
+    """Otherwise a subscriber that only acknowledged would open a new session at its next request."""
     pair = Pair()
-    pair.shake()
+    pair.do_handshake()
     assert pair.device.send(3.0, DatagramPeer(NODE), b"delivered", is_answer=True) is not None
     assert pair.device.send(30.0, DatagramPeer(NODE), b"renewal") is not None
     assert pair.device.send(34.0, DatagramPeer(NODE), b"again") is None and pair.device.replies
 
 
-def test_left_out_counters_cost_nothing() -> None:
-    """A device that went to the last counter at once made the window shift by as many bits: 256 MB."""
+def test_sealed_skipped_counters_use_bounded_memory() -> None:
+    """Otherwise a jump to the last counter would shift the window by 256 MB."""
     pair = Pair()
     opening = pair.open()
     pair.node.receive(1.0, DEVICE, opening)

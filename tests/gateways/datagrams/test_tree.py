@@ -1,4 +1,4 @@
-"""Trees of nodes: resolving, subscribing and joining, and no message lost whatever the network and the nodes do."""
+"""Trees of nodes: resolving, subscribing and joining, without message loss under network and node failures."""
 
 from random import Random
 
@@ -19,11 +19,11 @@ from gateways.datagrams.node import DatagramNode
 from gateways.datagrams.node_events import Arrived, DatagramNodeSettings
 from gateways.datagrams.proofs import Proofs
 from gateways.datagrams.subscribers import DatagramPeer
-from tests.gateways.datagrams.tree_simulation import Actor, Everything, TreeSimulation, endpoint, run_seed
+from tests.gateways.datagrams.tree_simulation import Actor, AllowAll, TreeSimulation, endpoint, run_seed
 
 
 def test_one_node_serves_all() -> None:
-    """Control datagrams are few, and a message costs 1 + S + 1, and S answers at QoS 1."""
+    """Few control datagrams; a message costs 1 + S + 1 datagrams, and S answers at QoS 1."""
     tree = TreeSimulation(1)
     tree.add_node(1, "", None)
     devices = [tree.add_device(100 + number, 1) for number in range(4)]
@@ -32,14 +32,14 @@ def test_one_node_serves_all() -> None:
     tree.run_until(101)
     payload = tree.publish(devices[0], "a/x")
     tree.run_until(102)
-    assert tree.story.publications[payload].code == Code.DISTRIBUTED
+    assert tree.record.publications[payload].code == Code.DISTRIBUTED
     assert not tree.lost()
-    assert tree.story.data == 1 + 3
-    assert tree.story.answers == 3 + 1
+    assert tree.record.data == 1 + 3
+    assert tree.record.answers == 3 + 1
 
 
-def test_a_child_takes_its_part_over() -> None:
-    """Whoever subscribed before is known there, and nothing passes from node to node."""
+def test_tree_joined_child_serves_existing_subscribers() -> None:
+    """Earlier subscriptions are known there, and no message passes between nodes."""
     tree = TreeSimulation(2)
     tree.add_node(1, "", None)
     publisher, subscriber, other = (tree.add_device(100 + number, 1) for number in range(3))
@@ -51,13 +51,13 @@ def test_a_child_takes_its_part_over() -> None:
     for topic in ("a/x/1", "b/y", "a", "ab/c"):
         tree.publish(publisher, topic)
     tree.run_until(104)
-    assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED}
+    assert {each.code for each in tree.record.publications.values()} == {Code.DISTRIBUTED}
     assert not tree.lost()
-    assert sum(len(copies) for copies in tree.story.received[subscriber.address].values()) == 4
-    assert tree.story.between == 0
+    assert sum(len(copies) for copies in tree.record.received[subscriber.address].values()) == 4
+    assert tree.record.between == 0
 
 
-def test_a_silent_child_loses_its_part() -> None:
+def test_tree_dead_child_is_replaced_by_parent() -> None:
     tree = TreeSimulation(3)
     tree.add_node(1, "", None)
     child = tree.add_node(2, "a", 1)
@@ -68,12 +68,12 @@ def test_a_silent_child_loses_its_part() -> None:
     tree.kill(child)
     payload = tree.publish(publisher, "a/x")
     tree.run_until(140)
-    assert tree.story.publications[payload].code == Code.DISTRIBUTED
+    assert tree.record.publications[payload].code == Code.DISTRIBUTED
     assert not tree.lost()
 
 
 def test_through_one_node_only() -> None:
-    """A device that can be reached from its node alone has everything from there, counted as relayed."""
+    """A device reachable only through its node receives all messages from it, counted as relayed."""
     tree = TreeSimulation(4)
     root = tree.add_node(1, "", None)
     tree.add_node(2, "a", 1)
@@ -86,11 +86,11 @@ def test_through_one_node_only() -> None:
     tree.run_until(104)
     assert not tree.lost()
     assert root.node is not None and root.node.counts["messages_relayed"] == 1
-    assert tree.story.between == 1
+    assert tree.record.between == 1
 
 
-def test_a_child_that_is_cut_off_stops() -> None:
-    """Behind the end of its lease it sends its publishers up: its parent has subscribers that it does not know."""
+def test_tree_partitioned_child_stops_deciding() -> None:
+    """After its lease it redirects publishers: its parent has subscribers that it does not know."""
     tree = TreeSimulation(6)
     tree.add_node(1, "", None)
     tree.add_node(2, "a", 1)
@@ -104,19 +104,21 @@ def test_a_child_that_is_cut_off_stops() -> None:
     tree.run_until(120)
     payload = tree.publish(publisher, "a/x")
     tree.run_until(140)
-    assert tree.story.publications[payload].code == Code.DISTRIBUTED
-    assert tree.story.wishes[late.address].since < 120 and not tree.lost()
+    assert tree.record.publications[payload].code == Code.DISTRIBUTED
+    assert tree.record.subscriptions[late.address].since < 120 and not tree.lost()
 
 
-def test_a_child_of_a_node_that_began_anew_keeps_nothing_from_subscribers() -> None:
-    """Found by the simulation: its lease of the former incarnation lasted, and it was told of no new subscription."""
+def test_tree_child_of_restarted_node_serves_new_subscribers() -> None:
+    """Found by the simulation: its lease of the former incarnation was valid, and new subscriptions did not reach
+    it.
+    """
     tree = TreeSimulation(7)
     tree.add_node(1, "", None)
     middle, lowest = tree.add_node(2, "a", 1), tree.add_node(3, "a/x", 2)
     publisher, early, late = tree.add_device(100, 3), tree.add_device(101, 1), tree.add_device(102, 1)
     tree.subscribe(early, "#")
     tree.run_until(102)
-    tree.publish(publisher, "a/x/1")  # from now on it asks the lowest node directly
+    tree.publish(publisher, "a/x/1")  # from now on it uses the lowest node directly
     tree.run_until(103)
     tree.kill(middle)
     tree.run_until(103.5)
@@ -127,19 +129,21 @@ def test_a_child_of_a_node_that_began_anew_keeps_nothing_from_subscribers() -> N
         tree.run_until(104 + tick / 4)
         tree.publish(publisher, "a/x/1")
     tree.run_until(200)
-    assert tree.story.wishes[late.address].since < 130
-    assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED}
+    assert tree.record.subscriptions[late.address].since < 130
+    assert {each.code for each in tree.record.publications.values()} == {Code.DISTRIBUTED}
     assert not tree.lost()
     assert lowest.node is not None and lowest.node.holds(tree.now)
 
 
-def test_no_node_below_answers_for_all() -> None:
-    """Found by the simulation: a node below took a SUBSCRIBE for a keep-open one, and others never had the filter."""
+def test_tree_node_below_does_not_answer_subscribe() -> None:
+    """Found by the simulation: a node below mistook a SUBSCRIBE for a keep-open one, and other nodes lacked the
+    filter.
+    """
     assert not run_seed(52952).lost()
 
 
-def test_a_node_below_is_asked_to_keep_the_way_open() -> None:
-    """It answers for a filter that reaches out of its part only who says so, and only what it knows."""
+def test_tree_node_below_answers_keep_open_only() -> None:
+    """For a filter beyond its subtree it answers only keep-open requests, and only for known subscriptions."""
     tree = TreeSimulation(10)
     tree.add_node(1, "", None)
     below = tree.add_node(2, "a", 1)
@@ -149,7 +153,7 @@ def test_a_node_below_is_asked_to_keep_the_way_open() -> None:
     tree.run_until(103)
     assert below.node is not None
 
-    def ask(topic_filter: str, keep_open: bool) -> PubAck:
+    def subscribe_below(topic_filter: str, keep_open: bool) -> PubAck:
         packet = Datagram(7, DatagramSubscribe(topic_filter, 1, keep_open=keep_open, cookie=bytes(16)))
         arrived = Arrived(DatagramPeer(subscriber.address), "", packet, 100, True)
         assert below.node is not None
@@ -159,13 +163,13 @@ def test_a_node_below_is_asked_to_keep_the_way_open() -> None:
         assert isinstance(answer, PubAck)
         return answer
 
-    assert ask("#", True).code == Code.SUBSCRIBED
-    assert ask("#", False).code == Code.NOT_MINE and ask("#", False).nodes == (endpoint(1),)
-    assert ask("+/x", True).code == Code.NOT_MINE  # nobody passed it on
+    assert subscribe_below("#", True).code == Code.SUBSCRIBED
+    assert subscribe_below("#", False).code == Code.NOT_MINE and subscribe_below("#", False).nodes == (endpoint(1),)
+    assert subscribe_below("+/x", True).code == Code.NOT_MINE  # no node passed it on
 
 
-def test_a_node_with_children_leaves_no_sooner_than_they_do() -> None:
-    """Given back at once, its part would have two deciders until its child's lease ends."""
+def test_tree_node_with_children_keeps_lease_on_leave() -> None:
+    """If returned at once, its subtree would have two deciding nodes until its child's lease ends."""
     tree = TreeSimulation(8)
     tree.add_node(1, "", None)
     middle = tree.add_node(2, "a", 1)
@@ -182,11 +186,11 @@ def test_a_node_with_children_leaves_no_sooner_than_they_do() -> None:
         tree.run_until(103.5 + tick / 4)
         tree.publish(publisher, "a/x/1")
     tree.run_until(200)
-    assert tree.story.wishes[late.address].since < 130 and not tree.lost()
+    assert tree.record.subscriptions[late.address].since < 130 and not tree.lost()
 
 
-def test_a_lossy_network_loses_nothing() -> None:
-    """One datagram in five is lost, and every answered message came."""
+def test_tree_lossy_network_delivers_all() -> None:
+    """20 % of datagrams are lost, and every answered message arrives."""
     for seed in range(5):
         tree = TreeSimulation(seed, loss=0.2)
         tree.add_node(1, "", None)
@@ -199,8 +203,8 @@ def test_a_lossy_network_loses_nothing() -> None:
         assert not tree.lost(), seed
 
 
-def test_one_message_that_waits_is_not_passed_by_too_many() -> None:
-    """A node refuses numbers below the 1 024 that it remembers: a device waits for the oldest before it goes on."""
+def test_device_unanswered_message_bounds_later_ones() -> None:
+    """A node refuses numbers below its window of 1 024: a device waits for the oldest one."""
     home = endpoint(1)
     device, numbers, answered = Device((home,), 0), set[int](), 0
     for ref in range(3_000):
@@ -223,30 +227,30 @@ def test_one_message_that_waits_is_not_passed_by_too_many() -> None:
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_seeds(first: int) -> None:
-    """No message that was answered is missing at anybody who was subscribed before it was sent."""
+    """Each answered message reaches all devices that were subscribed before it was sent."""
     answered = 0
     for seed in range(first, first + 20):
         tree = run_seed(seed)
         assert not tree.lost(), seed
-        ended = [each.code for each in tree.story.publications.values()]
+        ended = [each.code for each in tree.record.publications.values()]
         assert None not in ended, seed
         answered += ended.count(Code.DISTRIBUTED)
-    assert answered >= 20 * 60 * 0.98  # one story in a hundred, of a fifth of all lost and deaths, has a tenth given up
+    assert answered >= 20 * 60 * 0.98  # one run in a hundred, with 20 % loss and failures, has 10 % given up
 
 
-def test_an_address_that_proved_nothing_gets_little() -> None:
+def test_tree_unproved_address_is_not_amplified() -> None:
     tree = TreeSimulation(5)
     root = tree.add_node(1, "", None)
     device = tree.add_device(100, 1)
     tree.subscribe(device, "#")
     assert root.node is not None
     tree.run_until(101)
-    assert root.node.figures["subscriptions"] == 1 and root.node.counts["refused_not_proved"] == 1
+    assert root.node.statistics["subscriptions"] == 1 and root.node.counts["refused_not_proved"] == 1
     assert endpoint(1) in tree.nodes
 
 
 def test_fifty_joins_and_fifty_deaths_under_load() -> None:
-    """Children come and die while devices publish, one datagram in twenty is lost: nothing answered is missing."""
+    """Children restart while devices publish with 5 % loss: all answered messages arrive."""
     tree, random = TreeSimulation(12, loss=0.05), Random(12)
     tree.add_node(1, "", None)
     children = [tree.add_node(2, "a", 1), tree.add_node(3, "b", 1)]
@@ -263,12 +267,12 @@ def test_fifty_joins_and_fifty_deaths_under_load() -> None:
             tree.run_until(tree.now + random.uniform(0, 2))
             tree.publish(random.choice(publishers), random.choice(("a/t", "b/t", "c")))
     tree.run_until(tree.now + 70)
-    assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED}
-    assert len(tree.story.publications) == 100 and not tree.lost()
+    assert {each.code for each in tree.record.publications.values()} == {Code.DISTRIBUTED}
+    assert len(tree.record.publications) == 100 and not tree.lost()
 
 
-def test_a_publisher_notices_soon_that_a_node_is_back() -> None:
-    """Nodes that come and go every few seconds: a window of messages waited longer and longer, in step, and in vain."""
+def test_device_resumes_soon_after_node_restart() -> None:
+    """With nodes restarting every few seconds the window of messages backed off in step, and missed them."""
     tree, random = TreeSimulation(3), Random(3)
     tree.add_node(1, "", None)
     children = [tree.add_node(2, "a", 1), tree.add_node(3, "b", 1)]
@@ -287,8 +291,8 @@ def test_a_publisher_notices_soon_that_a_node_is_back() -> None:
         while tree.now < end:
             _fill(tree, publishers)
     tree.run_until(tree.now + 70)
-    waited = [each.ended - each.began for each in tree.story.publications.values()]
-    assert {each.code for each in tree.story.publications.values()} == {Code.DISTRIBUTED} and not tree.lost()
+    waited = [each.ended - each.began for each in tree.record.publications.values()]
+    assert {each.code for each in tree.record.publications.values()} == {Code.DISTRIBUTED} and not tree.lost()
     assert max(waited) < 20 and len(waited) > 1_000
 
 
@@ -300,11 +304,14 @@ def _fill(tree: TreeSimulation, publishers: dict[str, Actor]) -> None:
     tree.run_until(tree.now + 0.25)
 
 
-def test_a_question_that_was_passed_on_is_refused_to_who_asked() -> None:
-    """A child that has no lease told its parent so, who knew nothing of the question: the asker waited."""
+def test_node_forwarded_request_is_refused_to_original_sender() -> None:
+    """Otherwise a child without lease would answer its parent, and the device would wait."""
     settings = DatagramNodeSettings("a", endpoint(2), {}, incarnation=1, first_number=1)
-    node, asker = DatagramNode(settings, Everything(), Proofs(bytes(32)), DatagramPeer(endpoint(1))), endpoint(100)
-    passed = Datagram(7, PubConnect("a/t", asker, 1))
+    node, source = (
+        DatagramNode(settings, AllowAll(), Proofs(bytes(32)), DatagramPeer(endpoint(1))),
+        endpoint(100),
+    )
+    passed = Datagram(7, PubConnect("a/t", source, 1))
     ready = node.handle(1.0, [Arrived(DatagramPeer(endpoint(1)), "", passed, 60, True)])
     answers = [(sent.peer.endpoint, sent.packet) for sent in ready.send if isinstance(sent.packet.body, PubAck)]
-    assert answers == [(asker, Datagram(7, PubAck(Code.BUSY)))]
+    assert answers == [(source, Datagram(7, PubAck(Code.BUSY)))]

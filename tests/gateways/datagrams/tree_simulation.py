@@ -1,6 +1,7 @@
-"""Trees of datagram nodes and devices on one clock: datagrams are lost, doubled and late, nodes die and come back.
+"""Trees of datagram nodes and devices on one clock: datagrams are lost, duplicated and delayed, nodes restart.
 
-``run_seed`` returns what was promised and what came. Many seeds: python -m tests.gateways.datagrams.tree_simulation
+``run_seed`` returns the promised and the received messages. Many seeds: python -m
+tests.gateways.datagrams.tree_simulation
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mqtt.topics import matches
 PARTS = ("a", "b", "a/x", "a/y")
 
 
-class Everything:
+class AllowAll:
     """Rules that allow all."""
 
     def may_publish(self, name: str, topic: str, qos: int) -> bool:
@@ -42,12 +43,12 @@ def endpoint(number: int) -> Endpoint:
 
 @dataclass
 class Actor:
-    """One process: a node or a device, and what tells when it wants to be called."""
+    """One process, a node or a device, and its next wake-up."""
 
     address: Endpoint
     node: DatagramNode | None = None
     device: Device | None = None
-    make: Callable[[bool], DatagramNode] | None = None  # whether it ran before
+    make: Callable[[bool], DatagramNode] | None = None  # argument: whether it ran before
     wake: float = -1.0
 
 
@@ -61,26 +62,26 @@ class Publication:
 
 
 @dataclass
-class Wish:
+class WantedFilter:
     filter: str
     qos: int
     since: float = 1e9
 
 
 @dataclass
-class Story:
-    """What happened.
+class Record:
+    """Record of a run.
 
     Attributes:
-        publications: By payload.
-        wishes: Subscriptions by device; ``since`` is when they were granted.
-        received: Payloads by device, with their times and number of copies.
-        between: PUBLISH datagrams from node to node.
-        given_up: Devices that a node gave up, and when first.
+      publications: By payload.
+      subscriptions: Subscriptions by device; ``since`` is the time of the grant.
+      received: Payloads by device, with the times of their copies.
+      between: PUBLISH datagrams from node to node.
+      given_up: Devices that a node gave up, with the first time.
     """
 
     publications: dict[bytes, Publication] = field(default_factory=dict)
-    wishes: dict[Endpoint, Wish] = field(default_factory=dict)
+    subscriptions: dict[Endpoint, WantedFilter] = field(default_factory=dict)
     received: dict[Endpoint, dict[bytes, list[float]]] = field(default_factory=dict)
     control: int = 0
     data: int = 0
@@ -98,21 +99,21 @@ class TreeSimulation:
         self.now = 100.0
         self.actors: dict[Endpoint, Actor] = {}
         self.nodes: set[Endpoint] = set()
-        self.cut: set[frozenset[Endpoint]] = set()  # pairs between which nothing passes
-        self.story = Story()
+        self.cut: set[frozenset[Endpoint]] = set()  # pairs without connectivity
+        self.record = Record()
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
         self._life = 0
         self._lives = 0
 
-    def at(self, when: float, what: Callable[[], object]) -> None:
+    def at(self, when: float, action: Callable[[], object]) -> None:
         self._order += 1
-        heapq.heappush(self._queue, (when, self._order, what))
+        heapq.heappush(self._queue, (when, self._order, action))
 
     def run_until(self, end: float) -> None:
         while self._queue and self._queue[0][0] <= end:
-            self.now, _, what = heapq.heappop(self._queue)
-            what()
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
         self.now = end
 
     def add_node(self, number: int, subtree: str, parent: int | None) -> Actor:
@@ -131,7 +132,7 @@ class TreeSimulation:
                 first_number=self._lives << 40,
                 holds_from=self.now + waits_s if ran_before else 0.0,
             )
-            return DatagramNode(settings, Everything(), Proofs(bytes([number]) * 32), up)
+            return DatagramNode(settings, AllowAll(), Proofs(bytes([number]) * 32), up)
 
         actor = self.actors[address] = Actor(address, node=make(False), make=make)
         self.nodes.add(address)
@@ -150,20 +151,20 @@ class TreeSimulation:
         address = endpoint(number)
         actor = Actor(address, device=Device((endpoint(home),), number << 32, relay=relay))
         self.actors[address] = actor
-        self.story.received[address] = {}
+        self.record.received[address] = {}
         return actor
 
     def publish(self, actor: Actor, topic: str, qos: int = 1) -> bytes:
         assert actor.device is not None
-        payload = b"%d" % len(self.story.publications)
-        self.story.publications[payload] = Publication(topic, qos, self.now)
+        payload = b"%d" % len(self.record.publications)
+        self.record.publications[payload] = Publication(topic, qos, self.now)
         actor.device.publish(self.now, int(payload), topic, payload, qos)
         self._device_step(actor, [])
         return payload
 
     def subscribe(self, actor: Actor, topic_filter: str, qos: int = 1) -> None:
         assert actor.device is not None
-        self.story.wishes[actor.address] = Wish(topic_filter, qos)
+        self.record.subscriptions[actor.address] = WantedFilter(topic_filter, qos)
         actor.device.subscribe(self.now, 1_000_000, topic_filter, qos)
         self._device_step(actor, [])
 
@@ -174,9 +175,9 @@ class TreeSimulation:
         when = core.next_deadline()
         if when is not None and actor.wake != when:
             actor.wake = when
-            self.at(max(when, self.now), lambda: self._woken(actor, when))
+            self.at(max(when, self.now), lambda: self._on_wake(actor, when))
 
-    def _woken(self, actor: Actor, when: float) -> None:
+    def _on_wake(self, actor: Actor, when: float) -> None:
         if actor.wake != when:
             return
         actor.wake = -1.0
@@ -187,7 +188,7 @@ class TreeSimulation:
 
     def _node_step(self, actor: Actor, ready: DatagramReady) -> None:
         for peer in ready.given_up:
-            self.story.given_up.setdefault(peer.endpoint, self.now)
+            self.record.given_up.setdefault(peer.endpoint, self.now)
         for sent in ready.send:
             data = encode(sent.packet)
             if sent.bytes_max and len(data) > sent.bytes_max:
@@ -201,25 +202,25 @@ class TreeSimulation:
         for outcome in ready.outcomes:
             if outcome.ref == 1_000_000:
                 if outcome.code == Code.SUBSCRIBED:
-                    self.story.wishes[actor.address].since = self.now
+                    self.record.subscriptions[actor.address].since = self.now
             else:
-                publication = self.story.publications[b"%d" % outcome.ref]
+                publication = self.record.publications[b"%d" % outcome.ref]
                 publication.code, publication.ended = outcome.code, self.now
         for message in ready.delivered:
-            self.story.received[actor.address].setdefault(message.payload, []).append(self.now)
+            self.record.received[actor.address].setdefault(message.payload, []).append(self.now)
         for target, packet in ready.send:
             self._transmit(actor.address, target, packet, encode(packet))
         self._wake(actor)
 
     def _transmit(self, source: Endpoint, target: Endpoint, packet: Datagram, data: bytes) -> None:
-        story = self.story
+        record = self.record
         if isinstance(packet.body, DatagramPublish):
-            story.data += 1
-            story.between += source in self.nodes and target in self.nodes
+            record.data += 1
+            record.between += source in self.nodes and target in self.nodes
         elif isinstance(packet.body, PubAck) and packet.body.code in (Code.DISTRIBUTED, Code.DELIVERED):
-            story.answers += 1
+            record.answers += 1
         else:
-            story.control += 1
+            record.control += 1
         if self.random.random() < self.loss or frozenset((source, target)) in self.cut:
             return
         for _ in range(2 if self.random.random() < self.double else 1):
@@ -239,25 +240,29 @@ class TreeSimulation:
             self._device_step(actor, [(source, packet)])
 
     def lost(self) -> list[tuple[Endpoint, bytes]]:
-        """Return the messages that were answered as distributed and did not reach who was subscribed before.
+        """Return the answered messages that did not reach a device subscribed before.
 
-        A subscriber that let five tries pass is promised nothing from then on.
+        A subscriber that did not answer five tries has no guarantee from then on.
         """
         missing = []
-        for payload, publication in self.story.publications.items():
+        for payload, publication in self.record.publications.items():
             if publication.code != Code.DISTRIBUTED or not publication.qos:
                 continue
-            for address, wish in self.story.wishes.items():
-                if publication.ended >= self.story.given_up.get(address, 1e9):
+            for address, subscription in self.record.subscriptions.items():
+                if publication.ended >= self.record.given_up.get(address, 1e9):
                     continue
-                is_owed = wish.qos and wish.since < publication.began and matches(wish.filter, publication.topic)
-                if is_owed and payload not in self.story.received[address]:
+                is_owed = (
+                    subscription.qos
+                    and subscription.since < publication.began
+                    and matches(subscription.filter, publication.topic)
+                )
+                if is_owed and payload not in self.record.received[address]:
                     missing.append((address, payload))
         return missing
 
 
 def run_seed(seed: int) -> TreeSimulation:
-    """One tree of four nodes under loss, doubling and delay; nodes die and come back while devices publish."""
+    """Return one run of four nodes with loss, duplication and delay; nodes restart while devices publish."""
     random = Random(seed)
     tree = TreeSimulation(seed, loss=random.choice([0, 0.01, 0.05, 0.2]), late_s=0.3, double=0.02)
     nodes = [tree.add_node(1, "", None), tree.add_node(2, "a", 1), tree.add_node(3, "b", 1), tree.add_node(4, "a/x", 2)]
@@ -277,7 +282,7 @@ def run_seed(seed: int) -> TreeSimulation:
 
 
 def main() -> int:
-    """Run many seeds; the first that fails is named."""
+    """Run many seeds; the first failing one is named."""
     parser = argparse.ArgumentParser(description="Trees of datagram nodes under loss and deaths, from seeds.")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
@@ -286,8 +291,8 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.seeds):
         tree = run_seed(seed)
         assert not tree.lost(), f"seed {seed}: {tree.lost()}"
-        answered += sum(each.code == Code.DISTRIBUTED for each in tree.story.publications.values())
-    print(f"{options.seeds} seeds, {answered} messages answered: nothing lost")
+        answered += sum(each.code == Code.DISTRIBUTED for each in tree.record.publications.values())
+    print(f"{options.seeds} seeds, {answered} messages answered: none lost")
     return 0
 
 
