@@ -1,6 +1,6 @@
-"""Addresses of brokers as users write them: ``mqtts://host:8883``, ``ws://host/path``, ``host:1883``.
+"""Addresses of brokers in settings: ``mqtts://host:8883``, ``ws://host/path``, ``host:1883``.
 
-Decides which transports there are, and which Server Reference of a broker may be followed (MQTT 5.0 section 4.11).
+Defines the transports and which Server References are followed (MQTT 5.0 section 4.11).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 from conf.urls import shown_url
 
-__all__ = ["ANY_HOST", "HOPS_MAX", "Address", "ReferenceRefused", "follow_reference", "judge_reach", "parse_address"]
+__all__ = ["ANY_HOST", "HOPS_MAX", "Address", "ReferenceRefused", "follow_reference", "parse_address", "validate_reach"]
 
 Scheme = Literal["mqtt", "mqtts", "ws", "wss"]
 PORTS: dict[str, int] = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 SECURE = {"mqtts", "wss"}
 ANY_HOST = "*"
-HOPS_MAX = 3  # Server References followed one after the other: brokers that name each other are left
+HOPS_MAX = 3  # Server References followed in sequence; bounds cycles of brokers that refer to each other
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One door of a broker."""
+    """One endpoint of a broker."""
 
     scheme: Scheme
     host: str
@@ -33,12 +33,12 @@ class Address:
 
     @property
     def secure(self) -> bool:
-        """Whether bytes travel by TLS."""
+        """Whether the transport uses TLS."""
         return self.scheme in SECURE
 
     @property
     def websocket(self) -> bool:
-        """Whether packets travel in WebSocket frames."""
+        """Whether packets are sent in WebSocket frames."""
         return self.scheme in ("ws", "wss")
 
     def __str__(self) -> str:
@@ -47,13 +47,14 @@ class Address:
 
 
 def parse_address(text: str, scheme: str = "mqtt") -> Address:
-    """Return the address that a text names.
+    """Return the parsed address.
 
     Args:
-        text: With or without scheme and port.
-        scheme: Where the text has none.
+      text: With or without scheme and port.
+      scheme: Default scheme.
+
     Raises:
-        ValueError: What is wrong, in words.
+      ValueError: The text is invalid; the message names the fault.
     """
     text = text.strip()
     shown = shown_url(text)
@@ -65,7 +66,7 @@ def parse_address(text: str, scheme: str = "mqtt") -> Address:
     if found not in PORTS:
         raise ValueError(f"{shown!r}: the scheme is one of {', '.join(PORTS)}")
     if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{shown!r}: user and password do not belong into an address")
+        raise ValueError(f"{shown!r}: an address must not contain user or password")
     try:
         port = parts.port
     except ValueError:
@@ -74,31 +75,32 @@ def parse_address(text: str, scheme: str = "mqtt") -> Address:
         raise ValueError(f"{shown!r}: write scheme://host:port")
     websocket = found in ("ws", "wss")
     if parts.query or parts.fragment or (parts.path not in ("", "/") and not websocket):
-        raise ValueError(f"{shown!r}: {'no query' if websocket else 'nothing'} behind the port")
+        raise ValueError(f"{shown!r}: remove the {'query' if websocket else 'part'} after the port")
     path = parts.path or "/mqtt"
     return Address(cast("Scheme", found), parts.hostname, port or PORTS[found], path if websocket else "/mqtt")
 
 
 class ReferenceRefused(Exception):
-    """A client does not go where a broker sends it; the text says why."""
+    """A Server Reference is not followed; the text is the reason."""
 
 
 def follow_reference(
     reference: str, present: Address, hops: int, *, configured: Iterable[Address] = (), hosts: Sequence[str] = ()
 ) -> Address:
-    """Return where a broker sends its client. The client shows its credentials there.
+    """Return the address of a Server Reference. The client sends its credentials there.
 
-    The first of several references counts. One without a scheme means the present transport. From TLS only TLS is
-    followed: whoever may send a Server Reference could otherwise read on.
+    Only the first of several references counts. One without a scheme uses the present transport. From TLS only TLS is
+    followed: otherwise a sender of Server References could read the traffic.
 
     Args:
-        reference: The property of CONNACK or DISCONNECT.
-        present: The door that answered.
-        hops: References followed since the last configured address.
-        configured: Addresses of the client's own settings, which any of these brokers may name.
-        hosts: Others that it may name: ``host``, ``host:port``, or ``*`` for all.
+      reference: The property of CONNACK or DISCONNECT.
+      present: The broker's endpoint.
+      hops: References followed since the last configured address.
+      configured: Addresses of the client's settings; any of these brokers may refer to them.
+      hosts: Further permitted hosts: ``host``, ``host:port``, or ``*`` for all.
+
     Raises:
-        ReferenceRefused: The client stays with its own addresses.
+      ReferenceRefused: The client keeps its own addresses.
     """
     first = reference.split()[0] if reference.split() else ""
     if not first:
@@ -108,13 +110,13 @@ def follow_reference(
     except ValueError as error:
         raise ReferenceRefused(str(error)) from None
     if present.secure and not found.secure:
-        raise ReferenceRefused("TLS here, and none there")
+        raise ReferenceRefused("the present connection uses TLS, the reference does not")
     if found == present:
-        raise ReferenceRefused("it is where the client was")
+        raise ReferenceRefused("it is the present address")
     if found not in configured and not _is_listed(found, hosts):
         raise ReferenceRefused("server_references does not list it")
     if hops >= HOPS_MAX:
-        raise ReferenceRefused(f"{HOPS_MAX} were followed already")
+        raise ReferenceRefused(f"{HOPS_MAX} references were followed without a lasting connection")
     return found
 
 
@@ -124,19 +126,20 @@ def _is_listed(address: Address, hosts: Sequence[str]) -> bool:
     return bool(listed & {ANY_HOST, address.host, host, f"{host}:{address.port}"})
 
 
-def judge_reach(sender: str, targets: Iterable[str]) -> None:
-    """Judge the IP addresses behind a Server Reference: a broker outside names nothing inside.
+def validate_reach(sender: str, targets: Iterable[str]) -> None:
+    """Refuse a Server Reference from a public broker to a private address.
 
     Args:
-        sender: IP of the broker that sent it.
-        targets: Those that its host name has.
+      sender: IP of the broker that sent it.
+      targets: Resolved addresses of its host name.
+
     Raises:
-        ReferenceRefused: The broker has a public address, and one of these is not public.
+      ReferenceRefused: The broker's address is public, and a target is not.
     """
     if _is_public(sender):
         for target in targets:
             if not _is_public(target):
-                raise ReferenceRefused(f"{target} is no public address, and the broker's is one")
+                raise ReferenceRefused(f"{target} is not a public address, but the broker's is")
 
 
 def _is_public(text: str) -> bool:

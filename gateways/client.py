@@ -1,8 +1,8 @@
-"""The trio shell of one MQTT client session: it opens ways to a broker, for ever, and moves the session's bytes.
+"""The trio shell of one MQTT client session: it keeps a connection to a broker and moves the session's bytes.
 
-Decides which address is tried next and when, that every filter must be granted, and which Server Reference is followed
-(``gateways/addresses.py``). Packets, timers and what is sent again are ``mqtt/client_session.py``; what a message means
-is the user's, who is called synchronously and sends by ``publish`` and ``acknowledge``.
+Decides the next address and delay, requires every filter to be granted, and follows Server References
+(``gateways/addresses.py``). Packets, timers and retransmission are in ``mqtt/client_session.py``. The user is called
+synchronously for each message and sends with ``publish`` and ``acknowledge``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from mqtt.reasons import FAILURE, ConnectReturnCode, ReasonCode
 
 __all__ = ["WINDOW_3_1_1", "ClientUser", "GatewayClient", "GatewayClientOptions", "Keep", "RefusedFilter"]
 
-Keep = Callable[[list[StateChange], Callable[[], None]], None]  # make changes durable, and then call
+Keep = Callable[[list[StateChange], Callable[[], None]], None]  # makes changes durable, then calls the function
 
 BOUNDS = ClientBounds(connect_timeout_s=10.0, goodbye_timeout_s=1.0, silence_s=45.0, window=1024)
-SUBSCRIBE_TOKEN = -1  # tokens of publishes are 0 or greater; below are those of filters that came later
-TOGETHER_MAX = 64  # filters of one SUBSCRIBE on a new connection
+SUBSCRIBE_TOKEN = -1  # tokens of publishes are >= 0; lower ones belong to filters added later
+FILTERS_PER_SUBSCRIBE = 64  # filters of one SUBSCRIBE on a new connection
 REDIRECTING = (ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED)
 ENDINGS = {
     "refused": "the broker refused the connection",
@@ -54,37 +54,38 @@ ENDINGS = {
     "protocol": "the broker broke the protocol",
     "local": "closed",
 }
-MANY_BYTES = 256 * 1024  # users stop to publish above a bound of their own, which is greater
-GOODBYE_S = 1.0  # for a last DISCONNECT to leave
-PACED_FROM, PACE_S = 64, 0.001  # with so many messages under way, reads wait, so that one read brings several
-WELL_AFTER_S = 5.0  # a connection that held so long does not count as a failed attempt
+LARGE_WRITE_BYTES = 256 * 1024  # users stop publishing above a larger bound of their own
+GOODBYE_S = 1.0  # time to send a last DISCONNECT
+PACED_FROM, PACE_S = 64, 0.001  # with this many in-flight messages, reads are delayed so that one read returns several
+STABLE_AFTER_S = 5.0  # a connection of at least this duration is no failed attempt
 
 
 class RefusedFilter(UserError):
-    """The broker does not grant a filter; half a gateway is not run."""
+    """The broker does not grant a filter; the gateway stops."""
 
 
 class ClientUser(Protocol):
-    """The gateway that owns a client; called between two awaits, and waits for nothing."""
+    """The gateway that owns a client; its methods are called synchronously and must not block."""
 
     def connected(self, accepted: Accepted) -> None:
-        """A connection stands, and every filter is asked for."""
+        """A connection is accepted, and every filter is requested."""
 
-    def parted(self, reason: str) -> None:
-        """An attempt failed, or a connection ended; the reason in words."""
+    def disconnected(self, reason: str) -> None:
+        """An attempt failed, or a connection ended; ``reason`` is readable text."""
 
     def received(self, packet: Publish) -> None:
-        """A message came; ``GatewayClient.acknowledge`` when it is done."""
+        """A message was received; call ``GatewayClient.acknowledge`` when it is processed."""
 
     def answered(self, token: int, reason_code: int) -> None:
-        """A publish of QoS 1 or 2 was answered."""
+        """A QoS 1 or 2 publish was acknowledged."""
 
-    def room(self) -> None:
-        """There may be room for more publishes."""
+    def writable(self) -> None:
+        """More publishes may be possible."""
 
 
-# Messages of QoS 2 under way at a broker of 3.1.1, which tells no Receive Maximum: Mosquitto 2.0 ends who has more, and
-# again whenever it comes back with them.
+# Largest number of in-flight QoS 2 messages at a 3.1.1 broker, which sends no Receive Maximum. Mosquitto 2.0
+# disconnects a
+# client with more, again after each reconnection.
 WINDOW_3_1_1 = 20
 
 
@@ -93,14 +94,14 @@ class GatewayClientOptions:
     """One client of one broker.
 
     Attributes:
-        addresses: Tried in turn.
-        connect: Makes the CONNECT of the next connection, with client ID, version and properties.
-        filters: Subscribed on each connection.
-        context: TLS; None for the system's authorities.
-        bounds: Of each connection.
-        server_references: Hosts beside ``addresses`` that the broker may send this client to, with its credentials:
-            ``host``, ``host:port`` or ``*`` (MQTT 5.0 section 4.11).
-        full_qos: A filter that is granted at less than its QoS counts as refused.
+      addresses: Tried in rotation.
+      connect: Makes the CONNECT of the next connection, with client ID, version and properties.
+      filters: Subscribed on each connection.
+      context: TLS; None for the system's authorities.
+      bounds: Bounds of each connection.
+      server_references: Further hosts of Server References, which receive the client's credentials:
+        ``host``, ``host:port`` or ``*`` (MQTT 5.0 section 4.11).
+      full_qos: A filter granted at a lower QoS counts as refused.
     """
 
     addresses: tuple[Address, ...]
@@ -113,14 +114,14 @@ class GatewayClientOptions:
 
 
 class GatewayClient:
-    """One client identifier at one broker; ``run`` ends by cancellation or ``RefusedFilter`` only.
+    """One client identifier at one broker; ``run`` ends only by cancellation or ``RefusedFilter``.
 
     Attributes:
-        session: To ask whether there is room, and for identifiers.
-        granted: Set when the broker has granted every filter once.
-        is_granted: The present connection stands, and the broker has granted every filter of its session.
-        was_granted: A former process asked for the same filters, and kept its session.
-        counts: Server References of brokers: ``references_followed``, ``references_refused``.
+      session: The MQTT session.
+      granted: Set when the broker has granted every filter once.
+      is_granted: The broker has granted every filter on the present connection.
+      was_granted: A former process subscribed to the same filters, and its session is stored.
+      counts: Server References: ``references_followed``, ``references_refused``.
     """
 
     def __init__(
@@ -135,12 +136,12 @@ class GatewayClient:
         """Set up.
 
         Args:
-            options: Of the client.
-            user: Called at each event.
-            random: For delays.
-            when_granted: Told the answer to each filter of ``subscribe``.
-            counts: The user's, to count there too.
-            keep: Where the session outlives its process: what leaves waits until the changes before it are durable.
+          options: Of the client.
+          user: Called at each event.
+          random: For delays.
+          when_granted: Called with the result of each filter of ``subscribe``.
+          counts: The user's counter, or None for a new one.
+          keep: For a persistent session: output is sent after the changes before it are durable.
         """
         self.session = ClientSession(is_kept=keep is not None)
         self.granted = trio.Event()
@@ -150,31 +151,32 @@ class GatewayClient:
         self._options, self._user = options, user
         self._selector = AddressSelector(options.addresses, options.server_references, self.counts)
         self._delay = RetryDelay(random)
-        self._outgoing = bytearray()  # bounded by the session's windows and ``outgoing_bytes``, which the user heeds
-        self._idle = trio.Event()  # set while nothing waits to be sent
+        # bounded by the session's windows and by the user, which checks ``outgoing_bytes``
+        self._outgoing = bytearray()
+        self._idle = trio.Event()  # set while no output is pending
         self._wake = trio.Event()
         self._keep = keep
-        self._held_bytes = 0  # that wait for ``keep``
-        self._asked: tuple[SubscriptionRequest, ...] = ()
+        self._held_bytes = 0  # output held until ``keep`` is done
+        self._requested: tuple[SubscriptionRequest, ...] = ()
         self._when_granted = when_granted
-        self._later: dict[str, SubscriptionRequest] = {}  # filters beside those of the options
-        self._later_asked: dict[int, tuple[str, ...]] = {}  # by token, on this connection
-        self._later_token = SUBSCRIBE_TOKEN
-        self._asked_then: dict[int, Callable[[list[int]], None]] = {}  # by token, on this connection
+        self._added_filters: dict[str, SubscriptionRequest] = {}  # filters added by ``subscribe``
+        self._added_pending: dict[int, tuple[str, ...]] = {}  # by token, on this connection
+        self._last_token = SUBSCRIBE_TOKEN
+        self._pending_requests: dict[int, Callable[[list[int]], None]] = {}  # by token, on this connection
         self._version = 5
         self._reason = ""
-        self._tells_why = False
+        self._sends_reason = False
         self._refusal: RefusedFilter | None = None
-        self._over = trio.Event()  # of the present connection
+        self._ended = trio.Event()  # of the present connection
 
     @property
     def address(self) -> Address:
-        """Return the door of the present connection or attempt."""
+        """Return the address of the present connection or attempt."""
         return self._selector.current
 
     @property
     def filters(self) -> tuple[SubscriptionRequest, ...]:
-        """Return what is subscribed on each connection."""
+        """Return the filters subscribed on each connection."""
         return self._options.filters
 
     @property
@@ -183,20 +185,20 @@ class GatewayClient:
         return self.session.state is ClientState.CONNECTED
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a QoS 1 or 2 message may be published now."""
         return self.session.has_room
 
     @property
     def outgoing_bytes(self) -> int:
-        """Return the bytes that wait for the kernel: QoS 0 messages have no other bound."""
+        """Return the unsent bytes; QoS 0 messages have no other bound."""
         return len(self._outgoing) + self._held_bytes
 
     def publish(self, packet: Publish, token: int) -> bool:
-        """Send a message on the present connection; for QoS 1 and 2 the session has room.
+        """Send a message on the present connection; for QoS 1 and 2 check ``has_capacity`` first.
 
         Returns:
-            False for a message that is too large for this broker.
+          False for a message that is too large for this broker.
         """
         if packet.qos:
             packet.packet_identifier = self.session.next_identifier()
@@ -205,42 +207,42 @@ class GatewayClient:
         return taken
 
     def subscribe(self, wanted: SubscriptionRequest) -> None:
-        """Want one more filter, now and on each later connection."""
-        self._later[wanted.topic_filter] = wanted
+        """Subscribe to one more filter, now and on each later connection."""
+        self._added_filters[wanted.topic_filter] = wanted
         if self.is_connected:
-            self._ask_later([wanted])
+            self._subscribe_added([wanted])
             self._flush()
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """Want a filter of ``subscribe`` no more."""
-        if self._later.pop(topic_filter, None) is not None and self.is_connected:
-            self._later_token -= 1
-            self.session.request(Unsubscribe(self.session.next_identifier(), [topic_filter]), self._later_token)
+        """Remove a filter added by ``subscribe``."""
+        if self._added_filters.pop(topic_filter, None) is not None and self.is_connected:
+            self._last_token -= 1
+            self.session.request(Unsubscribe(self.session.next_identifier(), [topic_filter]), self._last_token)
             self._flush()
 
     def ask(self, packet: Subscribe | Unsubscribe, then: Callable[[list[int]], None]) -> None:
-        """Send a request on the present connection, and on no other; ``then`` takes the codes of its answer."""
+        """Send a request on the present connection only; ``then`` receives the reason codes of its answer."""
         packet.packet_identifier = self.session.next_identifier()
-        self._later_token -= 1
-        self._asked_then[self._later_token] = then
-        self.session.request(packet, self._later_token)
+        self._last_token -= 1
+        self._pending_requests[self._last_token] = then
+        self.session.request(packet, self._last_token)
         self._flush()
 
     def acknowledge(self, packet: Publish) -> bool:
-        """Note that a message is done; after the end of its connection the session remembers it.
+        """Mark a message as processed; after its connection ended the session remembers it.
 
         Returns:
-            Whether it is handed over now, and not for a second time.
+          Whether it is acknowledged for the first time.
         """
         first = self.session.acknowledge(packet)
         if self._keep is None:
-            self._wake.set()  # the writer takes all answers of a turn together
+            self._wake.set()  # the writer sends all answers of an iteration together
         else:
             self._flush()
         return first
 
     def pass_over(self, packet: Publish) -> None:
-        """Leave a message, and all behind it, to the broker, which sends them on the next connection."""
+        """Leave a message and all later ones unacknowledged; the broker resends them on the next connection."""
         self.session.pass_over(packet)
 
     def break_off(self, reason: str) -> None:
@@ -248,12 +250,14 @@ class GatewayClient:
         self._end(reason)
 
     def refuse(self, text: str) -> None:
-        """End the connection, and ``run`` with it: this broker does not do what the user needs."""
+        """End the connection and ``run``: this broker lacks a required feature."""
         self._refusal = RefusedFilter(text)
         self._end(text)
 
     async def leave(self) -> None:
-        """End the present connection in order; the will is published, for it says that this client is away."""
+        """End the present connection with DISCONNECT 0x04; the will is published, because it reports this client's
+        absence.
+        """
         if self.is_connected and self._version == 5:
             self.session.disconnect(trio.current_time(), ReasonCode.DISCONNECT_WITH_WILL_MESSAGE)
             self._flush()
@@ -262,37 +266,37 @@ class GatewayClient:
         self._end("left")
 
     async def run(self) -> None:
-        """Keep a connection, for ever.
+        """Keep a connection until cancelled.
 
         Raises:
-            RefusedFilter: One line for the operator.
+          RefusedFilter: The message is one line for the operator.
         """
         while True:
             begun = trio.current_time()
             await self._connection(self._selector.advance())
-            self._user.parted(self._reason)
+            self._user.disconnected(self._reason)
             if self._refusal is not None:
                 raise self._refusal
-            if trio.current_time() - begun > WELL_AFTER_S:
+            if trio.current_time() - begun > STABLE_AFTER_S:
                 self._delay.reset()
                 self._selector.reset_hops()
             if self._selector.is_referred:
-                continue  # at once: this broker sent us
+                continue  # at once: a Server Reference is followed
             await trio.sleep(self._delay.next())
 
     async def _connection(self, address: Address) -> None:
-        """Run one attempt, and the connection that it leads to, to its end; ``_reason`` says how it ended."""
+        """Run one attempt and its connection to the end; ``_reason`` holds the reason."""
         self._outgoing.clear()
         self.is_granted = False
         self._held_bytes = 0
-        self._reason, self._over, self._tells_why = "", trio.Event(), False
+        self._reason, self._ended, self._sends_reason = "", trio.Event(), False
         self.session.begin(trio.current_time(), self._options.bounds)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._time_loop)
                 nursery.start_soon(self._live, address)
-                await self._over.wait()
-                if self._tells_why:
+                await self._ended.wait()
+                if self._sends_reason:
                     with trio.move_on_after(GOODBYE_S):
                         await self._idle.wait()
                 nursery.cancel_scope.cancel()
@@ -302,7 +306,7 @@ class GatewayClient:
 
     async def _live(self, address: Address) -> None:
         try:
-            transport = await open_transport(address, self._options.context, self._selector.judge)
+            transport = await open_transport(address, self._options.context, self._selector.check_reach)
         except ReferenceRefused as error:
             self._selector.refuse(str(address), error)
             self._end(f"the Server Reference {address} is not followed: {error}")
@@ -318,13 +322,13 @@ class GatewayClient:
             self._flush()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_loop, transport)
-                await self._read_loop(transport)  # the writer may have a last DISCONNECT to send: see _connection
+                await self._read_loop(transport)  # the writer may have to send a last DISCONNECT: see _connection
         finally:
             with trio.CancelScope(shield=True):
                 await transport.close()
 
     async def _read_loop(self, transport: Transport) -> None:
-        while not self._over.is_set():
+        while not self._ended.is_set():
             try:
                 data = await transport.receive()
             except OSError as error:
@@ -333,7 +337,7 @@ class GatewayClient:
             if not data:
                 self._end("the broker closed the connection")
                 return
-            self._take(data)
+            self._handle(data)
             if self.session.in_flight >= PACED_FROM:
                 await trio.sleep(PACE_S)
 
@@ -345,9 +349,9 @@ class GatewayClient:
                 try:
                     await transport.send(data)
                 except OSError:
-                    return  # the reader finds the end, after what was still readable
-                if len(data) >= MANY_BYTES:
-                    self._user.room()
+                    return  # the reader detects the end, after the remaining bytes
+                if len(data) >= LARGE_WRITE_BYTES:
+                    self._user.writable()
             self._flush()
             if not self._outgoing:
                 if not self._held_bytes:
@@ -356,27 +360,27 @@ class GatewayClient:
                 await self._wake.wait()
 
     async def _time_loop(self) -> None:
-        while not self._over.is_set():
+        while not self._ended.is_set():
             await trio.sleep_until(self.session.next_deadline())
-            self._take(b"")
+            self._handle(b"")
 
-    def _take(self, data: bytes) -> None:
-        """Take bytes, and the time; act on each event."""
+    def _handle(self, data: bytes) -> None:
+        """Handle received bytes and the time, and each resulting event."""
         self.session.handle(trio.current_time(), data)
         ending: MustClose | None = None
         while (event := self.session.next_event()) is not None:
             if isinstance(event, MustClose):
                 ending = event
             else:
-                self._act(event)
-        if self.is_connected and not self._over.is_set():
-            self._user.room()
+                self._handle_event(event)
+        if self.is_connected and not self._ended.is_set():
+            self._user.writable()
         self._flush()
         if ending is not None:
-            self._tells_why = ending.reason == "protocol"  # by DISCONNECT, which waits to be sent
+            self._sends_reason = ending.reason == "protocol"  # by DISCONNECT, which is still unsent
             self._end(f"{ENDINGS[ending.reason]}: {ending.detail}" if ending.detail else ENDINGS[ending.reason])
 
-    def _act(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         match event:
             case Accepted():
                 self._subscribe(event.connack.session_present)
@@ -390,76 +394,80 @@ class GatewayClient:
                 self._user.answered(token, reason_code)
             case RequestAnswered(token, packet):
                 if token == SUBSCRIBE_TOKEN:
-                    self._granted(packet.reason_codes)
-                elif token in self._asked_then:
-                    self._asked_then.pop(token)(packet.reason_codes)
+                    self._on_granted(packet.reason_codes)
+                elif token in self._pending_requests:
+                    self._pending_requests.pop(token)(packet.reason_codes)
                 else:
-                    self._later_granted(self._later_asked.pop(token, ()), packet.reason_codes)
+                    self._on_added_granted(self._added_pending.pop(token, ()), packet.reason_codes)
             case ConnectRefused(connack):
                 code = connack.reason_code
-                self._left(f"the broker refused the connection: {self._words(code)}", code, connack.properties)
+                self._on_broker_disconnect(
+                    f"the broker refused the connection: {self._code_text(code)}", code, connack.properties
+                )
             case ServerDisconnect(packet):
-                self._left(
-                    f"the broker ended the connection: {self._words(packet.reason_code)}",
+                self._on_broker_disconnect(
+                    f"the broker ended the connection: {self._code_text(packet.reason_code)}",
                     packet.reason_code,
                     packet.properties,
                 )
             case MustClose():
-                pass  # ``_take`` acts on it, behind the output
+                pass  # ``_handle`` handles it, after the output
 
     def _subscribe(self, session_present: bool) -> None:
-        """Subscribe; a session of 3.1.1 that has the filters is left alone, or all retained messages came again."""
+        """Subscribe. A 3.1.1 session with the filters keeps them: another SUBSCRIBE would resend all retained
+        messages.
+        """
         filters = self._options.filters
-        is_known = self.was_granted or bool(self._asked)
+        is_known = self.was_granted or bool(self._requested)
         if filters and not (self._version != 5 and session_present and is_known):
             identifier = self.session.next_identifier()
             self.session.request(Subscribe(identifier, list(filters)), SUBSCRIBE_TOKEN)
-            self._asked = filters
+            self._requested = filters
         else:
-            self._all_granted()
-        self._later_asked.clear()
-        self._asked_then.clear()
-        later = list(self._later.values())
-        for first in range(0, len(later), TOGETHER_MAX):
-            self._ask_later(later[first : first + TOGETHER_MAX])
+            self._set_granted()
+        self._added_pending.clear()
+        self._pending_requests.clear()
+        later = list(self._added_filters.values())
+        for first in range(0, len(later), FILTERS_PER_SUBSCRIBE):
+            self._subscribe_added(later[first : first + FILTERS_PER_SUBSCRIBE])
 
-    def _ask_later(self, wanted: list[SubscriptionRequest]) -> None:
-        self._later_token -= 1
-        self._later_asked[self._later_token] = tuple(each.topic_filter for each in wanted)
-        self.session.request(Subscribe(self.session.next_identifier(), wanted), self._later_token)
+    def _subscribe_added(self, wanted: list[SubscriptionRequest]) -> None:
+        self._last_token -= 1
+        self._added_pending[self._last_token] = tuple(each.topic_filter for each in wanted)
+        self.session.request(Subscribe(self.session.next_identifier(), wanted), self._last_token)
 
-    def _later_granted(self, filters: tuple[str, ...], codes: list[int]) -> None:
+    def _on_added_granted(self, filters: tuple[str, ...], codes: list[int]) -> None:
         for topic_filter, code in zip(filters, codes, strict=False):
             if code >= FAILURE:
-                self._later.pop(topic_filter, None)
+                self._added_filters.pop(topic_filter, None)
             if self._when_granted is not None:
                 self._when_granted(topic_filter, code < FAILURE)
 
-    def _granted(self, codes: list[int]) -> None:
-        for wanted, code in zip(self._asked, codes, strict=False):
+    def _on_granted(self, codes: list[int]) -> None:
+        for wanted, code in zip(self._requested, codes, strict=False):
             if code >= FAILURE:
-                self.refuse(f"{self.address} refuses the filter {wanted.topic_filter}: {self._words(code)}")
+                self.refuse(f"{self.address} refuses the filter {wanted.topic_filter}: {self._code_text(code)}")
                 return
             if self._options.full_qos and code < wanted.qos:
                 text = f"{self.address} grants the filter {wanted.topic_filter} at QoS {code} only, not {wanted.qos}"
                 self.refuse(text)
                 return
-        if len(codes) != len(self._asked):
-            self.refuse(f"{self.address} answers {len(codes)} of {len(self._asked)} filters")
+        if len(codes) != len(self._requested):
+            self.refuse(f"{self.address} answers {len(codes)} of {len(self._requested)} filters")
             return
-        self._all_granted()
+        self._set_granted()
 
-    def _all_granted(self) -> None:
+    def _set_granted(self) -> None:
         self.is_granted = True
         self.granted.set()
 
-    def _left(self, reason: str, code: int, properties: Mapping[int, object]) -> None:
+    def _on_broker_disconnect(self, reason: str, code: int, properties: Mapping[int, object]) -> None:
         reference = properties.get(PropertyId.SERVER_REFERENCE, "")
         if code in REDIRECTING and reference and isinstance(reference, str):
             self._selector.refer(reference)
         self._end(reason)
 
-    def _words(self, code: int) -> str:
+    def _code_text(self, code: int) -> str:
         names = ReasonCode if self._version == 5 else ConnectReturnCode
         try:
             return f"{names(code).name.lower().replace('_', ' ')} (0x{code:02x})"
@@ -475,20 +483,20 @@ class GatewayClient:
             if not output and not changes:
                 return
             self._held_bytes += len(output)
-            self._keep(changes, partial(self._release, self._over, output))
+            self._keep(changes, partial(self._release, self._ended, output))
         if output and self._idle.is_set():
             self._idle = trio.Event()
         if self._outgoing:
             self._wake.set()
 
     def _release(self, connection: trio.Event, output: bytes) -> None:
-        """Let go what ``keep`` held, unless its connection is gone."""
-        if connection is self._over:
+        """Queue the held output, unless its connection has ended."""
+        if connection is self._ended:
             self._held_bytes -= len(output)
             self._outgoing += output
             self._wake.set()
 
     def _end(self, reason: str) -> None:
-        """End the present connection; the first reason counts."""
+        """End the present connection; the first reason is kept."""
         self._reason = self._reason or reason
-        self._over.set()
+        self._ended.set()

@@ -1,4 +1,4 @@
-"""Pages and signals of a gateway process: its page of figures, health, and signals."""
+"""Metrics page, health page and signal handling of a gateway process."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ async def open_pages(
     title: str,
     reload: Callable[[], None] | None = None,
 ) -> dict[str, object]:
-    """Serve the pages, and obey signals, until the nursery is cancelled.
+    """Serve the pages and handle signals until the nursery is cancelled.
 
     Args:
-        stopping: Set at the first SIGTERM or SIGINT; the second cancels the nursery.
-        title: Of what SIGUSR1 writes.
-        reload: What SIGHUP does; None: it says that nothing is read again.
+      stopping: Set at the first SIGTERM or SIGINT; the second cancels the nursery.
+      title: Heading of the SIGUSR1 output.
+      reload: Action of SIGHUP; None: it logs that settings need a restart.
 
     Returns:
-        The addresses of the pages.
+      The addresses of the pages.
 
     Raises:
-        UserError: An address cannot be had.
+      UserError: An address cannot be bound.
     """
     addresses: dict[str, object] = {}
     signals: dict[str, int] = {}
@@ -58,7 +58,7 @@ async def open_pages(
     )
     metrics.counter(
         "signals_total",
-        "Signals that came, by name.",
+        "Received signals, by name.",
         lambda: {(name,): float(count) for name, count in signals.items()},
         ("signal",),
     )

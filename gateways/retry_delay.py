@@ -1,7 +1,7 @@
-"""Delays between attempts: decorrelated jitter, so that many that failed together do not come back together.
+"""Retry delays with decorrelated jitter, so that clients that failed together do not retry together.
 
-Source: "Exponential Backoff And Jitter", M. Brooker, 2015: the next delay is random between the least and thrice the
-last one.
+Source: "Exponential Backoff And Jitter", M. Brooker, 2015. The next delay is random between the minimum and three times
+the last delay.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ DELAY_MAX_S = 30.0
 
 
 class RetryDelay:
-    """Delays of one thing that is tried again and again; ``reset`` after a success."""
+    """Delays of one retried operation; call ``reset`` after a success."""
 
-    def __init__(self, random: Random, least_s: float = DELAY_MIN_S, most_s: float = DELAY_MAX_S) -> None:
-        self._random, self._least_s, self._most_s = random, least_s, most_s
+    def __init__(self, random: Random, min_s: float = DELAY_MIN_S, max_s: float = DELAY_MAX_S) -> None:
+        self._random, self._min_s, self._max_s = random, min_s, max_s
         self.last_s = 0.0
 
     def next(self) -> float:
-        """Return how long to wait before the next attempt, in seconds."""
-        self.last_s = min(self._most_s, self._random.uniform(self._least_s, max(self._least_s, 3 * self.last_s)))
+        """Return the delay before the next attempt, in seconds."""
+        self.last_s = min(self._max_s, self._random.uniform(self._min_s, max(self._min_s, 3 * self.last_s)))
         return self.last_s
 
     def reset(self) -> None:
-        """Begin anew with short delays."""
+        """Restart with short delays."""
         self.last_s = 0.0

@@ -1,11 +1,11 @@
-"""The spool of a gateway: rows of a kind by key, in one SQLite file, each transaction synced before it counts.
+"""The spool of a gateway: rows by kind and key in one SQLite file; each transaction is synced.
 
-Decides whose file it is, what is refused at start, how a transaction is carried out, and when there is no room. The
-thread that writes, and what waits for it, are ``gateways/spool_thread.py``. Decision: docs/adr/0089-spool.md.
-
-A file is opened by one process at a time, which SQLite's exclusive lock decides. After an end that was not orderly it
-is checked as a whole before anything is read; each row carries a checksum of its own. While it is open ``look`` goes
-through it, a slice at a time (docs/adr/0190-running-spools-are-looked-at.md).
+Validates the file at start, carries out transactions, and enforces the size bound. The writer thread is in
+``gateways/spool_thread.py``. Decision: docs/adr/0089-spool.md.
+SQLite's exclusive lock admits one process. After an unclean shutdown the whole file is checked before any read; each
+row
+has its own checksum. While the spool is open, ``verify_slice`` verifies it in slices
+(docs/adr/0190-running-spools-are-looked-at.md).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["SpoolFailed", "SpoolFile", "SpoolFull"]
 
 APPLICATION = 0x534D5153  # "SMQS" in the file's header
 VERSION = 1
-RESERVE_SHARE = 16  # of the bound, for writes that make the spool smaller later
+RESERVE_SHARE = 16  # of the bound, for writes that shrink the spool later
 RESERVE_BYTES_MIN = 1 << 20
-ROW_BYTES = 16  # of a row beside its texts, about
+ROW_BYTES = 16  # estimated overhead of a row
 READ_ROWS = 1_024
-LOOK_ROWS, LOOK_BYTES = 2_048, 4 << 20  # of one slice, and one row more
+SLICE_ROWS, SLICE_BYTES = 2_048, 4 << 20  # of one slice, exceeded by at most one row
 FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 SCHEMA = """
 CREATE TABLE facts(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -41,26 +41,26 @@ CREATE TABLE rows(kind TEXT, key BLOB, value BLOB NOT NULL, sum INTEGER NOT NULL
 
 
 class SpoolFull(Exception):
-    """There is no room, by the bound or on the disk: nothing of these writes was stored; they may be tried again."""
+    """The bound or the disk is full: none of these writes was stored; they may be retried."""
 
 
 class SpoolFailed(UserError):
-    """The spool cannot be written any more; the process must end, and the next one finds what was committed."""
+    """The spool is no longer writable; the process must end, and the next one finds all committed rows."""
 
 
 class SpoolFile:
     """An open spool.
 
     Args:
-        path: The file; made if it is missing, in a folder that exists.
-        owner: Names the bridge or agent whose rows these are.
-        bytes_max: Bound of what is stored.
+      path: The file; created if it is missing, in a folder that exists.
+      owner: Name of the bridge or agent that owns the rows.
+      bytes_max: Bound of the stored bytes.
 
     Attributes:
-        size_bytes: Stored now, in whole pages.
+      size_bytes: Stored bytes, in whole pages.
 
     Raises:
-        UserError: One line: the file is foreign, damaged, newer, in use, read-only, or has no room.
+      UserError: The file is foreign, damaged, newer, in use, read-only, or the disk is full.
     """
 
     def __init__(self, path: Path, owner: str, bytes_max: int) -> None:
@@ -68,7 +68,7 @@ class SpoolFile:
         self.size_bytes = 0
         self._reserve_bytes = max(RESERVE_BYTES_MIN, bytes_max // RESERVE_SHARE)
         self._lock = threading.Lock()
-        self._looked: tuple[str, bytes] = ("", b"")  # the row that the last slice ended with
+        self._scrub_position: tuple[str, bytes] = ("", b"")  # the last row of the last slice
         check_private(path, "the spool")
         check_private(path.with_name(f"{path.name}-wal"), "the log of the spool")
         is_new = not path.exists()
@@ -76,17 +76,18 @@ class SpoolFile:
             raise self._read_only()
         try:
             if is_new:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # and so its log
+                # SQLite gives the log the same mode
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise self._refused(error) from None
         except OSError as error:
-            raise UserError(f"the spool {path} cannot be made: {error.strerror}; its folder must exist") from None
+            raise UserError(f"the spool {path} cannot be created: {error.strerror}; its folder must exist") from None
         try:
             self._open()
             if is_new:
                 sync_folder(path.parent)
-            self._files = self._on_disk()
+            self._opened_ids = self._file_ids()
         except sqlite3.Error as error:
             self._database.close()
             raise self._refused(error) from None
@@ -95,10 +96,10 @@ class SpoolFile:
             raise
 
     def load(self, kind: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) of each row of a kind, in the order of keys.
+        """Yield (key, value) of each row of a kind, in key order.
 
         Raises:
-            UserError: A row is damaged.
+          UserError: A row is damaged.
         """
         last: bytes | None = None
         while True:
@@ -115,17 +116,17 @@ class SpoolFile:
                 return
             last = rows[-1][0]
 
-    def has_room(self, growth_bytes: int, drains: bool) -> bool:
-        """Whether writes that may add so many bytes fit; ``drains``: they may take of the reserve."""
+    def has_capacity(self, growth_bytes: int, drains: bool) -> bool:
+        """Whether writes that add this many bytes fit; ``drains``: they may use the reserve."""
         bound = self.bytes_max + (self._reserve_bytes if drains else 0)
         return self.size_bytes + growth_bytes <= bound
 
     def commit(self, writes: Iterable[Write]) -> None:
-        """Store writes as one transaction, in their order; it is synced when this returns.
+        """Store writes as one transaction, in order; it is synced on return.
 
         Raises:
-            SpoolFull: The disk has no room; nothing was stored.
-            SpoolFailed: The disk does not store any more.
+          SpoolFull: The disk is full; no write was stored.
+          SpoolFailed: The disk is no longer writable.
         """
         last: dict[tuple[str, bytes], bytes | None] = {}
         for write in writes:
@@ -151,66 +152,66 @@ class SpoolFile:
                     raise SpoolFull(f"no room on the disk of the spool {self.path}") from None
                 raise SpoolFailed(f"the spool {self.path} cannot be written: {error}") from None
 
-    def look(self) -> bool:
-        """Read the next slice of the file from the disk and check it; return True behind the last row.
+    def verify_slice(self) -> bool:
+        """Verify the next slice of the file on disk; return True after the last row.
 
         Raises:
-            SpoolFailed: It is damaged, or is not the file any more that was opened.
+          SpoolFailed: The file is damaged, removed or replaced.
         """
         with self._lock:
             try:
-                if self._on_disk() != self._files:
-                    raise SpoolFailed(f"the spool {self.path} was taken away, or replaced")
+                if self._file_ids() != self._opened_ids:
+                    raise SpoolFailed(f"the spool {self.path} was removed or replaced")
                 return self._check_slice()
             except OSError as error:
-                raise SpoolFailed(f"the spool {self.path} was taken away: {error.strerror}") from None
+                raise SpoolFailed(f"the spool {self.path} was removed: {error.strerror}") from None
             except sqlite3.Error as error:
                 raise SpoolFailed(self._damaged(str(error))) from None
 
     def close(self) -> None:
-        """Note an orderly end, and let go of the file."""
+        """Mark a clean shutdown and close the file."""
         with self._lock:
-            with contextlib.suppress(sqlite3.Error):  # then it is checked at the next start
+            with contextlib.suppress(sqlite3.Error):  # on failure it is checked at the next start
                 self._database.execute("UPDATE facts SET value = 'closed' WHERE name = 'state'")
                 self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._database.close()
 
     # While it is open
 
-    def _on_disk(self) -> list[tuple[int, int]]:
-        """Return which files have the names of the spool and its log."""
+    def _file_ids(self) -> list[tuple[int, int]]:
+        """Return device and inode of the spool and its log."""
         found = [each.stat() for each in (self.path, self.path.with_name(f"{self.path.name}-wal"))]
         return [(each.st_dev, each.st_ino) for each in found]
 
     def _check_slice(self) -> bool:
-        self._database.execute("PRAGMA shrink_memory")  # pages in memory are not what the disk has
+        self._database.execute("PRAGMA shrink_memory")  # read from disk, not from the page cache
         count = size = 0
         statement = "SELECT kind, key, value, sum FROM rows WHERE (kind, key) > (?, ?) ORDER BY kind, key LIMIT ?"
-        for kind, key, value, checksum in self._database.execute(statement, (*self._looked, LOOK_ROWS)):
+        for kind, key, value, checksum in self._database.execute(statement, (*self._scrub_position, SLICE_ROWS)):
             if not _is_whole(kind, key, value, checksum):
                 raise SpoolFailed(self._damaged(f"a row of kind {plain_text(str(kind))} does not match its checksum"))
-            if (kind, key) <= self._looked:
+            if (kind, key) <= self._scrub_position:
                 raise SpoolFailed(self._damaged("rows are out of order"))
-            self._looked = (kind, key)
+            self._scrub_position = (kind, key)
             count, size = count + 1, size + len(value)
-            if size > LOOK_BYTES:
+            if size > SLICE_BYTES:
                 return False
-        if count < LOOK_ROWS:
-            self._looked = ("", b"")
-        return count < LOOK_ROWS
+        if count < SLICE_ROWS:
+            self._scrub_position = ("", b"")
+        return count < SLICE_ROWS
 
     # At start
 
     def _open(self) -> None:
         database = self._database
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")  # also: no file of shared memory
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")  # also avoids a shared-memory file
         application = self._pragma("application_id")
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if application != APPLICATION and (application or tables):
             raise UserError(f"the spool {self.path} is another program's database: name another file")
         version = self._pragma("user_version")
         if version > VERSION:
-            text = f"the spool {self.path} is of version {version}, this program knows up to {VERSION}"
+            text = f"the spool {self.path} has version {version}, this program supports up to {VERSION}"
             raise UserError(f"{text}: start the newer program")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
@@ -221,7 +222,7 @@ class SpoolFile:
         self.size_bytes = self._measure()
 
     def _create(self) -> None:
-        """Make the tables; a crash before COMMIT leaves a file without any, which is a new one."""
+        """Create the tables; a crash before COMMIT leaves an empty file, which counts as new."""
         database = self._database
         database.execute("BEGIN IMMEDIATE")
         for statement in SCHEMA.split(";"):
@@ -232,10 +233,10 @@ class SpoolFile:
         database.execute("COMMIT")
 
     def _check(self) -> None:
-        """Refuse a foreign owner, and what an end that was not orderly left damaged."""
+        """Refuse a foreign owner, and damage after an unclean shutdown."""
         facts: dict[str, str] = dict(self._database.execute("SELECT name, value FROM facts"))
         if facts.get("owner") != self.owner:
-            text = f"the spool {self.path} is of {facts.get('owner')}, not of {self.owner}"
+            text = f"the spool {self.path} belongs to {facts.get('owner')}, not to {self.owner}"
             raise UserError(f"{text}: give each its own data folder, or move the file away")
         if facts.get("state") != "closed":
             (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
@@ -258,7 +259,7 @@ class SpoolFile:
         return UserError(f"the spool {self.path} is read-only: give it a folder that this user may write")
 
     def _damaged(self, how: str) -> str:
-        return f"the spool {self.path} is damaged ({how}): move it away, or restore it; what it kept is lost with it"
+        return f"the spool {self.path} is damaged ({how}): move it away or restore it; moving it away loses its rows"
 
     def _refused(self, error: sqlite3.Error) -> UserError:
         match _code(error):
@@ -282,13 +283,13 @@ def _checksum(kind: str, key: bytes, value: bytes) -> int:
 
 
 def _is_whole(kind: object, key: object, value: object, checksum: object) -> bool:
-    """Return whether a row is as it was written; a damaged one may have values of any type."""
+    """Return whether a row matches its checksum; a damaged row may have values of any type."""
     if not (isinstance(kind, str) and isinstance(key, bytes) and isinstance(value, bytes)):
         return False
     return checksum == _checksum(kind, key, value)
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return the primary result code; an extended one says more than is needed, but for shared memory."""
+    """Return the primary result code, except the extended code for shared memory."""
     code = getattr(error, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR
     return int(code) if code in FULL else int(code) & 0xFF

@@ -1,7 +1,7 @@
-"""Writes to a gateway's spool, as cores hand them out: rows of a kind, by key.
+"""Writes to a gateway's spool, as returned by cores: rows by kind and key.
 
-Plain data. A core returns them with its other effects; its shell commits them in one transaction, synced, before it
-performs any of those effects (``gateways/spool.py``).
+Plain data. A core returns them with its other effects. Its shell first commits them in one synced transaction
+(``gateways/spool.py``), then performs those effects.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """A row to delete; that there is none is no error."""
+    """A row to delete; a missing row is no error."""
 
     kind: str
     key: bytes

@@ -1,7 +1,6 @@
-"""The thread that writes a spool, and the waiting for it: commits of many callers go into one synced transaction.
+"""The writer thread of a spool: commits of many callers share one synced transaction.
 
-Decides how long a commit waits for company, how much goes together, and how often the file is looked at. The file is
-``gateways/spool.py``.
+Defines the batch delay, the batch size and the interval of verification. The file is ``gateways/spool.py``.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from gateways.spool_rows import Put, Write
 
 __all__ = ["Spool", "register_spool_metrics"]
 
-GROUP_S = 0.002  # that the oldest commit of a transaction waits for others
-GROUP_ROWS = 512
-GROUP_BYTES = 8 << 20
-LOOK_S = 5.0  # between two slices: 2 048 rows, or 4 MiB; a slice and the pages to read again cost 10 ms
+BATCH_S = 0.002  # the oldest commit of a transaction waits this long for others
+BATCH_ROWS = 512
+BATCH_BYTES = 8 << 20
+VERIFY_INTERVAL_S = 5.0  # between two slices of 2 048 rows or 4 MiB; a slice with its page reads takes 10 ms
 
 
 @dataclass(slots=True)
@@ -44,18 +43,18 @@ class Spool:
     """A spool and its thread, which runs until ``close``.
 
     Attributes:
-        rows, transactions, seconds: Written so far: rows as callers gave them, and the time that it took.
-        refused: Commits that found no room.
-        looks: How often the whole file was looked through.
+      rows, transactions, seconds: Totals: rows as given by callers, transactions, and their duration.
+      refused: Commits refused because the spool is full.
+      scrubs: Completed verifications of the whole file.
     """
 
-    def __init__(self, file: SpoolFile, group_s: float = GROUP_S) -> None:
-        """Start the thread; a single caller waits for no company: it sets ``group_s`` to 0."""
-        self.rows = self.transactions = self.refused = self.looks = 0
+    def __init__(self, file: SpoolFile, group_s: float = BATCH_S) -> None:
+        """Start the thread; for a single caller set ``group_s`` to 0."""
+        self.rows = self.transactions = self.refused = self.scrubs = 0
         self.seconds = 0.0
-        self._file, self._group_s = file, group_s
-        self._waiting: deque[_Commit] = deque()  # each has a caller who waits
-        self._rows = 0  # of those
+        self._file, self._batch_s = file, group_s
+        self._waiting: deque[_Commit] = deque()  # pending commits; a caller waits for each
+        self._rows = 0  # rows of the pending commits
         self._changed = threading.Condition()
         self._is_closing = False
         self._failure: SpoolFailed | None = None
@@ -64,29 +63,29 @@ class Spool:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes that are stored."""
+        """Return the stored bytes."""
         return self._file.size_bytes
 
     def load(self, kind: str) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) of each row of a kind, in the order of keys; for the start of a process.
+        """Yield (key, value) of each row of a kind, in key order; for the start of a process.
 
         Raises:
-            UserError: A row is damaged.
+          UserError: A row is damaged.
         """
         return self._file.load(kind)
 
     async def commit(self, writes: Iterable[Write], *, drains: bool = False) -> None:
-        """Store writes, all or none; they are synced when this returns.
+        """Store writes, all or none; they are synced on return.
 
-        Commits take effect in the order of calls. A caller that is cancelled does not know what became of its writes.
+        Commits take effect in the order of calls. A cancelled caller does not learn whether its writes were stored.
 
         Args:
-            writes: In their order.
-            drains: With these writes the spool gets smaller, now or soon: they may use the reserve above the bound.
+          writes: In order.
+          drains: These writes shrink the spool, now or soon: they may use the reserve above the bound.
 
         Raises:
-            SpoolFull: There is no room; nothing of these writes was stored.
-            SpoolFailed: Nothing can be stored any more.
+          SpoolFull: The spool is full; no write was stored.
+          SpoolFailed: The spool is no longer writable.
         """
         own = list(writes)
         if not own:
@@ -105,22 +104,22 @@ class Spool:
             raise commit.error
 
     async def watch(self) -> NoReturn:
-        """Look through the file, a slice each five seconds, for ever.
+        """Verify one slice of the file every five seconds until cancelled.
 
         Raises:
-            SpoolFailed: It is damaged or was taken away: nothing is stored any more, and the process must end.
+          SpoolFailed: The file is damaged or removed; the process must end.
         """
         while True:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(VERIFY_INTERVAL_S)
             try:
-                self.looks += await trio.to_thread.run_sync(self._file.look)
+                self.scrubs += await trio.to_thread.run_sync(self._file.verify_slice)
             except SpoolFailed as error:
                 with self._changed:
                     self._failure = error
                 raise
 
     def close(self) -> None:
-        """Write what waits, end the thread and close the file."""
+        """Write the pending commits, end the thread and close the file."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -128,22 +127,22 @@ class Spool:
         self._file.close()
 
     def _write(self) -> None:
-        """Write transactions until told to close; this is the thread."""
-        while group := self._next_group():
-            room, growth = [], 0
+        """Write transactions until closed; the thread's function."""
+        while group := self._next_batch():
+            fitting, growth = [], 0
             for each in group:
-                if self._file.has_room(growth + each.growth_bytes, each.drains):
+                if self._file.has_capacity(growth + each.growth_bytes, each.drains):
                     growth += each.growth_bytes
-                    room.append(each)
+                    fitting.append(each)
                 else:
-                    each.error = SpoolFull(f"no room in the spool {self._file.path}: {self._file.bytes_max} bytes")
-            self._commit(room)
+                    each.error = SpoolFull(f"the spool {self._file.path} is full: {self._file.bytes_max} bytes")
+            self._commit(fitting)
             self.refused += sum(isinstance(each.error, SpoolFull) for each in group)
             for token in {each.token for each in group}:
-                _tell(token, [each for each in group if each.token is token])
+                _wake_callers(token, [each for each in group if each.token is token])
 
     def _commit(self, group: list[_Commit]) -> None:
-        """Carry out one transaction; what it meets is each caller's error."""
+        """Carry out one transaction; each caller receives its error."""
         if not group:
             return
         begun = time.monotonic()
@@ -152,7 +151,7 @@ class Spool:
         except SpoolFull as error:
             for each in group:
                 each.error = error
-        except Exception as error:  # a thread that dies would let its callers wait for ever
+        except Exception as error:  # if the thread died, its callers would wait without limit
             failure = error if isinstance(error, SpoolFailed) else SpoolFailed(f"the spool: {error!r}")
             with self._changed:
                 self._failure = failure
@@ -163,29 +162,29 @@ class Spool:
             self.rows += sum(len(each.writes) for each in group)
         self.seconds += time.monotonic() - begun
 
-    def _next_group(self) -> list[_Commit]:
-        """Wait for commits and for their company; return none when it is time to end."""
+    def _next_batch(self) -> list[_Commit]:
+        """Wait for a batch of commits; return an empty list at shutdown."""
         with self._changed:
             while not self._waiting:
                 if self._is_closing:
                     return []
                 self._changed.wait()
-            due = self._waiting[0].since + self._group_s
-            while self._rows < GROUP_ROWS and not self._is_closing and (left := due - time.monotonic()) > 0:
+            due = self._waiting[0].since + self._batch_s
+            while self._rows < BATCH_ROWS and not self._is_closing and (left := due - time.monotonic()) > 0:
                 self._changed.wait(left)
             group, rows, size = [self._waiting.popleft()], 0, 0
             rows, size = len(group[0].writes), group[0].growth_bytes
             while self._waiting:
                 rows += len(self._waiting[0].writes)
                 size += self._waiting[0].growth_bytes
-                if rows > GROUP_ROWS or size > GROUP_BYTES:
+                if rows > BATCH_ROWS or size > BATCH_BYTES:
                     break
                 group.append(self._waiting.popleft())
             self._rows -= sum(len(each.writes) for each in group)
             return group
 
 
-def _tell(token: trio.lowlevel.TrioToken, group: list[_Commit]) -> None:
+def _wake_callers(token: trio.lowlevel.TrioToken, group: list[_Commit]) -> None:
     def wake() -> None:
         for each in group:
             each.ended.set()
@@ -193,14 +192,14 @@ def _tell(token: trio.lowlevel.TrioToken, group: list[_Commit]) -> None:
     try:
         token.run_sync_soon(wake)
     except trio.RunFinishedError:
-        pass  # nobody waits any more
+        pass  # no caller waits any longer
 
 
 def register_spool_metrics(metrics: Metrics, spool: Spool) -> None:
-    """Show a spool on a gateway's page of figures."""
+    """Register a spool's metrics."""
     metrics.gauge("spool_bytes", "Bytes that the spool stores.", lambda: float(spool.size_bytes))
-    metrics.counter("spool_rows_total", "Rows that were written or deleted.", lambda: float(spool.rows))
+    metrics.counter("spool_rows_total", "Rows written or deleted.", lambda: float(spool.rows))
     metrics.counter("spool_transactions_total", "Synced transactions.", lambda: float(spool.transactions))
-    metrics.counter("spool_seconds_total", "Time that transactions took, s.", lambda: spool.seconds)
-    metrics.counter("spool_looks_total", "Times that the whole file was looked through.", lambda: float(spool.looks))
-    metrics.counter("spool_refused_total", "Commits that found no room.", lambda: float(spool.refused))
+    metrics.counter("spool_seconds_total", "Duration of all transactions, s.", lambda: spool.seconds)
+    metrics.counter("spool_looks_total", "Completed verifications of the whole file.", lambda: float(spool.scrubs))
+    metrics.counter("spool_refused_total", "Commits refused because the spool was full.", lambda: float(spool.refused))

@@ -1,7 +1,6 @@
-"""Ways of an MQTT client's bytes: TCP, TLS, and WebSocket on either, as one kind of stream.
+"""Transports of an MQTT client: TCP, TLS, and WebSocket on either, as one kind of stream.
 
-Decides how a stream is opened and what TLS demands of a broker: its certificate names the host. Packets are the
-caller's.
+Opens streams and requires that a broker's certificate names its host. Packets are the caller's concern.
 """
 
 from __future__ import annotations
@@ -22,46 +21,47 @@ READ_BYTES = 65_536
 
 
 def client_context(authority: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
-    """Return how a client verifies a broker and shows itself: TLS 1.2 or newer.
+    """Return the TLS context that verifies a broker and authenticates the client: TLS 1.2 or newer.
 
     Args:
-        authority: PEM that signs the broker; None for those that the system trusts.
-        certificate: PEM chain of the client; None for none.
-        key: Its private key.
+      authority: PEM of the CA of the broker; None for the system's authorities.
+      certificate: PEM chain of the client; None for none.
+      key: Its private key.
+
     Raises:
-        UserError: A file cannot be used.
+      UserError: A file cannot be used.
     """
     try:
         context = ssl.create_default_context(cafile=None if authority is None else str(authority))
     except (OSError, ssl.SSLError) as error:
-        raise UserError(f"authority {authority} cannot be read: {_words(error)}") from None
+        raise UserError(f"authority {authority} cannot be read: {_error_text(error)}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate is not None:
         try:
             context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
-            raise UserError(f"certificate {certificate} and key {key} cannot be used: {_words(error)}") from None
+            raise UserError(f"certificate {certificate} and key {key} cannot be used: {_error_text(error)}") from None
     return context
 
 
 class Transport:
-    """One open way; one task receives, one sends.
+    """One open connection; one task receives, one sends.
 
     Attributes:
-        peer_ip: Of the broker.
+      peer_ip: IP address of the broker.
     """
 
     def __init__(self, stream: trio.abc.Stream, websocket: WebSocketClient | None, peer_ip: str) -> None:
         self.peer_ip = peer_ip
         self._stream, self._websocket = stream, websocket
         self._sending = trio.Lock()
-        self._early = b""  # came together with the answer to the handshake
+        self._early = b""  # received together with the handshake's answer
 
     async def receive(self) -> bytes:
-        """Return the next bytes, empty at the end.
+        """Return the next bytes, empty at end of stream.
 
         Raises:
-            OSError: The connection broke; in words.
+          OSError: The connection broke; the message is readable.
         """
         if self._early:
             early, self._early = self._early, b""
@@ -70,7 +70,7 @@ class Transport:
             try:
                 data = await self._stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise ConnectionResetError(_words(error.__cause__ or error)) from None
+                raise ConnectionResetError(_error_text(error.__cause__ or error)) from None
             if self._websocket is None or not data:
                 return bytes(data)
             received = self._websocket.receive(bytes(data))
@@ -94,13 +94,13 @@ class Transport:
             try:
                 await self._stream.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                raise ConnectionResetError(_words(error.__cause__ or error)) from None
+                raise ConnectionResetError(_error_text(error.__cause__ or error)) from None
 
     async def open_websocket(self) -> None:
-        """Shake hands, where there is a WebSocket.
+        """Do the WebSocket handshake, if this transport has one.
 
         Raises:
-            OSError: The server refuses.
+          OSError: The server refuses.
         """
         websocket = self._websocket
         if websocket is None:
@@ -120,22 +120,23 @@ class Transport:
 
 
 async def open_transport(
-    address: Address, context: ssl.SSLContext | None, judge: Callable[[list[str]], None] | None = None
+    address: Address, context: ssl.SSLContext | None, check_reach: Callable[[list[str]], None] | None = None
 ) -> Transport:
-    """Open a way to a broker; the caller bounds the time.
+    """Open a connection to a broker; the caller bounds the time.
 
     Args:
-        address: Of the broker; its certificate names this host.
-        context: Of TLS.
-        judge: Called with the IP addresses of the host before one of them is dialled, and may raise.
+      address: The broker's address; its certificate must name this host.
+      context: TLS context.
+      check_reach: Called with the IP addresses of the host before dialling; may raise.
+
     Raises:
-        OSError: It cannot be opened; the reason in words.
+      OSError: The connection cannot be opened; the message is readable.
     """
     host = address.host
-    if judge is not None:
+    if check_reach is not None:
         found = await trio.socket.getaddrinfo(host, address.port, type=trio.socket.SOCK_STREAM)
-        judge([str(each[4][0]) for each in found])
-        host = str(found[0][4][0])  # the judged one: the name may mean another one the next time
+        check_reach([str(each[4][0]) for each in found])
+        host = str(found[0][4][0])  # the checked address: the name may resolve differently next time
     opened = await trio.open_tcp_stream(host, address.port)
     stream: trio.abc.Stream = opened
     try:
@@ -155,14 +156,14 @@ async def open_transport(
         await transport.open_websocket()
     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
         await trio.aclose_forcefully(stream)
-        raise ConnectionRefusedError(f"no TLS: {_words(error.__cause__ or error)}") from None
+        raise ConnectionRefusedError(f"no TLS: {_error_text(error.__cause__ or error)}") from None
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
     return transport
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

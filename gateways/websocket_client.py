@@ -1,4 +1,4 @@
-"""The client's half of MQTT over WebSocket: handshake and frames of RFC 6455 around bytes, by wsproto.
+"""The client's half of MQTT over WebSocket: handshake and frames of RFC 6455, by wsproto.
 
 No I/O: the caller moves bytes. Packets need not align with frames [MQTT-6.0.0-2]; the subprotocol is "mqtt"
 [MQTT-6.0.0-3]; a text frame ends the connection [MQTT-6.0.0-1].
@@ -28,8 +28,8 @@ class WebSocketClient:
     """One connection's WebSocket layer.
 
     Attributes:
-        is_open: The server accepted the handshake.
-        failure: Why the connection cannot be used any further, "" while it can.
+      is_open: The server accepted the handshake.
+      failure: The reason why the connection is unusable, "" while it is usable.
     """
 
     def __init__(self, host: str, path: str) -> None:
@@ -37,12 +37,12 @@ class WebSocketClient:
         self.failure = ""
         self._connection = WSConnection(ConnectionType.CLIENT)
         self._output = bytearray(
-            self._connection.send(Request(host=host, target=path, subprotocols=[SUBPROTOCOL]))  # the first bytes
+            self._connection.send(Request(host=host, target=path, subprotocols=[SUBPROTOCOL]))  # the handshake request
         )
         self._handshake_bytes = 0
 
     def receive(self, data: bytes) -> bytes:
-        """Return the MQTT bytes of the frames in ``data``; ``failure`` says that there will be no more."""
+        """Return the MQTT bytes of the frames in ``data``; if ``failure`` is set, no more will follow."""
         if self.failure:
             return b""
         if not self.is_open:
@@ -78,11 +78,11 @@ class WebSocketClient:
             self.failure = "closed"
 
     def wrap(self, data: bytes) -> bytes:
-        """Return a frame that carries MQTT bytes; nothing once the server has closed. The handshake is done."""
+        """Return a frame with MQTT bytes, empty after the server closed. The handshake must be done."""
         return b"" if self.failure else bytes(self._connection.send(BytesMessage(data=data)))
 
     def take_output(self) -> bytes:
-        """Return what the layer itself has to send."""
+        """Return the bytes that the layer has to send."""
         output = bytes(self._output)
         self._output.clear()
         return output

@@ -1,12 +1,9 @@
-"""Bridges between a cluster and everything else: each is a source, rules, and a sink, with one pump between them.
+"""Bridges between a cluster and other systems: each has a source, rules and a sink, connected by one pump.
 
 Owns: the pump, the rules and templates, the kinds of sources and sinks, the process that runs bridges.
-
-Doors: ``service.main``; ``checking`` for `bridge check` and `bridge try`.
-
-Always holds: a source is acknowledged after the sink has taken the message, or the dead letter has, never before.
-Nothing is dropped without a counter that names the reason. One bridge that fails or waits does not slow another. No
-secret stands on a command line, in a log line or in an error.
-
-May import: the files of ``gateways/`` beside the sub-rooms, wire, mqtt, conf; no other sub-room of ``gateways/``.
+Entry points: ``service.main``; ``service.check`` and ``rule_trial`` for `bridge check` and `bridge try`.
+Invariant: a source is acknowledged only after the sink, or the dead letter, has accepted the message. Each dropped
+message is counted with its reason. A failed or slow bridge does not delay another one. No secret appears on a command
+line, in a log line or in an error.
+May import: the files of ``gateways/`` outside the sub-packages, wire, mqtt, conf; no other sub-package.
 """

@@ -1,8 +1,8 @@
-"""Sinks that take many records at once: batches by size and number, in the order of each lane, tried again as a whole.
+"""Sinks that write batches: bounded by size and number, ordered by ordering key, retried as a whole.
 
-A worker has the records of its lanes. When its batch fails it gives everything back that it has, so that the pump, not
-the sink, decides what comes first. A batch that is rejected is tried record by record: one bad record takes no other
-one to the dead letter.
+Each worker has the records of its ordering keys. After a failed batch it returns all its records, so that the pump, not
+the sink, decides the order of retries. A rejected batch is written record by record, so that one bad record sends no
+other record to the dead letter.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ __all__ = ["BatchResult", "BatchSink"]
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """Outcome of a batch: done without text; else tried again, or rejected for a reason."""
+    """Outcome of a batch: success without text; otherwise retried, or rejected with a reason."""
 
     text: str = ""
     reason: str = ""  # of a rejection
-    after_s: float | None = None  # before the next attempt, as the other side says
+    after_s: float | None = None  # delay before the retry, as given by the remote system
 
 
 class BatchSink:
-    """Base of such sinks; a subclass has ``name`` and ``write``.
+    """Base class; a subclass defines ``name`` and ``write``.
 
     Args:
-        flow: Whose records come.
-        messages, size_bytes: Of one batch; a single record may be larger.
-        workers: Batches that are written at the same time.
+      flow: The flow of the records.
+      messages, size_bytes: Bounds of a batch; a single record may be larger.
+      workers: Concurrent batches.
     """
 
     name = "sink"
@@ -48,22 +48,22 @@ class BatchSink:
         self._wakes = [trio.Event() for _ in range(workers)]
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more record may wait."""
+    def has_capacity(self) -> bool:
+        """Whether one more record may be queued."""
         return sum(map(len, self._queues)) < 2 * self._messages * len(self._queues)
 
     def send(self, sending: SinkDelivery) -> None:
-        """Let a record wait for its batch."""
-        worker = zlib.crc32(sending.record.lane.encode()) % len(self._queues)
+        """Queue a record for its batch."""
+        worker = zlib.crc32(sending.record.ordering_key.encode()) % len(self._queues)
         self._queues[worker].append(sending)
         self._wakes[worker].set()
 
     async def write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
-        """Write a batch; no exception leaves."""
+        """Write a batch; raises no exception."""
         raise NotImplementedError
 
     async def work(self, worker: int) -> None:
-        """Write what waits, for ever."""
+        """Write queued batches until cancelled."""
         queue = self._queues[worker]
         while True:
             while not queue:
@@ -88,7 +88,7 @@ class BatchSink:
             self._give_back([], queue)
 
     async def _settle(self, batch: list[SinkDelivery], outcome: BatchResult) -> bool:
-        """Answer the records of a batch; return False when they are tried again."""
+        """Report the outcome of a batch to the flow; return False if it is retried."""
         if not outcome.text:
             self.is_up, self.reason = True, ""
             for each in batch:
@@ -105,7 +105,7 @@ class BatchSink:
         return True
 
     def _give_back(self, rest: list[SinkDelivery], queue: deque[SinkDelivery]) -> None:
-        """Give back what waits behind a failure: its lanes may be those of the failed records."""
+        """Return queued records after a failure: they may share an ordering key with the failed records."""
         waiting, delay = [*rest, *queue], self._flow.pump.retry_s
         queue.clear()
         for each in waiting:

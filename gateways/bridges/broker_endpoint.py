@@ -1,6 +1,6 @@
-"""Doors of brokers from the settings of a bridge: addresses, credentials, and the CONNECT of each connection.
+"""Broker endpoints from the settings of a bridge: addresses, credentials, and the CONNECT of each connection.
 
-Reads secrets, which stand in files of mode 0600 and nowhere else. All mistakes are found here, before anything starts.
+Reads secrets from files of mode 0600. All configuration errors are found here, before a connection starts.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from conf.bridge_settings import BridgeSettings, MqttEndpointSettings
 from conf.errors import ExitCode, UserError
 from conf.private_files import check_private, read_secret
 from gateways.addresses import Address, parse_address
-from gateways.bridges.publishers import ASKED
+from gateways.bridges.publishers import REQUEST_PROPERTIES
 from gateways.client import WINDOW_3_1_1, GatewayClientOptions
 from gateways.transport import client_context
 from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest, Will
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["BrokerEndpoint", "cluster_door", "remote_door"]
+__all__ = ["BrokerEndpoint", "cluster_endpoint", "remote_endpoint"]
 
-ALIASES_MAX = 64  # topic aliases that a broker may use towards us
-EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue; bytes are bounded by the end
+TOPIC_ALIASES_MAX = 64  # topic aliases that a broker may use in messages to us
+# accepted beyond our Receive Maximum: Mosquitto 2.0 sends its whole queue; ``MqttEnd`` bounds the bytes
+EXCESS_MESSAGES_MAX = 65_535
 
 
 @dataclass
 class BrokerEndpoint:
-    """One broker, and who the bridge is there.
+    """One broker and the bridge's credentials there.
 
     Attributes:
-        as_bridge: CONNECT says bridge (level 0x83 or 0x84): the broker keeps our own messages away.
-        will: Of the next connection.
-        full_qos: Filters must be granted at their QoS, and messages of QoS 2 leave at QoS 2.
-        server_references: Hosts that the broker may send this client to.
-        named_filters: Those on whose topics the edge has to name publishers; None: CONNECT does not ask where it does.
+      as_bridge: CONNECT uses level 0x83 or 0x84 (bridge): the broker does not send back our own messages.
+      will: Of the next connection.
+      full_qos: Filters must be granted at their QoS, and QoS 2 messages are published at QoS 2.
+      server_references: Permitted hosts of Server References.
+      named_filters: Filters whose topics need publisher names from the edge; None: CONNECT does not request them.
     """
 
     where: str
@@ -57,7 +58,7 @@ class BrokerEndpoint:
     named_filters: tuple[str, ...] | None = None
 
     def options(self, filters: Sequence[SubscriptionRequest]) -> GatewayClientOptions:
-        """Return what a client needs."""
+        """Return the options of a client."""
         window = max(16, self.window_messages)
         if self.version != 5 and self.full_qos:
             window = min(self.window_messages, WINDOW_3_1_1)
@@ -66,7 +67,7 @@ class BrokerEndpoint:
             goodbye_timeout_s=1.0,
             silence_s=self.keep_alive_s * 1.5,
             window=window,
-            excess=EXCESS,
+            excess=EXCESS_MESSAGES_MAX,
         )
         return GatewayClientOptions(
             self.addresses,
@@ -85,10 +86,10 @@ class BrokerEndpoint:
             properties = {
                 PropertyId.RECEIVE_MAXIMUM: self.window_messages,
                 PropertyId.MAXIMUM_PACKET_SIZE: self.packet_bytes_max,
-                PropertyId.TOPIC_ALIAS_MAXIMUM: ALIASES_MAX,
+                PropertyId.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIASES_MAX,
             }
             if self.named_filters is not None:
-                properties |= ASKED
+                properties |= REQUEST_PROPERTIES
             if not self.clean_start:
                 properties[PropertyId.SESSION_EXPIRY_INTERVAL] = self.session_expiry_s
         return Connect(
@@ -104,13 +105,13 @@ class BrokerEndpoint:
         )
 
 
-def cluster_door(name: str, settings: BridgeSettings) -> BrokerEndpoint:
-    """Return the cluster's door of a bridge.
+def cluster_endpoint(name: str, settings: BridgeSettings) -> BrokerEndpoint:
+    """Return a bridge's endpoint at the cluster.
 
     Raises:
-        UserError: A mistake, with its place.
+      UserError: A configuration error, with its place.
     """
-    door = MqttEndpointSettings(
+    endpoint = MqttEndpointSettings(
         addresses=settings.cluster,
         client_id=settings.client_id,
         username=settings.username,
@@ -124,47 +125,47 @@ def cluster_door(name: str, settings: BridgeSettings) -> BrokerEndpoint:
         keep_alive_s=settings.keep_alive_s,
         server_references=settings.server_references,
     )
-    return _door(f"bridge.{name}", "cluster", door, settings)
+    return _build_endpoint(f"bridge.{name}", "cluster", endpoint, settings)
 
 
-def remote_door(name: str, settings: BridgeSettings, remote: MqttEndpointSettings) -> BrokerEndpoint:
-    """Return the other broker's door.
+def remote_endpoint(name: str, settings: BridgeSettings, remote: MqttEndpointSettings) -> BrokerEndpoint:
+    """Return a bridge's endpoint at the other broker.
 
     Raises:
-        UserError: A mistake, with its place.
+      UserError: A configuration error, with its place.
     """
-    return _door(f"bridge.{name}.remote", "addresses", remote, settings)
+    return _build_endpoint(f"bridge.{name}.remote", "addresses", remote, settings)
 
 
-def _door(where: str, key: str, door: MqttEndpointSettings, settings: BridgeSettings) -> BrokerEndpoint:
+def _build_endpoint(where: str, key: str, endpoint: MqttEndpointSettings, settings: BridgeSettings) -> BrokerEndpoint:
     addresses = []
-    for text in door.addresses:
+    for text in endpoint.addresses:
         try:
             addresses.append(parse_address(text))
         except ValueError as error:
             raise UserError(f"{where}.{key}: {error}", ExitCode.USAGE) from None
-    if (door.certificate is None) != (door.key is None):
-        raise UserError(f"{where}: certificate and key belong together", ExitCode.USAGE)
-    password = None if door.password_file is None else read_secret(where, door.password_file)
-    if password is not None and not door.username:
+    if (endpoint.certificate is None) != (endpoint.key is None):
+        raise UserError(f"{where}: set certificate and key together", ExitCode.USAGE)
+    password = None if endpoint.password_file is None else read_secret(where, endpoint.password_file)
+    if password is not None and not endpoint.username:
         raise UserError(f"{where}: password_file needs username", ExitCode.USAGE)
-    if door.key is not None:
-        check_private(door.key, f"{where}: key")
+    if endpoint.key is not None:
+        check_private(endpoint.key, f"{where}: key")
     secure = any(address.secure for address in addresses)
-    version = 5 if door.protocol == "5" else 4
+    version = 5 if endpoint.protocol == "5" else 4
     return BrokerEndpoint(
         where,
         tuple(addresses),
-        door.client_id or settings.client_id,
-        door.username or None,
+        endpoint.client_id or settings.client_id,
+        endpoint.username or None,
         password,
-        client_context(door.authority, door.certificate, door.key) if secure else None,
+        client_context(endpoint.authority, endpoint.certificate, endpoint.key) if secure else None,
         version,
-        door.clean_start,
-        door.session_expiry_s,
-        door.keep_alive_s,
+        endpoint.clean_start,
+        endpoint.session_expiry_s,
+        endpoint.keep_alive_s,
         settings.window_messages,
         settings.packet_bytes_max,
         as_bridge=version == 4,
-        server_references=door.server_references,
+        server_references=endpoint.server_references,
     )

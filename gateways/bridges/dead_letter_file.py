@@ -1,4 +1,4 @@
-"""Dead letter in a file: one JSON object a line, on disk before the record counts as done."""
+"""Dead letters in a file: one JSON object a line, synced before the record counts as finished."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAITING_MAX = 256
 
 
 class DeadLetterFile:
-    """``DeadLetters`` of a flow; ``run`` writes."""
+    """``DeadLetters`` of a flow; ``run`` writes them."""
 
     def __init__(self, path: Path, flow: BridgeFlow, bytes_max: int) -> None:
         self._path, self._flow, self._bytes_max = path, flow, bytes_max
@@ -28,17 +28,17 @@ class DeadLetterFile:
         self._wake = trio.Event()
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more may wait."""
+    def has_capacity(self) -> bool:
+        """Whether one more may be queued."""
         return len(self._waiting) < WAITING_MAX
 
-    def bury(self, letter: DeadLetter) -> None:
-        """Take a rejected record."""
+    def write(self, letter: DeadLetter) -> None:
+        """Queue a rejected record."""
         self._waiting.append(letter)
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what waits, for ever."""
+        """Write queued records until cancelled."""
         while True:
             if not self._waiting:
                 self._wake = trio.Event()
@@ -55,10 +55,10 @@ class DeadLetterFile:
 
 
 def append_letters(path: Path, letters: list[DeadLetter], bytes_max: int) -> None:
-    """Write lines and sync them; a line that is cut by a crash is written again whole.
+    """Append lines and sync them; a line cut by a crash is written again completely.
 
     Raises:
-        OSError: They were not all written; the file has no room by its bound, or on its disk.
+      OSError: Not all lines were written; the file's bound or its disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lines = b"".join(_line(letter) for letter in letters)
@@ -66,7 +66,7 @@ def append_letters(path: Path, letters: list[DeadLetter], bytes_max: int) -> Non
     try:
         size = os.fstat(descriptor).st_size
         if size + len(lines) > bytes_max:
-            raise OSError(errno.EFBIG, f"more than dead_letter_bytes_max, {bytes_max} bytes: move it away")
+            raise OSError(errno.EFBIG, f"dead_letter_bytes_max of {bytes_max} bytes reached: move the file away")
         if size and not _ends_line(path, size):
             lines = b"\n" + lines
         while lines:

@@ -1,6 +1,6 @@
-"""A look at a broker for `bridge check`: connection, certificate, credentials and filters; no message is moved.
+"""Check of a broker for `bridge check`: connection, certificate, credentials and filters; no message is moved.
 
-The visitor has the bridge's client ID with "-check" behind it: the bridge's own connection and session stay.
+The client ID is the bridge's with the suffix "-check": the bridge's own connection and session are not affected.
 """
 
 from __future__ import annotations
@@ -19,70 +19,72 @@ from gateways.client import GatewayClient
 from mqtt.client_session import Accepted
 from mqtt.packets import Publish, SubscriptionRequest
 
-__all__ = ["check_door"]
+__all__ = ["check_endpoint"]
 
 CHECK_S_MAX = 15.0
 RETAINED_NEVER = 2  # Retain Handling: do not send retained messages
 
 
 class CheckConnection:
-    """A ``ClientUser`` that looks and goes."""
+    """A ``ClientUser`` that connects once."""
 
     def __init__(self) -> None:
         self.accepted: Accepted | None = None
         self.reason = ""
-        self.seen = trio.Event()
+        self.done = trio.Event()
 
     def connected(self, accepted: Accepted) -> None:
-        """Note that the broker takes us."""
+        """Record the acceptance."""
         self.accepted = accepted
-        self.seen.set()
+        self.done.set()
 
-    def parted(self, reason: str) -> None:
-        """Note why not."""
+    def disconnected(self, reason: str) -> None:
+        """Record the failure."""
         self.reason = self.reason or reason
-        self.seen.set()
+        self.done.set()
 
     def received(self, packet: Publish) -> None:
-        """Leave a message alone."""
+        """Ignore a message."""
 
     def answered(self, token: int, reason_code: int) -> None:
-        """Nothing was published."""
+        """No publish is sent."""
 
-    def room(self) -> None:
-        """Nothing waits."""
+    def writable(self) -> None:
+        """No output is pending."""
 
 
-async def check_door(side: str, door: BrokerEndpoint, filters: Sequence[SubscriptionRequest]) -> list[BridgeFinding]:
-    """Return what was found at each address of a door."""
+async def check_endpoint(
+    side: str, endpoint: BrokerEndpoint, filters: Sequence[SubscriptionRequest]
+) -> list[BridgeFinding]:
+    """Return one finding for each address of an endpoint."""
     findings: list[BridgeFinding] = []
-    for address in door.addresses:
-        looked = dataclasses.replace(
-            door,
+    for address in endpoint.addresses:
+        checked = dataclasses.replace(
+            endpoint,
             addresses=(address,),
-            client_id=f"{door.client_id}-check",
+            client_id=f"{endpoint.client_id}-check",
             clean_start=True,
             will=None,
             session_expiry_s=0,
         )
-        asked = [dataclasses.replace(each, retain_handling=RETAINED_NEVER) for each in filters]
-        visitor = CheckConnection()
-        client = GatewayClient(looked.options(asked), visitor, Random())
+        requests = [dataclasses.replace(each, retain_handling=RETAINED_NEVER) for each in filters]
+        user = CheckConnection()
+        client = GatewayClient(checked.options(requests), user, Random())
         text, ok = "does not answer", False
         try:
             with trio.move_on_after(CHECK_S_MAX):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(client.run)
-                    await visitor.seen.wait()
-                    if visitor.accepted is not None:
+                    await user.done.wait()
+                    if user.accepted is not None:
                         await client.granted.wait()
                     nursery.cancel_scope.cancel()
-                ok = visitor.accepted is not None
-                text = f"connected, {len(filters)} filters granted" if ok else visitor.reason
+                ok = user.accepted is not None
+                text = f"connected, {len(filters)} filters granted" if ok else user.reason
         except* UserError as group:
             text = "; ".join(str(error) for error in group.exceptions)
-        if visitor.accepted is not None:
-            problem = NamedPublishers(visitor.accepted.connack.properties).problem(door.named_filters or ())
+        if user.accepted is not None:
+            problem = NamedPublishers(user.accepted.connack.properties).problem(endpoint.named_filters or ())
             ok, text = (False, problem) if problem else (ok, text)
         findings.append(BridgeFinding(ok, f"{side} {address}", text))
     return findings

@@ -1,7 +1,7 @@
-"""The spool of one bridge, and the waiting for it: nothing leaves either side before its rows are on disk.
+"""The spool of an exactly-once bridge: output to either side is sent only after its rows are synced.
 
-Which rows, and what they mean, is ``gateways/bridges/exchanges.py``. Without room on the disk both sides stand still,
-and the same rows are tried again; a spool that cannot be written any more ends the bridge.
+``gateways/bridges/exchanges.py`` defines the rows. If the disk is full, both sides pause and the same rows are retried.
+A spool that is no longer writable ends the bridge.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ __all__ = ["ExactlyOnce", "spool_path"]
 
 logger = logging.getLogger(__name__)
 
-FULL_S = 1.0  # between two attempts on a disk that has no room
+FULL_RETRY_S = 1.0  # retry interval while the disk is full
 CLOSE_S_MAX = 10.0
 
 
 def spool_path(folder: Path, bridge: str) -> Path:
-    """Return the file of a bridge in the folder of its process."""
+    """Return the spool file of a bridge in the folder of its process."""
     return folder / f"{bridge}.spool"
 
 
 class ExactlyOnce:
-    """The memory of one bridge; a ``Side``.
+    """The spool of one bridge; a ``BridgeSide``.
 
     Args:
-        path, owner, bytes_max: Of the spool.
-        exchanges: What it holds.
-        clients: By side.
+      path, owner, bytes_max: Of the spool.
+      exchanges: The exchanges that it stores.
+      clients: By side.
     """
 
     name = "spool"
@@ -54,10 +54,10 @@ class ExactlyOnce:
         exchanges.waker = lambda: self._wake.set()
 
     async def run(self, tasks: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Open the spool, go on where it stands, and run tasks until one of them ends.
+        """Open the spool, resume its exchanges, and run tasks until one of them ends.
 
         Raises:
-            UserError: One line: the spool is foreign, damaged, newer, read-only, or cannot be written any more.
+          UserError: One line: the spool is foreign, damaged, newer, read-only, or no longer writable.
         """
         try:
             spool = Spool(await trio.to_thread.run_sync(SpoolFile, self._path, self._owner, self._bytes_max))
@@ -88,9 +88,9 @@ class ExactlyOnce:
         try:
             count = self._exchanges.restore(*(list(spool.load(kind)) for kind in (SENT, DONE, ASKED)))
         except DamagedExchangeRow as error:
-            raise UserError(f"the spool {self._path} has a row that is none ({error}): move the file away") from None
+            raise UserError(f"the spool {self._path} has an invalid row ({error}): move the file away") from None
         for side, client in self._clients.items():
-            client.was_granted = self._exchanges.is_asked(side, client.filters)
+            client.was_granted = self._exchanges.has_filters(side, client.filters)
         if count:
             say(logger, "bridge.exchanges_go_on", path=self._path, exchanges=count)
 
@@ -112,7 +112,7 @@ class ExactlyOnce:
                 if self.is_up:
                     say(logger, "bridge.spool_full", problem=error)
                 self.is_up, self.reason = False, str(error)
-                await trio.sleep(FULL_S)
+                await trio.sleep(FULL_RETRY_S)
             else:
                 if not self.is_up:
                     say(logger, "bridge.spool_has_room", path=self._path)
@@ -122,4 +122,4 @@ class ExactlyOnce:
     async def _note_filters(self, side: str) -> None:
         client = self._clients[side]
         await client.granted.wait()
-        self._exchanges.asked(side, client.filters)
+        self._exchanges.record_filters(side, client.filters)

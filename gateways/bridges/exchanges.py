@@ -1,15 +1,15 @@
-"""QoS 2 exchanges of a bridge between two brokers, so that they go on in its next process: exactly once.
+"""QoS 2 exchanges of a bridge between two brokers, stored so that the next process resumes them: exactly once.
 
-Decides which rows of a spool stand for them, what is written at each change, and what two sessions, two ends and the
-flows between them are after a start. Nothing leaves before the rows behind it are on disk; the spool and its waiting
-are the shell's (``gateways/bridges/exactly_once.py``). Kinds of rows, by side and, but for the last, packet identifier:
+Defines the rows of the spool, the writes of each change, and the state restored at start. Output is sent only after its
+rows are synced; the shell owns the spool (``gateways/bridges/exactly_once.py``). Kinds of rows, keyed by side and,
+except for the last, packet identifier:
 
-    sent   a PUBLISH uses the identifier, and comes from this message of the other side; or PUBREC came, PUBREL is next
-    done   a message of this side was handed over: PUBREC is its answer, until PUBREL comes
-    asked  the session of this side has these filters: at 3.1.1 another SUBSCRIBE would bring retained messages again
+  sent   a PUBLISH uses the identifier, with its source message; or PUBREC was received, and PUBREL is next
+  done   a message of this side was forwarded: the answer is PUBREC, until PUBREL is received
+  asked  the filters of this side's session: at 3.1.1 another SUBSCRIBE would resend retained messages
 
-What the sink takes is "released" and "done" in one commit, so no crash separates them. Source: MQTT 5.0 section 4.3.3,
-PROTOCOL.md section 9.
+A message accepted by the sink is "released" and "done" in one commit, so no crash separates them.
+Source: MQTT 5.0 section 4.3.3, PROTOCOL.md section 9.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ RELEASED, DEAD_LETTER = 1, 2
 DIRECTIONS = ("", "out", "in")
 SIDES = {"cluster": b"c", "remote": b"r"}
 SOURCES = {"out": "cluster", "in": "remote"}
-ORPHAN = -1  # token of an exchange that nobody waits for
+ORPHAN = -1  # token of an exchange without a waiting flow
 
 
 Rows = Sequence[tuple[bytes, bytes]]
 
 
 class DamagedExchangeRow(ValueError):
-    """A row is none of ours."""
+    """A row is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkExchange:
-    """One open exchange towards a sink, as its row has it.
+    """One open exchange towards a sink, as stored in its row.
 
     Attributes:
-        number: Grows with the order of sending.
-        direction: Of the flow; "" for a message of no flow.
-        is_dead_letter: It is published for the flow's dead letter.
-        source_identifier: Of the QoS 2 message that it comes from; 0: nobody waits for an answer.
-        source_topic: Of that message.
-        at_ms: When the bridge read that.
-        packet: As it was sent; None after PUBREC.
+      number: Increases in the order of sending.
+      direction: Direction of the flow; "" for a message of no flow.
+      is_dead_letter: It is published to the flow's dead letter.
+      source_identifier: Packet identifier of its QoS 2 source message; 0: no source waits for an answer.
+      source_topic: Topic of that message.
+      at_ms: When the bridge read that message.
+      packet: The sent packet; None after PUBREC.
     """
 
     number: int
@@ -81,7 +81,7 @@ class SinkExchange:
         """Return the exchange of a row.
 
         Raises:
-            DamagedExchangeRow: It is none.
+          DamagedExchangeRow: The row is invalid.
         """
         try:
             flags, direction, source_identifier, number, at_ms, size = HEADER.unpack_from(value)
@@ -99,12 +99,12 @@ class SinkExchange:
 
 
 class SinkExchanges:
-    """All of one bridge.
+    """All exchanges of one bridge.
 
     Args:
-        ends, sessions: By side, "cluster" and "remote".
-        flows: Of the bridge.
-        name: Of the bridge in ``bridge-path``.
+      ends, sessions: By side, "cluster" and "remote".
+      flows: Flows of the bridge.
+      name: Name of the bridge in ``bridge-path``.
     """
 
     def __init__(
@@ -119,66 +119,68 @@ class SinkExchanges:
         self._sent: dict[tuple[str, int], SinkExchange] = {}
         self._done: set[tuple[str, int]] = set()
         self._next_number = 0
-        self._asked: dict[str, bytes] = {}
+        self._filters_by_side: dict[str, bytes] = {}
         self._writes: list[Write] = []
-        self._waiting: list[Callable[[], None]] = []  # output behind those writes, of both sides in turn
-        self._behind_commit: list[Callable[[], None]] = []  # and behind the writes of the commit that is under way
+        self._held: list[Callable[[], None]] = []  # output held for those writes, of both sides in order
+        self._held_for_commit: list[Callable[[], None]] = []  # output held for the commit in progress
         self._is_committing = False
-        self.waker: Callable[[], None] = lambda: None  # there is something to commit
+        self.waker: Callable[[], None] = lambda: None  # called when writes are pending
 
-    # Order of commits and of what leaves
+    # Order of commits and output
 
     def keep(self, side: str, changes: Sequence[StateChange], then: Callable[[], None]) -> None:
-        """Take the changes of a side's session, and what lets go the output behind them; see ``client.Keep``."""
-        self._note(side, changes)
-        self._waiting.append(then)
+        """Record changes of a side's session; ``then`` releases the output that depends on them; see
+        ``client.Keep``.
+        """
+        self._record_changes(side, changes)
+        self._held.append(then)
         if self._writes or self._is_committing:
             self.waker()
         else:
-            self._let_go(self._waiting)
+            self._release(self._held)
 
     def begin_commit(self) -> list[Write]:
-        """Return what is committed next, in one commit: whole turns, of both sides; nothing for nothing to do."""
+        """Return the writes of the next commit, of both sides; empty if there are none."""
         assert not self._is_committing
         writes, self._writes = self._writes, []
         self._is_committing = bool(writes)
         if writes:
-            self._behind_commit, self._waiting = self._waiting, []
+            self._held_for_commit, self._held = self._held, []
         return writes
 
     def committed(self) -> None:
-        """Let go what stood behind the commit: it is on disk."""
+        """Release the output held for the commit that is now on disk."""
         self._is_committing = False
-        self._let_go(self._behind_commit)
+        self._release(self._held_for_commit)
         if not self._writes:
-            self._let_go(self._waiting)
+            self._release(self._held)
 
-    def _let_go(self, waiting: list[Callable[[], None]]) -> None:
+    def _release(self, waiting: list[Callable[[], None]]) -> None:
         calls = list(waiting)
         waiting.clear()
         for call in calls:
             call()
 
-    # At each change
+    # Changes
 
-    def asked(self, side: str, filters: Sequence[SubscriptionRequest]) -> None:
-        """Note that a side's session has filters."""
-        if not self.is_asked(side, filters):
-            self._asked[side] = _filters(filters)
-            self._writes.append(Put(ASKED, SIDES[side], self._asked[side]))
+    def record_filters(self, side: str, filters: Sequence[SubscriptionRequest]) -> None:
+        """Store the filters of a side's session."""
+        if not self.has_filters(side, filters):
+            self._filters_by_side[side] = _filters(filters)
+            self._writes.append(Put(ASKED, SIDES[side], self._filters_by_side[side]))
             self.waker()
 
-    def is_asked(self, side: str, filters: Sequence[SubscriptionRequest]) -> bool:
-        """Whether a side's session has these filters, and no others."""
-        return self._asked.get(side) == _filters(filters)
+    def has_filters(self, side: str, filters: Sequence[SubscriptionRequest]) -> bool:
+        """Whether a side's session has exactly these filters."""
+        return self._filters_by_side.get(side) == _filters(filters)
 
-    def _note(self, side: str, changes: Sequence[StateChange]) -> None:
-        """Take the changes of a side's session."""
+    def _record_changes(self, side: str, changes: Sequence[StateChange]) -> None:
+        """Record the changes of a side's session."""
         for change in changes:
             identifier = change.identifier
             match change.kind:
                 case "sent":
-                    self._note_sent(side, identifier, change.token)
+                    self._record_sent(side, identifier, change.token)
                 case "released":
                     if (side, identifier) in self._sent:
                         self._put_sent(side, identifier, SinkExchange(self._sent[side, identifier].number))
@@ -192,26 +194,26 @@ class SinkExchanges:
                         self._done.discard((side, identifier))
                         self._writes.append(Delete(DONE, _key(side, identifier)))
                 case "forgotten":
-                    self._forget(side)
+                    self._forget_session(side)
 
     def finished(self, side: str, identifier: int) -> None:
-        """Note that a QoS 2 message of a side was handed over: it must not be a second time."""
+        """Record that a QoS 2 message of a side was forwarded: it must not be forwarded again."""
         if (side, identifier) not in self._done:
             self._done.add((side, identifier))
             self._writes.append(Put(DONE, _key(side, identifier), b""))
             self.waker()
 
-    def _note_sent(self, side: str, identifier: int, token: int) -> None:
+    def _record_sent(self, side: str, identifier: int, token: int) -> None:
         publish = self._sessions[side].outbound.get(identifier)
         if publish is None or publish.packet.qos != 2:
-            return  # a broker keeps nothing of QoS 1: the identifier may be used again at once
+            return  # a broker stores no QoS 1 state: the identifier may be reused at once
         exchange = SinkExchange(self._next_number, packet=publish.packet, source_topic=publish.packet.topic_name)
         self._next_number += 1
-        publisher, inner = self._ends[side].publisher_of(token)
+        publisher, inner = self._ends[side].get_publisher(token)
         flow = publisher.flow
         if flow is not None:
-            reference, message = flow.pump.origin_of(inner)
-            source = self._ends[SOURCES[flow.direction]].taken(reference)
+            reference, message = flow.pump.get_origin(inner)
+            source = self._ends[SOURCES[flow.direction]].get_unacknowledged(reference)
             exchange = replace(
                 exchange,
                 direction=flow.direction,
@@ -226,9 +228,9 @@ class SinkExchanges:
         self._sent[side, identifier] = exchange
         self._writes.append(Put(SENT, _key(side, identifier), exchange.encode()))
 
-    def _forget(self, side: str) -> None:
-        """Discard what belonged to a session that its broker has forgotten; its identifiers mean others from now on."""
-        if self._asked.pop(side, None) is not None:
+    def _forget_session(self, side: str) -> None:
+        """Delete the rows of a session that its broker has lost; its identifiers will be reused."""
+        if self._filters_by_side.pop(side, None) is not None:
             self._writes.append(Delete(ASKED, SIDES[side]))
         for place in [each for each in self._sent if each[0] == side]:
             del self._sent[place]
@@ -240,17 +242,21 @@ class SinkExchanges:
             if exchange.source_identifier and SOURCES[exchange.direction] == side:
                 self._put_sent(other, identifier, replace(exchange, source_identifier=0))
 
-    # At the start
+    # Start
 
-    def restore(self, sent: Rows, done: Rows, asked: Rows) -> int:
-        """Put sessions, ends and flows in the state that the rows stand for; return how many exchanges go on.
+    def restore(self, sent: Rows, done: Rows, filters: Rows) -> int:
+        """Restore sessions, ends and flows from the rows; return the number of resumed exchanges.
 
         Raises:
-            DamagedExchangeRow: A row is none of ours.
+          DamagedExchangeRow: A row is invalid.
         """
-        self._done = {_place(key) for key, _ in done}
-        self._asked = {side: value for key, value in asked for side, letter in SIDES.items() if key == letter}
-        rows = sorted(((_place(key), SinkExchange.decode(value)) for key, value in sent), key=lambda row: row[1].number)
+        self._done = {_parse_key(key) for key, _ in done}
+        self._filters_by_side = {
+            side: value for key, value in filters for side, letter in SIDES.items() if key == letter
+        }
+        rows = sorted(
+            ((_parse_key(key), SinkExchange.decode(value)) for key, value in sent), key=lambda row: row[1].number
+        )
         opened: dict[str, dict[int, OpenPublish]] = {side: {} for side in self._ends}
         held: dict[str, list[Publish]] = {side: [] for side in self._ends}
         for (side, identifier), exchange in rows:
@@ -262,25 +268,32 @@ class SinkExchanges:
                 opened[side][identifier] = OpenPublish(ORPHAN, released, released=True)
             else:
                 packet.packet_identifier = identifier
-                opened[side][identifier] = OpenPublish(self._take_up(side, exchange, packet, held), packet)
+                opened[side][identifier] = OpenPublish(self._restore_exchange(side, exchange, packet, held), packet)
         for side, session in self._sessions.items():
             session.restore(opened[side], [identifier for where, identifier in self._done if where == side], held[side])
         return len(rows)
 
-    def _take_up(self, side: str, exchange: SinkExchange, packet: Publish, held: dict[str, list[Publish]]) -> int:
-        """Give an open exchange back to its flow; return its token in the session."""
+    def _restore_exchange(
+        self, side: str, exchange: SinkExchange, packet: Publish, held: dict[str, list[Publish]]
+    ) -> int:
+        """Return an open exchange to its flow; return its token in the session."""
         flow = self._flows.get(exchange.direction)
         if flow is None:
-            return ORPHAN  # the configuration has no such direction any more
+            return ORPHAN  # the configuration no longer has this direction
         source, reference = SOURCES[exchange.direction], 0
         end = self._ends[source]
         origin: Publish | None = None
         if exchange.source_identifier:
             origin = Publish(exchange.source_topic, packet.payload, 2, packet_identifier=exchange.source_identifier)
             held[source].append(origin)
-        reference = end.hold(origin)
+        reference = end.register(origin)
         message = BridgeMessage(
-            exchange.source_topic, packet.payload, 2, packet.retain, self._before(packet), at_ms=exchange.at_ms
+            exchange.source_topic,
+            packet.payload,
+            2,
+            packet.retain,
+            self._original_properties(packet),
+            at_ms=exchange.at_ms,
         )
         target = exchange.source_topic if exchange.is_dead_letter else packet.topic_name
         record = SinkRecord(target, packet.payload, target, message, None, 2, packet.retain)
@@ -288,12 +301,12 @@ class SinkExchanges:
         if exchange.is_dead_letter:
             reason = dict(user_properties(packet.properties)).get(REASON, "rejected")
             message.properties = {}
-        return self._ends[side].token_of(
+        return self._ends[side].get_token(
             flow, flow.restore(reference, message, record, reason), exchange.is_dead_letter
         )
 
-    def _before(self, packet: Publish) -> dict[int, object]:
-        """Return the properties as they were before this bridge stood in ``bridge-path``: a retry adds it again."""
+    def _original_properties(self, packet: Publish) -> dict[int, object]:
+        """Return the properties without this bridge's entry in ``bridge-path``: a retry adds it again."""
         properties = dict(packet.properties)
         users = []
         for name, value in user_properties(packet.properties):
@@ -315,7 +328,7 @@ def _key(side: str, identifier: int) -> bytes:
     return SIDES[side] + identifier.to_bytes(2, "big")
 
 
-def _place(key: bytes) -> tuple[str, int]:
+def _parse_key(key: bytes) -> tuple[str, int]:
     for side, letter in SIDES.items():
         if key[:1] == letter and len(key) == 3:
             return side, int.from_bytes(key[1:], "big")

@@ -1,8 +1,8 @@
-"""Files as a sink: batches in Arrow's stream format, on disk before they are done, turned into Parquet by rename.
+"""Files as a sink: batches in Arrow's stream format, synced before they count as done, converted to Parquet.
 
-An open file is ``<name>.arrows.open``; when it is old or large it is written anew as ``<name>.parquet``, which appears
-whole. After a crash the whole batches of an open file are turned into Parquet at the next start; a batch that was cut
-was not done, and comes again.
+An open file is ``<name>.arrows.open``. When it is old or large it is converted to ``<name>.parquet``, which is renamed
+into place. After a crash the complete batches of an open file are converted at the next start. An incomplete batch was
+not acknowledged, and is sent again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def build_files(name: str, settings: FilesSink, gateway: GatewaySettings) -> Bri
     """Return a bridge from the cluster to files.
 
     Raises:
-        UserError: The folder cannot be made.
+      UserError: The folder cannot be created.
     """
     del gateway
     try:
@@ -58,7 +58,7 @@ class FileSink(BatchSink):
     def __init__(self, settings: FilesSink, bridge: str, member: int, flow: BridgeFlow) -> None:
         super().__init__(flow, BATCH, BATCH_BYTES)
         self._settings, self._member, self._stem = settings, member, f"{bridge}-{member}"
-        self._left = re.compile(rf"{re.escape(bridge)}-(\d+)-\d+{re.escape(OPEN)}")
+        self._leftover_pattern = re.compile(rf"{re.escape(bridge)}-(\d+)-\d+{re.escape(OPEN)}")
         self._arrow: Any = importlib.import_module("pyarrow")
         self._schema = self._arrow.schema(
             [
@@ -76,17 +76,17 @@ class FileSink(BatchSink):
         self._file: Any = None
         self._writer: Any = None
         self._began = 0.0
-        self._mended = False
+        self._recovered = False
         self._writing = trio.Lock()
 
     async def run(self) -> None:
-        """Write batches, and turn files over, for ever."""
+        """Write batches and rotate files until cancelled."""
         async with trio.open_nursery() as nursery:
             self.is_up, self.reason = True, ""
             nursery.start_soon(self.work, 0)
             while True:
                 await trio.sleep(min(1.0, self._settings.rotate_s / 4))
-                if not self._mended or (self._file is not None and not self._queues[0] and self._is_due()):
+                if not self._recovered or (self._file is not None and not self._queues[0] and self._is_due()):
                     await self.write(())
 
     def _is_due(self) -> bool:
@@ -95,15 +95,15 @@ class FileSink(BatchSink):
         )
 
     async def write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
-        """Write and sync a batch; one without records only turns the file over."""
+        """Write and sync a batch; an empty one only rotates the file."""
         async with self._writing:
             return await trio.to_thread.run_sync(self._write, batch)
 
     def _write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         try:
-            if not self._mended:
-                self._mend()
-                self._mended = True
+            if not self._recovered:
+                self._recover()
+                self._recovered = True
             if batch:
                 if self._file is None:
                     self._open()
@@ -111,9 +111,9 @@ class FileSink(BatchSink):
                 self._file.flush()
                 os.fsync(self._file.fileno())
             if self._file is not None and self._is_due():
-                self._turn_over()
+                self._rotate()
         except (OSError, self._arrow.ArrowException) as error:
-            self._drop()
+            self._close_failed()
             return BatchResult(f"{self._settings.folder}: {getattr(error, 'strerror', None) or error}")
         return BatchResult()
 
@@ -124,26 +124,26 @@ class FileSink(BatchSink):
         self._writer = self._arrow.ipc.new_stream(self._file, self._schema)
         self._began = time.monotonic()
 
-    def _drop(self) -> None:
-        """Leave a file that failed: its whole batches are taken over by the next one."""
+    def _close_failed(self) -> None:
+        """Close a failed file: its complete batches are recovered later."""
         file, self._file, self._writer = self._file, None, None
         if file is not None:
             try:
                 file.close()
             except OSError:
-                pass  # the disk that failed
-        self._mended = False
+                pass  # the disk failed already
+        self._recovered = False
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         self._writer.close()
         self._file.close()
         self._file = self._writer = None
         self._to_parquet(self._path)
 
-    def _mend(self) -> None:
-        """Turn the open files of a former process over; the first member has those of members that are no more."""
+    def _recover(self) -> None:
+        """Convert the open files of a former process; member 0 also converts those of removed members."""
         for path in sorted(self._settings.folder.iterdir()):
-            found = self._left.fullmatch(path.name)
+            found = self._leftover_pattern.fullmatch(path.name)
             if found is not None and self._member == (int(found[1]) if int(found[1]) < self._settings.shares else 0):
                 self._to_parquet(path)
 
@@ -156,9 +156,9 @@ class FileSink(BatchSink):
                     batches.append(reader.read_next_batch())
             except OSError as error:
                 if error.errno is not None:
-                    raise  # the disk's, not Arrow's: what is behind it was done, and must not go with the file
+                    raise  # a disk error, not Arrow's: later batches are acknowledged and must not be deleted
             except (StopIteration, self._arrow.ArrowInvalid, EOFError):
-                pass  # the end, or a batch that was cut and is not done
+                pass  # the end, or an incomplete batch that is not acknowledged
         if batches:
             target = path.with_name(path.name.removesuffix(OPEN) + ".parquet")
             temporary = target.with_suffix(".parquet.tmp")
@@ -185,8 +185,6 @@ class FileSink(BatchSink):
         return self._arrow.RecordBatch.from_pydict(columns, self._schema)
 
     async def check(self) -> list[BridgeFinding]:
-        """Look whether the folder can be written."""
+        """Check whether the folder is writable."""
         writable = os.access(self._settings.folder, os.W_OK)
-        return [
-            BridgeFinding(writable, f"files {self._settings.folder}", "writable" if writable else "cannot be written")
-        ]
+        return [BridgeFinding(writable, f"files {self._settings.folder}", "writable" if writable else "not writable")]

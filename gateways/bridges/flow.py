@@ -1,7 +1,7 @@
-"""One direction of a bridge: a source's messages through rules and pump to a sink, what is rejected to a dead letter.
+"""One direction of a bridge: a source's messages pass rules and pump to a sink; rejected ones go to a dead letter.
 
-Everything is called between two awaits, and nothing waits here: sources call ``take`` while ``has_room``, sinks and
-dead letters answer by token, and whoever owns the clock calls ``step`` at ``next_deadline``.
+All calls are synchronous and do not block. Sources call ``take`` while ``has_capacity``, sinks and dead letters answer
+by token, and the owner of the clock calls ``step`` at ``next_deadline``.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ REJECTED_SHOWN_CHARS = 200
 
 
 class Sink(Protocol):
-    """Where records go; it answers each by ``BridgeFlow.done``, ``retry`` or ``reject``, now or later."""
+    """Target of records; it answers each by ``BridgeFlow.done``, ``retry`` or ``reject``, now or later."""
 
     @property
-    def has_room(self) -> bool:
-        """Whether it takes one more record now."""
+    def has_capacity(self) -> bool:
+        """Whether it accepts one more record now."""
 
     def send(self, sending: SinkDelivery) -> None:
-        """Take a record."""
+        """Accept a record."""
 
 
 class DeadLetters(Protocol):
-    """Where rejected records go; it answers by ``BridgeFlow.dead_letter_done`` or ``dead_letter_failed``."""
+    """Target of rejected records; it answers by ``BridgeFlow.dead_letter_done`` or ``dead_letter_failed``."""
 
     @property
-    def has_room(self) -> bool:
-        """Whether it takes one more now."""
+    def has_capacity(self) -> bool:
+        """Whether it accepts one more now."""
 
-    def bury(self, letter: DeadLetter) -> None:
-        """Take a rejected record."""
+    def write(self, letter: DeadLetter) -> None:
+        """Accept a rejected record."""
 
 
 @dataclass(slots=True)
 class LastError:
-    """The latest failure, for people."""
+    """The latest failure, for the status page."""
 
     text: str = ""
     at_ms: int = 0
@@ -57,18 +57,18 @@ class BridgeFlow:
     """One direction.
 
     Args:
-        direction: "in" to the cluster, "out" of it.
-        judge: Makes records of a message.
-        acknowledge: Tells the source that a message is finished.
-        now: The clock of the pump.
-        wall_ms: UTC, for people.
+      direction: "in" to the cluster, "out" of it.
+      apply_rules: Makes records of a message.
+      acknowledge: Acknowledges a message at its source.
+      now: The clock of the pump.
+      wall_ms: UTC, for timestamps of errors.
     """
 
     def __init__(
         self,
         direction: str,
         pump: BridgePump,
-        judge: Callable[[BridgeMessage], RuleResult],
+        apply_rules: Callable[[BridgeMessage], RuleResult],
         acknowledge: Callable[[int], None],
         now: Callable[[], float],
         wall_ms: Callable[[], int],
@@ -76,26 +76,26 @@ class BridgeFlow:
         self.direction, self.pump = direction, pump
         self.error = LastError()
         self.waker: Callable[[], None] = lambda: None  # the deadline may have moved
-        self.judge = judge
+        self.apply_rules = apply_rules
         self._acknowledge, self._now, self._wall_ms = acknowledge, now, wall_ms
         self._sink: Sink | None = None
         self._dead_letters: DeadLetters | None = None
         self._stepping = False
 
     def connect(self, sink: Sink, dead_letters: DeadLetters) -> None:
-        """Set where records go."""
+        """Set the targets of records."""
         self._sink, self._dead_letters = sink, dead_letters
 
     @property
-    def has_room(self) -> bool:
-        """Whether the source may give one more message."""
-        return self.pump.has_room
+    def has_capacity(self) -> bool:
+        """Whether the source may pass one more message."""
+        return self.pump.has_capacity
 
     def take(self, reference: int, message: BridgeMessage) -> None:
-        """Take a message of the source."""
-        verdict = self.judge(message)
+        """Apply the rules to a message of the source and queue its records."""
+        verdict = self.apply_rules(message)
         if verdict.rejected is not None:
-            self._note(f"{message.topic[:REJECTED_SHOWN_CHARS]}: {verdict.rejected.text}")
+            self._set_error(f"{message.topic[:REJECTED_SHOWN_CHARS]}: {verdict.rejected.text}")
             self.pump.reject_message(reference, message, verdict.rejected.reason)
         else:
             self.pump.offer(reference, message, verdict.records)
@@ -104,75 +104,75 @@ class BridgeFlow:
         self.step()
 
     def restore(self, reference: int, message: BridgeMessage, record: SinkRecord, reason: str) -> int:
-        """Take what a former process had open: see ``BridgePump.restore``."""
+        """Resume a record of a former process: see ``BridgePump.restore``."""
         return self.pump.restore(reference, message, record, reason, self._now())
 
     def drop(self, reason: str) -> None:
-        """Count a message that is not taken: QoS 0, which nobody sends again."""
+        """Count a discarded QoS 0 message, which is not sent again."""
         self.pump.counts["received"] += 1
         self.pump.counts[f"dropped_{reason}"] += 1
 
     def done(self, token: int) -> None:
-        """The sink has taken a record."""
+        """Record that the sink has accepted a record."""
         self.pump.done(token)
         self.step()
 
     def all_done(self, tokens: Iterable[int]) -> None:
-        """The sink has taken records, in this order."""
+        """Record that the sink has accepted records, in this order."""
         for token in tokens:
             self.pump.done(token)
         self.step()
 
     def retry(self, token: int, text: str, *, reason: str = "failed", after_s: float | None = None) -> None:
-        """The sink has not taken a record, and may another time."""
-        self._note(text)
+        """Record a temporary failure of a record at the sink."""
+        self._set_error(text)
         self.pump.retry(token, self._now(), after_s, reason)
         self.step()
 
     def reject(self, token: int, reason: str, text: str) -> None:
-        """The sink will never take a record."""
-        self._note(text)
+        """Record a permanent failure of a record at the sink."""
+        self._set_error(text)
         self.pump.reject(token, reason)
         self.step()
 
     def dead_letter_done(self, token: int) -> None:
-        """The dead letter has taken a record."""
+        """Record that the dead letter has accepted a record."""
         self.pump.dead_letter_done(token)
         self.step()
 
     def dead_letter_dropped(self, token: int, reason: str, text: str) -> None:
-        """No dead letter will ever take a record; the log has its last trace."""
+        """Give up a record that no dead letter accepts; the log keeps a trace of it."""
         say(logger, "bridge.dead_letter_dropped", reason=reason, text=text)
-        self._note(f"dead letter dropped: {text}")
+        self._set_error(f"dead letter dropped: {text}")
         self.pump.dead_letter_dropped(token, reason)
         self.step()
 
     def dead_letter_failed(self, token: int, text: str) -> None:
-        """The dead letter has not taken a record."""
-        self._note(f"dead letter: {text}")
+        """Record a temporary failure of a record at the dead letter."""
+        self._set_error(f"dead letter: {text}")
         self.pump.dead_letter_failed(token, self._now())
         self.step()
 
     def next_deadline(self) -> float:
-        """Return when ``step`` must be called at the latest."""
+        """Return the latest time of the next call of ``step``."""
         return self.pump.next_deadline()
 
     def step(self) -> None:
-        """Give sink and dead letter what they have room for, and acknowledge what is finished."""
+        """Pass records to sink and dead letter within their capacity, and acknowledge finished messages."""
         if self._stepping or self._sink is None or self._dead_letters is None:
-            return  # answered from within ``send``: the loop below goes on
+            return  # called from within ``send``: the loop below continues
         self._stepping = True
         try:
             now, pump, sink, dead_letters = self._now(), self.pump, self._sink, self._dead_letters
-            while sink.has_room and (sending := pump.next_sending(now)) is not None:
+            while sink.has_capacity and (sending := pump.next_delivery(now)) is not None:
                 sink.send(sending)
-            while dead_letters.has_room and (letter := pump.next_dead_letter(now)) is not None:
-                dead_letters.bury(letter)
+            while dead_letters.has_capacity and (letter := pump.next_dead_letter(now)) is not None:
+                dead_letters.write(letter)
             for reference in pump.finished():
                 self._acknowledge(reference)
         finally:
             self._stepping = False
         self.waker()
 
-    def _note(self, text: str) -> None:
+    def _set_error(self, text: str) -> None:
         self.error.text, self.error.at_ms = text, self._wall_ms()

@@ -1,6 +1,6 @@
 """Bridges with rules, out of the cluster or into it: the cluster's end, the rules from settings, and a sink or source.
 
-Kinds give what is on the other side; everything else is the same for all of them.
+Each kind supplies the remote side; the rest is shared by all kinds.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import trio
 
 from conf.bridge_settings import BridgeSettings, MapBridge, MapSettings, SinkBridge
 from conf.errors import ExitCode, UserError
-from gateways.bridges.broker_endpoint import cluster_door
-from gateways.bridges.dead_letters import dead_letters_of
-from gateways.bridges.endpoint_check import check_door
+from gateways.bridges.broker_endpoint import cluster_endpoint
+from gateways.bridges.dead_letters import build_dead_letters
+from gateways.bridges.endpoint_check import check_endpoint
 from gateways.bridges.flow import BridgeFlow, Sink
 from gateways.bridges.message import BridgeMessage, user_properties
 from gateways.bridges.mqtt_end import MqttEnd, PublishingSink
@@ -36,41 +36,41 @@ from mqtt.properties import PropertyId
 from mqtt.publisher_properties import CLIENT_ID, NAMES, USER_NAME
 from mqtt.topics import validate_topic_filter
 
-__all__ = ["RemoteEnd", "RemoteSource", "build_sink", "build_source", "rules_of", "to_json"]
+__all__ = ["RemoteEnd", "RemoteSource", "build_rules", "build_sink", "build_source", "to_json"]
 
 Fields = Mapping[str, Callable[[BridgeMessage], str]]
 
 
 class RemoteEnd(Sink, BridgeSide, Protocol):
-    """The other side of a bridge out of the cluster."""
+    """The remote side of a bridge out of the cluster."""
 
     async def run(self) -> None:
-        """Do what must be done beside ``send``, for ever."""
+        """Do background work until cancelled."""
 
     async def check(self) -> list[BridgeFinding]:
-        """Look, and move nothing."""
+        """Check the connection without moving messages."""
 
 
 class RemoteSource(BridgeSide, Protocol):
-    """The other side of a bridge into the cluster."""
+    """The remote side of a bridge into the cluster."""
 
     def finish(self, reference: int) -> None:
-        """A message is finished: acknowledge it."""
+        """Acknowledge a finished message."""
 
     async def run(self) -> None:
-        """Give messages to the flow, for ever."""
+        """Pass messages to the flow until cancelled."""
 
     async def check(self) -> list[BridgeFinding]:
-        """Look, and move nothing."""
+        """Check the connection without moving messages."""
 
 
 def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[[BridgeFlow], RemoteEnd]) -> Bridge:
-    """Return a bridge out of the cluster; with ``shares`` it has as many members, each with a flow of its own.
+    """Return a bridge out of the cluster, with one member and one flow per share.
 
     Raises:
-        UserError: A mistake of the configuration.
+      UserError: A configuration error.
     """
-    rules = rules_of(name, settings.map)
+    rules = build_rules(name, settings.map)
     named = tuple(rule.topic_filter for rule in rules if rule.names_publisher)
     if named and settings.protocol != "5":
         text = f"bridge.{name}: {{client_id}} and {{user_name}} need protocol 5, whose messages have user properties"
@@ -81,33 +81,33 @@ def build_sink(name: str, settings: SinkBridge, pipelined: bool, make: Callable[
     bridge = Bridge(name, getattr(settings, "kind", ""), [], [], [])
     checks: list[Callable[[], Awaitable[list[BridgeFinding]]]] = []
     for number in range(settings.shares):
-        door = cluster_door(name, settings)
+        endpoint = cluster_endpoint(name, settings)
         shared = settings.shares > 1
         if shared:
-            door.client_id = f"{settings.client_id}-{number}"
-        asked = [
+            endpoint.client_id = f"{settings.client_id}-{number}"
+        requests = [
             SubscriptionRequest(
                 f"$share/bridge-{name}/{each}" if shared else each, qos, not shared, True, 0 if shared else 1
             )
             for each, qos in filters.items()
         ]
         end = MqttEnd("cluster", trio.current_time, wall_ms)
-        end.version, end.reference_as = door.version, door.client_id
-        end.named_filters = door.named_filters = named if settings.protocol == "5" else None
+        end.version, end.reference_as = endpoint.version, endpoint.client_id
+        end.named_filters = endpoint.named_filters = named if settings.protocol == "5" else None
         pump = BridgePump(_bounds(settings, pipelined), Random())
         direction = f"out-{number}" if shared else "out"
-        flow = BridgeFlow(direction, pump, Rules(rules).judge, end.finish, trio.current_time, wall_ms)
-        client = GatewayClient(door.options(asked), end, Random())
+        flow = BridgeFlow(direction, pump, Rules(rules).apply_rules, end.finish, trio.current_time, wall_ms)
+        client = GatewayClient(endpoint.options(requests), end, Random())
         end.flow, end.client = flow, client
         other = make(flow)
-        flow.connect(other, dead_letters_of(name, settings, end, flow, bridge.tasks))
+        flow.connect(other, build_dead_letters(name, settings, end, flow, bridge.tasks))
         bridge.flows.append(flow)
         bridge.sides += [end, other]
         bridge.tasks += [client.run, other.run]
         bridge.clients.append(client)
         if number == 0:
-            bridge.cluster = ClusterSide(end, door)
-            checks += [partial(check_door, "cluster", door, asked), other.check]
+            bridge.cluster = ClusterSide(end, endpoint)
+            checks += [partial(check_endpoint, "cluster", endpoint, requests), other.check]
     bridge.checks = checks
     return bridge
 
@@ -118,25 +118,27 @@ def build_source(
     """Return a bridge into the cluster.
 
     Raises:
-        UserError: A mistake of the configuration.
+      UserError: A configuration error.
     """
-    rules = Rules(rules_of(name, settings.map, by_filter=False, fields=fields), by_filter=False)
-    door = cluster_door(name, settings)
+    rules = Rules(build_rules(name, settings.map, by_filter=False, fields=fields), by_filter=False)
+    endpoint = cluster_endpoint(name, settings)
     end = MqttEnd("cluster", trio.current_time, wall_ms)
-    end.version = door.version
+    end.version = endpoint.version
     bridge = Bridge(name, getattr(settings, "kind", ""), [], [], [])
     pump = BridgePump(_bounds(settings, pipelined=True), Random())
-    flow = BridgeFlow("in", pump, rules.judge, lambda reference: source.finish(reference), trio.current_time, wall_ms)
+    flow = BridgeFlow(
+        "in", pump, rules.apply_rules, lambda reference: source.finish(reference), trio.current_time, wall_ms
+    )
     source = make(flow)
-    client = GatewayClient(door.options(()), end, Random())
+    client = GatewayClient(endpoint.options(()), end, Random())
     end.client = client
-    flow.connect(PublishingSink(end, flow, wall_ms), dead_letters_of(name, settings, end, flow, bridge.tasks))
+    flow.connect(PublishingSink(end, flow, wall_ms), build_dead_letters(name, settings, end, flow, bridge.tasks))
     bridge.flows.append(flow)
     bridge.sides += [end, source]
     bridge.tasks += [client.run, source.run]
     bridge.clients.append(client)
-    bridge.cluster = ClusterSide(end, door)
-    bridge.checks = [partial(check_door, "cluster", door, ()), source.check]
+    bridge.cluster = ClusterSide(end, endpoint)
+    bridge.checks = [partial(check_endpoint, "cluster", endpoint, ()), source.check]
     return bridge
 
 
@@ -144,18 +146,18 @@ def _bounds(settings: BridgeSettings, pipelined: bool) -> PumpBounds:
     return PumpBounds(settings.window_messages, settings.window_bytes, settings.give_up_s, pipelined)
 
 
-def rules_of(
+def build_rules(
     name: str, maps: Sequence[MapSettings], *, by_filter: bool = True, fields: Fields | None = None
 ) -> list[BridgeRule]:
     """Return the rules of a bridge.
 
     Raises:
-        UserError: The first mistake of each rule.
+      UserError: The first error of each rule.
     """
     rules, mistakes = [], []
     for number, each in enumerate(maps, 1):
         try:
-            rules.append(_rule(each, by_filter, fields))
+            rules.append(_build_rule(each, by_filter, fields))
         except (ValueError, MqttError) as error:
             mistakes.append(f"bridge.{name}.map {number}: {error}")
     if mistakes:
@@ -163,13 +165,13 @@ def rules_of(
     return rules
 
 
-def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> BridgeRule:
+def _build_rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> BridgeRule:
     if by_filter:
         validate_topic_filter(each.filter)
         if each.filter.startswith("$share/"):
             raise ValueError(f"{each.filter!r}: write shares = N instead of a shared subscription")
     place = each.filter if by_filter else ""
-    transform = _function(each.transform) if each.transform else None
+    transform = _import_function(each.transform) if each.transform else None
     if each.format == "json" and transform is not None:
         raise ValueError('format = "json" and transform exclude each other')
     return BridgeRule(
@@ -185,7 +187,7 @@ def _rule(each: MapSettings, by_filter: bool, fields: Fields | None) -> BridgeRu
     )
 
 
-def _function(text: str) -> Transform:
+def _import_function(text: str) -> Transform:
     module, _, name = text.partition(":")
     try:
         function: Transform = getattr(importlib.import_module(module), name)
@@ -197,18 +199,18 @@ def _function(text: str) -> Transform:
 def to_json(message: BridgeMessage, payload: bytes | None = None, *, from_cluster: bool = True) -> bytes:
     """Return a message as one object: topic, qos, retain, payload (base64), properties, client_id, user_name, at_ms.
 
-    ``client_id`` and ``user_name`` are null unless an edge says who published; "" is a client that was not verified.
+    ``client_id`` and ``user_name`` are null unless an edge names the publisher; "" is an unverified client.
 
     Args:
-        message: Of the bridge's source.
-        payload: In the place of the message's.
-        from_cluster: An edge sent it; what other sources say of publishers is not believed.
+      message: Message of the bridge's source.
+      payload: Replaces the message's payload.
+      from_cluster: An edge sent it; publisher names from other sources are ignored.
     """
     properties = user_properties(message.properties)
     named = dict(reversed(properties))
     shown: dict[str, object] = {"user_properties": [pair for pair in properties if pair[0] not in NAMES]}
     for identifier, value in message.properties.items():
-        if identifier in SHOWN:
+        if identifier in JSON_PROPERTIES:
             key = PropertyId(identifier).name.lower()
             shown[key] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
     return json.dumps(
@@ -226,7 +228,7 @@ def to_json(message: BridgeMessage, payload: bytes | None = None, *, from_cluste
     ).encode()
 
 
-SHOWN = (
+JSON_PROPERTIES = (
     PropertyId.PAYLOAD_FORMAT_INDICATOR,
     PropertyId.MESSAGE_EXPIRY_INTERVAL,
     PropertyId.CONTENT_TYPE,

@@ -1,4 +1,4 @@
-"""One message on its way through a bridge: as a source gave it, and as a sink takes it."""
+"""One message of a source, and the record made of it for a sink."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqtt.properties import Properties, PropertyId
 
 __all__ = ["BridgeMessage", "SinkRecord", "mqtt_text", "user_properties"]
 
-OVERHEAD_BYTES = 200  # counted for each message beside its payload and topic, so that empty ones fill a window too
+OVERHEAD_BYTES = 200  # added to payload and topic of each message, so that empty messages fill a window too
 
 
 @dataclass(slots=True)
@@ -19,10 +19,10 @@ class BridgeMessage:
     """A message of a source.
 
     Attributes:
-        topic: MQTT topic, Kafka topic, or stream.
-        key: Of a Kafka record or a stream's entry; None for MQTT.
-        reference: Names the message for consumers that drop repeats; the same when it comes again.
-        at_ms: When the source had it, or the bridge read it; UTC.
+      topic: MQTT topic, Kafka topic, or stream.
+      key: Key of a Kafka record; None for other sources.
+      reference: Identifies the message for consumers that drop repeats; a resent message has the same one.
+      at_ms: UTC timestamp of the source, or of reading.
     """
 
     topic: str
@@ -36,25 +36,25 @@ class BridgeMessage:
 
     @property
     def size(self) -> int:
-        """Return what the message counts in a window, in bytes."""
+        """Return the size counted against a window, in bytes."""
         return len(self.payload) + len(self.topic) + OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
 class SinkRecord:
-    """A message as the rules made it for a sink.
+    """A record that the rules made for a sink.
 
     Attributes:
-        target: Topic, Kafka topic, stream or URL of the sink.
-        key: Of a Kafka record; None for none.
-        lane: Records of one lane keep their order.
-        headers: Added by the rules.
-        message: Where it comes from.
+      target: Topic, Kafka topic, stream or URL of the sink.
+      key: Key of a Kafka record; None for none.
+      ordering_key: Records with the same one keep their order.
+      headers: Added by the rules.
+      message: The source message.
     """
 
     target: str
     payload: bytes
-    lane: str
+    ordering_key: str
     message: BridgeMessage
     key: bytes | None = None
     qos: int = 0
@@ -63,14 +63,14 @@ class SinkRecord:
 
 
 def user_properties(properties: Properties) -> list[tuple[str, str]]:
-    """Return the user properties of a packet, in their order."""
+    """Return the user properties of a packet, in order."""
     found = properties.get(PropertyId.USER_PROPERTY, [])
     assert isinstance(found, list)
     return found
 
 
 def mqtt_text(value: bytes) -> str:
-    """Return bytes of another system as a string that MQTT can carry: as hexadecimal where they are none."""
+    """Return bytes of another system as an MQTT string, in hexadecimal if they are not valid text."""
     try:
         text = value.decode()
         check_text(text)

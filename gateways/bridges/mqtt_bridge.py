@@ -1,7 +1,7 @@
-"""A bridge between the cluster and another broker: two ends, two directions, and when the other broker is visited.
+"""A bridge between the cluster and another broker: two ends, two directions, and the schedule of the remote connection.
 
-Both sides keep a session for the bridge, so that nothing is stored here: what one side has not taken, the other one has
-not been acknowledged for. Only exactly-once needs a spool: which exchanges of QoS 2 are open (``exactly_once.py``).
+Both brokers keep a session for the bridge, so that no message is stored here: a message that one side has not accepted
+is not acknowledged at the other. Only exactly-once needs a spool, for open QoS 2 exchanges (``exactly_once.py``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import trio
 
 from conf.bridge_settings import GatewaySettings, MqttBridge
 from conf.errors import ExitCode, UserError
-from gateways.bridges.broker_endpoint import BrokerEndpoint, cluster_door, remote_door
-from gateways.bridges.dead_letters import Task, dead_letters_of
-from gateways.bridges.endpoint_check import check_door
+from gateways.bridges.broker_endpoint import BrokerEndpoint, cluster_endpoint, remote_endpoint
+from gateways.bridges.dead_letters import Task, build_dead_letters
+from gateways.bridges.endpoint_check import check_endpoint
 from gateways.bridges.exactly_once import ExactlyOnce, spool_path
 from gateways.bridges.exchanges import SinkExchanges
 from gateways.bridges.flow import BridgeFlow
@@ -29,14 +29,14 @@ from gateways.client import GatewayClient
 from mqtt.client_session import ClientSession
 from mqtt.packets import Publish, SubscriptionRequest, Will
 
-__all__ = ["build_mqtt", "lines_of", "make_flow", "mqtt_rules_of", "subscriptions"]
+__all__ = ["build_mqtt", "build_mqtt_rules", "make_flow", "parse_lines", "subscriptions"]
 
 
-def lines_of(name: str, settings: MqttBridge) -> list[TopicLine]:
-    """Return the lines of a bridge.
+def parse_lines(name: str, settings: MqttBridge) -> list[TopicLine]:
+    """Return the topic lines of a bridge.
 
     Raises:
-        UserError: A line that is none.
+      UserError: A line is invalid.
     """
     lines = []
     for text in settings.topics:
@@ -65,7 +65,7 @@ def _check_exactly_once(name: str, settings: MqttBridge, lines: list[TopicLine])
         raise UserError(f"bridge.{name}.exactly_once needs {problem}", ExitCode.USAGE)
 
 
-def mqtt_rules_of(settings: MqttBridge, lines: list[TopicLine]) -> tuple[MqttRules, MqttRules]:
+def build_mqtt_rules(settings: MqttBridge, lines: list[TopicLine]) -> tuple[MqttRules, MqttRules]:
     """Return the rules out of the cluster, and into it."""
     keeps = settings.retain == "as_published"
     return (
@@ -79,153 +79,160 @@ def make_flow(
 ) -> BridgeFlow:
     """Return one direction."""
     bounds = PumpBounds(settings.window_messages, settings.window_bytes, settings.give_up_s, pipelined=True)
-    return BridgeFlow(direction, BridgePump(bounds, random), rules.judge, acknowledge, trio.current_time, wall_ms)
+    return BridgeFlow(direction, BridgePump(bounds, random), rules.apply_rules, acknowledge, trio.current_time, wall_ms)
 
 
 def subscriptions(filters: dict[str, int]) -> list[SubscriptionRequest]:
-    """Return what is subscribed: no message of our own, RETAIN as it was, retained messages once."""
+    """Return the subscriptions: No Local, Retain As Published, retained messages only for new subscriptions."""
     return [SubscriptionRequest(name, qos, True, True, 1) for name, qos in filters.items()]
 
 
 def build_mqtt(name: str, settings: MqttBridge, gateway: GatewaySettings) -> Bridge:
-    """Return a bridge that is not running yet.
+    """Return a bridge, not started.
 
     Raises:
-        UserError: A mistake of the configuration.
+      UserError: A configuration error.
     """
-    lines, random = lines_of(name, settings), Random()
-    doors = {"cluster": cluster_door(name, settings), "remote": remote_door(name, settings, settings.remote)}
-    wanted: dict[str, dict[str, int]] = {"cluster": {}, "remote": {}}
+    lines, random = parse_lines(name, settings), Random()
+    endpoints = {
+        "cluster": cluster_endpoint(name, settings),
+        "remote": remote_endpoint(name, settings, settings.remote),
+    }
+    filters_by_side: dict[str, dict[str, int]] = {"cluster": {}, "remote": {}}
     for line in lines:
         if line.direction != "in":
-            _want(wanted["cluster"], line.local_filter, line.qos)
+            _add_filter(filters_by_side["cluster"], line.local_filter, line.qos)
         if line.direction != "out":
-            _want(wanted["remote"], line.remote_filter, line.qos)
-    ends = {side: _end(side, doors[side], list(wanted[side])) for side in doors}
-    out_rules, in_rules = mqtt_rules_of(settings, lines)
+            _add_filter(filters_by_side["remote"], line.remote_filter, line.qos)
+    ends = {side: _end(side, endpoints[side], list(filters_by_side[side])) for side in endpoints}
+    out_rules, in_rules = build_mqtt_rules(settings, lines)
     tasks: list[Task] = []
     flows = []
     for direction, rules, source, sink in (
         ("out", out_rules, "cluster", "remote"),
         ("in", in_rules, "remote", "cluster"),
     ):
-        if wanted[source]:
+        if filters_by_side[source]:
             flow = make_flow(settings, direction, rules, ends[source].finish, random)
             ends[source].flow = flow
-            letters = dead_letters_of(name, settings, ends["cluster"], flow, tasks)
+            letters = build_dead_letters(name, settings, ends["cluster"], flow, tasks)
             flow.connect(PublishingSink(ends[sink], flow, wall_ms, settings.client_id), letters)
             flows.append(flow)
     sessions: dict[str, ClientSession] = {}
     exchanges = SinkExchanges(ends, sessions, flows, settings.client_id) if settings.exactly_once else None
     clients: dict[str, GatewayClient] = {}
     for side, end in ends.items():
-        doors[side].full_qos = exchanges is not None
+        endpoints[side].full_qos = exchanges is not None
         keep = partial(exchanges.keep, side) if exchanges is not None else None
-        options = doors[side].options(subscriptions(wanted[side]))
+        options = endpoints[side].options(subscriptions(filters_by_side[side]))
         clients[side] = GatewayClient(options, end, random, keep=keep)
         sessions[side] = clients[side].session
         if exchanges is not None:
             end.when_done = partial(exchanges.finished, side)
     for side, end in ends.items():
         end.client = clients[side]
-        if settings.notifications and not (side == "cluster" and settings.group):  # whose will is the group's
-            _notify(end, doors[side])
-        if doors[side].version != 5:
-            _try_level(end, doors[side])
-    visit = CheckResult(settings, ends["remote"], clients["remote"], flows)
+        if settings.notifications and not (side == "cluster" and settings.group):  # a group's will is used for presence
+            _announce_state(end, endpoints[side])
+        if endpoints[side].version != 5:
+            _alternate_level(end, endpoints[side])
+    schedule = RemoteSchedule(settings, ends["remote"], clients["remote"], flows)
     tasks += [
         clients["cluster"].run,
-        {"automatic": clients["remote"].run, "once": visit.once, "lazy": visit.lazily}[settings.start],
+        {"automatic": clients["remote"].run, "once": schedule.run_once, "lazy": schedule.run_lazy}[settings.start],
     ]
     sides: list[BridgeSide] = list(ends.values())
     if exchanges is not None:
         owner = f"bridge {settings.client_id}"
         path, bytes_max = spool_path(gateway.data_dir, name), SPOOL_WINDOWS * settings.window_bytes + SPOOL_BYTES_MIN
-        memory = ExactlyOnce(path, owner, bytes_max, exchanges, clients)
-        sides.append(memory)
-        tasks = [partial(memory.run, tasks)]
-    checks = [partial(check_door, side, doors[side], subscriptions(wanted[side])) for side in doors]
-    cluster = ClusterSide(ends["cluster"], doors["cluster"])
+        spool = ExactlyOnce(path, owner, bytes_max, exchanges, clients)
+        sides.append(spool)
+        tasks = [partial(spool.run, tasks)]
+    checks = [
+        partial(check_endpoint, side, endpoints[side], subscriptions(filters_by_side[side])) for side in endpoints
+    ]
+    cluster = ClusterSide(ends["cluster"], endpoints["cluster"])
     return Bridge(name, settings.kind, flows, sides, tasks, list(clients.values()), checks, cluster)
 
 
-def _want(wanted: dict[str, int], topic_filter: str, qos: int) -> None:
-    wanted[topic_filter] = max(qos, wanted.get(topic_filter, 0))
+def _add_filter(filters_by_side: dict[str, int], topic_filter: str, qos: int) -> None:
+    filters_by_side[topic_filter] = max(qos, filters_by_side.get(topic_filter, 0))
 
 
-def _end(side: str, door: BrokerEndpoint, filters: list[str]) -> MqttEnd:
-    end = MqttEnd(side, trio.current_time, wall_ms, filters, has_no_local=door.version == 5)
-    end.version = door.version
+def _end(side: str, endpoint: BrokerEndpoint, filters: list[str]) -> MqttEnd:
+    end = MqttEnd(side, trio.current_time, wall_ms, filters, has_no_local=endpoint.version == 5)
+    end.version = endpoint.version
     return end
 
 
-def _notify(end: MqttEnd, door: BrokerEndpoint) -> None:
-    """Say on each connection that it stands, and let the will say that it does not."""
-    topic = f"$SYS/broker/connection/{door.client_id}/state"
-    door.will = Will(topic, b"0", 1, True)
+def _announce_state(end: MqttEnd, endpoint: BrokerEndpoint) -> None:
+    """Publish "1" on each connection, and "0" by the will."""
+    topic = f"$SYS/broker/connection/{endpoint.client_id}/state"
+    endpoint.will = Will(topic, b"0", 1, True)
     publisher = end.publisher(lambda _token, _code: None)
 
-    def say() -> None:
-        if end.has_room:
+    def publish_state() -> None:
+        if end.has_capacity:
             publisher.publish(Publish(topic, b"1", 1, True), 0)
 
-    end.when_up.append(say)
+    end.when_up.append(publish_state)
 
 
-def _try_level(end: MqttEnd, door: BrokerEndpoint) -> None:
-    """Come as a bridge first; a broker that does not take that is visited as a client, whose echoes are told apart."""
-    stood = False
+def _alternate_level(end: MqttEnd, endpoint: BrokerEndpoint) -> None:
+    """Alternate between bridge and client protocol level after failed attempts; as a client, echoes must be
+    detected.
+    """
+    was_connected = False
 
     def up() -> None:
-        nonlocal stood
-        stood = True
-        end.has_no_local = door.as_bridge
+        nonlocal was_connected
+        was_connected = True
+        end.has_no_local = endpoint.as_bridge
 
     def down() -> None:
-        if not stood:
-            door.as_bridge = not door.as_bridge
+        if not was_connected:
+            endpoint.as_bridge = not endpoint.as_bridge
 
     end.when_up.append(up)
     end.when_down.append(down)
 
 
-class CheckResult:
-    """When the other broker is visited, where that is not always."""
+class RemoteSchedule:
+    """Schedule of the remote connection for ``start`` = "once" and "lazy"."""
 
     def __init__(self, settings: MqttBridge, end: MqttEnd, client: GatewayClient, flows: list[BridgeFlow]) -> None:
         self._settings, self._end, self._client, self._flows = settings, end, client, flows
 
-    async def once(self) -> None:
-        """Stay until the first connection ends."""
-        over = trio.Event()
-        self._end.when_up.append(lambda: self._end.when_down.append(over.set))
+    async def run_once(self) -> None:
+        """Run until the first connection ends."""
+        ended = trio.Event()
+        self._end.when_up.append(lambda: self._end.when_down.append(ended.set))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._client.run)
-            await over.wait()
+            await ended.wait()
             nursery.cancel_scope.cancel()
 
-    async def lazily(self) -> None:
-        """Come when enough messages wait, and leave when none came for a while, for ever."""
-        self._end.parted("lazy: too few messages wait")
+    async def run_lazy(self) -> None:
+        """Connect when enough messages are open and disconnect after an idle time, until cancelled."""
+        self._end.disconnected("lazy: too few messages wait")
         while True:
-            while self._waiting() < self._settings.lazy_messages:
-                await trio.sleep(LAZY_LOOK_S)
+            while self._count_open() < self._settings.lazy_messages:
+                await trio.sleep(LAZY_CHECK_S)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._client.run)
                 idle_since, seen = trio.current_time(), -1
                 while trio.current_time() - idle_since < self._settings.lazy_idle_s:
-                    await trio.sleep(LAZY_LOOK_S)
+                    await trio.sleep(LAZY_CHECK_S)
                     delivered = sum(flow.pump.counts["received"] for flow in self._flows)
-                    if delivered != seen or self._waiting():
+                    if delivered != seen or self._count_open():
                         idle_since, seen = trio.current_time(), delivered
                 await self._client.leave()
                 nursery.cancel_scope.cancel()
-            self._end.parted("lazy: too few messages wait")
+            self._end.disconnected("lazy: too few messages wait")
 
-    def _waiting(self) -> int:
+    def _count_open(self) -> int:
         return sum(flow.pump.open_messages for flow in self._flows)
 
 
-SPOOL_WINDOWS = 8  # two directions, each overfull, in the tables and in the log before them
+SPOOL_WINDOWS = 8  # two directions, each at twice its window, in the tables and in the WAL
 SPOOL_BYTES_MIN = 64 << 20
-LAZY_LOOK_S = 0.5  # between two looks at what waits
+LAZY_CHECK_S = 0.5  # interval of checks of open messages

@@ -1,8 +1,8 @@
-"""One broker as an end of bridges: a source of the messages of its filters, and a sink that publishes.
+"""One broker as an end of bridges: source of the messages of its filters, and publishing sink.
 
-Both by one connection, so that No Local keeps away what the bridge itself has published. Decides what a packet becomes
-on its way, what a broker's answer means, and which message is an echo at a broker without No Local. No I/O: packets go
-to and come from a client (``gateways/client.py``, or one of the simulation).
+Both use one connection, so that No Local excludes the bridge's own messages. Converts packets, interprets the broker's
+answers, and detects echoes at a broker without No Local. No I/O: packets pass through a client (``gateways/client.py``,
+or one of the simulation).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqtt.topics import validate_topic_name
 
 __all__ = ["EndClient", "EndPublisher", "MqttEnd", "PublishingDeadLetters", "PublishingSink", "make_publish"]
 
-OUTGOING_BYTES_MAX = 1024 * 1024  # that wait for the kernel: QoS 0 has no other bound
+OUTGOING_BYTES_MAX = 1024 * 1024  # unsent bytes: QoS 0 has no other bound
 FORWARDED = (
     PropertyId.PAYLOAD_FORMAT_INDICATOR,
     PropertyId.MESSAGE_EXPIRY_INTERVAL,
@@ -41,16 +41,16 @@ REJECTIONS = {
     ReasonCode.PAYLOAD_FORMAT_INVALID: "payload_invalid",
     ReasonCode.PACKET_TOO_LARGE: "too_large",
 }
-FETCH_S = 10.0  # from a message that was left to the next connection, at least, while others are still open
-PUBLISHERS_MAX = 8  # that share one connection
+FETCH_S = 10.0  # minimum time between the first unacknowledged excess message and a reconnection, while others are open
+PUBLISHERS_MAX = 8  # per connection
 REASON = "rejected-reason"
-TOLD_CHARACTERS_MAX = 16_000  # of a rejected topic: at most 64 000 bytes, which a user property has room for
+REJECTED_TOPIC_CHARACTERS_MAX = 16_000  # of a rejected topic: at most 64 000 bytes, which fit in a user property
 
 Answer = Callable[[int, int], None]
 
 
 class EndClient(Protocol):
-    """The client of an end, as far as the end needs it."""
+    """The part of a client that an end uses."""
 
     @property
     def is_connected(self) -> bool:
@@ -61,45 +61,46 @@ class EndClient(Protocol):
         """Whether every filter is granted on the present connection."""
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a QoS 1 or 2 message may be sent now."""
 
     @property
     def outgoing_bytes(self) -> int:
-        """Bytes that wait for the kernel."""
+        """Unsent bytes."""
 
     def publish(self, packet: Publish, token: int) -> bool:
         """Send; False: too large for this broker."""
 
     def acknowledge(self, packet: Publish) -> bool:
-        """A message is done; return whether it is handed over now."""
+        """Mark a message as processed; return whether for the first time."""
 
     def pass_over(self, packet: Publish) -> None:
-        """Keep nothing of a message: the broker sends it again on the next connection."""
+        """Leave a message unacknowledged: the broker sends it again on the next connection."""
 
     def break_off(self, reason: str) -> None:
         """End the present connection; the next one follows."""
 
     def refuse(self, text: str) -> None:
-        """End the client: the broker does not do what is needed."""
+        """End the client: the broker lacks a required feature."""
 
 
 class MqttEnd:
     """One connection of a bridge; a ``ClientUser``.
 
     Args:
-        name: "cluster" or "remote", for people.
-        now: Clock of echoes.
-        wall_ms: UTC.
-        filters: What is subscribed, to know which of our own messages come back.
-        has_no_local: The broker keeps our own messages away.
+      name: "cluster" or "remote".
+      now: Clock of echoes.
+      wall_ms: UTC.
+      filters: The subscribed filters, for echo detection.
+      has_no_local: The broker does not send back our own messages.
+
     Attributes:
-        flow: Takes what this end gives; None: nothing is subscribed.
-        reference_as: Client ID in the references of messages, for sinks whose consumers drop repeats.
-        named_filters: Those whose messages have to name their publisher; None: nobody asks where the edge does.
-        when_done: Told the identifier of a QoS 2 message that was handed over, where exchanges outlive the process
-            (exactly once). Without it nothing is published at QoS 2: a broker that waits for a PUBREL of a former
-            process drops the next message with that identifier as a repeat.
+      flow: Receives this end's messages; None: no filter is subscribed.
+      reference_as: Client ID in message references, for sinks whose consumers drop repeats.
+      named_filters: Filters whose messages need the publisher's name; None: not requested.
+      when_done: Called with the identifier of each forwarded QoS 2 message if exchanges are stored (exactly once).
+        Without it no message is published at QoS 2: a broker that waits for the PUBREL of a former process would drop
+        the next message with that identifier as a repeat.
     """
 
     def __init__(
@@ -124,23 +125,23 @@ class MqttEnd:
         self.version = 5
         self.named_filters: tuple[str, ...] | None = None
         self._named = NamedPublishers({})
-        self.reference_as = ""  # client ID in references of messages; "" for none
+        self.reference_as = ""  # "" for no references
         self._now, self._wall_ms = now, wall_ms
         self._publishers: list[EndPublisher] = []
         self._next_reference = 0
-        self._taken: dict[int, Publish] = {}  # given to the flow and not finished
+        self._unacknowledged: dict[int, Publish] = {}  # passed to the flow and not finished
         self._maximum_qos, self._retain_available = 2, True
         self._echoes = BridgeEchoes(filters)
-        self._left_at = -1.0  # when the first message of this connection was left to the broker; -1: none was
+        self._left_at = -1.0  # timestamp of the first message left unacknowledged on this connection; -1: none
 
     @property
     def is_up(self) -> bool:
-        """Whether a connection stands, and its broker has granted every filter: what is published now is not missed."""
+        """Whether the broker has granted every filter on the present connection."""
         return self._is_connected and self.client is not None and self.client.is_granted
 
     @property
     def reason(self) -> str:
-        """Return why this side is away; "" while it is up."""
+        """Return why this side is down; "" while it is up."""
         if self._is_connected:
             return "" if self.is_up else "the broker has not answered SUBSCRIBE yet"
         return self._reason
@@ -148,32 +149,32 @@ class MqttEnd:
     def publisher(
         self, answer: Answer, flow: BridgeFlow | None = None, *, is_dead_letter: bool = False
     ) -> EndPublisher:
-        """Return one more sender on this connection; ``flow`` is told when there is room."""
+        """Return one more publisher on this connection; ``flow`` is stepped when capacity frees."""
         assert len(self._publishers) < PUBLISHERS_MAX
         made = EndPublisher(self, len(self._publishers), answer, flow, is_dead_letter)
         self._publishers.append(made)
         return made
 
-    def publisher_of(self, token: int) -> tuple[EndPublisher, int]:
-        """Return who sent a message of the session, and its own token."""
+    def get_publisher(self, token: int) -> tuple[EndPublisher, int]:
+        """Return the publisher of a session's message, and its own token."""
         return self._publishers[token % PUBLISHERS_MAX], token // PUBLISHERS_MAX
 
-    def token_of(self, flow: BridgeFlow, token: int, is_dead_letter: bool) -> int:
-        """Return the session's token of a message of a flow's sink or dead letter; -1 where it has none here."""
+    def get_token(self, flow: BridgeFlow, token: int, is_dead_letter: bool) -> int:
+        """Return the session's token of a message of a flow's sink or dead letter; -1 if this end has none."""
         for index, each in enumerate(self._publishers):
             if each.flow is flow and each.is_dead_letter == is_dead_letter:
                 return token * PUBLISHERS_MAX + index
         return -1
 
-    # As the user of a client
+    # ClientUser
 
     def connected(self, accepted: Accepted) -> None:
-        """Take up work: what the broker forgot is sent anew, in order, before what waits."""
+        """Start work: publishes lost with the session are sent again in order, before queued ones."""
         maximum = accepted.connack.properties.get(PropertyId.MAXIMUM_QOS, 2)
         assert isinstance(maximum, int)
         self._maximum_qos = maximum
         if maximum < 2 and self.when_done is not None and self.client is not None:
-            self.client.refuse(f"the {self.name} broker takes QoS {maximum} at most: exactly_once needs 2")
+            self.client.refuse(f"the {self.name} broker supports QoS {maximum} at most: exactly_once needs 2")
             return
         self._named = NamedPublishers(accepted.connack.properties)
         problem = self._named.problem(self.named_filters or ())
@@ -182,24 +183,24 @@ class MqttEnd:
             return
         self._retain_available = accepted.connack.properties.get(PropertyId.RETAIN_AVAILABLE, 1) == 1
         if not accepted.connack.session_present:
-            self._taken.clear()  # nobody waits for their acknowledgement
+            self._unacknowledged.clear()  # their acknowledgements are void
         if accepted.forgotten:
             self.counts["sessions_lost"] += 1
         for token in accepted.forgotten:
-            self.answered(token, -1)  # while there is no room: all are back in their lanes before the first is sent
+            self.answered(token, -1)  # while sending is blocked: all are queued again before the first is sent
         self._is_connected, self._left_at = True, -1.0
         for call in self.when_up:
             call()
-        self.room()
+        self.writable()
 
-    def parted(self, reason: str) -> None:
-        """Note that there is no connection."""
+    def disconnected(self, reason: str) -> None:
+        """Record the disconnection."""
         self._is_connected, self._reason = False, reason
         for call in self.when_down:
             call()
 
     def received(self, packet: Publish) -> None:
-        """Take a message of the broker."""
+        """Handle a message of the broker."""
         flow = self.flow
         if flow is None:
             self._acknowledge(packet)
@@ -208,17 +209,17 @@ class MqttEnd:
             flow.drop("echo")
             self._acknowledge(packet)
             return
-        if packet.qos == 0 and not flow.has_room:
+        if packet.qos == 0 and not flow.has_capacity:
             flow.drop("window_full")
             return
         if packet.qos and self.client is not None and (flow.pump.is_overfull or self._left_at >= 0):
-            self._leave(flow, self.client, packet)
+            self._leave_to_broker(flow, self.client, packet)
             return
         if self.named_filters is not None:
             self._named.check(packet)
         self._next_reference += 1
         if packet.qos:
-            self._taken[self._next_reference] = packet
+            self._unacknowledged[self._next_reference] = packet
         flow.take(
             self._next_reference,
             BridgeMessage(
@@ -232,64 +233,65 @@ class MqttEnd:
             ),
         )
 
-    def _leave(self, flow: BridgeFlow, client: EndClient, packet: Publish) -> None:
-        """Leave a message to the broker, which keeps it, for there is no room; so all behind it, or order would break.
+    def _leave_to_broker(self, flow: BridgeFlow, client: EndClient, packet: Publish) -> None:
+        """Leave a message and all later ones to the broker if the window is full; skipping one would break the order.
 
-        The connection stays: a new one would bring the same while the sink stands still. ``_fetch`` gets them.
+        The connection is kept: a new one would bring the same messages while the sink is stuck.
+        ``_reconnect_for_rest`` gets them.
         """
         client.pass_over(packet)
         flow.pump.counts["left_to_broker"] += 1
         if self._left_at < 0:
             self._left_at = self._now()
 
-    def _fetch(self) -> None:
-        """End a connection of which messages were left, when there is room: the broker sends them on the next one.
+    def _reconnect_for_rest(self) -> None:
+        """Reconnect after messages were left, once there is capacity: the broker then resends them.
 
-        As soon as nothing is open, for then nothing comes twice; or when half of the window is free, after a while.
+        At once if no message is open, since then none is repeated; else after FETCH_S, if half of the window is free.
         """
         flow = self.flow
         if self._left_at < 0 or flow is None or self.client is None or not self._is_connected:
             return
         is_late = self._now() - self._left_at >= FETCH_S and flow.pump.is_half_free
         if not flow.pump.open_messages or is_late:
-            self.client.break_off("the broker sent more than the window had room for: it sends the rest again")
+            self.client.break_off("the broker exceeded the window: it resends the rest on the next connection")
 
     def _reference(self, packet: Publish) -> str:
-        """Name a message: the same when it comes again in its session, which keeps its packet identifier."""
+        """Return the reference of a message: the same if its session resends it, since the packet identifier stays."""
         return f"{self.reference_as}:{packet.packet_identifier or 0}:{digest(packet).hex()}" if packet.qos else ""
 
     def answered(self, token: int, reason_code: int) -> None:
-        """Take the answer to a publish; -1: the broker has forgotten it."""
+        """Handle the answer to a publish; -1: the broker has lost it."""
         index = token % PUBLISHERS_MAX
         if token >= 0 and index < len(self._publishers):
             self._publishers[index].answer(token // PUBLISHERS_MAX, reason_code)
 
-    def room(self) -> None:
-        """Note that the connection may take more."""
+    def writable(self) -> None:
+        """Send pending records."""
         for publisher in self._publishers:
             if publisher.flow is not None:
                 publisher.flow.step()
-        self._fetch()
+        self._reconnect_for_rest()
 
-    # As a source
+    # Source
 
-    def hold(self, packet: Publish | None) -> int:
-        """Return the reference of a message that a former process had; ``finish`` acknowledges it, if there is one."""
+    def register(self, packet: Publish | None) -> int:
+        """Register a message of a former process, if there is one, for ``finish``; return its reference."""
         self._next_reference += 1
         if packet is not None:
-            self._taken[self._next_reference] = packet
+            self._unacknowledged[self._next_reference] = packet
         return self._next_reference
 
-    def taken(self, reference: int) -> Publish | None:
-        """Return a message that waits for ``finish``, None where nobody waits for its acknowledgement."""
-        return self._taken.get(reference)
+    def get_unacknowledged(self, reference: int) -> Publish | None:
+        """Return an unacknowledged message, None if no acknowledgement is due."""
+        return self._unacknowledged.get(reference)
 
     def finish(self, reference: int) -> None:
-        """Acknowledge a message; of a session that was forgotten there is nothing to acknowledge."""
-        packet = self._taken.pop(reference, None)
+        """Acknowledge a message; no effect if its session was lost."""
+        packet = self._unacknowledged.pop(reference, None)
         if packet is not None:
             self._acknowledge(packet)
-        self._fetch()
+        self._reconnect_for_rest()
 
     def _acknowledge(self, packet: Publish) -> None:
         if self.client is not None and packet.qos:
@@ -298,18 +300,21 @@ class MqttEnd:
                 assert packet.packet_identifier is not None
                 self.when_done(packet.packet_identifier)
 
-    # As a sink
+    # Sink
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a message may be sent now."""
         client = self.client
         return (
-            self._is_connected and client is not None and client.has_room and client.outgoing_bytes < OUTGOING_BYTES_MAX
+            self._is_connected
+            and client is not None
+            and client.has_capacity
+            and client.outgoing_bytes < OUTGOING_BYTES_MAX
         )
 
     def send(self, packet: Publish, index: int, token: int) -> str:
-        """Send a packet; return "" or why it cannot be sent, as a label of a counter."""
+        """Send a packet; return "" or the reason of a failure, as a counter label."""
         assert self.client is not None
         packet.qos = min(packet.qos, self._maximum_qos, 1 if self.when_done is None else 2)
         packet.retain = packet.retain and self._retain_available
@@ -327,19 +332,19 @@ class MqttEnd:
         except MqttError:
             if not self.client.is_connected:
                 raise
-            return "packet_invalid"  # a field that no packet has room for
+            return "packet_invalid"  # a field is too long for any packet
         if not self.has_no_local:
             self._echoes.expect(packet, self._now())
         return ""
 
 
 class EndPublisher:
-    """One of those that publish on an end's connection; a ``Sink`` and ``DeadLetters``.
+    """One publisher on an end's connection.
 
     Attributes:
-        answer: Called with the caller's token and the reason code.
-        flow: Told when there is room.
-        is_dead_letter: It publishes what the flow's sink rejects.
+      answer: Called with the publisher's token and the reason code.
+      flow: Stepped when capacity frees.
+      is_dead_letter: It publishes records that the flow's sink rejected.
     """
 
     def __init__(self, end: MqttEnd, index: int, answer: Answer, flow: BridgeFlow | None, is_dead_letter: bool) -> None:
@@ -347,29 +352,29 @@ class EndPublisher:
         self._end, self._index = end, index
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more message may be sent."""
-        return self._end.has_room
+        return self._end.has_capacity
 
     def publish(self, packet: Publish, token: int) -> str:
-        """Send a packet; return "" or why it cannot be sent."""
+        """Send a packet; return "" or the reason of a failure."""
         return self._end.send(packet, self._index, token)
 
 
 class PublishingSink:
-    """Sink of a flow: records are published at an end."""
+    """Sink of a flow: publishes records at an end."""
 
     def __init__(self, end: MqttEnd, flow: BridgeFlow, wall_ms: Callable[[], int], bridge: str = "") -> None:
         self._flow, self._wall_ms, self._bridge = flow, wall_ms, bridge
         self._publisher = end.publisher(self._answered, flow)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more record may be sent."""
-        return self._publisher.has_room
+        return self._publisher.has_capacity
 
     def send(self, sending: SinkDelivery) -> None:
-        """Publish; QoS 0 is done when it is on its way."""
+        """Publish; QoS 0 is finished at once."""
         packet = make_publish(sending.record, self._wall_ms(), self._bridge)
         if packet is None:
             self._flow.pump.counts["dropped_expired"] += 1
@@ -403,21 +408,23 @@ class PublishingDeadLetters:
         self._publisher = end.publisher(self._answered, flow, is_dead_letter=True)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more may be sent."""
-        return self._publisher.has_room
+        return self._publisher.has_capacity
 
-    def bury(self, letter: DeadLetter) -> None:
-        """Publish a rejected record with what was wrong; one that was a dead letter before goes round no more."""
+    def write(self, letter: DeadLetter) -> None:
+        """Publish a rejected record with the reason; a former dead letter is dropped."""
         message = letter.record.message
         if message.topic == self._topic or any(name == REASON for name, _ in user_properties(message.properties)):
             self._flow.pump.counts["dropped_rejected_twice"] += 1
             self._flow.dead_letter_done(letter.token)
             return
-        begin = message.topic[:TOLD_CHARACTERS_MAX]  # the topic may be what was wrong
+        begin = message.topic[:REJECTED_TOPIC_CHARACTERS_MAX]  # the topic may be the fault
         topic = "".join(each if each.isprintable() else "?" for each in begin)
-        told = [("rejected-topic", topic), (REASON, letter.reason)]
-        packet = Publish(self._topic, message.payload, max(1, message.qos), properties={PropertyId.USER_PROPERTY: told})
+        user_values = [("rejected-topic", topic), (REASON, letter.reason)]
+        packet = Publish(
+            self._topic, message.payload, max(1, message.qos), properties={PropertyId.USER_PROPERTY: user_values}
+        )
         problem = self._publisher.publish(packet, letter.token)
         if problem == "too_large":
             self._drop(letter.token)
@@ -425,8 +432,8 @@ class PublishingDeadLetters:
             self._flow.dead_letter_failed(letter.token, f"{self._topic}: {problem}")
 
     def _drop(self, token: int) -> None:
-        """Give up a message that the broker of the dead letters has no room for: it would hold the window for ever."""
-        message = self._flow.pump.origin_of(token)[1]
+        """Drop a message that exceeds the broker's packet size: it would occupy the window without end."""
+        message = self._flow.pump.get_origin(token)[1]
         text = f"{message.topic[:100]!r}, {len(message.payload)} bytes: {self._topic}: too_large"
         self._flow.dead_letter_dropped(token, "dead_letter_too_large", text)
 
@@ -440,12 +447,12 @@ class PublishingDeadLetters:
 
 
 def make_publish(record: SinkRecord, now_ms: int, bridge: str = "") -> Publish | None:
-    """Return the packet that a record becomes; None for one whose Message Expiry Interval has passed.
+    """Return the packet of a record; None if its Message Expiry Interval has passed.
 
     Args:
-        record: Of the rules.
-        now_ms: UTC.
-        bridge: Appended to the property ``bridge-path``; "" for none.
+      record: From the rules.
+      now_ms: UTC.
+      bridge: Appended to the property ``bridge-path``; "" for none.
     """
     message = record.message
     properties: Properties = {}
@@ -470,10 +477,10 @@ def make_publish(record: SinkRecord, now_ms: int, bridge: str = "") -> Publish |
 
 
 def _check_properties(properties: Properties) -> None:
-    """Refuse text for which a broker may end the connection: it would come again on the next one, for ever.
+    """Refuse text for which a broker may end the connection: it would be sent again on each connection.
 
     Raises:
-        MalformedPacket: A control character.
+      MalformedPacket: A control character.
     """
     for value in properties.values():
         if isinstance(value, str):

@@ -1,7 +1,8 @@
-"""Rules of a bridge between brokers: what a topic is called on the other side, and which message has come round.
+"""Rules of a bridge between brokers: topic names on the other side, and loop detection.
 
-Each message takes the first line that matches it. At MQTT 5 the user property ``bridge-path`` names the bridges that a
-message has crossed: one that crossed this bridge, or eight, goes no further.
+The first matching line applies to a message. At MQTT 5 the user property ``bridge-path`` lists the bridges that
+forwarded
+a message. A message that passed this bridge, or eight bridges, is dropped.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from gateways.bridges.topic_lines import TopicLine
 __all__ = ["MqttRules"]
 
 PATH_NAMES_MAX = 8
-TOPICS_MAX = 4096  # whose line is remembered; then all are forgotten at once
+TOPICS_MAX = 4096  # cached topics; a full cache is cleared
 
 
 class MqttRules:
     """Rules of one direction.
 
     Args:
-        lines: In order.
-        direction: "out" of the cluster, or "in".
-        bridge: Name in ``bridge-path``.
-        retained: False: nothing is retained on the other side.
+      lines: In order.
+      direction: "out" of the cluster, or "in".
+      bridge: Name in ``bridge-path``.
+      retained: False: messages are published without RETAIN.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class MqttRules:
     ) -> None:
         self._lines, self._bridge, self._retained = tuple(lines), bridge, retained
         self._rename: Callable[[TopicLine, str], str | None] = (
-            TopicLine.outward if direction == "out" else TopicLine.inward
+            TopicLine.to_remote if direction == "out" else TopicLine.to_local
         )
-        self._of_topic: dict[str, tuple[str, int] | None] = {}
+        self._cache: dict[str, tuple[str, int] | None] = {}
 
-    def judge(self, message: BridgeMessage) -> RuleResult:
-        """Return what becomes of a message."""
+    def apply_rules(self, message: BridgeMessage) -> RuleResult:
+        """Return the record of a message, or why it is dropped."""
         if message.properties:
             path = [
                 name
@@ -49,8 +50,8 @@ class MqttRules:
             ]
             if self._bridge in path or len(path) >= PATH_NAMES_MAX:
                 reason = "loop" if self._bridge in path else "path_too_long"
-                return RuleResult(dropped=reason, fell=[f"bridge-path is {','.join(path)[:200]}"])
-        found = self._line(message.topic)
+                return RuleResult(dropped=reason, dropped_by=[f"bridge-path is {','.join(path)[:200]}"])
+        found = self._find_line(message.topic)
         if found is None:
             return RuleResult(dropped="unmatched")
         target, qos = found
@@ -68,10 +69,10 @@ class MqttRules:
             ]
         )
 
-    def _line(self, topic: str) -> tuple[str, int] | None:
-        if topic not in self._of_topic:
-            if len(self._of_topic) >= TOPICS_MAX:
-                self._of_topic.clear()
+    def _find_line(self, topic: str) -> tuple[str, int] | None:
+        if topic not in self._cache:
+            if len(self._cache) >= TOPICS_MAX:
+                self._cache.clear()
             renamed = ((self._rename(line, topic), line.qos) for line in self._lines)
-            self._of_topic[topic] = next(((name, qos) for name, qos in renamed if name is not None), None)
-        return self._of_topic[topic]
+            self._cache[topic] = next(((name, qos) for name, qos in renamed if name is not None), None)
+        return self._cache[topic]

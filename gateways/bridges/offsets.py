@@ -1,7 +1,7 @@
-"""Offsets of a consumer group: what may be committed is the first record that is not finished, never the highest.
+"""Offsets of a consumer group: only offsets up to the first unfinished record may be committed.
 
-Records of a partition are finished in any order; a commit says that all below it are. Pure logic; one thread reads
-records, another one finishes them, and the caller has the lock.
+Records of a partition finish in any order; a commit covers all earlier records. Pure logic. One thread reads records,
+another one finishes them, and the caller holds the lock.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ Partition = tuple[str, int]  # topic and number
 
 
 @dataclass(slots=True)
-class _Open:
+class _PartitionState:
     """One assigned partition."""
 
     unfinished: set[int] = field(default_factory=set)
-    lowest: list[int] = field(default_factory=list)  # a heap of those, and of finished ones behind the first
-    next: int = -1  # behind the highest that was read; -1: none was
+    # a heap of unfinished offsets; may hold finished ones after the first
+    lowest: list[int] = field(default_factory=list)
+    next: int = -1  # after the highest offset read; -1: none
     committed: int = -1
 
 
@@ -28,40 +29,40 @@ class Offsets:
     """Assigned partitions and their unfinished records."""
 
     def __init__(self) -> None:
-        self._partitions: dict[Partition, _Open] = {}
+        self._partitions: dict[Partition, _PartitionState] = {}
         self.finished_since = 0  # since the last ``to_commit``
 
     def assign(self, partition: Partition) -> None:
-        """Begin with a partition."""
-        self._partitions[partition] = _Open()
+        """Add a partition."""
+        self._partitions[partition] = _PartitionState()
 
     def is_assigned(self, partition: Partition) -> bool:
-        """Return whether a partition was begun with and not ended."""
+        """Return whether a partition is assigned."""
         return partition in self._partitions
 
     def read(self, partition: Partition, offset: int) -> None:
-        """Note a record of an assigned partition that is not finished."""
+        """Record an unfinished record of an assigned partition."""
         found = self._partitions[partition]
         found.unfinished.add(offset)
         heapq.heappush(found.lowest, offset)
         found.next = max(found.next, offset + 1)
 
     def finish(self, partition: Partition, offset: int) -> None:
-        """Note that a record was taken; one of a partition that is assigned no more means nothing."""
+        """Record a finished record; no effect if its partition is no longer assigned."""
         found = self._partitions.get(partition)
         if found is not None and offset in found.unfinished:
             found.unfinished.discard(offset)
             self.finished_since += 1
 
     def open_records(self, partition: Partition) -> int:
-        """Return how many records of a partition are not finished."""
+        """Return the number of unfinished records of a partition."""
         found = self._partitions.get(partition)
         return len(found.unfinished) if found is not None else 0
 
     def to_commit(self) -> dict[Partition, int]:
-        """Return the offset of each partition that moved: the first unfinished record, or behind the last.
+        """Return the new offset of each partition: the first unfinished record, or after the last.
 
-        It is returned again until ``committed`` says that the group has it.
+        It is returned again until ``committed`` confirms it.
         """
         self.finished_since = 0
         moved = {}
@@ -74,11 +75,11 @@ class Offsets:
         return moved
 
     def committed(self, offsets: dict[Partition, int]) -> None:
-        """Note what the group has."""
+        """Record the committed offsets."""
         for partition, offset in offsets.items():
             if partition in self._partitions:
                 self._partitions[partition].committed = offset
 
     def revoke(self, partition: Partition) -> None:
-        """End with a partition: another consumer reads what is not committed."""
+        """Remove a partition: another consumer reads its uncommitted records."""
         self._partitions.pop(partition, None)

@@ -1,7 +1,7 @@
-"""Conditions on messages: an expression in CEL over the JSON in the payload, with a bound on its time.
+"""Conditions on messages: a CEL expression over the JSON in the payload, with bounded time.
 
-CEL has no loops without bound and no side effects; the library is compiled. What cannot be judged is not let fall in
-silence: the message goes to the dead letter.
+CEL has no unbounded loops and no side effects; the library is compiled. A message for which the expression fails goes
+to the dead letter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREDICATE_S_MAX = 0.001  # of processor time
 
 
 class PredicateUndecided(Exception):
-    """A predicate has no answer for a message; ``reason`` is the counter's label."""
+    """A predicate has no result for a message; ``reason`` is the counter's label."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -30,10 +30,11 @@ class Predicate:
     """One expression.
 
     Args:
-        text: CEL over ``payload``, ``topic``, ``qos``, ``retain`` and ``properties``.
-        processor_s: Returns the processor time that this thread has used, in seconds.
+      text: CEL over ``payload``, ``topic``, ``qos``, ``retain`` and ``properties``.
+      processor_s: Returns the CPU time of this thread, in seconds.
+
     Raises:
-        ValueError: It is no expression, or the library is missing.
+      ValueError: The expression is invalid, or the library is missing.
     """
 
     def __init__(self, text: str, processor_s: Callable[[], float]) -> None:
@@ -48,10 +49,10 @@ class Predicate:
         self._processor_s = processor_s
 
     def holds(self, message: BridgeMessage) -> bool:
-        """Return the answer for a message.
+        """Return the result for a message.
 
         Raises:
-            Unjudged: The payload is no JSON, has not what the expression names, or the answer takes too long.
+          PredicateUndecided: The payload is no JSON, a named value is missing, or the evaluation takes too long.
         """
         try:
             payload = json.loads(message.payload)

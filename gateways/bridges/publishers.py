@@ -1,7 +1,7 @@
-"""Publishers of the cluster's messages, as an edge names them, and the topics on which it does.
+"""Publisher names in messages of the cluster, and the topics on which an edge writes them.
 
-A bridge believes the user properties of ``mqtt/publisher_properties.py`` alone, on topics on which the edge says in
-CONNACK that it writes them. It refuses an edge that does not name the publishers that a topic, key or header has.
+A bridge trusts the user properties of ``mqtt/publisher_properties.py`` only on topics that the edge lists in CONNACK.
+It refuses an edge that does not name publishers on topics whose templates need them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from mqtt.properties import PropertyId
 from mqtt.publisher_properties import ASKS, NAMES, VOUCHED_FILTER
 from mqtt.topics import levels, matches
 
-__all__ = ["ASKED", "NamedPublishers"]
+__all__ = ["REQUEST_PROPERTIES", "NamedPublishers"]
 
-ASKED: dict[int, object] = {PropertyId.USER_PROPERTY: [ASKS]}  # of CONNECT, for the filters in CONNACK
+REQUEST_PROPERTIES: dict[int, object] = {
+    PropertyId.USER_PROPERTY: [ASKS]
+}  # of CONNECT, requests the filters in CONNACK
 NOT_NAMED = "the edge does not name publishers there: {client_id} and {user_name} need edge.publisher_properties"
 
 
@@ -25,7 +27,7 @@ class NamedPublishers:
     """The topics on which the edge of one connection names publishers.
 
     Args:
-        connack: Properties of its answer to a CONNECT with ``ASKED``.
+      connack: Properties of its answer to a CONNECT with ``REQUEST_PROPERTIES``.
     """
 
     def __init__(self, connack: Mapping[int, object]) -> None:
@@ -33,10 +35,10 @@ class NamedPublishers:
         self._filters = [value for name, value in pairs if name == VOUCHED_FILTER and value]
 
     def problem(self, filters: Iterable[str]) -> str:
-        """Return the first of these filters on whose topics publishers are not named, in words; "" if there is none.
+        """Return an error for the first filter without publisher names; "" if there is none.
 
         Args:
-            filters: Without the prefix of a shared subscription.
+          filters: Without the prefix of a shared subscription.
         """
         named = [levels(each) for each in self._filters]
         missing = (each for each in filters if not any(covers(one, levels(each)) for one in named))
@@ -44,7 +46,7 @@ class NamedPublishers:
         return f"{first}: {NOT_NAMED}" if first else ""
 
     def check(self, packet: Publish) -> None:
-        """Remove a publisher's names from a message that no edge has written them into."""
+        """Remove publisher names from a message unless an edge wrote them."""
         pairs = property_values.user_properties(packet.properties)
         if any(name in NAMES for name, _ in pairs) and not any(
             matches(each, packet.topic_name) for each in self._filters

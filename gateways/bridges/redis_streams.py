@@ -1,7 +1,7 @@
 """Redis Streams both ways: XADD as a sink; as a source a group's entries, acknowledged after the cluster has them.
 
-The library blocks, so one thread each calls it. A source begins with the entries that its consumer had open, and takes
-over those of consumers that are dead.
+The library blocks, so each direction calls it in a thread. A source starts with its consumer's pending entries, and
+claims those of dead consumers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = 500
 BATCH_BYTES = 1024 * 1024
 BLOCK_MS = 500
 SOCKET_S = 5.0
-CLAIM_S = 10.0  # between two looks for entries of dead consumers
+CLAIM_S = 10.0  # interval of XAUTOCLAIM
 RETRIED = ("OOM", "READONLY", "LOADING", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOREPLICAS", "TRYAGAIN")
 
 
@@ -43,7 +43,7 @@ def build_redis_sink(name: str, settings: RedisSink, gateway: GatewaySettings) -
     """Return a bridge from the cluster to Redis.
 
     Raises:
-        UserError: A mistake of the configuration, or the library is missing.
+      UserError: A configuration error, or the library is missing.
     """
     del gateway
     _check_maps(name, settings)
@@ -55,7 +55,7 @@ def build_redis_source(name: str, settings: RedisSource, gateway: GatewaySetting
     """Return a bridge from Redis to the cluster.
 
     Raises:
-        UserError: A mistake of the configuration, or the library is missing.
+      UserError: A configuration error, or the library is missing.
     """
     _check_maps(name, settings)
     library, password = _library(name), _password(name, settings)
@@ -119,7 +119,7 @@ class RedisStreamSink(BatchSink):
         self._redis: Any = None
 
     async def run(self) -> None:
-        """Write batches, for ever."""
+        """Write batches until cancelled."""
         self._redis = _client(self._library, self._settings, self._password)
         while True:
             findings = await self.check()
@@ -135,7 +135,7 @@ class RedisStreamSink(BatchSink):
 
     def _write(self, batch: Sequence[SinkDelivery]) -> BatchResult:
         try:
-            pipeline = self._redis.pipeline(transaction=True)  # all or none: a repeat is of the whole batch
+            pipeline = self._redis.pipeline(transaction=True)  # atomic: a repeat concerns the whole batch
             for each in batch:
                 pipeline.xadd(each.record.target, _fields(each), maxlen=self._settings.maxlen or None, approximate=True)
             pipeline.execute()
@@ -148,9 +148,9 @@ class RedisStreamSink(BatchSink):
         return BatchResult()
 
     async def check(self) -> list[BridgeFinding]:
-        """Ask for the version."""
-        look = partial(_check, self._library, self._settings, self._password)
-        return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+        """Check the connection by reading the version."""
+        run_check = partial(_check, self._library, self._settings, self._password)
+        return await trio.to_thread.run_sync(run_check, abandon_on_cancel=True)
 
 
 def _fields(sending: SinkDelivery) -> dict[str, bytes]:
@@ -177,19 +177,19 @@ class RedisStreamSource:
         self._consumer, self._flow = consumer, flow
         self._streams = sorted({each.filter for each in settings.map})
         self._numbers = itertools.count()
-        self._open: dict[int, tuple[str, str]] = {}  # -> stream and entry; the lock guards it and the next one
+        self._open: dict[int, tuple[str, str]] = {}  # -> stream and entry; guarded by the lock, like the next two
         self._known: set[tuple[str, str]] = set()
         self._finished: list[tuple[str, str]] = []
         self._lock = threading.Lock()
-        self._stopping, self._given = threading.Event(), threading.Event()
+        self._stopping, self._delivered = threading.Event(), threading.Event()
 
     def finish(self, reference: int) -> None:
-        """Note that the cluster has acknowledged an entry; the reading thread tells Redis."""
+        """Record that the cluster has acknowledged an entry; the reading thread sends XACK."""
         with self._lock:
             self._finished.append(self._open.pop(reference))
 
     async def run(self) -> None:
-        """Read entries, for ever."""
+        """Read entries until cancelled."""
         token = trio.lowlevel.current_trio_token()
         try:
             while True:
@@ -202,7 +202,7 @@ class RedisStreamSource:
             self._stopping.set()
 
     def _read(self, token: trio.lowlevel.TrioToken) -> None:
-        """Read until Redis fails; what is open stays open meanwhile."""
+        """Read until Redis fails; open entries stay open meanwhile."""
         redis, group = _client(self._library, self._settings, self._password), self._settings.consumer_group
         for stream in self._streams:
             try:
@@ -214,8 +214,8 @@ class RedisStreamSource:
         clock = threading.Event()
         for stream in self._streams:
             last = "0"
-            while not self._stopping.is_set():  # those that a former process with this name had open
-                if not self._flow.has_room:
+            while not self._stopping.is_set():  # pending entries of a former process with this name
+                if not self._flow.has_capacity:
                     self._acknowledge(redis)
                     clock.wait(0.02)
                     continue
@@ -224,11 +224,11 @@ class RedisStreamSource:
                 if not found:
                     break
                 last = found[-1][0]
-                self._give(token, stream, found)
+                self._deliver(token, stream, found)
         claimed_at = 0.0
         while not self._stopping.is_set():
             self._acknowledge(redis)
-            if not self._flow.has_room:
+            if not self._flow.has_capacity:
                 clock.wait(0.02)
                 continue
             claimed_at -= BLOCK_MS / 1000
@@ -240,28 +240,28 @@ class RedisStreamSource:
                 group, self._consumer, dict.fromkeys(self._streams, ">"), count=BATCH, block=wait_ms
             )
             for stream, entries in found or ():
-                self._give(token, stream.decode(), entries)
+                self._deliver(token, stream.decode(), entries)
 
     def _claim(self, redis: Any, token: trio.lowlevel.TrioToken) -> None:
         idle_ms = int(self._settings.claim_s * 1000)
         for stream in self._streams:
             answer = redis.xautoclaim(stream, self._settings.consumer_group, self._consumer, idle_ms, count=BATCH)
-            self._give(token, stream, answer[1])
+            self._deliver(token, stream, answer[1])
 
-    def _give(
+    def _deliver(
         self, token: trio.lowlevel.TrioToken, stream: str, entries: list[tuple[bytes | None, dict[bytes, bytes]]]
     ) -> None:
-        """Give entries to the flow, in the loop, and wait until it has them."""
+        """Pass entries to the flow, in the event loop, and wait for it."""
         taken, deleted = [], 0
         with self._lock:
             for name, fields in entries:
                 if name is None:
-                    continue  # Redis 6.2 names no entry that was deleted while a consumer had it open
+                    continue  # Redis 6.2 returns no name for a pending entry that was deleted
                 entry = (stream, name.decode())
                 if entry in self._known:
                     continue
                 self._known.add(entry)
-                if not fields:  # deleted too, in later versions: there is nothing to send
+                if not fields:  # deleted too, in later versions: there is no content
                     self._finished.append(entry)
                     deleted += 1
                 else:
@@ -274,12 +274,12 @@ class RedisStreamSource:
                 self._flow.drop("deleted_at_source")
             for number, message in taken:
                 self._flow.take(number, message)
-            self._given.set()
+            self._delivered.set()
 
         if taken or deleted:
-            self._given.clear()
+            self._delivered.clear()
             token.run_sync_soon(give)
-            while not self._given.wait(0.1) and not self._stopping.is_set():
+            while not self._delivered.wait(0.1) and not self._stopping.is_set():
                 pass
 
     def _acknowledge(self, redis: Any) -> None:
@@ -296,16 +296,16 @@ class RedisStreamSource:
             self._known.difference_update(finished)
 
     async def check(self) -> list[BridgeFinding]:
-        """Ask for the version."""
-        look = partial(_check, self._library, self._settings, self._password)
-        return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+        """Check the connection by reading the version."""
+        run_check = partial(_check, self._library, self._settings, self._password)
+        return await trio.to_thread.run_sync(run_check, abandon_on_cancel=True)
 
 
 def _message(stream: str, name: str, fields: dict[bytes, bytes]) -> BridgeMessage:
-    told = {key.decode(errors="replace"): value for key, value in fields.items()}
-    payload = told.pop("payload", None)
+    values = {key.decode(errors="replace"): value for key, value in fields.items()}
+    payload = values.pop("payload", None)
     if payload is None:
-        payload = json.dumps({key: value.decode(errors="replace") for key, value in told.items()}).encode()
-    users = [(mqtt_text(key.encode()), mqtt_text(value)) for key, value in told.items()]
+        payload = json.dumps({key: value.decode(errors="replace") for key, value in values.items()}).encode()
+    users = [(mqtt_text(key.encode()), mqtt_text(value)) for key, value in values.items()]
     properties: Properties = {PropertyId.USER_PROPERTY: users} if users else {}
     return BridgeMessage(stream, payload, 2, False, properties, None, f"{stream}:{name}")

@@ -1,4 +1,4 @@
-"""Bridges for people and for Prometheus: rows of `bridge status`, and the figures of ``/metrics``."""
+"""Rows of `bridge status`, and Prometheus metrics of bridges."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["Rates", "register_metrics", "status_rows"]
 
 
 class Rates:
-    """Messages a second of each direction, from counts that are read once in a while."""
+    """Messages per second of each direction, from periodic counts."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, int, float]] = {}  # -> when, count, rate
+        self._samples: dict[tuple[str, str], tuple[float, int, float]] = {}  # -> timestamp, count, rate
 
-    def look(self, bridges: Sequence[Bridge], now: float) -> None:
+    def update(self, bridges: Sequence[Bridge], now: float) -> None:
         """Read the counts."""
         for bridge in bridges:
             for flow in bridge.flows:
                 key = (bridge.name, flow.direction)
                 count = flow.pump.counts["delivered"]
-                at, before, _ = self._seen.get(key, (now, count, 0.0))
+                at, before, _ = self._samples.get(key, (now, count, 0.0))
                 rate = (count - before) / (now - at) if now > at else 0.0
-                self._seen[key] = (now, count, rate)
+                self._samples[key] = (now, count, rate)
 
-    def of(self, bridge: str, direction: str) -> float:
+    def get_rate(self, bridge: str, direction: str) -> float:
         """Return the latest rate."""
-        return self._seen.get((bridge, direction), (0.0, 0, 0.0))[2]
+        return self._samples.get((bridge, direction), (0.0, 0, 0.0))[2]
 
 
 def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]:
@@ -44,8 +44,8 @@ def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]
             error = flow.error
             at = ""
             if error.at_ms:
-                moment = datetime.datetime.fromtimestamp(error.at_ms / 1000, datetime.UTC)
-                at = moment.isoformat(timespec="seconds")
+                timestamp = datetime.datetime.fromtimestamp(error.at_ms / 1000, datetime.UTC)
+                at = timestamp.isoformat(timespec="seconds")
             rows.append(
                 {
                     "bridge": bridge.name,
@@ -56,7 +56,7 @@ def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]
                     "lag": flow.pump.waiting,
                     "window": flow.pump.open_messages,
                     "window_bytes": flow.pump.open_bytes,
-                    "rate": round(rates.of(bridge.name, flow.direction), 1),
+                    "rate": round(rates.get_rate(bridge.name, flow.direction), 1),
                     "delivered": counts["delivered"],
                     "retries": sum(count for name, count in counts.items() if name.startswith("retried_")),
                     "rejected": sum(count for name, count in counts.items() if name.startswith("rejected_")),
@@ -69,14 +69,14 @@ def status_rows(bridges: Sequence[Bridge], rates: Rates) -> list[dict[str, Any]]
 
 
 def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
-    """Show every bridge on the page, with a reason on each counter."""
+    """Register the metrics of every bridge, with a reason on each counter."""
 
     def flows() -> Iterator[tuple[str, BridgeFlow]]:
-        return ((bridge.name, flow) for bridge in bridges for flow in bridge.flows)  # those of a standby change
+        return ((bridge.name, flow) for bridge in bridges for flow in bridge.flows)  # a standby replaces its flows
 
     metrics.counter(
         "bridge_messages_total",
-        "Messages and records by what became of them.",
+        "Messages and records, by result.",
         lambda: {
             (name, flow.direction, result): float(count)
             for name, flow in flows()
@@ -93,19 +93,19 @@ def register_metrics(metrics: Metrics, bridges: Sequence[Bridge]) -> None:
     )
     metrics.gauge(
         "bridge_unacknowledged",
-        "Messages taken and not acknowledged.",
+        "Messages received and not acknowledged.",
         lambda: {(name, flow.direction): float(flow.pump.open_messages) for name, flow in flows()},
         labels,
     )
     metrics.gauge(
         "bridge_retry_seconds",
-        "Delay before the latest retry; 0 when the latest record was taken.",
+        "Delay before the latest retry; 0 after an accepted record.",
         lambda: {(name, flow.direction): flow.pump.retry_s for name, flow in flows()},
         labels,
     )
     metrics.counter(
         "bridge_references_total",
-        "Server References of brokers, by what became of them.",
+        "Server References of brokers, by result.",
         lambda: {
             (bridge.name, name.removeprefix("references_")): float(sum(each.counts[name] for each in bridge.clients))
             for bridge in bridges

@@ -1,7 +1,7 @@
-"""Rules of a bridge: which records a message becomes, or why it becomes none.
+"""Rules of a bridge: they make records of a message, or give the reason for none.
 
-A rule is a filter, templates, and at most one condition and one function. A message that several rules take goes to
-each of their targets, once. One that no rule takes is done, and counted. Pure logic.
+A rule is a filter, templates, and at most one condition and one function. A message that matches several rules goes to
+each distinct target once. One that matches no rule is finished, and counted. Pure logic.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mqtt.topics import matches
 
 __all__ = ["BridgeRule", "RuleError", "RuleResult", "Rules"]
 
-TOPICS_MAX = 4096  # whose rules are remembered; then all are forgotten at once
+TOPICS_MAX = 4096  # cached topics; a full cache is cleared
 
 Transform = Callable[[str, bytes], bytes | None]
 
@@ -26,14 +26,14 @@ class BridgeRule:
     """One rule.
 
     Attributes:
-        topic_filter: Of an MQTT source; the name of a topic or stream of another one.
-        target: Where the records go.
-        key: Of the record; None: none, and the lane is the message's topic.
-        headers: Name and value.
-        where: None: each message.
-        transform: Topic and payload in, payload or None out.
-        whole: Makes the payload of the whole message.
-        qos, retain: Of what is published; None: as the message says.
+      topic_filter: Filter of an MQTT source; topic or stream name of another source.
+      target: Target of the records.
+      key: Key of the record; None: no key, and the ordering key is the message's topic.
+      headers: Name and value.
+      where: None: all messages.
+      transform: Topic and payload in, payload or None out.
+      whole: Makes the payload from the whole message.
+      qos, retain: Of the published record; None: as in the message.
     """
 
     topic_filter: str
@@ -48,14 +48,14 @@ class BridgeRule:
 
     @property
     def names_publisher(self) -> bool:
-        """Return whether a target, key or header says who published."""
+        """Return whether a target, key or header names the publisher."""
         templates = (self.target, self.key, *(template for _, template in self.headers))
         return any(each is not None and each.names_publisher for each in templates)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleError:
-    """A rule took a message and could not make a record of it."""
+    """A matching rule failed to make a record."""
 
     reason: str
     text: str
@@ -66,15 +66,15 @@ class RuleResult:
     """Outcome for one message.
 
     Attributes:
-        records: For the sink.
-        rejected: Why the message goes to the dead letter; None: it does not.
-        fell: By which rules it fell, in words; for `bridge try`.
-        dropped: Label of the counter where there is no record, "" where there is one.
+      records: For the sink.
+      rejected: Reason for the dead letter; None: not rejected.
+      dropped_by: Rules that dropped the message, as text; for `bridge try`.
+      dropped: Counter label if there is no record, else "".
     """
 
     records: list[SinkRecord] = field(default_factory=list)
     rejected: RuleError | None = None
-    fell: list[str] = field(default_factory=list)
+    dropped_by: list[str] = field(default_factory=list)
     dropped: str = ""
 
 
@@ -82,17 +82,17 @@ class Rules:
     """The rules of one direction of a bridge, in order.
 
     Args:
-        rules: In order of the configuration.
-        by_filter: The source's topics are MQTT's; False: names that must be equal.
+      rules: In order of the configuration.
+      by_filter: The source has MQTT topics; False: names must be equal.
     """
 
     def __init__(self, rules: Sequence[BridgeRule], *, by_filter: bool = True) -> None:
         self._rules = tuple(rules)
         self._by_filter = by_filter
-        self._of_topic: dict[str, tuple[BridgeRule, ...]] = {}
+        self._cache: dict[str, tuple[BridgeRule, ...]] = {}
 
-    def judge(self, message: BridgeMessage) -> RuleResult:
-        """Return what becomes of a message; no exception leaves."""
+    def apply_rules(self, message: BridgeMessage) -> RuleResult:
+        """Return the outcome for a message; raises no exception."""
         verdict = RuleResult()
         rules = self._matching(message.topic)
         targets: set[str] = set()
@@ -103,35 +103,35 @@ class Rules:
                 verdict.rejected = RuleError(error.reason, str(error))
             except MissingValue as error:
                 verdict.rejected = RuleError("template", str(error))
-            except Exception as error:  # of somebody's function
+            except Exception as error:  # of a user's function
                 verdict.rejected = RuleError("transform", f"{type(error).__name__}: {error}")
             else:
                 if isinstance(record, str):
-                    verdict.fell.append(f"{rule.topic_filter}: {record}")
+                    verdict.dropped_by.append(f"{rule.topic_filter}: {record}")
                 elif record.target not in targets:
                     targets.add(record.target)
                     verdict.records.append(record)
         if verdict.rejected is not None:
-            verdict.records.clear()  # the dead letter has the whole message, and somebody decides about it
+            verdict.records.clear()  # the whole message goes to the dead letter, for a decision by an operator
         elif not verdict.records:
             verdict.dropped = "filtered" if rules else "unmatched"
         return verdict
 
     def _matching(self, topic: str) -> tuple[BridgeRule, ...]:
-        found = self._of_topic.get(topic)
+        found = self._cache.get(topic)
         if found is None:
-            if len(self._of_topic) >= TOPICS_MAX:
-                self._of_topic.clear()
-            found = tuple(rule for rule in self._rules if self._takes(rule.topic_filter, topic))
-            self._of_topic[topic] = found
+            if len(self._cache) >= TOPICS_MAX:
+                self._cache.clear()
+            found = tuple(rule for rule in self._rules if self._matches(rule.topic_filter, topic))
+            self._cache[topic] = found
         return found
 
-    def _takes(self, topic_filter: str, topic: str) -> bool:
+    def _matches(self, topic_filter: str, topic: str) -> bool:
         return matches(topic_filter, topic) if self._by_filter else topic_filter == topic
 
 
 def _record(rule: BridgeRule, message: BridgeMessage) -> SinkRecord | str:
-    """Return the record, or why the message falls."""
+    """Return the record, or why the rule drops the message."""
     if rule.where is not None and not rule.where.holds(message):
         return "where is false"
     payload = message.payload

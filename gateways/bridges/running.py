@@ -1,4 +1,4 @@
-"""A bridge while it runs: its tasks, its state for people, and the end of it that does not touch the others.
+"""A running bridge: its tasks, its state, and its failure, which does not affect other bridges.
 
 Kinds build a ``Bridge`` (``gateways/bridges/kinds.py``); the service runs many.
 """
@@ -33,16 +33,16 @@ class BridgeSide(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """Whether it can be used."""
+        """Whether it is usable."""
 
     @property
     def reason(self) -> str:
-        """Why it cannot, "" while it can."""
+        """Why it is not usable, "" while it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeFinding:
-    """One thing that `bridge check` found."""
+    """One result of `bridge check`."""
 
     ok: bool
     side: str
@@ -51,10 +51,10 @@ class BridgeFinding:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSide:
-    """The connection at the cluster, for those that put a will on it."""
+    """The connection at the cluster, for users that set a will on it."""
 
     end: MqttEnd
-    door: BrokerEndpoint
+    endpoint: BrokerEndpoint
 
 
 @dataclass
@@ -62,12 +62,12 @@ class Bridge:
     """One bridge.
 
     Attributes:
-        tasks: Run until the bridge ends; one that returns ends the bridge in order.
-        clients: Left in order when the process stops.
-        cluster: Its connection at the cluster; of shares the first one.
-        state: "starting", "active", "standby", "ended" or "failed".
-        failure: One line, when it failed.
-        checks: Look at each side, and move nothing.
+      tasks: Run until the bridge ends; a task that returns ends the bridge normally.
+      clients: Disconnected when the process stops.
+      cluster: Its connection at the cluster; with shares the first one.
+      state: "starting", "active", "standby", "ended" or "failed".
+      failure: One line, after a failure.
+      checks: Check each side without moving messages.
     """
 
     name: str
@@ -84,16 +84,16 @@ class Bridge:
 
     @property
     def is_ready(self) -> bool:
-        """Whether both sides are there, or another process has them."""
+        """Whether both sides are up, or another process runs the bridge."""
         return self.state == "standby" or (self.state == "active" and all(side.is_up for side in self.sides))
 
     @property
     def waits_for(self) -> str:
-        """Return the side that is away and why, "" for none."""
+        """Return the side that is down and why, "" for none."""
         if self.failure:
             return f"{self.name}: {self.failure}"
-        away = [f"{self.name}: {side.name}: {side.reason}" for side in self.sides if not side.is_up]
-        return away[0] if away and self.state != "standby" else ""
+        down = [f"{self.name}: {side.name}: {side.reason}" for side in self.sides if not side.is_up]
+        return down[0] if down and self.state != "standby" else ""
 
 
 def wall_ms() -> int:
@@ -102,7 +102,7 @@ def wall_ms() -> int:
 
 
 async def keep_time(flow: BridgeFlow) -> None:
-    """Call a flow's ``step`` at its deadlines, for ever."""
+    """Call a flow's ``step`` at its deadlines until cancelled."""
     moved, due = trio.Event(), math.inf
 
     def wake() -> None:
@@ -119,7 +119,7 @@ async def keep_time(flow: BridgeFlow) -> None:
 
 
 async def run_bridge(bridge: Bridge) -> None:
-    """Run a bridge to its end; a failure ends this bridge, not the process."""
+    """Run a bridge to its end; a failure ends only this bridge."""
     try:
         async with trio.open_nursery() as nursery:
 
@@ -140,7 +140,7 @@ async def run_bridge(bridge: Bridge) -> None:
         _fail(bridge, errors[0].message)
     except* Exception as group:
         say(logger, "bridge.fault", bridge=bridge.name, exc_info=True)
-        _fail(bridge, f"a fault of the program: {next(iter(_leaves(group)))!r}")
+        _fail(bridge, f"internal error: {next(iter(_leaves(group)))!r}")
 
 
 def _fail(bridge: Bridge, text: str) -> None:

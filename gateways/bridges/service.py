@@ -1,4 +1,4 @@
-"""The process of bridges: its folder, its page of figures, its status socket, signals, and each bridge by itself."""
+"""The process of bridges: its folder, metrics page, status socket, signals, and one task per bridge."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 STATUS_SOCKET = "status.sock"
 RATE_S = 1.0
-STATUS_S_MAX = 5.0  # for one who asks
+STATUS_S_MAX = 5.0  # timeout of a status connection
 
 
 def main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]) -> int:
-    """Run all bridges until they have ended or a signal comes; return the exit code.
+    """Run all bridges until they have ended or a signal is received; return the exit code.
 
     Raises:
-        UserError: A mistake of the configuration, or the folder is another process's: nothing was started.
+      UserError: A configuration error, or another process uses the folder; no bridge was started.
     """
     folder = DataFolder(config.gateway.data_dir)
     try:
@@ -53,7 +53,7 @@ async def _main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]
     async with trio.open_nursery() as nursery:
         addresses = await open_pages(nursery, config.metrics, metrics, stopping, f"bridges {config.gateway.id}")
         nursery.start_soon(_serve_status, config.gateway.data_dir / STATUS_SOCKET, bridges, rates)
-        nursery.start_soon(_look, bridges, rates)
+        nursery.start_soon(_update_rates, bridges, rates)
         ready(addresses)
         await _run_all(bridges, stopping)
         nursery.cancel_scope.cancel()
@@ -61,7 +61,7 @@ async def _main(config: BridgeConfig, ready: Callable[[dict[str, object]], None]
 
 
 async def _run_all(bridges: list[Bridge], stopping: trio.Event) -> None:
-    """Run each bridge by itself; when told to stop, leave the brokers in order."""
+    """Run each bridge in its own task; on a stop, disconnect its clients first."""
     async with trio.open_nursery() as nursery:
 
         async def stop() -> None:
@@ -79,14 +79,14 @@ async def _run_all(bridges: list[Bridge], stopping: trio.Event) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _look(bridges: list[Bridge], rates: Rates) -> None:
+async def _update_rates(bridges: list[Bridge], rates: Rates) -> None:
     while True:
-        rates.look(bridges, trio.current_time())
+        rates.update(bridges, trio.current_time())
         await trio.sleep(RATE_S)
 
 
 async def _serve_status(path: Path, bridges: list[Bridge], rates: Rates) -> None:
-    """Answer each connection with the state of all bridges as JSON."""
+    """Send the state of all bridges as JSON to each connection."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -96,7 +96,7 @@ async def _serve_status(path: Path, bridges: list[Bridge], rates: Rates) -> None
         while True:
             try:
                 connection, _ = await listener.accept()
-            except OSError:  # whoever asked has left, or no descriptor is free
+            except OSError:  # the client disconnected, or no descriptor is free
                 await trio.sleep(RATE_S)
                 continue
             with trio.move_on_after(STATUS_S_MAX), contextlib.suppress(OSError, trio.BrokenResourceError):
@@ -106,13 +106,13 @@ async def _serve_status(path: Path, bridges: list[Bridge], rates: Rates) -> None
 
 
 def check(config: BridgeConfig) -> list[tuple[str, BridgeFinding]]:
-    """Look at both sides of each bridge; return what was found by bridge."""
+    """Check both sides of each bridge; return the findings by bridge."""
 
-    async def look() -> list[tuple[str, BridgeFinding]]:
+    async def run_checks() -> list[tuple[str, BridgeFinding]]:
         found: list[tuple[str, BridgeFinding]] = []
         for bridge in build_all(config):
             for each in bridge.checks:
                 found += [(bridge.name, finding) for finding in await each()]
         return found
 
-    return run_plainly(look)
+    return run_plainly(run_checks)

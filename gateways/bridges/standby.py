@@ -1,8 +1,8 @@
-"""A bridge that stands by for another process with the same client ID, and takes over when that one is gone.
+"""A bridge in an active/standby group: processes share a client ID, and a standby takes over from the active one.
 
-A connection of its own listens to presence. While active, the bridge's own connection at the cluster announces it, and
-has the will. When that connection ends, for whatever reason, the bridge is torn down and stands by: what it held comes
-again to whoever is active next, so nothing is sent late beside the new one.
+A separate connection subscribes to presence. While active, the bridge's own cluster connection announces presence and
+has the will. When that connection ends, the bridge is stopped and becomes a standby. Its unacknowledged messages are
+resent to the next active process, so no stale process sends beside the new one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gateways.presence import ANNOUNCE_S, Presence
 from mqtt.client_session import Accepted
 from mqtt.packets import Publish, SubscriptionRequest, Will
 
-__all__ = ["StandBy"]
+__all__ = ["Standby"]
 
 logger = logging.getLogger(__name__)
 
 
 class StandbyUser:
-    """``ClientUser`` that hears presence."""
+    """``ClientUser`` that receives presence."""
 
     def __init__(self, presence: Presence) -> None:
         self.changed = trio.Event()
@@ -35,43 +35,43 @@ class StandbyUser:
         self._presence = presence
 
     def connected(self, accepted: Accepted) -> None:
-        """Note that the retained message comes now."""
+        """Record the subscription: a retained message may follow."""
         del accepted
         self._presence.connected(trio.current_time())
         self._change()
 
-    def parted(self, reason: str) -> None:
-        """Note that nothing is heard."""
+    def disconnected(self, reason: str) -> None:
+        """Record the disconnection."""
         del reason
-        self._presence.parted()
+        self._presence.disconnected()
         self._change()
 
     def received(self, packet: Publish) -> None:
-        """Take a message of the topic."""
+        """Handle a message of the topic."""
         assert self.client is not None
         self.client.acknowledge(packet)
-        self._presence.heard(trio.current_time(), packet.payload)
+        self._presence.received(trio.current_time(), packet.payload)
         self._change()
 
     def answered(self, token: int, reason_code: int) -> None:
-        """Nothing is published here."""
+        """No publish is sent here."""
 
-    def room(self) -> None:
-        """Nothing waits."""
+    def writable(self) -> None:
+        """No output is pending."""
 
     def _change(self) -> None:
         self.changed.set()
         self.changed = trio.Event()
 
 
-class StandBy:
-    """Runs one bridge in turn with those of its group.
+class Standby:
+    """Runs one bridge alternately with the other processes of its group.
 
     Args:
-        bridge: As it is shown; its flows and sides are replaced at each turn.
-        rebuild: Makes a fresh one.
-        topic: Of presence.
-        process: Name of this process.
+      bridge: The reported bridge; its flows and sides are replaced at each takeover.
+      rebuild: Makes a new bridge.
+      topic: Topic of presence.
+      process: Name of this process.
     """
 
     def __init__(self, bridge: Bridge, rebuild: Callable[[], Bridge], topic: str, process: str) -> None:
@@ -79,17 +79,17 @@ class StandBy:
         self._presence = Presence(Random())
         self._listener = StandbyUser(self._presence)
         assert bridge.cluster is not None
-        door = dataclasses.replace(
-            bridge.cluster.door,
-            client_id=f"{bridge.cluster.door.client_id}-presence-{process}",
+        endpoint = dataclasses.replace(
+            bridge.cluster.endpoint,
+            client_id=f"{bridge.cluster.endpoint.client_id}-presence-{process}",
             clean_start=True,
             session_expiry_s=0,
         )
-        asked = [SubscriptionRequest(topic, 1, retain_handling=0)]
-        self._listener.client = GatewayClient(door.options(asked), self._listener, Random())
+        requests = [SubscriptionRequest(topic, 1, retain_handling=0)]
+        self._listener.client = GatewayClient(endpoint.options(requests), self._listener, Random())
 
     async def run(self) -> None:
-        """Stand by and be active in turn, for ever."""
+        """Alternate between standby and active until cancelled."""
         assert self._listener.client is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listener.client.run)
@@ -97,7 +97,7 @@ class StandBy:
                 self._bridge.state = "standby"
                 await self._wait()
                 say(logger, "bridge.takes_over", bridge=self._bridge.name)
-                await self._turn()
+                await self._run_active()
                 say(logger, "bridge.stands_by", bridge=self._bridge.name)
 
     async def _wait(self) -> None:
@@ -108,7 +108,7 @@ class StandBy:
             if trio.current_time() >= self._presence.takes_over_at():
                 return
 
-    async def _turn(self) -> None:
+    async def _run_active(self) -> None:
         """Be active until the connection at the cluster ends."""
         fresh = self._rebuild()
         for old, new in zip(self._bridge.flows, fresh.flows, strict=True):
@@ -116,37 +116,37 @@ class StandBy:
         self._bridge.flows[:], self._bridge.sides[:] = fresh.flows, fresh.sides
         self._bridge.clients[:] = fresh.clients
         assert fresh.cluster is not None
-        end, door = fresh.cluster.end, fresh.cluster.door
-        over, count = trio.Event(), 0
-        door.will = Will(self._topic, b"0", 1, True)
+        end, endpoint = fresh.cluster.end, fresh.cluster.endpoint
+        ended, count = trio.Event(), 0
+        endpoint.will = Will(self._topic, b"0", 1, True)
         publisher = end.publisher(lambda _token, _code: None)
 
         def announce() -> None:
             nonlocal count
             count += 1
-            if end.has_room:
+            if end.has_capacity:
                 publisher.publish(Publish(self._topic, b"1 %d" % count, 1, True), 0)
 
         end.when_up.append(announce)
-        end.when_down.append(over.set)
+        end.when_down.append(ended.set)
         self._bridge.state = "active"
         async with trio.open_nursery() as nursery:
 
             async def run(task: Callable[[], Awaitable[None]]) -> None:
                 await task()
-                over.set()
+                ended.set()
 
             for flow in fresh.flows:
                 nursery.start_soon(keep_time, flow)
             for task in fresh.tasks:
                 nursery.start_soon(run, task)
-            while not over.is_set():
+            while not ended.is_set():
                 with trio.move_on_after(ANNOUNCE_S):
-                    await over.wait()
+                    await ended.wait()
                 announce()
             nursery.cancel_scope.cancel()
-        # Somebody may have taken over: the topic says it soon, or we take over again.
+        # Another process may be active: presence reports it soon, or this one takes over again.
         if self._listener.client is not None and self._listener.client.is_connected:
             self._presence.connected(trio.current_time())
         else:
-            self._presence.parted()
+            self._presence.disconnected()

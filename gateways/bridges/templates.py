@@ -1,7 +1,6 @@
 """Templates of topics, keys and headers: text with ``{topic}``, ``{level.2}``, ``{property.site}`` and others.
 
-Decides which names there are and what they become; a name that cannot be there is a mistake of the configuration, found
-before anything starts.
+A field that the source cannot have is a configuration error, found before the bridge starts.
 """
 
 from __future__ import annotations
@@ -16,33 +15,35 @@ from mqtt.topics import levels
 __all__ = ["MissingValue", "Template"]
 
 FIELD = re.compile(r"\{([^{}]*)\}")
-PUBLISHER_FIELDS = {"client_id": CLIENT_ID, "user_name": USER_NAME}  # written by an edge alone
+PUBLISHER_FIELDS = {"client_id": CLIENT_ID, "user_name": USER_NAME}  # written only by an edge
 
 Reader = Callable[[BridgeMessage], str]
 
 
 class MissingValue(Exception):
-    """This message does not have what a template names."""
+    """This message lacks a value that a template names."""
 
 
 class Template:
-    """A text that is filled in for each message.
+    """A text with fields that are filled in for each message.
 
     Args:
-        text: With fields in braces.
-        topic_filter: Whose messages come: levels that it cannot have are mistakes. "" where sources have no levels.
-        fields: Further fields by name, for the source's kind.
+      text: With fields in braces.
+      topic_filter: Filter of the messages: levels beyond it are errors. "" for sources without levels.
+      fields: Further fields by name, for the source's kind.
+
     Attributes:
-        is_fixed: The text is the same for each message.
-        names_publisher: It has ``{client_id}`` or ``{user_name}``, which only messages of the cluster have.
+      is_fixed: The text has no fields.
+      names_publisher: It has ``{client_id}`` or ``{user_name}``, which only messages of the cluster have.
+
     Raises:
-        ValueError: What is wrong, in words.
+      ValueError: The template is invalid; the message names the fault.
     """
 
     def __init__(self, text: str, topic_filter: str = "", fields: Mapping[str, Reader] | None = None) -> None:
         self.text = text
         self._fields = dict(fields or {})
-        self._filter_levels = levels(_plain(topic_filter)) if topic_filter else []
+        self._filter_levels = levels(_strip_share(topic_filter)) if topic_filter else []
         self._parts: list[str | Reader] = []
         self.names_publisher = False
         at = 0
@@ -51,7 +52,7 @@ class Template:
             at = match.end()
         self._parts.append(text[at:])
         if any("{" in part or "}" in part for part in self._parts if isinstance(part, str)):
-            raise ValueError(f"{text!r}: a brace without its other half")
+            raise ValueError(f"{text!r}: unmatched brace")
         self.is_fixed = all(isinstance(part, str) for part in self._parts)
 
     def fill(self, message: BridgeMessage) -> str:
@@ -101,7 +102,7 @@ class Template:
 
     def _rest_reader(self) -> Reader:
         if self._filter_levels[-1] != "#":
-            raise ValueError(f"{self.text!r} names {{rest}}, what # stands for; the filter has no #")
+            raise ValueError(f"{self.text!r} names {{rest}}, the part that # matches; the filter has no #")
         fixed = len(self._filter_levels) - 1
         return lambda message: "/".join(levels(message.topic)[fixed:])
 
@@ -123,6 +124,6 @@ def _property_reader(name: str) -> Reader:
     return read
 
 
-def _plain(topic_filter: str) -> str:
+def _strip_share(topic_filter: str) -> str:
     """Return a filter without the name of its shared group."""
     return topic_filter.split("/", 2)[2] if topic_filter.startswith("$share/") else topic_filter

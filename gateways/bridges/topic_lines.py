@@ -1,6 +1,6 @@
-"""Lines ``filter direction qos local-prefix remote-prefix`` of a bridge between brokers, as Mosquitto has them.
+"""Lines ``filter direction qos local-prefix remote-prefix`` of a bridge between brokers, in Mosquitto's format.
 
-Decides which lines are valid, which filters are subscribed on each side, and what a topic is called on the other side.
+Validates lines and maps filters and topics between both sides.
 Source: mosquitto.conf(5), option ``topic``: eight combinations of filter and prefixes, of which three are invalid.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal, cast
 from mqtt.errors import MqttError
 from mqtt.topics import matches, validate_topic_filter
 
-__all__ = ["TopicLine", "make_ring", "parse_topic_line"]
+__all__ = ["TopicLine", "find_loop", "parse_topic_line"]
 
 Direction = Literal["out", "in", "both"]
 WORDS_MAX = 5
@@ -40,14 +40,14 @@ class TopicLine:
         """Return the filter on the other side."""
         return self.remote_prefix + self.pattern
 
-    def outward(self, topic: str) -> str | None:
-        """Return what a topic of the cluster is called on the other side; None: this line does not take it."""
+    def to_remote(self, topic: str) -> str | None:
+        """Return the remote topic of a cluster topic; None: this line does not match."""
         if self.direction == "in" or not matches(self.local_filter, topic) or not topic.startswith(self.local_prefix):
-            return None  # a/# takes the topic a too, which has no prefix a/
+            return None  # a/# matches the topic a too, which lacks the prefix a/
         return self.remote_prefix + topic[len(self.local_prefix) :]
 
-    def inward(self, topic: str) -> str | None:
-        """Return what a topic of the other side is called in the cluster; None: this line does not take it."""
+    def to_local(self, topic: str) -> str | None:
+        """Return the cluster topic of a remote topic; None: this line does not match."""
         if self.direction == "out" or not matches(self.remote_filter, topic):
             return None
         if not topic.startswith(self.remote_prefix):
@@ -56,10 +56,10 @@ class TopicLine:
 
 
 def parse_topic_line(text: str) -> TopicLine:
-    """Return what a line says; direction is out, qos 0 and prefixes empty where they are left out.
+    """Return the parsed line; defaults are direction out, qos 0 and empty prefixes.
 
     Raises:
-        ValueError: What is wrong, in words.
+      ValueError: The line is invalid; the message names the fault.
     """
     try:
         words = shlex.split(text)
@@ -77,21 +77,21 @@ def parse_topic_line(text: str) -> TopicLine:
     line = TopicLine(pattern, cast("Direction", direction), int(qos), local, remote)
     for prefix in (local, remote):
         if "+" in prefix or "#" in prefix:
-            raise ValueError(f"{text!r}: a prefix has no wildcard")
+            raise ValueError(f"{text!r}: a prefix must not contain wildcards")
     for topic_filter in (line.local_filter, line.remote_filter):
         try:
             validate_topic_filter(topic_filter)
         except MqttError as error:
-            raise ValueError(f"{text!r}: {topic_filter!r} is no filter: {error}") from None
+            raise ValueError(f"{text!r}: {topic_filter!r} is not a valid filter: {error}") from None
         if topic_filter.startswith("$share/"):
-            raise ValueError(f"{text!r}: a shared subscription has no place here")
+            raise ValueError(f"{text!r}: shared subscriptions are not supported here")
     return line
 
 
-def make_ring(lines: Sequence[TopicLine], others: Sequence[TopicLine]) -> str:
-    """Return why two bridges between the same two brokers send messages round for ever, "" if they do not.
+def find_loop(lines: Sequence[TopicLine], others: Sequence[TopicLine]) -> str:
+    """Return why two bridges between the same two brokers form a loop, "" if they do not.
 
-    One bridge's connection does not get its own messages back; another one's does.
+    A connection does not receive its own messages (No Local), but those of another bridge.
     """
     for line in lines:
         for other in others:
@@ -100,7 +100,7 @@ def make_ring(lines: Sequence[TopicLine], others: Sequence[TopicLine]) -> str:
             )
             same = line.local_prefix == other.local_prefix and line.remote_prefix == other.remote_prefix
             if there_and_back and same and _overlap(line.local_filter, other.local_filter):
-                return f"{line.local_filter!r} goes there by one and back by the other"
+                return f"{line.local_filter!r} is forwarded by one bridge and returned by the other"
     return ""
 
 

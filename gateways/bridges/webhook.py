@@ -1,7 +1,8 @@
-"""An HTTP server as a sink: batches by POST, signed, with a key by which the server knows a repeat.
+"""An HTTP server as a sink: batches by signed POST, with an idempotency key.
 
-2xx is done; 4xx but 408 and 429 rejects; everything else, redirects too, is tried again, after Retry-After where the
-server says it. An answer is read up to a bound and a time.
+2xx means done; 4xx except 408 and 429 rejects. All other results, including redirects, are retried, after Retry-After
+if
+given. An answer is read up to a bound and a time.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ __all__ = ["WebhookSink", "build_webhook"]
 ANSWER_BYTES_MAX = 64 * 1024
 RETRY_AFTER_S_MAX = 3600.0
 RETRIED = (408, 429)
-NOT_IMPLEMENTED = 501  # a server without OPTIONS answers so: it is there
+NOT_IMPLEMENTED = 501  # answer to OPTIONS of a server without that method: it is reachable
 
 
 def build_webhook(name: str, settings: Webhook, gateway: GatewaySettings) -> Bridge:
     """Return a bridge from the cluster to an HTTP server.
 
     Raises:
-        UserError: A mistake of the configuration, or the library is missing.
+      UserError: A configuration error, or the library is missing.
     """
     del gateway
     try:
@@ -76,10 +77,10 @@ class WebhookSink(BatchSink):
         self._library, self._settings, self._url = library, settings, url
         (self._secret, self._token), self._context = secrets, context
         self._client: Any = None
-        self.is_up, self.reason = True, ""  # until a request fails: there is nothing to connect to
+        self.is_up, self.reason = True, ""  # until a request fails: there is no connection to establish
 
     async def run(self) -> None:
-        """Send batches, for ever."""
+        """Send batches until cancelled."""
         async with self._make() as self._client, trio.open_nursery() as nursery:
             for worker in range(self._settings.concurrency):
                 nursery.start_soon(self.work, worker)
@@ -89,7 +90,7 @@ class WebhookSink(BatchSink):
             timeout=self._settings.timeout_s,
             follow_redirects=False,
             trust_env=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # a server could fill the memory with its own
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # no cookies: a server could fill the memory
             verify=self._context if self._context is not None else True,
         )
 
@@ -123,7 +124,7 @@ class WebhookSink(BatchSink):
             async for part in answer.aiter_raw():
                 size += len(part)
                 if size > ANSWER_BYTES_MAX:
-                    break  # the status says what became of it
+                    break  # the status is sufficient
             status = answer.status_code
             if 200 <= status < 300:
                 return BatchResult()
@@ -131,16 +132,16 @@ class WebhookSink(BatchSink):
             if 400 <= status < 500 and status not in RETRIED:
                 return BatchResult(text, f"status_{status}")
             if 300 <= status < 400:
-                text += ", a redirect, which is not followed"
+                text += ", a redirect (not followed)"
             return BatchResult(text, "", _seconds(answer.headers.get("retry-after", "")))
 
     async def check(self) -> list[BridgeFinding]:
-        """Ask for the URL without a body: the server is there, and its certificate is believed."""
+        """Send OPTIONS without a body: checks that the server is reachable and its certificate valid."""
         where = f"webhook {self._url}"
         try:
             with trio.fail_after(self._settings.timeout_s):
                 async with self._make() as client, client.stream("OPTIONS", self._url.plain) as answer:
-                    status = answer.status_code  # what else it says may have no end
+                    status = answer.status_code  # the body may have no end
         except trio.TooSlowError:
             return [BridgeFinding(False, where, "no answer")]
         except (self._library.HTTPError, ssl.SSLError, OSError) as error:
@@ -163,7 +164,7 @@ def _object(sending: SinkDelivery) -> bytes:
 
 
 def _key(batch: Sequence[SinkDelivery]) -> str:
-    """Return the same key for the same messages; those of QoS 0 never come again, and count by their time."""
+    """Return the same key for the same messages; QoS 0 messages are never resent, and use their timestamp."""
     names = [
         each.record.message.reference or f"{each.token}:{each.record.message.at_ms}:{each.record.message.topic}"
         for each in batch

@@ -1,14 +1,10 @@
-"""Federation of brokers that stay as they are: one agent beside each broker, and ten messages between agents.
+"""Federation of unmodified brokers: one agent per broker, and ten messages between agents.
 
-Owns: the messages and their form, the overlay of agents, cores and meshes of filters, custody of messages, capture at
-the broker, retained registers, and the agent that joins them.
-
-Doors: ``agent.Agent`` and the types of ``events``.
-
-Always holds: an agent acknowledges its broker, or its neighbour, after the message is in its spool; at one agent a
-message is handed to the broker once within the window of ids. What no agent wants does not travel. No decoder lets an
-exception out.
-
-May import: the files of ``gateways/`` beside the sub-rooms, access, wire, mqtt, conf; no other sub-room of
-``gateways/``.
+Owns: the messages and their encoding, the overlay of agents, cores and distribution trees of filters, message custody,
+capture at the broker, retained registers, and the agent that combines them.
+Entry points: ``service.main``, ``agent.Agent`` and the types of ``events``.
+Invariant: an agent acknowledges a message to its broker or neighbour only after its spool has it. An agent passes each
+message to its broker once within the window of ids. A message without interested agents is not forwarded. Decoders
+raise only their documented exception.
+May import: the files of ``gateways/`` outside the sub-packages, access, wire, mqtt, conf; no other sub-package.
 """

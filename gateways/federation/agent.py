@@ -1,6 +1,6 @@
-"""One federation agent: takes what comes from its broker, its neighbours and the clock, and says what is to be done.
+"""One federation agent: handles events of its broker, its neighbours and the clock, and returns effects.
 
-Joins the parts: overlay, cores and meshes of filters, custody, capture and retained registers. Sans-IO:
+Combines overlay, cores and distribution trees, custody, capture and retained registers. Sans-IO:
 ``handle(now, events) -> FederationReady``. Decision: docs/adr/0086-federation.md.
 """
 
@@ -38,7 +38,7 @@ from gateways.federation.events import (
     SpoolMismatch,
 )
 from gateways.federation.forwarder import Forwarder
-from gateways.federation.loops import mark_of, without_marks
+from gateways.federation.loops import parse_mark, remove_marks
 from gateways.federation.messages import (
     CoreAnnouncement,
     CustodyAck,
@@ -63,9 +63,9 @@ from mqtt.topics import matches
 
 __all__ = ["Agent"]
 
-ROWS_FORM = b"2"  # of rows in the spool; docs/adr/0167-one-row-a-message.md
+ROWS_FORM = b"2"  # format of spool rows; docs/adr/0167-one-row-a-message.md
 FEW_TOPICS = 256
-WANT_GAP_S = 0.05  # between two looks at the filters that others want, where there are many
+CAPTURE_GAP_S = 0.05  # minimum interval of capture updates with many filters
 SpoolRows = Mapping[str, Iterable[tuple[bytes, bytes]]]
 
 
@@ -73,44 +73,47 @@ class Agent:
     """The core of one agent, for one incarnation.
 
     Attributes:
-        incarnation: For the HELLO of its links; greater than every one before.
-        is_new: The spool was empty; the shell connects with Clean Start, for a session from before would have
-            subscriptions that nobody knows.
+      incarnation: For the HELLO of its links; greater than all earlier ones.
+      is_new: The spool was empty; the shell connects with Clean Start, since a former session may have unknown
+        subscriptions.
     """
 
     def __init__(self, settings: AgentSettings, rows: SpoolRows, now: float, wall_ms: int, random: Random) -> None:
-        """Begin an incarnation; its first writes come with the first ``handle``.
+        """Start an incarnation; the first ``handle`` returns its first writes.
 
         Args:
-            settings: Bounds.
-            rows: All rows of ``SPOOL_KINDS``.
-            now: Of the clock that ``handle`` is called with, which runs while the host sleeps.
-            wall_ms: UTC in milliseconds at ``now``.
-            random: For the id.
+          settings: Bounds.
+          rows: All rows of ``SPOOL_KINDS``.
+          now: Time of the clock of ``handle``, which runs during system sleep.
+          wall_ms: UTC in milliseconds at ``now``.
+          random: For the id.
+
         Raises:
-            SpoolMismatch: The rows are of another federation or agent, or cannot be read.
+          SpoolMismatch: The rows are of another federation or agent, or unreadable.
         """
         self._parts = parts = AgentContext(settings, now, wall_ms, random)
-        self._facts(dict(rows.get("agent", ())), wall_ms)
+        self._restore_identity(dict(rows.get("agent", ())), wall_ms)
         self.overlay = Overlay(parts)
-        self.meshes = DistributionTrees(parts, self.overlay)
-        self.election = Election(parts, self.overlay, self.meshes)
+        self.trees = DistributionTrees(parts, self.overlay)
+        self.election = Election(parts, self.overlay, self.trees)
         self.capture = Capture(parts)
         self.registers = Registers(parts)
         self.rows = Rows(parts)
         self._echoes = ExpectedEchoes(parts)
-        self._keeper = RetainedSync(parts, self.registers, self.rows, self.election, self.meshes, self.capture)
-        self._delivery = FederatedDelivery(parts, self.rows, self._echoes, self.capture, self._keeper.assert_retained)
-        self.courier = Forwarder(
-            parts, self.overlay, self.meshes, self.election, self.rows, self._delivery, self._keeper.found_room
+        self._retained_sync = RetainedSync(parts, self.registers, self.rows, self.election, self.trees, self.capture)
+        self._delivery = FederatedDelivery(
+            parts, self.rows, self._echoes, self.capture, self._retained_sync.assert_retained
         )
-        self._keeper.courier, self._keeper.delivery = self.courier, self._delivery
+        self.forwarder = Forwarder(
+            parts, self.overlay, self.trees, self.election, self.rows, self._delivery, self._retained_sync.record_stored
+        )
+        self._retained_sync.forwarder, self._retained_sync.delivery = self.forwarder, self._delivery
         self._captured_version = -1
-        self._want_at = 0.0
+        self._capture_update_at = 0.0
         self._loops: set[str] = set()
         try:
             self.rows.restore(rows)
-            self.election.remember(now, rows.get("topic", ()))
+            self.election.restore(now, rows.get("topic", ()))
             self.capture.restore(rows.get("capture", ()))
             self.registers.restore(rows.get("register", ()))
             self._echoes.restore(rows.get("echo", ()))
@@ -118,16 +121,16 @@ class Agent:
             raise SpoolMismatch(f"a row of the spool cannot be read: {error}") from error
         self._delivery.begin()
 
-    def _facts(self, facts: dict[bytes, bytes], wall_ms: int) -> None:
+    def _restore_identity(self, facts: dict[bytes, bytes], wall_ms: int) -> None:
         parts, settings = self._parts, self._parts.settings
         for key, value in ((b"federation", settings.federation), (b"agent", settings.agent)):
             if facts.get(key, value.encode()) != value.encode():
                 name = facts[key].decode(errors="replace")
-                raise SpoolMismatch(f"the spool is of {key.decode()} {name}, not of {value}")
+                raise SpoolMismatch(f"the spool belongs to {key.decode()} {name}, not to {value}")
             parts.put("agent", key, value.encode())
         if facts and facts.get(b"rows") != ROWS_FORM:
             raise SpoolMismatch(
-                "the spool was written by another release: let that one hand over what it holds, then move it"
+                "the spool was written by another release: let that release deliver it, then move the spool"
             )
         parts.put("agent", b"rows", ROWS_FORM)
         self.is_new = not facts
@@ -143,7 +146,7 @@ class Agent:
 
     @property
     def id(self) -> int:
-        """Return this agent's id, which an agent with a lower name may make it change."""
+        """Return this agent's id, which changes if an agent with a lower name has the same id."""
         return self._parts.id
 
     @property
@@ -153,12 +156,12 @@ class Agent:
 
     @property
     def counts(self) -> Counter[str]:
-        """Return counts of what happened, by name; what is dropped has a reason here."""
+        """Return counts of events, by name; drops are counted by reason."""
         return self._parts.counts
 
     @property
     def neighbours(self) -> Mapping[str, Neighbour]:
-        """Return those that had a link, by name."""
+        """Return the agents that had a link, by name."""
         return self._parts.neighbours
 
     @property
@@ -167,24 +170,24 @@ class Agent:
         return self.capture.marker_topic
 
     def handle(self, now: float, events: Iterable[Event] = ()) -> FederationReady:
-        """Take what came, and the time; return what is to be done."""
+        """Handle events and the time; return the effects."""
         for event in events:
             self._take(now, event)
         if now >= self.overlay.deadline():
             self.overlay.tick(now)
-        self._forget(now)
+        self._remove_forgotten(now)
         self.election.tick(now)
-        if self._captured_version != self.election.version and now >= self._want_at:
+        if self._captured_version != self.election.version and now >= self._capture_update_at:
             self._captured_version = self.election.version
-            self._want_at = now + WANT_GAP_S if len(self.election.topics) > FEW_TOPICS else now
-            self.capture.want(now, self.election.wanted_elsewhere())
+            self._capture_update_at = now + CAPTURE_GAP_S if len(self.election.topics) > FEW_TOPICS else now
+            self.capture.set_wanted(now, self.election.wanted_elsewhere())
         if self.capture.tick(now):
             self._delivery.expect_echoes(now)
-        self._keeper.tick(now)
+        self._retained_sync.tick(now)
         self._delivery.tick(now)
-        self.courier.tick(now)
-        if self.capture.is_deferred and not self.courier.holds_copies and self.capture.go_on():
-            self._keeper.settled(now)
+        self.forwarder.tick(now)
+        if self.capture.is_deferred and not self.forwarder.holds_copies and self.capture.complete_change():
+            self._retained_sync.settled(now)
         self.election.tick(now)
         self.rows.write()
         ready, self._parts.ready = self._parts.ready, FederationReady()
@@ -193,8 +196,8 @@ class Agent:
             self.election.deadline(),
             self.capture.deadline(),
             self._delivery.deadline(),
-            self.courier.deadline(),
-            now + 1.0 if self._captured_version == self.election.version else max(now, self._want_at),
+            self.forwarder.deadline(),
+            now + 1.0 if self._captured_version == self.election.version else max(now, self._capture_update_at),
         )
         return ready
 
@@ -207,16 +210,16 @@ class Agent:
             case HostAcked(ref, is_refused):
                 stored = self._delivery.acked(ref, is_refused)
                 if stored is not None and stored.message.is_retained and not is_refused:
-                    self._keeper.acked(now, stored)
-            case MarkerSeen(ref, number, lane):
-                if self.capture.marker_seen(ref, number, lane, may_end=not self.courier.holds_copies):
-                    self._keeper.settled(now)
+                    self._retained_sync.acked(now, stored)
+            case MarkerSeen(ref, number, connection):
+                if self.capture.marker_seen(ref, number, connection, may_end=not self.forwarder.holds_copies):
+                    self._retained_sync.settled(now)
             case InterestChanged():
                 self._interest(now, event)
             case HostUp(is_present):
                 self._echoes.host_up(now, is_present)
                 self._delivery.host_up(is_present)
-                self._keeper.host_up(now, is_present)
+                self._retained_sync.host_up(now, is_present)
                 self.capture.host_up(is_present)
             case HostDown():
                 self._delivery.is_up = False
@@ -224,25 +227,25 @@ class Agent:
             case FederationLinkUp(neighbour=neighbour, is_resumed=is_resumed):
                 self.overlay.link_up(now, event)
                 self.election.link_up(neighbour)
-                self.courier.link_up(neighbour, is_resumed)
+                self.forwarder.link_up(neighbour, is_resumed)
             case FederationLinkDown(neighbour):
                 self.overlay.link_down(now, neighbour)
             case DropNeighbour(agent):
                 self.overlay.forget(agent)
 
-    def _forget(self, now: float) -> None:
-        gone, self._parts.forgotten = self._parts.forgotten, []
-        for agent in gone:
-            self.meshes.forget(agent)
+    def _remove_forgotten(self, now: float) -> None:
+        removed, self._parts.forgotten = self._parts.forgotten, []
+        for agent in removed:
+            self.trees.forget(agent)
             self.election.forget(now, agent)
-            self.courier.forget(agent)
+            self.forwarder.forget(agent)
 
     def _interest(self, now: float, event: InterestChanged) -> None:
         added = [(each, qos) for each, qos in sorted(event.added.items()) if not self._is_wanted(each)]
         self.election.interest(now, event.added.items(), event.removed)
         for topic_filter, _ in added:
             if self._is_wanted(topic_filter):
-                self._keeper.wanted(now, topic_filter)
+                self._retained_sync.wanted(now, topic_filter)
 
     def _is_wanted(self, topic_filter: str) -> bool:
         state = self.election.topics.get(topic_filter)
@@ -256,9 +259,9 @@ class Agent:
         self._parts.ready.effects.append(AckHost(event.ref))
 
     def _capture_message(self, now: float, event: Captured) -> bool:
-        """Take a message of a client; return whether it may be acknowledged."""
+        """Handle a client's message; return whether it may be acknowledged."""
         parts = self._parts
-        if not self.capture.counts(event.topic, event.identifiers, event.lane):
+        if not self.capture.is_counted(event.topic, event.identifiers, event.connection):
             parts.drop("copy_not_counted")
             return True
         if event.topic.startswith(("$", MARKER_PREFIX)):
@@ -269,26 +272,26 @@ class Agent:
             return True
         stamp = 0
         if event.is_retained:
-            stamp = self._keeper.stamp(now, event)
+            stamp = self._retained_sync.stamp(now, event)
             if not stamp:
                 return True
-        if self._notice_loop(now, event):
+        if self._detect_loop(now, event):
             return True
-        event = event._replace(properties=without_marks(event.properties))
-        number, is_taken = self.courier.originate(now, event, stamp)
+        event = event._replace(properties=remove_marks(event.properties))
+        number, is_taken = self.forwarder.originate(now, event, stamp)
         if stamp:
-            self._keeper.captured(now, event, stamp, number, is_taken)
+            self._retained_sync.captured(now, event, stamp, number, is_taken)
         parts.counts["captured"] += 1
         return is_taken
 
-    def _notice_loop(self, now: float, event: Captured) -> bool:
-        """Return whether a bridge beside the federation brought a message of the federation."""
-        mark = mark_of(self._parts.settings.federation, event.topic, event.properties)
+    def _detect_loop(self, now: float, event: Captured) -> bool:
+        """Return whether another bridge returned a message of the federation."""
+        mark = parse_mark(self._parts.settings.federation, event.topic, event.properties)
         if mark is None:
             return False
         key = message_key(mark.agent, mark.incarnation, mark.number)
         if not self.rows.is_seen(key):
-            self.rows.see(now, key, True)
+            self.rows.mark_seen(now, key, True)
         self._parts.drop("foreign_loop")
         other = mark.path.rpartition(">")[2] or mark.agent
         if other not in self._loops and len(self._loops) < len(self.overlay.agents) + 1:
@@ -314,18 +317,18 @@ class Agent:
         parts.counts[_RECEIVED[type(message)]] += 1
         if isinstance(message, TopicMessage):
             if message.is_register:
-                self._keeper.received(now, at.name, message)
-            elif self.courier.received(now, at, message, event.data):
-                self._keeper.delivered(now, message)
+                self._retained_sync.received(now, at.name, message)
+            elif self.forwarder.received(now, at, message, event.data):
+                self._retained_sync.delivered(now, message)
             return None
-        self._hear(now, at, message)
+        self._dispatch(now, at, message)
         return None
 
-    def _hear(self, now: float, at: Neighbour, message: object) -> None:
+    def _dispatch(self, now: float, at: Neighbour, message: object) -> None:
         overlay, election = self.overlay, self.election
         match message:
             case CustodyAck():
-                self.courier.kept(now, at, message)
+                self.forwarder.kept(now, at, message)
             case NeighbourHello():
                 overlay.hello(at.name, message)
             case HelloBack():
@@ -345,12 +348,12 @@ class Agent:
             case TopicSubscribe():
                 mine = election.subscribe(now, at.name, message)
                 if mine is not None:
-                    self._keeper.compared(now, mine)
+                    self._retained_sync.compared(now, mine)
 
-    # --- asked by the command line
+    # --- command line
 
     def status(self) -> dict[str, Any]:
-        """Return this agent's view of itself, for people."""
+        """Return this agent's status for operators."""
         parts, overlay = self._parts, self.overlay
         return {
             "agent": parts.name,
@@ -374,7 +377,7 @@ class Agent:
                 for name in sorted(overlay.agents)
             ],
             "capture": self.capture.filters(),
-            "capture_asked": self.capture.asked(),
+            "capture_asked": self.capture.pending_filters(),
             "messages_kept": len(self.rows.stored),
             "bytes_kept": self.rows.length,
             "registers": len(self.registers),
@@ -391,13 +394,13 @@ class Agent:
             "core": state.core,
             "members": sorted(state.members),
             "wanted": state.wanted,
-            "parents": list(self.meshes.parents(state.core)) if state.core else [],
-            "children": self.meshes.children(state.filter),
+            "parents": list(self.trees.parents(state.core)) if state.core else [],
+            "children": self.trees.children(state.filter),
         }
 
-    def why(self, topic: str) -> dict[str, Any]:
-        """Return which filters, cores, meshes and paths a message of a topic would take from here."""
-        ways = {each: self.courier.ways.to(each) for each in self.election.destinations(topic)}
+    def explain_topic(self, topic: str) -> dict[str, Any]:
+        """Return the filters, cores, trees and paths of a topic's messages from this agent."""
+        ways = {each: self.forwarder.next_hops.get_hops(each) for each in self.election.destinations(topic)}
         return {
             "topic": topic,
             "filters": [self._filter(state) for state in self.election.matching(topic)],
@@ -411,11 +414,11 @@ class Agent:
                 for each, through in ways.items()
             ],
             "captured_by": [each for each in self.capture.filters() if matches(each, topic)],
-            "asked_for": [each for each in self.capture.asked() if matches(each, topic)],
+            "asked_for": [each for each in self.capture.pending_filters() if matches(each, topic)],
         }
 
-    def kept_from_forgetting(self, name: str) -> str:
-        """Return why an agent cannot be given up, "" if it can."""
+    def get_forget_problem(self, name: str) -> str:
+        """Return why an agent cannot be removed, "" if it can."""
         if name == HOST:
             return "the name of an agent is not empty"
         if name == self.name:
@@ -423,8 +426,8 @@ class Agent:
         if self.overlay.distance(name) is not None:
             return f"{name} can be reached: stop it first"
         is_member = any(state.names(name) for state in self.election.topics.values())
-        is_heard_of = name in self.overlay.agents or name in self.neighbours
-        if not is_heard_of and not is_member and not self.rows.owed_to(name):
+        is_known = name in self.overlay.agents or name in self.neighbours
+        if not is_known and not is_member and not self.rows.count_pending(name):
             return f"no agent {name} is known here: nothing is kept for it, and it is a member of no filter"
         return ""
 

@@ -1,6 +1,6 @@
-"""The way to an agent's broker, from its settings: addresses, secrets, and the CONNECT of each connection.
+"""Connections to an agent's broker, from its settings: addresses, secrets, and CONNECT packets.
 
-Reads secrets, which stand in files of mode 0600. All mistakes are found here, before anything starts.
+Reads secrets from files of mode 0600. All configuration errors are found here, before a connection starts.
 """
 
 from __future__ import annotations
@@ -17,31 +17,35 @@ from mqtt.client_session import ClientBounds
 from mqtt.packets import Connect, SubscriptionRequest
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["client_id_of", "lane_options", "own_client_ids"]
+__all__ = ["build_client_options", "get_client_id", "own_client_ids"]
 
 KEEP_ALIVE_S = 30
-EXCESS = 65_535  # above our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
+EXCESS_MESSAGES_MAX = (
+    65_535  # accepted beyond our Receive Maximum: Mosquitto 2.0 sends its whole queue after a reconnect
+)
 EXPIRY_S_MIN = 7 * 86_400
-ALIASES_MAX = 64
+TOPIC_ALIASES_MAX = 64
 
 
-def client_id_of(settings: FederateSettings) -> str:
+def get_client_id(settings: FederateSettings) -> str:
     """Return the client identifier of the first connection."""
     return settings.client_id or f"stratamq-federate-{settings.agent}"
 
 
-def lane_options(
+def build_client_options(
     settings: FederateSettings, log_filters: Sequence[SubscriptionRequest], is_new: Callable[[], bool]
 ) -> list[GatewayClientOptions]:
-    """Return the options of each connection to the broker: one, or two lanes for 3.1.1.
+    """Return the options of each connection to the broker: one, or two for 3.1.1.
 
-    With No Local there they come as bridges (level 0x84), and a third one as a client, whose markers both lanes get.
+    With No Local at 3.1.1 these connect as bridges (level 0x84), and a third one as a client, so that both receive its
+    markers.
 
     Args:
-        log_filters: Of the adapter; on the first connection.
-        is_new: Whether the next connection begins anew: nobody knows of a session from before.
+      log_filters: Of the adapter; on the first connection.
+      is_new: Whether the next connection uses Clean Start: no former session is known.
+
     Raises:
-        UserError: A mistake, with its place.
+      UserError: A configuration error, with its place.
     """
     try:
         addresses = tuple(parse_address(each) for each in settings.host)
@@ -65,7 +69,7 @@ def lane_options(
                 properties = {
                     PropertyId.RECEIVE_MAXIMUM: settings.receive_maximum,
                     PropertyId.MAXIMUM_PACKET_SIZE: settings.packet_bytes_max,
-                    PropertyId.TOPIC_ALIAS_MAXIMUM: ALIASES_MAX,
+                    PropertyId.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIASES_MAX,
                     PropertyId.SESSION_EXPIRY_INTERVAL: max(EXPIRY_S_MIN, int(settings.hold_s)),
                 }
             return Connect(
@@ -85,22 +89,24 @@ def lane_options(
     window = settings.host_window
     if version != 5 and "host_window" not in settings.model_fields_set:
         window = WINDOW_3_1_1
-    bounds = ClientBounds(connect_timeout_s=10.0, silence_s=KEEP_ALIVE_S * 1.5, window=window, excess=EXCESS)
-    client_id = client_id_of(settings)
+    bounds = ClientBounds(
+        connect_timeout_s=10.0, silence_s=KEEP_ALIVE_S * 1.5, window=window, excess=EXCESS_MESSAGES_MAX
+    )
+    client_id = get_client_id(settings)
 
-    def lane(connect: Callable[[], Connect], filters: Sequence[SubscriptionRequest] = ()) -> GatewayClientOptions:
+    def connection(connect: Callable[[], Connect], filters: Sequence[SubscriptionRequest] = ()) -> GatewayClientOptions:
         hosts = settings.server_references
         return GatewayClientOptions(addresses, connect, tuple(filters), context, bounds, server_references=hosts)
 
-    lanes = [lane(connect_as(client_id), log_filters)]
+    connections = [connection(connect_as(client_id), log_filters)]
     if version != 5:
-        lanes.append(lane(connect_as(f"{client_id}-b")))
+        connections.append(connection(connect_as(f"{client_id}-b")))
     if as_bridge:
-        lanes.append(lane(connect_as(f"{client_id}-m", False)))
-    return lanes
+        connections.append(connection(connect_as(f"{client_id}-m", False)))
+    return connections
 
 
 def own_client_ids(settings: FederateSettings) -> list[str]:
-    """Return the identifiers of all connections: what they subscribe to is nobody's wish."""
-    client_id = client_id_of(settings)
+    """Return the client identifiers of all connections: their subscriptions do not count as interest."""
+    client_id = get_client_id(settings)
     return [client_id, f"{client_id}-b", f"{client_id}-m"]

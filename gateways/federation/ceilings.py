@@ -1,31 +1,31 @@
-"""Ceilings of one direction of a link: how many messages and bytes in a second. Pure logic.
+"""Rate limits of one direction of a link, by messages and bytes. Pure logic.
 
-Nothing is dropped above a ceiling: whoever reads stops to read for a while, whoever sends waits.
+No message is dropped above a limit: the reader pauses, the sender waits.
 """
 
 from __future__ import annotations
 
 __all__ = ["Ceiling"]
 
-BURST_S = 1.0  # of unused rate that may be used at once
+BURST_S = 1.0  # unused rate that may be used at once
 
 
 class Ceiling:
-    """Debt of one direction in seconds, the greater one of messages and bytes."""
+    """Rate limit (GCRA) of one direction, by messages and bytes."""
 
     def __init__(self, messages_per_s: float, bytes_per_s: float) -> None:
         self._message_s = 1.0 / messages_per_s
         self._byte_s = 1.0 / bytes_per_s
-        self._messages_paid = self._bytes_paid = -1e18  # when what was taken is paid for
+        self._messages_allowed_at = self._bytes_allowed_at = -1e18  # theoretical arrival times
 
     def take(self, now: float, length: int) -> float:
-        """Note a message of so many bytes; return when another one may be taken."""
-        floor, messages_paid, bytes_paid = now - BURST_S, self._messages_paid, self._bytes_paid
-        messages_paid = (messages_paid if messages_paid > floor else floor) + self._message_s
-        bytes_paid = (bytes_paid if bytes_paid > floor else floor) + length * self._byte_s
-        self._messages_paid, self._bytes_paid = messages_paid, bytes_paid
-        return messages_paid if messages_paid > bytes_paid else bytes_paid
+        """Count a message of this many bytes; return when the next one is allowed."""
+        floor, messages_at, bytes_at = now - BURST_S, self._messages_allowed_at, self._bytes_allowed_at
+        messages_at = (messages_at if messages_at > floor else floor) + self._message_s
+        bytes_at = (bytes_at if bytes_at > floor else floor) + length * self._byte_s
+        self._messages_allowed_at, self._bytes_allowed_at = messages_at, bytes_at
+        return messages_at if messages_at > bytes_at else bytes_at
 
     def free_at(self) -> float:
-        """Return when another message may be taken; a time in the past while there is room."""
-        return max(self._messages_paid, self._bytes_paid)
+        """Return when the next message is allowed; a past time if it is now."""
+        return max(self._messages_allowed_at, self._bytes_allowed_at)

@@ -1,6 +1,6 @@
-"""Delivery of messages to an agent's own broker: order, early numbers, the window, and what a lost session costs.
+"""Delivery of messages to an agent's own broker: order, early messages, the window, and recovery after a lost session.
 
-A message waits at most ``early_ms`` for the one before it of its topic. Rows and ids are ``rows.py``. Pure logic.
+A message waits at most ``early_ms`` for the previous message of its topic. Rows and ids are in ``rows.py``. Pure logic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateways.federation.agent_context import AgentContext
 from gateways.federation.capture import Capture
 from gateways.federation.echoes import ExpectedEchoes
 from gateways.federation.events import Captured, Inject
-from gateways.federation.loops import marks
+from gateways.federation.loops import build_marks
 from gateways.federation.messages import TopicMessage, unpack_properties
 from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 from mqtt.properties import PropertyId
@@ -26,7 +26,7 @@ class FederatedDelivery:
     """See the module.
 
     Attributes:
-        is_up: The session with the broker stands.
+      is_up: The session with the broker is connected.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class FederatedDelivery:
         self._parts, self._rows, self._echoes, self._assert_retained = parts, rows, echoes, assert_retained
         self._capture = capture
         self._has_echoes = not (parts.settings.has_no_local and parts.settings.has_identifiers)
-        self._echoing: set[int] = set()  # refs under way of which an echo is expected
+        self._echoing: set[int] = set()  # in-flight refs with an expected echo
         self.is_up = False
         self._queue: deque[bytes] = deque()
-        self._flying: dict[int, bytes] = {}
-        self._refs: dict[int, bytes] = {}  # of all that the broker is owed
+        self._in_flight: dict[int, bytes] = {}
+        self._refs: dict[int, bytes] = {}  # all messages owed to the broker
         self._last_ref = 0
-        self._early: dict[bytes, list[bytes]] = {}  # id that is waited for: those that wait
-        self._waiting: set[bytes] = set()
-        self._due: list[tuple[float, bytes, bytes]] = []  # until when, waits, for which
+        self._early: dict[bytes, list[bytes]] = {}  # id: messages waiting for it
+        self._early_keys: set[bytes] = set()
+        self._due: list[tuple[float, bytes, bytes]] = []  # deadline, waiting message, awaited id
 
     def begin(self) -> None:
-        """Number what this incarnation hands over, and queue what the spool has for the broker."""
+        """Start numbering of this incarnation, and queue the spool's messages for the broker."""
         self._last_ref = self._parts.incarnation << 20
         for stored in self._rows.stored.values():
             if HOST in stored.owed:
@@ -59,16 +59,16 @@ class FederatedDelivery:
                 self._queue.append(stored.key)
 
     def take(self, now: float, stored: StoredMessage) -> None:
-        """Owe a message to the broker."""
+        """Add a message for the broker."""
         message = stored.message
         self._last_ref += 1
-        self._rows.owe(stored, HOST, self._last_ref)
+        self._rows.add_destination(stored, HOST, self._last_ref)
         self._refs[self._last_ref] = stored.key
         if message.after:
             before = message_key(message.agent, message.incarnation, message.after)
-            if not self._rows.is_seen(before) or before in self._waiting:
+            if not self._rows.is_seen(before) or before in self._early_keys:
                 self._early.setdefault(before, []).append(stored.key)
-                self._waiting.add(stored.key)
+                self._early_keys.add(stored.key)
                 heapq.heappush(self._due, (now + self._parts.settings.early_ms / 1000, stored.key, before))
                 self._parts.counts["early"] += 1
                 return
@@ -78,19 +78,19 @@ class FederatedDelivery:
         ready = [key]
         while ready:
             first = ready.pop()
-            self._waiting.discard(first)
+            self._early_keys.discard(first)
             self._queue.append(first)
             ready.extend(reversed(self._early.pop(first, ())))
 
-    def hand_over(self, now: float, message: TopicMessage, born_ms: int, ref: int) -> None:
-        """Hand a message to the broker."""
+    def inject(self, now: float, message: TopicMessage, born_ms: int, ref: int) -> None:
+        """Publish a message at the broker."""
         properties = unpack_properties(message.properties)
         if message.expiry_ms:
             left_ms = message.expiry_ms - (self._parts.wall_ms(now) - born_ms)
             properties[PropertyId.MESSAGE_EXPIRY_INTERVAL] = max(1, left_ms // 1000)
         is_repeat = ref > 0 and self._rows.may_be_repeat(now, born_ms)
         self._parts.counts["possible_duplicates"] += is_repeat
-        named = marks(self._parts.settings.federation, message, self._parts.name, is_repeat)
+        named = build_marks(self._parts.settings.federation, message, self._parts.name, is_repeat)
         own = properties.get(PropertyId.USER_PROPERTY, [])
         assert isinstance(own, list)
         properties[PropertyId.USER_PROPERTY] = [*own, *named]
@@ -98,7 +98,7 @@ class FederatedDelivery:
         if self._has_echoes:
             self._expect_echo(now, message, ref)
         self._parts.ready.effects.append(
-            Inject(ref, message.topic, message.payload, message.qos, is_retained, properties, self._capture.lane)
+            Inject(ref, message.topic, message.payload, message.qos, is_retained, properties, self._capture.connection)
         )
         self._parts.counts["injected"] += 1
 
@@ -110,29 +110,29 @@ class FederatedDelivery:
             self._echoing.add(ref)
 
     def expect_echoes(self, now: float) -> None:
-        """Expect what was handed over before a change of filters, and may come back by the new ones."""
-        for ref, key in self._flying.items() if self._has_echoes else ():
+        """Expect echoes of earlier messages that the changed filters may return."""
+        for ref, key in self._in_flight.items() if self._has_echoes else ():
             stored = self._rows.stored.get(key)
             if stored is not None and ref not in self._echoing:
                 self._expect_echo(now, stored.message, ref)
 
     def is_echo(self, now: float, captured: Captured) -> bool:
-        """Return whether a captured message is one that was handed over here, and expect one less if so."""
+        """Return whether a captured message is an echo; it is then counted off."""
         return self._has_echoes and self._echoes.take(now, captured.topic, captured.payload, captured.qos)
 
     # --- the broker
 
     def host_up(self, is_present: bool) -> None:
-        """Begin to hand over; without a session everything that was under way goes again."""
+        """Start publishing; without a session all in-flight messages are sent again."""
         self.is_up = True
         if not is_present:
-            self._queue.extendleft(reversed(self._flying.values()))
-            self._flying.clear()
+            self._queue.extendleft(reversed(self._in_flight.values()))
+            self._in_flight.clear()
             self._echoing.clear()
 
     def acked(self, ref: int, is_refused: bool) -> StoredMessage | None:
-        """Note that the broker took a message, or refused it; return it."""
-        self._flying.pop(ref, None)
+        """Record that the broker accepted or refused a message; return it."""
+        self._in_flight.pop(ref, None)
         self._echoing.discard(ref)
         key = self._refs.pop(ref, None)
         stored = self._rows.stored.get(key) if key is not None else None
@@ -143,17 +143,17 @@ class FederatedDelivery:
         self._rows.settle(stored, HOST)
         return stored
 
-    def ended(self, stored: StoredMessage) -> None:
-        """Forget a message whose time is over."""
+    def discard(self, stored: StoredMessage) -> None:
+        """Remove an expired message."""
         self._refs.pop(stored.ref, None)
-        self._flying.pop(stored.ref, None)
+        self._in_flight.pop(stored.ref, None)
         self._echoing.discard(stored.ref)
 
     def tick(self, now: float) -> None:
-        """Let early messages go whose time to wait is over, and fill the broker's window."""
+        """Release early messages after their wait, and fill the broker's window."""
         while self._due and self._due[0][0] <= now:
             _, key, before = heapq.heappop(self._due)
-            if key in self._waiting:
+            if key in self._early_keys:
                 others = self._early.get(before, [])
                 if key in others:
                     others.remove(key)
@@ -161,12 +161,12 @@ class FederatedDelivery:
                         del self._early[before]
                 self._parts.counts["early_given_up"] += 1
                 self._enqueue(key)
-        while self.is_up and self._queue and len(self._flying) < self._parts.settings.host_window:
+        while self.is_up and self._queue and len(self._in_flight) < self._parts.settings.host_window:
             stored = self._rows.stored.get(self._queue.popleft())
-            if stored is None or HOST not in stored.owed or stored.ref in self._flying:
+            if stored is None or HOST not in stored.owed or stored.ref in self._in_flight:
                 continue
-            self._flying[stored.ref] = stored.key
-            self.hand_over(now, stored.message, stored.born_ms, stored.ref)
+            self._in_flight[stored.ref] = stored.key
+            self.inject(now, stored.message, stored.born_ms, stored.ref)
 
     def deadline(self) -> float:
         """Return when ``tick`` is due."""

@@ -1,8 +1,8 @@
-"""Meshes of filters: the soft state that words of members leave on their way to the cores.
+"""Distribution trees of filters: soft state from members' requests on their path to the cores.
 
-A member's ``ts`` goes from neighbour to neighbour towards the core; each agent on the way becomes part of the mesh and
-keeps which neighbour it came from. ``redundancy`` equally near parents are told. Nobody says that a mesh ends: what is
-not repeated for three intervals is forgotten. Pure logic.
+A member's ``ts`` is forwarded towards the core; each agent on the path joins the tree and stores the neighbour it came
+from. It goes to ``redundancy`` equally near parents. Trees have no explicit end: state that is not refreshed for three
+intervals expires. Pure logic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DistributionTrees:
     """See the module.
 
     Attributes:
-        version: Grows whenever a member is found behind another neighbour.
+      version: Increases when a member is found behind another neighbour.
     """
 
     def __init__(self, parts: AgentContext, overlay: Overlay) -> None:
@@ -31,62 +31,62 @@ class DistributionTrees:
         self.version = 0
         self._seq = 0
         self._count = 0
-        self._children: dict[str, dict[str, dict[str, float]]] = {}  # filter, neighbour, member: until when
-        self._behind: dict[str, dict[str, float]] = {}  # member, neighbour: until when
+        self._children: dict[str, dict[str, dict[str, float]]] = {}  # filter, neighbour, member: expiry
+        self._behind: dict[str, dict[str, float]] = {}  # member, neighbour: expiry
         self._latest: dict[tuple[str, str], tuple[int, int]] = {}  # member and core: incarnation, seq
 
     def parents(self, core: str) -> tuple[str, ...]:
-        """Return the neighbours that a member of a core's filters speaks to."""
+        """Return the neighbours to which a member sends requests for a core."""
         return self._overlay.next_hops(core)[: self._parts.settings.redundancy]
 
     def children(self, topic_filter: str) -> list[str]:
-        """Return the neighbours behind which there are members of a filter."""
+        """Return the neighbours that lead to members of a filter."""
         return sorted(self._children.get(topic_filter, ()))
 
     def is_behind(self, member: str, neighbour: str) -> bool:
-        """Return whether a member's words came from a neighbour."""
+        """Return whether a member's requests came from a neighbour."""
         return neighbour in self._behind.get(member, ())
 
     def filters(self) -> Iterator[str]:
-        """Yield the filters whose mesh this agent is part of for others' sake."""
+        """Yield the filters with tree state for other agents."""
         return iter(self._children)
 
-    def tell(self, core: str, wishes: Iterable[SubscriptionRequest]) -> None:
-        """Send this agent's own words towards a core, or another agent."""
+    def send_requests(self, core: str, requests: Iterable[SubscriptionRequest]) -> None:
+        """Send this agent's own requests towards a core, or another agent."""
         parts = self._parts
-        for page in cut_pages(wishes):
+        for page in cut_pages(requests):
             self._seq += 1
             message = TopicSubscribe(parts.name, parts.incarnation, self._seq, core, 0, page)
             for parent in self.parents(core):
                 parts.send(parent, message)
 
-    def pass_on(self, now: float, neighbour: str, message: TopicSubscribe) -> bool:
-        """Keep what a member said, pass it on towards its core; return whether it is news."""
+    def forward(self, now: float, neighbour: str, message: TopicSubscribe) -> bool:
+        """Store a member's request, forward it towards its core; return whether it is new."""
         key, age = (message.member, message.core), (message.incarnation, message.seq)
         last = self._latest.get(key, (0, 0))
         if message.member == self._parts.name or age < last:
             return False
         until = now + self._parts.settings.missed * self._parts.settings.announce_s
-        for wish in message.wishes:
-            if wish.is_join:
-                self._join(wish.filter, neighbour, message.member, until)
-            elif wish.is_leave:
-                self._leave(wish.filter, message.member)
+        for request in message.requests:
+            if request.is_join:
+                self._join(request.filter, neighbour, message.member, until)
+            elif request.is_leave:
+                self._leave(request.filter, message.member)
         if age == last:
-            return False  # the same word through a second parent
+            return False  # the same request by a second parent
         self._latest[key] = age
         if message.core != self._parts.name and message.distance < DISTANCE_MAX:
-            farther = TopicSubscribe(
+            forwarded = TopicSubscribe(
                 message.member,
                 message.incarnation,
                 message.seq,
                 message.core,
                 message.distance + 1,
-                message.wishes,
+                message.requests,
             )
             for parent in self.parents(message.core):
                 if parent != neighbour:
-                    self._parts.send(parent, farther)
+                    self._parts.send(parent, forwarded)
         return True
 
     def _join(self, topic_filter: str, neighbour: str, member: str, until: float) -> None:
@@ -116,13 +116,13 @@ class DistributionTrees:
                 del self._children[topic_filter]
 
     def forget(self, agent: str) -> None:
-        """Forget an agent that was given up."""
+        """Remove an agent."""
         for topic_filter in list(self._children):
             self._leave(topic_filter, agent)
         self._behind.pop(agent, None)
 
     def expire(self, now: float) -> None:
-        """Forget what was not repeated, once an interval."""
+        """Remove state that was not refreshed, once an interval."""
         for topic_filter, neighbours in list(self._children.items()):
             for neighbour, members in list(neighbours.items()):
                 for member in [each for each, until in members.items() if until < now]:

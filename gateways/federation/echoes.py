@@ -1,9 +1,8 @@
-"""Echoes of an agent's own messages, for brokers without No Local: each message that was handed to the broker may come
-back once.
+"""Expected echoes of an agent's own messages, for brokers without No Local.
 
-Equal messages are interchangeable, so a count per content is exact unless an echo is lost. One that does not come is
-forgotten after ``echo_s`` with the broker, so that a client's equal message is not taken for it for ever. Counts are
-rows of the spool: an echo may wait in the broker's queue while the agent is dead. Pure logic.
+Equal messages are interchangeable, so a count per content is exact unless an echo is lost. A missing echo expires after
+``echo_s`` of connection to the broker, so that a client's equal message is not dropped later. Counts are rows of the
+spool: an echo may be in the broker's queue while the agent is down. Pure logic.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ class ExpectedEchoes:
         self._parts, self._echo_s = parts, parts.settings.echo_s
         self._expected: dict[tuple[str, bytes, int], int] = {}
         self._ends: deque[tuple[float, tuple[str, bytes, int]]] = deque()
-        self._taken: dict[tuple[str, bytes, int], int] = {}  # of those, came back: their end means nothing
+        self._received: dict[tuple[str, bytes, int], int] = {}  # received echoes, whose expiry entries are void
 
     def __len__(self) -> int:
-        """Return how many echoes are expected."""
+        """Return the number of expected echoes."""
         return sum(self._expected.values())
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take back what the spool has."""
+        """Restore the spool's rows."""
         for row, value in rows:
             key = row[DIGEST_BYTES + 1 :].decode(), row[:DIGEST_BYTES], row[DIGEST_BYTES]
             self._expected[key] = int.from_bytes(value, "big")
 
     def host_up(self, now: float, is_present: bool) -> None:
-        """Count the time anew, for nothing came while the broker was away; without a session nothing comes at all."""
-        self._taken.clear()
+        """Restart the expiry after an absence; without a session no echo will be received."""
+        self._received.clear()
         self._ends.clear()
         for key, count in list(self._expected.items()):
             if is_present:
@@ -50,34 +49,34 @@ class ExpectedEchoes:
                 self._set(key, 0)
 
     def add(self, now: float, topic: str, payload: bytes, qos: int) -> None:
-        """Expect an echo of what is handed to the broker."""
+        """Expect an echo of a published message."""
         key = _key(topic, payload, qos)
         self._set(key, self._expected.get(key, 0) + 1)
         self._ends.append((now + self._echo_s, key))
 
     def take(self, now: float, topic: str, payload: bytes, qos: int) -> bool:
-        """Return whether a captured message is an echo, and expect one less if so."""
+        """Return whether a captured message is an echo; it is then counted off."""
         self.expire(now)
         key = _key(topic, payload, qos)
         if key not in self._expected:
             return False
-        self._less(key)
-        self._taken[key] = self._taken.get(key, 0) + 1
+        self._decrement(key)
+        self._received[key] = self._received.get(key, 0) + 1
         return True
 
     def expire(self, now: float) -> None:
-        """Forget echoes that did not come."""
+        """Remove echoes that were not received."""
         while self._ends and self._ends[0][0] <= now:
             _, key = self._ends.popleft()
-            taken = self._taken.get(key, 0)
-            if taken > 1:
-                self._taken[key] = taken - 1
-            elif taken:
-                del self._taken[key]
+            received = self._received.get(key, 0)
+            if received > 1:
+                self._received[key] = received - 1
+            elif received:
+                del self._received[key]
             else:
-                self._less(key)
+                self._decrement(key)
 
-    def _less(self, key: tuple[str, bytes, int]) -> None:
+    def _decrement(self, key: tuple[str, bytes, int]) -> None:
         self._set(key, self._expected[key] - 1)
 
     def _set(self, key: tuple[str, bytes, int], count: int) -> None:

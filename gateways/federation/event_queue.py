@@ -1,8 +1,8 @@
-"""Events of an agent that wait for its next turn, bounded by their number and by their bytes.
+"""Events of an agent queued for its next iteration, bounded by number and bytes.
 
-A neighbour chooses how long its frames are, so their number alone bounds nothing. Policy when full: neighbours are not
-read until a turn has taken what waits; messages of QoS 0 of the broker are dropped by who reads them, and counted;
-those of QoS 1 and 2 are taken up to the Receive Maximum. Sans-IO.
+A neighbour chooses the length of its frames, so a bound of their number is not sufficient. If the queue is full,
+neighbours are not read until an iteration has emptied it. QoS 0 messages of the broker are dropped by the reader, and
+counted; QoS 1 and 2 messages are accepted up to the Receive Maximum. Sans-IO.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from gateways.federation.events import Captured, Event, NeighbourFrame
 __all__ = ["EVENTS_BYTES_MAX", "EVENTS_MAX", "EventQueue"]
 
 EVENTS_MAX = 4_096
-EVENTS_BYTES_MAX = 4 * 1024 * 1024  # a frame that came in one read with the last of them is taken beside
+EVENTS_BYTES_MAX = 4 * 1024 * 1024  # may be exceeded by one read
 
 
 class EventQueue:
-    """Events in their order.
+    """Events in order.
 
     Attributes:
-        octets: Of frames and messages that wait.
-        octets_most: The most that ever waited.
+      octets: Bytes of queued frames and messages.
+      octets_most: Maximum so far.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class EventQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be read that may wait, or may be dropped."""
+        """Whether reading must pause and QoS 0 messages are dropped."""
         return len(self._events) > EVENTS_MAX or self.octets >= EVENTS_BYTES_MAX
 
     def put(self, event: Event) -> None:
-        """Add an event; a full queue takes it too, for it has been read already."""
+        """Add an event, even to a full queue, since it has been read already."""
         self._events.append(event)
         self.octets += _octets(event)
         self.octets_most = max(self.octets_most, self.octets)

@@ -1,6 +1,6 @@
-"""Events of a federation agent and the effects of its steps: the doors of its core.
+"""Events of a federation agent and the effects of its steps: the interface of its core.
 
-Plain data; ``gateways/federation/agent.py`` decides. Decision: docs/adr/0086-federation.md.
+Plain data for ``gateways/federation/agent.py``. Decision: docs/adr/0086-federation.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "SpoolMismatch",
 ]
 
-MARKER_PREFIX = "stratamq-federate/"  # the marker of an agent is published to <prefix><agent>/marker
+MARKER_PREFIX = "stratamq-federate/"  # an agent's marker topic is <prefix><agent>/marker
 SPOOL_KINDS = (
     "agent",
     "message",
@@ -52,30 +52,32 @@ SPOOL_KINDS = (
     "capture",
     "register",
     "echo",
-)  # of the core; all come back
+)  # of the core; all are loaded at start
 
 
 class SpoolMismatch(Exception):
-    """The spool's rows are of another federation or agent, or cannot be read; the text is for the operator."""
+    """The spool's rows are of another federation or agent, or unreadable; the text is for the operator."""
 
 
 class AgentSettings(Struct, frozen=True):
-    """Facts and bounds of one agent; conf/federate_settings.py has their defaults.
+    """Identity and bounds of one agent; conf/federate_settings.py has the defaults.
 
     Attributes:
-        federation, agent: As the certificate names them.
-        addresses: Where others may dial, for people.
-        hello_s, announce_s: Intervals of hl, and of fd, ca, tc and ts.
-        missed: Intervals without a word after which a neighbour is down, or an agent gone.
-        election_step_ms, election_wait_ms_max: An agent waits its rank times the step before it announces itself as
-            core, at most so long.
-        early_ms: How long a message waits for the one before it.
-        has_no_local: The broker does not send a connection its own messages: MQTT 5, or level 0x84 of 3.1.1. Without
-            it echoes are counted.
-        has_identifiers: The broker has subscription identifiers; without them a new capture set has another lane.
-        unkept_max: Messages sent to one neighbour and not kept by it.
-        kept_timeout_s: A neighbour that keeps nothing for so long is passed by.
-        host_window: Messages handed to the broker and not acknowledged.
+      federation, agent: As in the certificate.
+      addresses: Advertised addresses, for operators.
+      hello_s, announce_s: Intervals of hl, and of fd, ca, tc and ts.
+      missed: Silent intervals after which a neighbour is down, or an agent is removed.
+      election_step_ms, election_wait_ms_max: An agent waits its rank times the step, up to the maximum, before it
+          becomes
+        core.
+      early_ms: Wait of a message for the previous one of its topic.
+      has_no_local: The broker does not return a connection's own messages: MQTT 5, or level 0x84 of 3.1.1. Otherwise
+        echoes are counted.
+      has_identifiers: The broker supports subscription identifiers; otherwise a new capture set uses another
+          connection.
+      unkept_max: Messages in flight to one neighbour.
+      kept_timeout_s: A neighbour that acknowledges nothing for this long is distrusted.
+      host_window: Messages in flight to the broker.
     """
 
     federation: str
@@ -107,9 +109,9 @@ class NeighbourPolicy(Struct, frozen=True):
     """Policy for one neighbour.
 
     Attributes:
-        imports, exports: Filters; only topics that one of them matches come from it, or go to it.
-        messages_per_s, bytes_per_s: Of what it sends, and of the messages that it is sent.
-        interests_max: Federated filters that are learned through it.
+      imports, exports: Filters of topics that may be received from it, or sent to it.
+      messages_per_s, bytes_per_s: Rate limits of each direction.
+      interests_max: Federated filters learned through it.
     """
 
     imports: tuple[str, ...] = ("#",)
@@ -123,13 +125,14 @@ class NeighbourPolicy(Struct, frozen=True):
 
 
 class Captured(NamedTuple):
-    """A PUBLISH of a captured filter came from the broker.
+    """The broker sent a PUBLISH for a captured filter.
 
     Attributes:
-        ref: For ``AckHost``; 0 at QoS 0. It outlives the connection: while the core has not acknowledged it, the
-            session does not hand the message over again, and answers when the broker sends it again.
-        identifiers: Subscription identifiers; a broker without them tells none, and the lane tells filters apart.
-        lane: 0; 1 for the second connection of a broker without subscription identifiers.
+      ref: For ``AckHost``; 0 at QoS 0. It survives the connection: until the core acknowledges it, the session passes
+          no
+        redelivery on.
+      identifiers: Subscription identifiers; empty without support, then ``connection`` distinguishes filters.
+      connection: Number of the connection: 0; 1 for the second one of a broker without subscription identifiers.
     """
 
     ref: int
@@ -139,30 +142,32 @@ class Captured(NamedTuple):
     is_retained: bool
     properties: Properties
     identifiers: tuple[int, ...]
-    lane: int = 0
+    connection: int = 0
 
 
 class MarkerSeen(NamedTuple):
-    """A PUBLISH on the agent's marker topic came back; its payload is the number of ``Recapture`` in decimals."""
+    """The broker returned the marker; its payload is the number of ``Recapture`` in decimals."""
 
     ref: int
     number: int
-    lane: int = 0
+    connection: int = 0
 
 
 class HostAcked(NamedTuple):
-    """The broker took an ``Inject`` (PUBACK, or the first PUBREC), or refused it; at QoS 0 it is not told."""
+    """The broker accepted an ``Inject`` (PUBACK, or the first PUBREC), or refused it; not sent at QoS 0."""
 
     ref: int
     is_refused: bool = False
 
 
 class HostUp(NamedTuple):
-    """The session with the broker stands: CONNACK came, and this is told before any ``Captured`` of it.
+    """The session with the broker is connected; precedes each ``Captured`` of it.
 
-    ``is_present`` is Session Present. A session that is present resends by itself what was injected and not answered;
-    otherwise the core injects it again, with the same refs. A core that begins injects all that the broker owes, and
-    the shell ignores refs that its restored session has open.
+    ``is_present`` is Session Present. A present session resends unanswered publishes by itself; otherwise the core
+    injects
+    them again, with the same refs. A starting core injects all messages owed to the broker. The shell ignores refs that
+    are
+    open in its restored session.
     """
 
     is_present: bool
@@ -173,28 +178,29 @@ class HostDown(NamedTuple):
 
 
 class InterestChanged(NamedTuple):
-    """Filters that clients of the broker began to want, or stopped; by an adapter, as doubt goes: for wanting.
+    """Changed filters of the broker's clients, from an adapter; in doubt a filter counts as wanted.
 
-    The adapter keeps its own rows; after a start it tells all filters once. Filters of shared subscriptions come
-    without their share.
+    The adapter keeps its own rows; after a start it reports all filters once. Filters of shared subscriptions come
+    without
+    their share name.
     """
 
     added: Mapping[str, int]  # filter to the highest QoS
     removed: tuple[str, ...] = ()
 
 
-# --- from neighbours and the operator
+# --- neighbours and operator
 
 
 class FederationLinkUp(NamedTuple):
-    """A link stands.
+    """A link is connected.
 
     Attributes:
-        neighbour: The agent that the certificate names.
-        incarnation: Of its process.
-        is_resumed: The frames between these two incarnations go on where they were: no frame was lost. A shell gives
-            a link up whose connection was away for 60 s: ages of messages do not count what they wait there.
-        link: The shell's number of the link, another one whenever ``is_resumed`` is false; ``Send`` has it.
+      neighbour: The agent named in the certificate.
+      incarnation: Of its process.
+      is_resumed: The frame sequence of these two incarnations continues: no frame was lost. A shell resets a link after
+        60 s without a connection, since message ages do not include that time.
+      link: The shell's number of the link; new whenever ``is_resumed`` is false. ``Send`` carries it.
     """
 
     neighbour: str
@@ -218,7 +224,7 @@ class NeighbourFrame(NamedTuple):
 
 
 class DropNeighbour(NamedTuple):
-    """The operator gives an agent up: what is kept for it is dropped, here and everywhere."""
+    """The operator removes an agent: its messages are dropped at all agents."""
 
     agent: str
 
@@ -240,9 +246,9 @@ Event: TypeAlias = (
 
 
 class Send(NamedTuple):
-    """Bytes of one message for a neighbour, in this order.
+    """Bytes of one message for a neighbour, in order.
 
-    A shell drops one whose ``link`` is not the present one: the step waited for its commit, and another link began.
+    A shell drops it if ``link`` is not the present one: a new link started during the commit of the step.
     """
 
     neighbour: str
@@ -251,14 +257,14 @@ class Send(NamedTuple):
 
 
 class HoldLink(NamedTuple):
-    """Read nothing from a neighbour until then: it has used its ceilings."""
+    """Pause reading from a neighbour until a time: it exceeded its rate limits."""
 
     neighbour: str
     until: float
 
 
 class CloseLink(NamedTuple):
-    """Close a neighbour's link, which broke the rules."""
+    """Close the link of a neighbour that violated the protocol."""
 
     neighbour: str
     reason: str
@@ -274,35 +280,37 @@ class CaptureFilter(NamedTuple):
     """A subscription of the agent: QoS 2, Retain As Published.
 
     Attributes:
-        identifier: Subscription identifier, where the broker has those; otherwise ``lane`` names the connection.
-        no_local: False for the marker alone, which must come back.
-        wants_retained: Retain Handling 0, otherwise 2.
+      identifier: Subscription identifier, if supported; otherwise ``connection`` selects the connection.
+      no_local: False only for the marker, which must be returned.
+      wants_retained: Retain Handling 0, otherwise 2.
     """
 
     filter: str
     identifier: int
     no_local: bool = True
     wants_retained: bool = True
-    lane: int = 0
+    connection: int = 0
 
 
 class Recapture(NamedTuple):
     """Change the agent's subscriptions.
 
-    UNSUBSCRIBE, then SUBSCRIBE; when every SUBACK has granted them, publish ``marker`` (0: none) in decimals to the
-    marker topic at QoS 2. A refused filter ends the agent with one line. Requests that a connection's end left
-    unanswered are not repeated by the shell: the core asks again after ``HostUp``.
+    UNSUBSCRIBE, then SUBSCRIBE; after all SUBACKs publish ``marker`` (0: none) in decimals to the marker topic at QoS
+    2. A
+    refused filter ends the agent with one line. The shell does not repeat requests after a disconnection: the core
+    repeats
+    them after ``HostUp``.
     """
 
     subscribe: tuple[CaptureFilter, ...]
-    unsubscribe: tuple[tuple[str, int], ...]  # filter and lane
+    unsubscribe: tuple[tuple[str, int], ...]  # filter and connection
     marker: int = 0
 
 
 class Inject(NamedTuple):
-    """A message for the broker; ``ref`` outlives the process (0 at QoS 0), and ``HostAcked`` has it.
+    """A message for the broker; ``ref`` survives the process (0 at QoS 0), and ``HostAcked`` carries it.
 
-    ``lane`` is the connection that gets none of its own messages back: that of the filters that stand.
+    ``connection`` is the connection of the granted filters, which does not receive its own messages.
     """
 
     ref: int
@@ -311,11 +319,11 @@ class Inject(NamedTuple):
     qos: int
     is_retained: bool
     properties: Properties
-    lane: int = 0
+    connection: int = 0
 
 
 class Log(NamedTuple):
-    """An event for the log, with its values."""
+    """A log event, with its values."""
 
     event: str
     values: dict[str, str | float]
@@ -325,13 +333,13 @@ Effect: TypeAlias = Send | HoldLink | CloseLink | AckHost | Recapture | Inject |
 
 
 class FederationReady(Struct):
-    """Work for the shell after a step.
+    """Output of a step, for the shell.
 
     Attributes:
-        writes: For the spool, one transaction. It is durable before any of the effects is performed; rows of the
-            broker's session that acknowledging or sending changes join it.
-        effects: In this order, after the effects of earlier steps.
-        deadline: When to call ``handle`` without events.
+      writes: For the spool, one transaction, durable before any effect is performed. Rows of the broker's session that
+        acknowledging or sending changes join it.
+      effects: In this order, after the effects of earlier steps.
+      deadline: When to call ``handle`` without events.
     """
 
     writes: list[Write] = field(default_factory=list)

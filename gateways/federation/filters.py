@@ -1,7 +1,7 @@
-"""Algebra of topic filters: which ones overlap, the hull of two, and disjoint hulls of many.
+"""Algebra of topic filters: overlap, hull of two filters, and disjoint hulls of many.
 
-A hull matches everything that its filters match, and more. Pure functions over valid filters that do not begin with
-``$``, for no such topic is federated; there a wildcard in the first level matches every topic.
+A hull matches at least the topics of its filters. Pure functions over valid filters that do not begin with ``$``, since
+such topics are not federated; so a wildcard in the first level matches every topic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _overlap(one: list[str], other: list[str]) -> bool:
         mine = one[position] if position < len(one) else None
         theirs = other[position] if position < len(other) else None
         if mine == "#" or theirs == "#":
-            return True  # the level above is matched too
+            return True  # the parent level matches too
         if mine is None or theirs is None:
             return False
         if mine != theirs and mine != "+" and theirs != "+":
@@ -30,7 +30,7 @@ def _overlap(one: list[str], other: list[str]) -> bool:
 
 
 def hull(one: str, other: str) -> str:
-    """Return a filter that matches all that either of two overlapping filters matches."""
+    """Return a filter that matches all topics of two overlapping filters."""
     mine, theirs = one.split("/"), other.split("/")
     found: list[str] = []
     for position in range(max(len(mine), len(theirs))):
@@ -54,7 +54,7 @@ class _Node:
 
 
 class DisjointHulls:
-    """A set of filters of which no two overlap; adding one that does widens it."""
+    """A set of filters without overlaps; adding an overlapping filter widens it."""
 
     def __init__(self, filters: Iterable[str] = ()) -> None:
         self.filters: set[str] = set()
@@ -63,7 +63,7 @@ class DisjointHulls:
             self.add(each)
 
     def add(self, topic_filter: str) -> None:
-        """Add what a filter matches."""
+        """Add a filter, merged with overlapping ones."""
         wanted = topic_filter
         while (other := self.overlapping(wanted)) is not None:
             if other == wanted:
@@ -77,18 +77,18 @@ class DisjointHulls:
         self.filters.add(wanted)
 
     def overlapping(self, topic_filter: str) -> str | None:
-        """Return one of the filters that overlaps another filter, None if none does."""
+        """Return one filter that overlaps another filter, None if none does."""
         found = _find(self._root, topic_filter.split("/"), 0)
         return "/".join(found) if found is not None else None
 
     def _remove(self, topic_filter: str) -> None:
         self.filters.discard(topic_filter)
-        way = [self._root]
+        path = [self._root]
         levels = topic_filter.split("/")
         for level in levels:
-            way.append(way[-1].children[level])
-        way[-1].is_end = False
-        for node, level in zip(reversed(way[:-1]), reversed(levels), strict=True):
+            path.append(path[-1].children[level])
+        path[-1].is_end = False
+        for node, level in zip(reversed(path[:-1]), reversed(levels), strict=True):
             child = node.children[level]
             if child.is_end or child.children:
                 break
@@ -96,14 +96,14 @@ class DisjointHulls:
 
 
 def _find(node: _Node, wanted: list[str], position: int) -> list[str] | None:
-    """Return the levels of a filter below a node that overlaps the rest of another one."""
+    """Return the levels of a filter below a node that overlaps the rest of another filter."""
     if "#" in node.children:
         return ["#"]
     if position == len(wanted):
         return [] if node.is_end else None
     level = wanted[position]
     if level == "#":
-        return _any(node)
+        return _first_filter(node)
     for name in sorted(node.children) if level == "+" else (level, "+"):
         child = node.children.get(name)
         found = _find(child, wanted, position + 1) if child is not None else None
@@ -112,11 +112,11 @@ def _find(node: _Node, wanted: list[str], position: int) -> list[str] | None:
     return None
 
 
-def _any(node: _Node) -> list[str] | None:
+def _first_filter(node: _Node) -> list[str] | None:
     if node.is_end:
         return []
     for name in sorted(node.children):
-        found = _any(node.children[name])
+        found = _first_filter(node.children[name])
         if found is not None:
             return [name, *found]
     return None

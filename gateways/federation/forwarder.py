@@ -1,7 +1,8 @@
-"""Custody of messages between agents: which neighbour gets a message for which destinations, and when it is let go.
+"""Custody of messages between agents: the next hop of each destination, and when a row is deleted.
 
-A row goes when the next hop has kept it, the broker took it, or its time is over; the last is counted. When a way is
-cut, rows take another. Pure logic. Source: docs/protocol.md, custody. Decision: docs/adr/0086-federation.md.
+A row is deleted when the next hop has acknowledged custody, the broker has accepted it, or it expired; the last is
+counted. When a route is lost, rows take another. Pure logic. Source: docs/protocol.md, custody.
+Decision: docs/adr/0086-federation.md.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ __all__ = ["Forwarder"]
 LAST_TOPICS_MAX = 10_000
 SWEEP_S = 5.0
 DISTRUST_S = 30.0
-DOUBT_S = 0.3  # a message waits so long before it goes back to an agent that had it
-FULL_HOLD_S = 0.5  # a neighbour is not read for so long while the spool is full
+RETURN_DELAY_S = 0.3  # delay before a message returns to an agent that had it
+FULL_HOLD_S = 0.5  # pause of reading a neighbour while the spool is full
 NOT_CARRIED = (
     PropertyId.MESSAGE_EXPIRY_INTERVAL,
     PropertyId.TOPIC_ALIAS,
@@ -36,20 +37,21 @@ NOT_CARRIED = (
 )
 
 
-class _Line:
-    """Both directions of custody with one neighbour, for as long as the link's frames go on.
+class _CustodyChannel:
+    """Both directions of custody with one neighbour, for one link.
 
     Attributes:
-        queue: Messages to send, and for which destinations.
-        flying: By custody number, of which none is missing up to ``sent``: message and destinations.
-        let_go: The number before the first of them.
-        taken, kept: Highest number received, and the one that may be told as kept; ``told`` was.
+      queue: Messages to send, with their destinations.
+      in_flight: By custody number, contiguous up to ``sent``: message and destinations.
+      acked_below: The number before the first of them.
+      taken, kept, announced: Highest number received, highest number that may be acknowledged, and last number
+        acknowledged.
     """
 
     def __init__(self) -> None:
         self.queue: deque[tuple[bytes, tuple[str, ...]]] = deque()
-        self.flying: dict[int, tuple[bytes, tuple[str, ...]]] = {}
-        self.sent = self.let_go = self.taken = self.kept = self.told = 0
+        self.in_flight: dict[int, tuple[bytes, tuple[str, ...]]] = {}
+        self.sent = self.acked_below = self.taken = self.kept = self.announced = 0
         self.progress_at = -math.inf
 
 
@@ -57,60 +59,63 @@ class Forwarder:
     """See the module.
 
     Attributes:
-        ways: Of messages, from here.
+      next_hops: Next hops of messages from here.
     """
 
     def __init__(
         self,
         parts: AgentContext,
         overlay: Overlay,
-        meshes: DistributionTrees,
+        trees: DistributionTrees,
         election: Election,
         rows: Rows,
         delivery: FederatedDelivery,
-        found_room: Callable[[Captured], None],
+        on_stored: Callable[[Captured], None],
     ) -> None:
-        self._parts, self._overlay, self._meshes, self._election = parts, overlay, meshes, election
-        self._rows, self._delivery, self._found_room = rows, delivery, found_room
-        self._passing_on = TransitMonitor(parts, overlay)
-        self._lines: dict[str, _Line] = {}
+        self._parts, self._overlay, self._trees, self._election = parts, overlay, trees, election
+        self._rows, self._delivery, self._on_stored = rows, delivery, on_stored
+        self._transit = TransitMonitor(parts, overlay)
+        self._channels: dict[str, _CustodyChannel] = {}
         self._number = 0
         self._last: dict[str, tuple[int, frozenset[str]]] = {}  # topic: number, destinations
-        self._backlog: deque[tuple[str, Captured | TopicMessage, int, int]] = deque()  # until the spool has room
+        self._backlog: deque[tuple[str, Captured | TopicMessage, int, int]] = deque()  # until the spool has space
         self._backlog_from: set[str] = set()
         self._backlog_at = 0.0
-        self.ways = NextHops(parts, overlay, meshes)
-        self._ways_version = (-1, -1)
-        self._doubtful: deque[tuple[float, bytes]] = deque()
+        self.next_hops = NextHops(parts, overlay, trees)
+        self._routes_version = (-1, -1)
+        self._delayed: deque[tuple[float, bytes]] = deque()
         self._sweep_at = 0.0
 
-    # --- ways
+    # --- routes
 
     def _route(self, now: float, stored: StoredMessage, is_sure: bool = False) -> None:
-        """Queue a message for the neighbours that lead to its destinations.
+        """Queue a message for the next hops of its destinations.
 
-        A neighbour that had it before leads back until all have heard of a cut: the message waits for that, once.
+        A neighbour on the message's path may return it until all agents know of a lost link: the message waits for that
+        once.
         """
         message = stored.message
         waiting = tuple([each for each, at in stored.owed.items() if at is None and each != HOST])
         if len(waiting) == 1:
-            found: Iterable[tuple[str, str, tuple[str, ...]]] = ((*self.ways.of(message.topic, waiting[0]), waiting),)
+            found: Iterable[tuple[str, str, tuple[str, ...]]] = (
+                (*self.next_hops.choose(message.topic, waiting[0]), waiting),
+            )
         else:
-            found = self.ways.split(message.topic, waiting)
+            found = self.next_hops.group(message.topic, waiting)
         for name, reason, destinations in found:
             if name and name in message.path and not is_sure:
-                self._doubtful.append((now + DOUBT_S, stored.key))
+                self._delayed.append((now + RETURN_DELAY_S, stored.key))
             elif name:
-                self._line(name).queue.append((stored.key, destinations))
+                self._get_channel(name).queue.append((stored.key, destinations))
             elif reason:
                 self._end(stored, destinations, reason)
 
     def _reroute(self, now: float) -> None:
-        """Give every message that waits its way anew; one that is with a neighbour that is down waits."""
+        """Route all waiting messages again; messages in flight to a neighbour that is down are routed again too."""
         up = set(self._overlay.up())
-        for name, line in self._lines.items():
-            line.queue.clear()
-            for key, destinations in line.flying.values():
+        for name, channel in self._channels.items():
+            channel.queue.clear()
+            for key, destinations in channel.in_flight.values():
                 stored = self._rows.stored.get(key)
                 for destination in destinations if stored is not None else ():
                     assert stored is not None
@@ -122,24 +127,24 @@ class Forwarder:
         for stored in list(self._rows.stored.values()):
             self._route(now, stored)
 
-    def _line(self, neighbour: str) -> _Line:
-        line = self._lines.get(neighbour)
-        if line is None:
-            line = self._lines[neighbour] = _Line()
-        return line
+    def _get_channel(self, neighbour: str) -> _CustodyChannel:
+        channel = self._channels.get(neighbour)
+        if channel is None:
+            channel = self._channels[neighbour] = _CustodyChannel()
+        return channel
 
     # --- from the broker
 
     @property
     def holds_copies(self) -> bool:
-        """Whether messages of the broker wait for room: they are not acknowledged."""
+        """Whether messages of the broker are backlogged and thus unacknowledged."""
         return HOST in self._backlog_from
 
     def originate(self, now: float, captured: Captured, stamp: int, number: int = 0) -> tuple[int, bool]:
-        """Take a captured message to all that want it; ``number`` is that of one that waited for room.
+        """Forward a captured message to all interested agents; ``number`` is set for a backlogged one.
 
         Returns:
-            Its number, and whether the broker may be acknowledged; False while the spool is full.
+          Its number, and whether the broker may be acknowledged; False while the spool is full.
         """
         name = self._parts.name
         if not number:
@@ -160,7 +165,7 @@ class Forwarder:
                 message_key(name, self._parts.incarnation, number), message, self._parts.wall_ms(now), ""
             )
             for destination in destinations:
-                self._rows.owe(stored, destination)
+                self._rows.add_destination(stored, destination)
             self._route(now, stored)
         else:
             self._send_now(now, message, destinations, "")
@@ -198,42 +203,44 @@ class Forwarder:
         )
 
     def pass_register(self, now: float, message: TopicMessage, source: str = "") -> None:
-        """Send a retained register towards its receivers; one that is lost is asked for again."""
+        """Forward a retained register; a lost one is requested again."""
         if len(message.path) < HOPS_MAX:
             self._send_now(now, message, (each for each in message.to if each != self._parts.name), source)
 
     # --- from neighbours
 
     def received(self, now: float, at: Neighbour, message: TopicMessage, data: bytes) -> bool:
-        """Take a message of a neighbour, whose bytes are ``data``; return whether it is a new one for this broker."""
-        line = self._line(at.name)
+        """Handle a neighbour's message with its encoded bytes; return whether it is new for this broker."""
+        channel = self._get_channel(at.name)
         if message.path[-1] != at.name:
             self._parts.refuse(at.name, "path")
             return False
         if message.custody:
-            if message.custody != line.taken + 1:
+            if message.custody != channel.taken + 1:
                 self._parts.refuse(at.name, "custody")
                 return False
-            line.taken = message.custody
+            channel.taken = message.custody
             if not message.expiry_ms and self._parts.name in message.to:
-                self._passing_on.arrived(message)
+                self._transit.record_arrival(message)
             if self._rows.is_full(len(message.path)) or at.name in self._backlog_from:
                 self._backlog_from.add(at.name)
                 self._backlog.append((at.name, message, 0, 0))
                 self._parts.counts["spool_full"] += 1
                 self._parts.ready.effects.append(HoldLink(at.name, now + FULL_HOLD_S))
                 return False
-        return self._take(now, at, line, message, data)
+        return self._take(now, at, channel, message, data)
 
-    def _take(self, now: float, at: Neighbour, line: _Line, message: TopicMessage, data: bytes = b"") -> bool:
+    def _take(
+        self, now: float, at: Neighbour, channel: _CustodyChannel, message: TopicMessage, data: bytes = b""
+    ) -> bool:
         parts = self._parts
-        if message.custody > line.kept:
-            line.kept = message.custody
+        if message.custody > channel.kept:
+            channel.kept = message.custody
         born_ms = parts.wall_ms(now) - message.age_ms
         if not at.may_send(message.topic):
             parts.drop("import")
             return False
-        reason = self._over(message, message.age_ms)
+        reason = self._expiry_reason(message, message.age_ms)
         if reason:
             parts.drop(reason)
             return False
@@ -243,7 +250,7 @@ class Forwarder:
         if is_here and not is_new:
             parts.drop("repeat")
         if is_new:
-            self._rows.see(now, key, message.qos > 0)
+            self._rows.mark_seen(now, key, message.qos > 0)
             if not self._election.wants(message.topic):
                 parts.drop("not_wanted")
                 is_new = False
@@ -258,41 +265,43 @@ class Forwarder:
         for destination in others:
             at_hop = stored.owed.get(destination, HOST)
             if at_hop == HOST:
-                self._rows.owe(stored, destination)
+                self._rows.add_destination(stored, destination)
             elif at_hop is not None:
-                self._take_back(stored, destination, at_hop)
+                self._recall(stored, destination, at_hop)
                 has_come_back = True
         if is_new:
             self._delivery.take(now, stored)
-        if has_come_back:  # ways differ until all have heard of a cut
-            self._doubtful.append((now + DOUBT_S, stored.key))
+        if has_come_back:  # routes differ until all agents know of a lost link
+            self._delayed.append((now + RETURN_DELAY_S, stored.key))
         elif others:
             self._route(now, stored)
         return is_new
 
-    def _take_back(self, stored: StoredMessage, destination: str, neighbour: str) -> None:
-        """Hold a row that came back while a neighbour has it: what that one says to have kept may be this very copy."""
-        flying = self._line(neighbour).flying
-        for number, (key, destinations) in flying.items():
+    def _recall(self, stored: StoredMessage, destination: str, neighbour: str) -> None:
+        """Take back a row that a neighbour returned while it is in flight there: its acknowledgement may mean this
+        copy.
+        """
+        in_flight = self._get_channel(neighbour).in_flight
+        for number, (key, destinations) in in_flight.items():
             if key == stored.key and destination in destinations:
-                flying[number] = (key, tuple(each for each in destinations if each != destination))
+                in_flight[number] = (key, tuple(each for each in destinations if each != destination))
         stored.owed[destination] = None
         self._parts.counts["came_back"] += 1
 
-    def _over(self, message: TopicMessage, age_ms: int) -> str:
+    def _expiry_reason(self, message: TopicMessage, age_ms: int) -> str:
         if message.expiry_ms and age_ms >= message.expiry_ms:
             return "expired"
         return "held_too_long" if age_ms > self._parts.hold_s * 1000 else ""
 
     def _deliver_now(self, now: float, message: TopicMessage, born_ms: int) -> None:
         if self._delivery.is_up:
-            self._delivery.hand_over(now, message, born_ms, 0)
+            self._delivery.inject(now, message, born_ms, 0)
         else:
             self._parts.drop("host_down")
 
     def _send_now(self, now: float, message: TopicMessage, destinations: Iterable[str], source: str) -> None:
-        """Send a message of QoS 0, which nobody keeps."""
-        for name, reason, those in self.ways.split(message.topic, destinations):
+        """Send a QoS 0 message, without custody."""
+        for name, reason, those in self.next_hops.group(message.topic, destinations):
             at = self._parts.neighbours.get(name)
             if at is None or not at.is_up:
                 self._parts.drop(name or reason or "no_way")
@@ -306,7 +315,7 @@ class Forwarder:
     def _send(
         self, now: float, at: Neighbour, message: TopicMessage, to: tuple[str, ...], age_ms: int, custody: int
     ) -> float:
-        """Send a copy; return when the neighbour may be sent another one."""
+        """Send a copy; return when the neighbour may be sent the next one."""
         path, name = message.path, self._parts.name
         self._parts.send(
             at.name,
@@ -332,77 +341,78 @@ class Forwarder:
         return at.outgoing.take(now, len(message.payload) + len(message.topic) + 100)
 
     def kept(self, now: float, at: Neighbour, message: CustodyAck) -> None:
-        """Let go what a neighbour has in its spool."""
-        line = self._line(at.name)
-        if message.custody > line.sent:
+        """Delete rows of which a neighbour has acknowledged custody."""
+        channel = self._get_channel(at.name)
+        if message.custody > channel.sent:
             return self._parts.refuse(at.name, "kept")
-        if message.custody <= line.let_go:
+        if message.custody <= channel.acked_below:
             return None
-        line.progress_at = now
+        channel.progress_at = now
         self._overlay.trust(now, at.name)
         all_stored = self._rows.stored
-        for number in range(line.let_go + 1, message.custody + 1):
-            key, destinations = line.flying.pop(number)
+        for number in range(channel.acked_below + 1, message.custody + 1):
+            key, destinations = channel.in_flight.pop(number)
             stored = all_stored.get(key)
             if stored is not None:
                 for destination in destinations:
                     self._rows.settle(stored, destination)
-        line.let_go = message.custody
+        channel.acked_below = message.custody
         return None
 
     # --- links and time
 
     def link_up(self, neighbour: str, is_resumed: bool) -> None:
-        """Begin with a neighbour anew, where its frames do not go on."""
+        """Reset the custody state of a neighbour, unless its link resumes."""
         if not is_resumed:
-            old = self._lines.get(neighbour)
-            self._lines[neighbour] = _Line()
-            for key, destinations in old.flying.values() if old is not None else ():
+            old = self._channels.get(neighbour)
+            self._channels[neighbour] = _CustodyChannel()
+            for key, destinations in old.in_flight.values() if old is not None else ():
                 stored = self._rows.stored.get(key)
                 for destination in destinations if stored is not None else ():
                     assert stored is not None
                     if stored.owed.get(destination) == neighbour:
                         stored.owed[destination] = None
-            self._forget_backlog(neighbour)
-            self._ways_version = (-1, -1)
+            self._remove_backlog(neighbour)
+            self._routes_version = (-1, -1)
 
-    def _forget_backlog(self, source: str) -> None:
+    def _remove_backlog(self, source: str) -> None:
         if source in self._backlog_from:
             self._backlog_from.discard(source)
             self._backlog = deque(each for each in self._backlog if each[0] != source)
 
     def forget(self, agent: str) -> None:
-        """Drop what is kept for an agent that was given up."""
+        """Drop all messages for a removed agent."""
         for stored in list(self._rows.stored.values()):
             if agent in stored.owed:
                 self._parts.drop("forgotten")
                 self._rows.settle(stored, agent)
 
     def tick(self, now: float) -> None:
-        """Take what waited for room, find ways anew, send, and say what is kept."""
+        """Handle the backlog, route again, send, and acknowledge custody."""
         if self._backlog and (not self._rows.is_full() or now >= self._backlog_at):
             self._backlog_at = now + FULL_HOLD_S
             self._take_backlog(now)
-        version = (self._overlay.version, self._meshes.version)
-        if version != self._ways_version:
-            is_overlay = version[0] != self._ways_version[0]
-            self._ways_version = version
-            self.ways.forget()
+        version = (self._overlay.version, self._trees.version)
+        if version != self._routes_version:
+            is_overlay = version[0] != self._routes_version[0]
+            self._routes_version = version
+            self.next_hops.clear()
             if is_overlay:
                 self._reroute(now)
-        while self._doubtful and self._doubtful[0][0] <= now:
-            doubtful = self._rows.stored.get(self._doubtful.popleft()[1])
-            if doubtful is not None:
-                self._route(now, doubtful, is_sure=True)
+        while self._delayed and self._delayed[0][0] <= now:
+            delayed = self._rows.stored.get(self._delayed.popleft()[1])
+            if delayed is not None:
+                self._route(now, delayed, is_sure=True)
         if now >= self._sweep_at:
             self._sweep(now)
-        self._passing_on.tick(now)
-        for name, line in self._lines.items():
-            self._pump(now, name, line)
-        for name, line in self._lines.items():
-            if line.kept > line.told and self._parts.neighbours[name].is_linked:  # nothing goes by a link that ended
-                line.told = line.kept
-                self._parts.send(name, CustodyAck(line.kept))
+        self._transit.tick(now)
+        for name, channel in self._channels.items():
+            self._pump(now, name, channel)
+        for name, channel in self._channels.items():
+            # no acknowledgement is sent on a former link
+            if channel.kept > channel.announced and self._parts.neighbours[name].is_linked:
+                channel.announced = channel.kept
+                self._parts.send(name, CustodyAck(channel.kept))
 
     def _take_backlog(self, now: float) -> None:
         backlog, self._backlog = self._backlog, deque()
@@ -411,22 +421,22 @@ class Forwarder:
             if isinstance(item, Captured):
                 _, is_taken = self.originate(now, item, stamp, number)
                 if is_taken:
-                    self._found_room(item)
+                    self._on_stored(item)
                     self._parts.ready.effects.append(AckHost(item.ref))
             elif self._rows.is_full(len(item.path)) or source in self._backlog_from:
                 self._backlog_from.add(source)
                 self._backlog.append((source, item, 0, 0))
             else:
-                self._take(now, self._parts.neighbours[source], self._line(source), item)
+                self._take(now, self._parts.neighbours[source], self._get_channel(source), item)
 
-    def _pump(self, now: float, name: str, line: _Line) -> None:
+    def _pump(self, now: float, name: str, channel: _CustodyChannel) -> None:
         at = self._parts.neighbours.get(name)
         if at is None or not at.is_up or not at.is_linked or at.distrusted_until:
             return
-        queue, flying, all_stored = line.queue, line.flying, self._rows.stored
+        queue, in_flight, all_stored = channel.queue, channel.in_flight, self._rows.stored
         unkept_max, wall_ms = self._parts.settings.unkept_max, self._parts.wall_ms(now)
         free_at = at.outgoing.free_at()
-        while queue and len(flying) < unkept_max and free_at <= now:
+        while queue and len(in_flight) < unkept_max and free_at <= now:
             key, wanted = queue.popleft()
             stored = all_stored.get(key)
             if stored is None:
@@ -435,57 +445,62 @@ class Forwarder:
             to = tuple([each for each in wanted if owed.get(each, HOST) is None])
             if not to:
                 continue
-            reason = self._over(message, age_ms)
+            reason = self._expiry_reason(message, age_ms)
             if not reason and len(message.path) >= HOPS_MAX:
                 reason = "hops"
             if reason:
                 self._end(stored, to, reason)
                 continue
-            line.sent += 1
-            if not flying:
-                line.progress_at = now
-            flying[line.sent] = (key, to)
+            channel.sent += 1
+            if not in_flight:
+                channel.progress_at = now
+            in_flight[channel.sent] = (key, to)
             for each in to:
                 owed[each] = name
             if not message.expiry_ms:
-                self._passing_on.handed(now, name, message, to)
-            free_at = self._send(now, at, message, to, age_ms, line.sent)
+                self._transit.record_handoff(now, name, message, to)
+            free_at = self._send(now, at, message, to, age_ms, channel.sent)
 
     def _end(self, stored: StoredMessage, destinations: Iterable[str], reason: str) -> None:
         for destination in destinations:
             self._parts.drop(reason)
             if destination == HOST:
-                self._delivery.ended(stored)
+                self._delivery.discard(stored)
             self._rows.settle(stored, destination)
 
     def _sweep(self, now: float) -> None:
         self._sweep_at = now + SWEEP_S
         wall_ms = self._parts.wall_ms(now)
         for stored in list(self._rows.stored.values()):
-            reason = self._over(stored.message, wall_ms - stored.born_ms)
+            reason = self._expiry_reason(stored.message, wall_ms - stored.born_ms)
             if reason:
                 self._end(stored, list(stored.owed), reason)
-        if self._rows.forget_seen(now):
+        if self._rows.expire_seen(now):
             self._sweep_at = now
         timeout = self._parts.settings.kept_timeout_s
-        for name, line in self._lines.items():
+        for name, channel in self._channels.items():
             at = self._parts.neighbours.get(name)
-            is_used = line.flying and at is not None and at.is_up and not at.distrusted_until
-            if is_used and now - line.progress_at > timeout:
-                line.progress_at = now
+            is_used = channel.in_flight and at is not None and at.is_up and not at.distrusted_until
+            if is_used and now - channel.progress_at > timeout:
+                channel.progress_at = now
                 self._parts.drop(NOT_KEPT)
                 self._parts.log("federation.held_too_long", neighbour=name, seconds=timeout)
                 self._overlay.distrust(now, name, now + DISTRUST_S, NOT_KEPT)
 
     def deadline(self) -> float:
         """Return when ``tick`` is due."""
-        due = min(self._sweep_at, self._passing_on.deadline(), self._doubtful[0][0] if self._doubtful else math.inf)
+        due = min(self._sweep_at, self._transit.deadline(), self._delayed[0][0] if self._delayed else math.inf)
         if self._backlog:
             due = min(due, self._backlog_at)
-        if (self._overlay.version, self._meshes.version) != self._ways_version:
+        if (self._overlay.version, self._trees.version) != self._routes_version:
             return -math.inf
-        for name, line in self._lines.items():
+        for name, channel in self._channels.items():
             at = self._parts.neighbours.get(name)
-            if line.queue and at is not None and at.is_up and len(line.flying) < self._parts.settings.unkept_max:
+            if (
+                channel.queue
+                and at is not None
+                and at.is_up
+                and len(channel.in_flight) < self._parts.settings.unkept_max
+            ):
                 due = min(due, at.outgoing.free_at())
         return due

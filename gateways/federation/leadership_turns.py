@@ -1,8 +1,8 @@
-"""Turns of an agent: events go to the core, one synced transaction follows, then everything leaves that rests on it.
+"""Event loop of an agent: the core handles events, one synced transaction follows, then all dependent output is sent.
 
-Decides the order of these three, which is custody (PROTOCOL.md section 9). While a transaction is under way events
-gather, and the next turn has them all together. A spool without room is tried again until it has some: its broker and
-its neighbours wait, for nothing is acknowledged meanwhile.
+This order is the custody rule (PROTOCOL.md section 9). Events that are received during a transaction are handled
+together in the next iteration. A full spool is retried: broker and neighbours wait, since no message is acknowledged
+meanwhile.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from gateways.federation.host import LocalBroker
     from gateways.federation.links import FederationLinks
 
-__all__ = ["LeadershipTurns"]
+__all__ = ["AgentLoop"]
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S = 1.0  # between attempts at a spool without room
+RETRY_S = 1.0  # retry interval of a full spool
 
 
-class LeadershipTurns:
+class AgentLoop:
     """See the module.
 
     Attributes:
-        is_full: The spool had no room at the last attempt.
-        events: Those that wait for the next turn.
+      is_full: The spool was full at the last attempt.
+      events: Queued for the next iteration.
     """
 
     def __init__(self, agent: Agent, spool: Spool) -> None:
@@ -60,39 +60,39 @@ class LeadershipTurns:
         self.events = EventQueue()
         self._rows: list[Write] = []
         self._held: list[Callable[[], None]] = []
-        self._stirred = trio.Event()
-        self._taken = trio.Event()
+        self._has_events = trio.Event()
+        self._drained = trio.Event()
 
     def put_event(self, event: Event) -> None:
-        """Take an event for the next turn."""
+        """Queue an event for the next iteration."""
         self.events.put(event)
-        self._stirred.set()
+        self._has_events.set()
 
     def put_events(self, events: list[Event]) -> None:
-        """Take several, in their order."""
+        """Queue several events in order."""
         for event in events:
             self.events.put(event)
-        self._stirred.set()
+        self._has_events.set()
 
     def hold(self, rows: list[Write], then: Callable[[], None]) -> None:
-        """Take rows of the broker's sessions for the next transaction, and what leaves after it."""
+        """Queue rows of the broker's sessions for the next transaction, and the output that depends on them."""
         self._rows += rows
         self._held.append(then)
-        self._stirred.set()
+        self._has_events.set()
 
     def room(self) -> Awaitable[None] | None:
-        """Return what to wait for before more is read; None: nothing."""
-        return self._taken.wait() if self.events.is_full else None
+        """Return an awaitable that delays further reads; None: no delay."""
+        return self._drained.wait() if self.events.is_full else None
 
     async def run(self) -> None:
-        """Take turns, for ever."""
+        """Run iterations until cancelled."""
         deadline = 0.0
         while True:
             if not self.events and not self._held:
                 with trio.move_on_after(max(0.0, deadline - boot_time())):
-                    await self._stirred.wait()
-            self._stirred = trio.Event()
-            events = self.events.take()  # all: rows of the sessions belong to the events they came with
+                    await self._has_events.wait()
+            self._has_events = trio.Event()
+            events = self.events.take()  # all: rows of the sessions belong to the events received with them
             ready = self.agent.handle(boot_time(), events)
             deadline = ready.deadline
             self._begin(ready)
@@ -103,16 +103,16 @@ class LeadershipTurns:
                 call()
             assert self.links is not None
             for effect in ready.effects:
-                if type(effect) is Send:  # most of them
+                if type(effect) is Send:  # the most frequent effect
                     self.links.send(effect)
                 else:
                     self._finish(effect)
-            self._taken.set()
-            self._taken = trio.Event()
+            self._drained.set()
+            self._drained = trio.Event()
             await trio.lowlevel.checkpoint()
 
     def _begin(self, ready: FederationReady) -> None:
-        """Perform the effects at the broker: what they write joins this transaction, what they send waits for it."""
+        """Perform the effects at the broker: their rows join this transaction, their output is held for it."""
         assert self.host is not None
         for effect in ready.effects:
             if type(effect) is Send:
@@ -138,12 +138,12 @@ class LeadershipTurns:
     async def _commit(self, writes: list[Write]) -> None:
         while writes:
             try:
-                await self.spool.commit(writes, drains=True)  # the core keeps to its own bound below it
+                await self.spool.commit(writes, drains=True)  # the core enforces its own lower bound
             except SpoolFull as error:
                 if not self.is_full:
                     say(logger, "federation.spool_full", problem=error)
                 self.is_full = True
-                await trio.sleep(AGAIN_S)
+                await trio.sleep(RETRY_S)
             else:
                 self.is_full = False
                 return

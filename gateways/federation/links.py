@@ -1,8 +1,8 @@
-"""Links of an agent to its neighbours: TLS 1.3 with certificates of both, frames that arrive once and in order.
+"""Links of an agent to its neighbours: mutual TLS 1.3, frames delivered once and in order.
 
-Decides which connection of two stands, whether a link goes on where it was, and when it is given up. Numbering is
-``wire/links/link.py``; messages and what is dropped are the core's. Each side may dial; of two connections between the
-same agents the one stands that the smaller name has dialled.
+Chooses between duplicate connections, resumes links, and resets them. Numbering is in ``wire/links/link.py``; messages
+and drops are the core's concern. Each side may dial; of two connections between the same agents, the one dialled by the
+smaller name is kept.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ __all__ = ["TIER_FEDERATE", "FederationLinks", "LinksOptions"]
 logger = logging.getLogger(__name__)
 
 TIER_FEDERATE = "federate"
-HANDSHAKE_S = 10.0  # TCP, TLS and HELLO: links over satellites are slow
-RESUME_S = 60.0  # after which a link whose connection is away begins anew
+HANDSHAKE_S = 10.0  # TCP, TLS and HELLO: satellite links are slow
+RESUME_S = 60.0  # after which a disconnected link is reset
 READ_BYTES = 256 * 1024
-SILENCE_HELLOS = 6  # intervals of hello without a byte, after which a connection is cut
+SILENCE_HELLOS = 6  # hello intervals without a byte, after which a connection is closed
 SILENCE_S_MIN = 5.0
-LOOK_S = 0.25
-DELAY_S_MAX = 2.0  # between attempts: a federation waits for its links
+CHECK_S = 0.25
+DELAY_S_MAX = 2.0  # between attempts
 
 
 class LinksOptions:
     """Options of the links of one agent.
 
     Args:
-        identity: Federation, agent and incarnation.
-        neighbours: Addresses to dial.
-        accept: Names that may come in; empty: each of the federation.
-        policies: By neighbour.
-        hello_s: Interval of hellos, by which silence is judged.
+      identity: Federation, agent and incarnation.
+      neighbours: Addresses to dial.
+      accept: Permitted names of incoming connections; empty: all of the federation.
+      policies: By neighbour.
+      hello_s: Interval of hellos, from which the silence timeout is computed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LinksOptions:
 
 
 class _Peer:
-    """A neighbour that was seen."""
+    """A known neighbour."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -84,16 +84,16 @@ class _Peer:
         self.incarnation = 0
         self.link = 0
         self.connection: _Connection | None = None
-        self.away_since = boot_time()
-        self.held_until = 0.0  # boot time; nothing is read before
+        self.disconnected_since = boot_time()
+        self.held_until = 0.0  # boot time; reading pauses until then
 
 
 class FederationLinks:
     """See the module.
 
     Attributes:
-        counts: Of what happened, by name.
-        handshakes: Accepted connections whose HELLO was not accepted yet.
+      counts: Events, by name.
+      handshakes: Accepted connections before their HELLO is accepted.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class FederationLinks:
         put_events: Callable[[list[Event]], None],
         room: Callable[[], object],
     ) -> None:
-        """Set up; ``room`` returns None, or an awaitable that ends when the core has taken events."""
+        """Set up; ``room`` returns None, or an awaitable that ends when the core has handled events."""
         self.counts: Counter[str] = Counter()
         self._options, self._random, self._put_events = options, random, put_events
         self._peers: dict[str, _Peer] = {}
-        self._dialled: dict[str, str] = {}  # address -> agent that answers there
+        self._dialled: dict[str, str] = {}  # address -> agent at it
         self._last_link = 0
         self._known = KnownAddresses()
         self._known.fix("neighbours", map(host_of, options.neighbours))
@@ -116,7 +116,7 @@ class FederationLinks:
         self.reasons: dict[str, str] = {}  # address -> why there is no link
 
     def up(self) -> list[str]:
-        """Return the neighbours whose link stands."""
+        """Return the linked neighbours."""
         return sorted(name for name, peer in self._peers.items() if peer.connection is not None)
 
     def missing(self) -> list[str]:
@@ -124,18 +124,18 @@ class FederationLinks:
         return [each for each in self._options.neighbours if not self._is_linked(each)]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Take connections of neighbours, dial the configured ones, and give up what is away too long."""
+        """Accept and dial neighbours, and reset links that are disconnected too long."""
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(serve_admitted, listener, self.handshakes, boot_time, self._accept)
             for address in self._options.neighbours:
-                nursery.start_soon(self._dial_for_ever, address)
-            nursery.start_soon(self._look)
+                nursery.start_soon(self._keep_dialling, address)
+            nursery.start_soon(self._check_silence)
 
     # --- effects
 
     def send(self, effect: Send) -> None:
-        """Send a frame; one of a former link is dropped."""
+        """Send a frame; it is dropped if its link was reset."""
         peer = self._peers.get(effect.neighbour)
         if peer is None or peer.link != effect.link:
             self.counts["dropped_former_link"] += 1
@@ -143,24 +143,24 @@ class FederationLinks:
         try:
             peer.core.send(FrameKind.CONTROL, effect.data)
         except LinkFull:
-            self._give_up(peer, "the neighbour does not take what it is sent")
+            self._reset_link(peer, "the neighbour does not read")
             return
         if peer.connection is not None:
             peer.connection.wake()
 
     def hold(self, neighbour: str, until: float) -> None:
-        """Read nothing from a neighbour until then."""
+        """Pause reading from a neighbour until a time."""
         peer = self._peers.get(neighbour)
         if peer is not None:
             peer.held_until = max(peer.held_until, until)
 
     def close(self, neighbour: str, reason: str) -> None:
-        """Close a link that broke the rules; it begins anew."""
+        """Close and reset a link after a protocol violation."""
         peer = self._peers.get(neighbour)
         if peer is not None:
             say(logger, "federation.link_closed", peer=neighbour, why=reason)
             self.counts["closed"] += 1
-            self._give_up(peer, reason)
+            self._reset_link(peer, reason)
 
     # --- connections
 
@@ -168,8 +168,8 @@ class FederationLinks:
         peer = self._peers.get(self._dialled.get(address, ""))
         return peer is not None and peer.connection is not None
 
-    async def _dial_for_ever(self, address: str) -> None:
-        delay = RetryDelay(self._random, most_s=DELAY_S_MAX)
+    async def _keep_dialling(self, address: str) -> None:
+        delay = RetryDelay(self._random, max_s=DELAY_S_MAX)
         while True:
             if not self._is_linked(address):
                 begun = trio.current_time()
@@ -182,25 +182,29 @@ class FederationLinks:
                 await trio.sleep(delay.next())
             else:
                 delay.reset()
-                await trio.sleep(LOOK_S)
+                await trio.sleep(CHECK_S)
 
     async def _dial(self, address: str) -> str:
-        """Make one attempt, and serve the connection that it leads to; return how it ended."""
+        """Dial once, and serve the resulting connection; return how it ended."""
         stream: TlsStream | None = None
         try:
             with trio.fail_after(HANDSHAKE_S):
                 plain = await open_stream(address)
                 stream = await wrap_tls(plain, self._options.contexts.client, server_side=False)
-                name = self._certified(stream)
+                name = self._get_certified_name(stream)
                 self._dialled[address] = name
                 self._known.add(name, address_of(stream), boot_time())
                 peer = self._peers.get(name)
-                if peer is not None and peer.connection is not None and not self._stands(name, is_dialled=True):
+                if (
+                    peer is not None
+                    and peer.connection is not None
+                    and not self._replaces_connection(name, is_dialled=True)
+                ):
                     return "the neighbour has dialled"
-                knows = (peer.incarnation, peer.core.taken) if peer is not None else (0, 0)
-                await stream.send_all(encode_hello(self._options.identity, *knows))
+                resume_point = (peer.incarnation, peer.core.taken) if peer is not None else (0, 0)
+                await stream.send_all(encode_hello(self._options.identity, *resume_point))
                 hello, rest = await read_hello(stream)
-            return await self._run(name, hello, stream, rest, is_dialled=True, asked=knows[0])
+            return await self._run(name, hello, stream, rest, is_dialled=True, acked_incarnation=resume_point[0])
         except trio.TooSlowError:
             return "does not answer"
         except (OSError, LinkError, ValueError, trio.BrokenResourceError) as error:
@@ -215,19 +219,23 @@ class FederationLinks:
         try:
             with trio.fail_after(HANDSHAKE_S):
                 stream = await wrap_tls(plain, self._options.contexts.server, server_side=True)
-                name = self._certified(stream)
+                name = self._get_certified_name(stream)
                 hello, rest = await read_hello(stream)
                 peer = self._peers.get(name)
-                if peer is not None and peer.connection is not None and not self._stands(name, is_dialled=False):
+                if (
+                    peer is not None
+                    and peer.connection is not None
+                    and not self._replaces_connection(name, is_dialled=False)
+                ):
                     return
                 self._check_hello(name, hello)
                 is_known = peer is not None and peer.incarnation == hello.incarnation
                 resumes = is_known and hello.peer_incarnation == self._options.identity.incarnation
-                knows = (peer.incarnation, peer.core.taken) if peer is not None and resumes else (0, 0)
-                await stream.send_all(encode_hello(self._options.identity, *knows))
+                resume_point = (peer.incarnation, peer.core.taken) if peer is not None and resumes else (0, 0)
+                await stream.send_all(encode_hello(self._options.identity, *resume_point))
             place.leave()
             self._known.add(name, address_of(stream), boot_time())
-            await self._run(name, hello, stream, rest, is_dialled=False, asked=knows[0])
+            await self._run(name, hello, stream, rest, is_dialled=False, acked_incarnation=resume_point[0])
         except trio.TooSlowError:
             self.counts["refused_slow"] += 1
         except (OSError, LinkError, ValueError, trio.BrokenResourceError) as error:
@@ -237,15 +245,15 @@ class FederationLinks:
             with trio.CancelScope(shield=True):
                 await close_quietly(plain if stream is None else stream)
 
-    def _certified(self, stream: TlsStream) -> str:
+    def _get_certified_name(self, stream: TlsStream) -> str:
         federation, tier, name = peer_identity(stream)
         own = self._options.identity
         if (federation, tier) != (own.cluster, TIER_FEDERATE):
             raise LinkError(f"a certificate of {federation}/{tier}/{name}, not of {own.cluster}/{TIER_FEDERATE}")
         if name == own.node:
-            raise LinkError("a neighbour with the name of this agent")
+            raise LinkError("the neighbour has the name of this agent")
         if self._options.accept and name not in self._options.accept:
-            raise LinkError(f"{name} is not among federate.accept")
+            raise LinkError(f"{name} is not in federate.accept")
         return name
 
     def _check_hello(self, name: str, hello: LinkHello) -> None:
@@ -253,30 +261,30 @@ class FederationLinks:
         if (hello.cluster, hello.tier, hello.node) != (own.cluster, TIER_FEDERATE, name):
             raise LinkError(f"HELLO of {hello.cluster}/{hello.tier}/{hello.node}, the certificate names {name}")
 
-    def _stands(self, name: str, *, is_dialled: bool) -> bool:
-        """Whether a new connection takes the place of the one that stands: the smaller name's does, and a newer one."""
+    def _replaces_connection(self, name: str, *, is_dialled: bool) -> bool:
+        """Whether a new connection replaces the present one: the smaller name's does, and a newer one."""
         peer = self._peers[name]
         if peer.connection is None or peer.connection.is_dialled == is_dialled:
             return True
         return is_dialled == (self._options.identity.node < name)
 
     async def _run(
-        self, name: str, hello: LinkHello, stream: TlsStream, rest: bytes, *, is_dialled: bool, asked: int
+        self, name: str, hello: LinkHello, stream: TlsStream, rest: bytes, *, is_dialled: bool, acked_incarnation: int
     ) -> str:
         """Serve one connection to its end; return how it ended.
 
         Args:
-            asked: Incarnation of the peer whose frames our HELLO counted; 0: none.
+          acked_incarnation: Incarnation of the peer whose frames our HELLO acknowledged; 0: none.
         """
         self._check_hello(name, hello)
         peer = self._peers.setdefault(name, _Peer(name))
         if hello.incarnation < peer.incarnation:
-            raise LinkError(f"{name} of an incarnation before")
+            raise LinkError(f"{name} has a former incarnation")
         if peer.connection is not None:
             peer.connection.end("another connection")
             self._down(peer)
         own = self._options.identity.incarnation
-        is_resumed = peer.link > 0 and asked == hello.incarnation and hello.peer_incarnation == own
+        is_resumed = peer.link > 0 and acked_incarnation == hello.incarnation and hello.peer_incarnation == own
         if not is_resumed:
             peer.core, peer.incarnation = LinkCore(), hello.incarnation
             self._last_link += 1
@@ -301,10 +309,10 @@ class FederationLinks:
     def _down(self, peer: _Peer) -> None:
         peer.connection = None
         peer.core.disconnected()
-        peer.away_since = boot_time()
+        peer.disconnected_since = boot_time()
         self._put_events([FederationLinkDown(peer.name)])
 
-    def _give_up(self, peer: _Peer, reason: str) -> None:
+    def _reset_link(self, peer: _Peer, reason: str) -> None:
         if peer.connection is not None:
             peer.connection.end(reason)
             self._down(peer)
@@ -312,45 +320,45 @@ class FederationLinks:
         peer.core = LinkCore()
 
     def take(self, peer: _Peer, data: bytes) -> None:
-        """Hand frames to the core."""
+        """Pass frames to the core."""
         frames = peer.core.receive(data)
         if frames:
             name = peer.name
             self._put_events([NeighbourFrame(name, frame.payload) for frame in frames])
 
-    async def _look(self) -> None:
-        """Give up links whose connection is away too long, and cut connections that are silent."""
+    async def _check_silence(self) -> None:
+        """Reset links that are disconnected too long, and close silent connections."""
         while True:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(CHECK_S)
             now = boot_time()
             for peer in self._peers.values():
                 if peer.connection is None:
-                    if peer.link and now - peer.away_since > RESUME_S:
-                        self._give_up(peer, "away")
-                elif now - peer.connection.heard > self._options.silence_s and now > peer.held_until:
+                    if peer.link and now - peer.disconnected_since > RESUME_S:
+                        self._reset_link(peer, "away")
+                elif now - peer.connection.last_seen > self._options.silence_s and now > peer.held_until:
                     peer.connection.end("silent")
 
 
 class _Connection:
-    """Bytes of one connection."""
+    """I/O of one connection."""
 
     def __init__(self, peer: _Peer, stream: TlsStream, links: FederationLinks, is_dialled: bool) -> None:
         self.is_dialled = is_dialled
-        self.heard = boot_time()
+        self.last_seen = boot_time()
         self.why = "closed"
         self._peer, self._core, self._stream, self._links = peer, peer.core, stream, links
         self._scope = trio.CancelScope()
         self._wake = trio.Event()
-        self._is_over = False
+        self._has_ended = False
 
     def wake(self) -> None:
-        """There is something to write."""
+        """Output is pending."""
         self._wake.set()
 
     def end(self, why: str) -> None:
-        """End the connection: nothing more is taken of it."""
-        if not self._is_over:
-            self.why, self._is_over = why, True
+        """End the connection: later input is ignored."""
+        if not self._has_ended:
+            self.why, self._has_ended = why, True
         self._scope.cancel()
 
     async def run(self, rest: bytes) -> None:
@@ -363,7 +371,7 @@ class _Connection:
 
     async def _read(self, data: bytes) -> None:
         try:
-            while not self._is_over:
+            while not self._has_ended:
                 if data:
                     self._links.take(self._peer, data)
                     if self._core.wants_flush:
@@ -373,9 +381,9 @@ class _Connection:
                     await wait  # type: ignore[misc]
                 while (held := self._peer.held_until - boot_time()) > 0:
                     await trio.sleep(min(held, 1.0))
-                    self.heard = boot_time()
+                    self.last_seen = boot_time()
                 data = await self._stream.receive_some(READ_BYTES)
-                self.heard = boot_time()
+                self.last_seen = boot_time()
                 if not data:
                     return self.end("closed by the neighbour")
         except LinkError as error:
@@ -386,7 +394,7 @@ class _Connection:
 
     async def _write(self) -> None:
         try:
-            while not self._is_over:
+            while not self._has_ended:
                 data = self._core.take_output()
                 if data:
                     await self._stream.send_all(data)

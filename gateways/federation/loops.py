@@ -1,7 +1,7 @@
-"""Marks on messages that the federation hands to brokers, by which a bridge beside it is noticed.
+"""Marks on messages that the federation publishes at brokers, to detect bridges outside it.
 
-A message that comes back with the mark of this federation, under the topic that it had, went through a bridge between
-two federated brokers: it is known already. Under another topic it is a client's new message. Pure functions.
+A message that returns with a mark of this federation and its original topic passed a bridge between two federated
+brokers: it is a repeat. Under another topic it is a client's new message. Pure functions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateways.federation.messages import TopicMessage
 from mqtt.properties import Properties, PropertyId
 
-__all__ = ["LoopMark", "mark_of", "marks", "without_marks"]
+__all__ = ["LoopMark", "build_marks", "parse_mark", "remove_marks"]
 
 ID_PROPERTY = "federation-id"
 PATH_PROPERTY = "federation-path"
@@ -21,7 +21,7 @@ NUMBER_DIGITS = 20
 
 
 class LoopMark(NamedTuple):
-    """Id of a message, and the agents that it passed."""
+    """Id of a message, and its path of agents."""
 
     agent: str
     incarnation: int
@@ -29,8 +29,8 @@ class LoopMark(NamedTuple):
     path: str
 
 
-def marks(federation: str, message: TopicMessage, agent: str, is_repeat: bool) -> list[tuple[str, str]]:
-    """Return the user properties of a message that an agent hands to its broker."""
+def build_marks(federation: str, message: TopicMessage, agent: str, is_repeat: bool) -> list[tuple[str, str]]:
+    """Return the user properties of a message that an agent publishes at its broker."""
     name = f"{federation}/{message.agent}/{message.incarnation}/{message.number}/{_topic_mark(message.topic)}"
     found = [(ID_PROPERTY, name), (PATH_PROPERTY, ">".join((*message.path, agent)))]
     if is_repeat:
@@ -38,7 +38,7 @@ def marks(federation: str, message: TopicMessage, agent: str, is_repeat: bool) -
     return found
 
 
-def mark_of(federation: str, topic: str, properties: Properties) -> LoopMark | None:
+def parse_mark(federation: str, topic: str, properties: Properties) -> LoopMark | None:
     """Return the mark of this federation on a captured message, None if it has none."""
     pairs = properties.get(PropertyId.USER_PROPERTY)
     if not isinstance(pairs, list):
@@ -59,7 +59,7 @@ def mark_of(federation: str, topic: str, properties: Properties) -> LoopMark | N
     return LoopMark(words[0].removeprefix(prefix), incarnation, number, named.get(PATH_PROPERTY, ""))
 
 
-def without_marks(properties: Properties) -> Properties:
+def remove_marks(properties: Properties) -> Properties:
     """Return a message's properties without marks of any federation."""
     pairs = properties.get(PropertyId.USER_PROPERTY)
     if not isinstance(pairs, list) or not any(name.startswith("federation-") for name, _ in pairs):

@@ -1,8 +1,9 @@
-"""The ten messages between federation agents, and the link's word ``kept``: their fields, bounds and bytes.
+"""The ten messages between federation agents, and the link message ``kept``: fields, bounds and encoding.
 
-``decode`` lets only well-formed messages through; bytes of a hostile neighbour raise ``MalformedFederationMessage``
-with a reason that is counted, and nothing else. Whether a message may say what it says is judged by the agent. Tags
-are the two letters of the federation paper. Decision: docs/adr/0086-federation.md.
+``decode`` accepts only well-formed messages; other bytes raise ``MalformedFederationMessage`` with a counted reason,
+and
+no other exception. The agent authorizes messages. Tags are the two letters of the federation paper.
+Decision: docs/adr/0086-federation.md.
 """
 
 from __future__ import annotations
@@ -49,27 +50,27 @@ __all__ = [
     "unpack_properties",
 ]
 
-VERSION = 1  # of the messages; an agent of another one is not listened to
-MESSAGE_BYTES_MAX = 8 * 1024 * 1024 - 1  # of one frame (wire/messages/frames.py); 8 MiB and more is refused
+VERSION = 1  # of the messages; other versions are ignored
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024 - 1  # of one frame (wire/messages/frames.py); larger ones are refused
 DISTANCE_MAX = 255
 HOPS_MAX = 32  # of a topic message
 LEVELS_MAX = 128  # of a filter
 NAME_MAX = 64
-NEIGHBOURS_MAX = 1024  # as many as there may be agents
+NEIGHBOURS_MAX = 1024  # equal to the largest number of agents
 NAMES_MAX = 4096  # members of a filter, destinations of a message
-TOPICS_MAX = 10_001  # in one page; one more than interests_max, so that the excess is seen and counted
+TOPICS_MAX = 10_001  # in one page; one more than interests_max, so that an excess is detected and counted
 ADDRESSES_MAX = 16
-ARRIVED_MAX = 64  # agents whose messages one agent counts
+ARRIVED_MAX = 64  # agents whose messages are counted
 ADDRESS_MAX = 300
 WHY_MAX = 200
 QOS_MAX = 2
-DIGESTS_BYTES = 256 * 8  # of a filter's registers; empty where nothing is compared
+DIGESTS_BYTES = 256 * 8  # of a filter's registers; empty without a comparison
 U64_MAX = (1 << 64) - 1
-KNOWN_TOPICS_MAX, KNOWN_TOPIC_MAX = 4_096, 256  # that are not checked again, and letters of one
+KNOWN_TOPICS_MAX, KNOWN_TOPIC_MAX = 4_096, 256  # cached valid topics, and the length of one
 
 
 class MalformedFederationMessage(Exception):
-    """Bytes that are no message, or one beyond the bounds; ``reason`` is one word for a counter."""
+    """Malformed bytes, or a message beyond the bounds; ``reason`` is a counter label."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -77,7 +78,7 @@ class MalformedFederationMessage(Exception):
 
 
 class NeighbourHello(Struct, frozen=True, array_like=True, tag="hl"):
-    """Question to a neighbour whether it is there."""
+    """Liveness probe of a neighbour."""
 
     seq: int
 
@@ -89,12 +90,12 @@ class HelloBack(Struct, frozen=True, array_like=True, tag="hb"):
 
 
 class Federate(Struct, frozen=True, array_like=True, tag="fd"):
-    """An agent's word about itself, flooded.
+    """An agent's announcement of itself, flooded.
 
     Attributes:
-        neighbours: Those that are up.
-        arrived: How many messages of QoS 1 and 2 without an expiry came to it, by the agent that captured them; the
-            first 64 agents. None: this agent does not count.
+      neighbours: Those that are up.
+      arrived: Number of received QoS 1 and 2 messages without an expiry, by capturing agent; at most 64 agents. None:
+        this agent does not count.
     """
 
     agent: str
@@ -109,7 +110,7 @@ class Federate(Struct, frozen=True, array_like=True, tag="fd"):
 
 
 class Reconsider(Struct, frozen=True, array_like=True, tag="rc"):
-    """Two names have one id: to the greater name, which draws another."""
+    """Two names have one id: sent to the greater name, which draws a new one."""
 
     id: int
     lower: str
@@ -118,7 +119,7 @@ class Reconsider(Struct, frozen=True, array_like=True, tag="rc"):
 
 
 class CoreAnnouncement(Struct, frozen=True, array_like=True, tag="ca"):
-    """Word of the management core, flooded: the settings that are one for all, and a digest of who is there."""
+    """Announcement of the management core, flooded: common settings, and a digest of the live agents."""
 
     core: str
     incarnation: int
@@ -133,10 +134,10 @@ class Topic(Struct, frozen=True, array_like=True):
     """One filter in a page of its core.
 
     Attributes:
-        seq: Grows with each word of the core about the filter.
-        members: Agents that want it, absent ones too.
-        digest: Of the core's retained registers.
-        is_ended: The core gives the filter up; the members find another one.
+      seq: Increases with each announcement of the filter.
+      members: Agents that want it, including absent ones.
+      digest: Of the core's retained registers.
+      is_ended: The core resigns; the members elect another one.
     """
 
     filter: str
@@ -157,7 +158,7 @@ class TopicCores(Struct, frozen=True, array_like=True, tag="tc"):
 
 
 class ReconsiderTopicCore(Struct, frozen=True, array_like=True, tag="rt"):
-    """Two cores of one filter: to the greater, which gives way."""
+    """A filter has two cores: sent to the greater one, which resigns."""
 
     filter: str
     lower: str
@@ -166,7 +167,7 @@ class ReconsiderTopicCore(Struct, frozen=True, array_like=True, tag="rt"):
 
 
 class SubscriptionRequest(Struct, frozen=True, array_like=True):
-    """Word about one filter: join, leave, or compare registers (``digests`` alone)."""
+    """Request about one filter: join, leave, or compare registers (only ``digests``)."""
 
     filter: str
     qos: int
@@ -176,30 +177,30 @@ class SubscriptionRequest(Struct, frozen=True, array_like=True):
 
 
 class TopicSubscribe(Struct, frozen=True, array_like=True, tag="ts"):
-    """Word of a member to a core, hop by hop; those between become part of the mesh."""
+    """Requests of a member to a core, hop by hop; agents on the path join the tree."""
 
     member: str
     incarnation: int
     seq: int
     core: str
     distance: int
-    wishes: tuple[SubscriptionRequest, ...]
+    requests: tuple[SubscriptionRequest, ...]
 
 
 class TopicMessage(Struct, frozen=True, array_like=True, tag="tm", gc=False):
     """A message of a client.
 
     Attributes:
-        agent, incarnation, number: Its id, by the agent that captured it.
-        after: Number of the one before it of the same topic; 0 for none.
-        custody: Its place among those of QoS 1 and 2 on this link, from 1; 0 for one that is not kept.
-        is_register: A retained register that the receiver lacks, and no message.
-        stamp: Milliseconds UTC of a retained message's register; 0 for others.
-        age_ms: Since it was captured; clocks are not compared.
-        expiry_ms: Age at which it ends; 0 for never.
-        properties: Block of PUBLISH, without expiry, alias and subscription identifiers.
-        to: Agents that this copy is for.
-        path: Agents that had it, in order; as many as it made hops.
+      agent, incarnation, number: Its id, from the capturing agent.
+      after: Number of the previous message of the same topic; 0 for none.
+      custody: Its sequence number of QoS 1 and 2 messages on this link, from 1; 0 without custody.
+      is_register: A retained register that the receiver lacks, and no message.
+      stamp: Milliseconds UTC of a retained message's register; 0 for others.
+      age_ms: Since it was captured; clocks are not compared.
+      expiry_ms: Age at which it expires; 0 for never.
+      properties: Block of PUBLISH, without expiry, alias and subscription identifiers.
+      to: Destinations of this copy.
+      path: Agents that forwarded it, in order, one per hop.
     """
 
     agent: str
@@ -221,7 +222,7 @@ class TopicMessage(Struct, frozen=True, array_like=True, tag="tm", gc=False):
 
 
 class TopologyUpdate(Struct, frozen=True, array_like=True, tag="tu"):
-    """Word of the management core, or of an operator's ``forget``: who came and who is gone."""
+    """Update by the management core, or by an operator's ``forget``: agents that joined or left."""
 
     core: str
     incarnation: int
@@ -234,7 +235,7 @@ class TopologyUpdate(Struct, frozen=True, array_like=True, tag="tu"):
 
 
 class CustodyAck(Struct, frozen=True, array_like=True, tag="kept"):
-    """Word of the link: messages up to this number of custody are in the sender's spool."""
+    """Link acknowledgement: messages up to this custody number are in the sender's spool."""
 
     custody: int
 
@@ -253,7 +254,7 @@ Message: TypeAlias = (
     | CustodyAck
 )
 
-_known_names: set[str] = set()  # that are well formed: at most NAMES_MAX, and those of one message
+_known_names: set[str] = set()  # cached valid names: at most NAMES_MAX, and those of one message
 _known_topics: set[str] = set()
 _encoder = msgspec.msgpack.Encoder()
 _decode: Callable[[Payload], Message] = strictly(msgspec.msgpack.Decoder(Message).decode, "message")
@@ -264,7 +265,7 @@ def decode(data: bytes) -> Message:
     """Return the message of a frame.
 
     Raises:
-        Malformed: It is none, or a field is out of its bounds.
+      MalformedFederationMessage: The bytes are malformed, or a field is out of its bounds.
     """
     if len(data) > MESSAGE_BYTES_MAX:
         raise MalformedFederationMessage("oversized")
@@ -277,7 +278,7 @@ def decode(data: bytes) -> Message:
 
 
 def unpack_properties(block: bytes) -> Properties:
-    """Return the properties of a message; the block was checked by ``decode``."""
+    """Return the properties of a message; ``decode`` has checked the block."""
     return decode_properties(block, 0, PacketType.PUBLISH)[0] if block else {}
 
 
@@ -286,8 +287,8 @@ def pack_properties(properties: Properties) -> bytes:
     return encode_properties(properties) if properties else b""
 
 
-def _require(is_so: bool, reason: str) -> None:
-    if not is_so:
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
         raise MalformedFederationMessage(reason)
 
 
@@ -298,7 +299,7 @@ def _numbers(*values: int) -> None:
 
 
 def _name(name: str) -> None:
-    if not 0 < len(name) <= NAME_MAX or "\0" in name:  # which ends and divides names in rows of the spool
+    if not 0 < len(name) <= NAME_MAX or "\0" in name:  # NUL separates names in rows of the spool
         raise MalformedFederationMessage("name")
 
 
@@ -309,8 +310,8 @@ def _names(names: Iterable[str], count: int, most: int) -> None:
         _name(name)
 
 
-def _meet(names: tuple[str, ...]) -> None:
-    """Check names, and remember them: most messages have names of before."""
+def _check_and_cache(names: tuple[str, ...]) -> None:
+    """Check and cache names: most messages repeat them."""
     _names(names, len(names), NAMES_MAX)
     if len(_known_names) >= NAMES_MAX:
         _known_names.clear()
@@ -411,17 +412,17 @@ def _check_subscribe(message: TopicSubscribe) -> None:
     _name(message.core)
     _origin(message.incarnation, message.seq)
     _distance(message.distance)
-    _require(len(message.wishes) <= TOPICS_MAX, "interests")
-    for wish in message.wishes:
-        _filter(wish.filter)
-        _require(0 <= wish.qos <= QOS_MAX, "qos")
-        _require(len(wish.digests) in (0, DIGESTS_BYTES), "digests")
+    _require(len(message.requests) <= TOPICS_MAX, "interests")
+    for request in message.requests:
+        _filter(request.filter)
+        _require(0 <= request.qos <= QOS_MAX, "qos")
+        _require(len(request.digests) in (0, DIGESTS_BYTES), "digests")
 
 
 def _check_message(message: TopicMessage) -> None:
     number, qos, custody, to, path = message.number, message.qos, message.custody, message.to, message.path
     if number < 1 or message.incarnation < 1 or not 0 <= message.after < number or custody < 0:
-        raise MalformedFederationMessage("number")  # none is above U64_MAX, because msgpack has no such numbers
+        raise MalformedFederationMessage("number")  # msgpack has no numbers above U64_MAX
     if message.stamp < 0 or message.age_ms < 0 or message.expiry_ms < 0:
         raise MalformedFederationMessage("number")
     if not 0 <= qos <= QOS_MAX:
@@ -430,12 +431,12 @@ def _check_message(message: TopicMessage) -> None:
         raise MalformedFederationMessage("custody")
     if not 0 < len(path) <= HOPS_MAX:
         raise MalformedFederationMessage("hops")
-    if not 0 < len(to) <= NAMES_MAX:  # also of names that are known: there may be a million times one
+    if not 0 < len(to) <= NAMES_MAX:  # also of known names: one may be repeated a million times
         raise MalformedFederationMessage("names")
     if message.agent not in _known_names or not _known_names.issuperset(to) or not _known_names.issuperset(path):
-        _meet((message.agent,))
-        _meet(to)
-        _meet(path)
+        _check_and_cache((message.agent,))
+        _check_and_cache(to)
+        _check_and_cache(path)
     if message.topic not in _known_topics:
         _topic(message.topic)
     if message.properties:

@@ -1,6 +1,6 @@
-"""Ways of messages: which neighbour one is given to for a destination, as overlay, meshes and policies have it.
+"""Next hops of messages: the neighbour for a destination, from overlay, trees and policies.
 
-Pure logic; what becomes of messages is ``courier.py``.
+Pure logic; messages are handled in ``forwarder.py``.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ __all__ = ["NextHops"]
 class NextHops:
     """See the module."""
 
-    def __init__(self, parts: AgentContext, overlay: Overlay, meshes: DistributionTrees) -> None:
-        self._parts, self._overlay, self._meshes = parts, overlay, meshes
+    def __init__(self, parts: AgentContext, overlay: Overlay, trees: DistributionTrees) -> None:
+        self._parts, self._overlay, self._trees = parts, overlay, trees
         self._found: dict[str, tuple[str, ...]] = {}
 
-    def forget(self) -> None:
-        """Find all ways anew."""
+    def clear(self) -> None:
+        """Clear the cache."""
         self._found.clear()
 
-    def to(self, destination: str) -> tuple[str, ...]:
-        """Return the neighbours that lead to an agent at the least distance, those of the mesh first."""
+    def get_hops(self, destination: str) -> tuple[str, ...]:
+        """Return the neighbours at the least distance to an agent, those of the tree first."""
         found = self._found.get(destination)
         if found is None:
             hops = self._overlay.next_hops(destination)
-            behind = tuple(each for each in hops if self._meshes.is_behind(destination, each))
+            behind = tuple(each for each in hops if self._trees.is_behind(destination, each))
             found = self._found[destination] = (*behind, *(each for each in hops if each not in behind))
         return found
 
-    def split(self, topic: str, destinations: Iterable[str]) -> Iterable[tuple[str, str, tuple[str, ...]]]:
+    def group(self, topic: str, destinations: Iterable[str]) -> Iterable[tuple[str, str, tuple[str, ...]]]:
         """Return (neighbour, "", destinations), or ("", reason, destinations).
 
-        The reason is "export" where policies forbid all ways, and "" where none is known.
+        The reason is "export" if policies forbid all next hops, and "" if none is known.
         """
         found: dict[tuple[str, str], list[str]] = {}
         for destination in destinations:
-            found.setdefault(self.of(topic, destination), []).append(destination)
+            found.setdefault(self.choose(topic, destination), []).append(destination)
         return [(name, reason, tuple(those)) for (name, reason), those in found.items()]
 
-    def of(self, topic: str, destination: str) -> tuple[str, str]:
+    def choose(self, topic: str, destination: str) -> tuple[str, str]:
         """Return (neighbour, "") for one destination, or ("", reason)."""
-        ways, neighbours = self._found.get(destination) or self.to(destination), self._parts.neighbours
-        for each in ways:
+        hops, neighbours = self._found.get(destination) or self.get_hops(destination), self._parts.neighbours
+        for each in hops:
             if neighbours[each].may_have(topic):
                 return each, ""
-        return "", "export" if ways else ""
+        return "", "export" if hops else ""

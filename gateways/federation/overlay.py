@@ -1,7 +1,7 @@
-"""Overlay of a federation: which neighbours are up, which agents there are, and the next hops to each of them.
+"""Overlay of a federation: live neighbours, known agents, and the next hops to each of them.
 
 Each agent floods its neighbours (fd); distances and next hops come from a breadth-first search over links that both
-ends name. Decides on identifiers that two agents have (rc), on the management core (ca) and on who is gone (tu). Pure
+ends announce. Resolves duplicate identifiers (rc), and handles the management core (ca) and departures (tu). Pure
 logic. Decision: docs/adr/0086-federation.md.
 """
 
@@ -28,40 +28,40 @@ from gateways.federation.messages import (
 
 __all__ = ["NOT_KEPT", "NOT_PASSED_ON", "Overlay"]
 
-ANNOUNCE_GAP_S = 0.1  # between two own fd, however often neighbours come and go
-NOT_KEPT, NOT_PASSED_ON = "not_kept", "not_passed_on"  # why a neighbour is passed by
-AGENTS_MAX = 1024  # others are not listened to
-UPDATE_EPOCHS = 4096  # operators' words that are remembered
+ANNOUNCE_GAP_S = 0.1  # minimum interval of own fd, however often neighbours change
+NOT_KEPT, NOT_PASSED_ON = "not_kept", "not_passed_on"  # reasons of distrust
+AGENTS_MAX = 1024  # further agents are ignored
+UPDATE_EPOCHS = 4096  # remembered operators' updates
 
 
 @dataclass(slots=True)
 class KnownMember:
-    """The newest word of another agent."""
+    """The newest announcement of another agent."""
 
-    word: Federate
-    heard: float
+    announcement: Federate
+    last_seen: float
 
 
 class Overlay:
     """See the module.
 
     Attributes:
-        agents: Other agents that were heard within three intervals, by name.
-        version: Grows whenever a next hop may be another one.
-        core_word: Newest announcement of the management core.
+      agents: Other agents seen within three intervals, by name.
+      version: Increases when a next hop may have changed.
+      core_announcement: Newest announcement of the management core.
     """
 
     def __init__(self, parts: AgentContext) -> None:
         self._parts = parts
         self.agents: dict[str, KnownMember] = {}
         self.version = 0
-        self.core_word: CoreAnnouncement | None = None
+        self.core_announcement: CoreAnnouncement | None = None
         self._seq, self._core_seq, self._epoch = 1, 0, 0
         self._announced = -math.inf
         self._announce_at = 0.0
         self._core_at = 0.0
         self._updates: dict[tuple[str, int, int], None] = {}
-        self._told: frozenset[str] = frozenset()
+        self._announced_members: frozenset[str] = frozenset()
         self._reconsidered: set[tuple[int, str]] = set()
         self._hops: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._live: list[tuple[int, str]] = []
@@ -70,57 +70,57 @@ class Overlay:
     # --- neighbours
 
     def link_up(self, now: float, event: FederationLinkUp) -> None:
-        """Begin with a neighbour: all that is known goes to it."""
+        """Register a linked neighbour and send it all known announcements."""
         parts = self._parts
         at = parts.neighbours.setdefault(event.neighbour, Neighbour(event.neighbour))
-        if at.incarnation != event.incarnation:  # another process, which is judged anew
+        if at.incarnation != event.incarnation:  # a new process, without former accusations
             at.not_passed_on, at.accused = {}, 0
         at.incarnation, at.link, at.is_linked = event.incarnation, event.link, True
         at.set_policy(event.policy)
         self._hello(now, at)
-        self._parts.send(at.name, self._word(0))
+        self._parts.send(at.name, self._own_announcement(0))
         for known in self.agents.values():
-            if known.word.agent != at.name and known.word.distance < DISTANCE_MAX:
-                parts.send(at.name, _farther(known.word))
-        if self.core_word is not None and self.core_word.distance < DISTANCE_MAX:
-            parts.send(at.name, _announcement_farther(self.core_word))
+            if known.announcement.agent != at.name and known.announcement.distance < DISTANCE_MAX:
+                parts.send(at.name, _forwarded(known.announcement))
+        if self.core_announcement is not None and self.core_announcement.distance < DISTANCE_MAX:
+            parts.send(at.name, _forwarded_announcement(self.core_announcement))
 
     def link_down(self, now: float, neighbour: str) -> None:
-        """Note that a link's connection ended."""
+        """Record the disconnection of a link."""
         at = self._parts.neighbours.get(neighbour)
         if at is not None:
             at.is_linked = False
             self._set_up(now, at, False)
 
     def hello(self, neighbour: str, message: NeighbourHello) -> None:
-        """Answer."""
+        """Answer a hello."""
         self._parts.send(neighbour, HelloBack(message.seq))
 
     def hello_back(self, now: float, neighbour: str, message: HelloBack) -> None:
-        """Note that both ways to a neighbour work."""
+        """Record that a neighbour answers."""
         at = self._parts.neighbours[neighbour]
-        if message.seq == at.hello_seq and at.heard < at.hello_at:
+        if message.seq == at.hello_seq and at.last_seen < at.hello_at:
             at.round_trip_ms = (now - at.hello_at) * 1000
         elif message.seq > at.hello_seq:
             return self._parts.drop("hello_back")
-        at.heard = now
+        at.last_seen = now
         return self._set_up(now, at, True)
 
     def distrust(self, now: float, neighbour: str, until: float, why: str) -> None:
-        """Pass a neighbour by until then."""
+        """Exclude a neighbour as next hop until a time."""
         at = self._parts.neighbours[neighbour]
         at.distrusted_until, at.distrusted_for = until, why
         self._changed(now)
 
     def trust(self, now: float, neighbour: str) -> None:
-        """Note that a neighbour keeps messages: it is not passed by for keeping none."""
+        """Record a custody acknowledgement: ends a distrust for missing ones."""
         at = self._parts.neighbours[neighbour]
         if at.distrusted_for == NOT_KEPT:
             at.distrusted_until, at.distrusted_for = 0.0, ""
             self._changed(now)
 
     def up(self) -> list[str]:
-        """Return the neighbours that messages may go through, in order of their names."""
+        """Return the usable neighbours, sorted by name."""
         return sorted(name for name, at in self._parts.neighbours.items() if at.is_up and not at.distrusted_until)
 
     def _hello(self, now: float, at: Neighbour) -> None:
@@ -140,7 +140,7 @@ class Overlay:
     # --- agents
 
     def federate(self, now: float, neighbour: str, message: Federate) -> None:
-        """Take an agent's word; the first time it is passed on."""
+        """Apply an agent's announcement; a new one is forwarded."""
         parts = self._parts
         if message.distance == 0 and message.agent != neighbour:
             return parts.refuse(neighbour, "identity")
@@ -150,44 +150,44 @@ class Overlay:
                 parts.log("federation.name_taken", agent=parts.name, neighbour=neighbour)
             return None
         known = self.agents.get(message.agent)
-        if known is not None and _age(known.word) >= _age(message):
-            if _age(known.word) == _age(message) and known.word.distance > message.distance:
-                known.word = message  # the same word over a shorter way
+        if known is not None and _age(known.announcement) >= _age(message):
+            if _age(known.announcement) == _age(message) and known.announcement.distance > message.distance:
+                known.announcement = message  # the same announcement over a shorter path
             return None
         if known is None and len(self.agents) >= AGENTS_MAX:
             return parts.drop("agents")
         is_change = (
             known is None
-            or known.word.neighbours != message.neighbours
-            or known.word.incarnation != message.incarnation
-            or known.word.id != message.id
+            or known.announcement.neighbours != message.neighbours
+            or known.announcement.incarnation != message.incarnation
+            or known.announcement.id != message.id
         )
         self.agents[message.agent] = KnownMember(message, now)
         if is_change:
             self.version += 1
             self._compare_ids(now, message)
         if message.distance < DISTANCE_MAX:
-            parts.flood(_farther(message), neighbour)
+            parts.flood(_forwarded(message), neighbour)
         return None
 
-    def _compare_ids(self, now: float, word: Federate) -> None:
+    def _compare_ids(self, now: float, announcement: Federate) -> None:
         parts = self._parts
-        if word.id == parts.id:
-            if word.agent < parts.name:
+        if announcement.id == parts.id:
+            if announcement.agent < parts.name:
                 self._draw(now)
             else:
-                self._tell_reconsider(Reconsider(word.id, parts.name, word.agent))
+                self._send_reconsider(Reconsider(announcement.id, parts.name, announcement.agent))
         for other in self.agents.values():
-            if other.word.id == word.id and other.word.agent != word.agent:
-                lower, greater = sorted((other.word.agent, word.agent))
-                self._tell_reconsider(Reconsider(word.id, lower, greater))
+            if other.announcement.id == announcement.id and other.announcement.agent != announcement.agent:
+                lower, greater = sorted((other.announcement.agent, announcement.agent))
+                self._send_reconsider(Reconsider(announcement.id, lower, greater))
 
-    def _tell_reconsider(self, message: Reconsider) -> None:
+    def _send_reconsider(self, message: Reconsider) -> None:
         if (message.id, message.greater) not in self._reconsidered:
             self._reconsidered.add((message.id, message.greater))
-            self._towards(message.greater, message)
+            self._send_towards(message.greater, message)
 
-    def _towards(self, agent: str, message: Reconsider) -> None:
+    def _send_towards(self, agent: str, message: Reconsider) -> None:
         for hop in self.next_hops(agent)[:1]:
             self._parts.send(hop, message)
 
@@ -199,14 +199,16 @@ class Overlay:
         self._changed(now)
 
     def reconsider(self, now: float, message: Reconsider) -> None:
-        """Draw another id if this agent is meant; pass the word on if not."""
+        """Draw a new id if this agent is the greater name; otherwise forward the message."""
         if message.greater == self._parts.name:
             if message.id == self._parts.id:
                 self._draw(now)
         elif message.distance < DISTANCE_MAX:
-            self._towards(message.greater, Reconsider(message.id, message.lower, message.greater, message.distance + 1))
+            self._send_towards(
+                message.greater, Reconsider(message.id, message.lower, message.greater, message.distance + 1)
+            )
 
-    def _word(self, distance: int) -> Federate:
+    def _own_announcement(self, distance: int) -> Federate:
         parts = self._parts
         return Federate(
             parts.name,
@@ -221,24 +223,24 @@ class Overlay:
         )
 
     def announce(self, now: float) -> None:
-        """Flood a new word about this agent, which its neighbours hear first hand."""
+        """Flood a new announcement of this agent."""
         self._seq += 1
         self._announced, self._announce_at = now, now + self._parts.settings.announce_s
-        self._parts.flood(self._word(0))
+        self._parts.flood(self._own_announcement(0))
 
     # --- distances
 
     def next_hops(self, agent: str) -> tuple[str, ...]:
-        """Return the neighbours at the least distance to an agent; none if there is no way, or it is this one."""
+        """Return the neighbours at the least distance to an agent; empty if unreachable, or for this agent."""
         return self._routes().get(agent, (0, ()))[1]
 
     def path(self, agent: str, through: str) -> list[str]:
-        """Return the agents of a shortest path to an agent, by the words of all, that begins with a next hop."""
+        """Return the agents of a shortest path to an agent through a next hop, from the announcements."""
         before = {self._parts.name: "", through: self._parts.name}
         ahead = [through]
         for name in ahead:
             known = self.agents.get(name)
-            for other in known.word.neighbours if known is not None else ():
+            for other in known.announcement.neighbours if known is not None else ():
                 if other not in before and self._is_link(other, name):
                     before[other] = name
                     ahead.append(other)
@@ -248,20 +250,20 @@ class Overlay:
         return found
 
     def distance(self, agent: str) -> int | None:
-        """Return the hops to an agent, None if there is no way."""
+        """Return the hops to an agent, None if unreachable."""
         return 0 if agent == self._parts.name else self._routes().get(agent, (None, ()))[0]
 
     def live(self) -> list[tuple[int, str]]:
-        """Return (id, name) of the agents that can be reached, with this one, lowest first."""
+        """Return (id, name) of the reachable agents, including this one, lowest first."""
         self._routes()
         return self._live
 
     def incarnation(self, agent: str) -> int:
-        """Return the newest incarnation of an agent that was heard of, 0 for none."""
+        """Return the newest known incarnation of an agent, 0 for none."""
         if agent == self._parts.name:
             return self._parts.incarnation
         known = self.agents.get(agent)
-        return known.word.incarnation if known is not None else 0
+        return known.announcement.incarnation if known is not None else 0
 
     def edges(self) -> Iterator[tuple[str, str]]:
         """Yield the links between agents, each once."""
@@ -269,28 +271,28 @@ class Overlay:
         for other in self.up():
             yield min(me, other), max(me, other)
         for name, known in sorted(self.agents.items()):
-            for other in known.word.neighbours:
+            for other in known.announcement.neighbours:
                 if name < other and self._is_link(other, name):
                     yield name, other
 
     def _is_link(self, name: str, other: str) -> bool:
         known = self.agents.get(name)
-        return known is not None and other in known.word.neighbours
+        return known is not None and other in known.announcement.neighbours
 
     def _routes(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         if self._hops_version != self.version:
             self._hops, self._hops_version = self._search(self.up()), self.version
-            found = [(known.word.id, name) for name, known in self.agents.items() if name in self._hops]
+            found = [(known.announcement.id, name) for name, known in self.agents.items() if name in self._hops]
             self._live = sorted([*found, (self._parts.id, self._parts.name)])
         return self._hops
 
     def has_detour(self, neighbour: str) -> bool:
-        """Return whether everybody can be reached without the link to a neighbour, itself too."""
+        """Return whether all reachable agents, including a neighbour, stay reachable without the link to it."""
         others = [each for each in self.up() if each != neighbour]
         return self._search(others).keys() == self._routes().keys()
 
     def _search(self, first: list[str]) -> dict[str, tuple[int, tuple[str, ...]]]:
-        """Return distance and next hops to each agent that can be reached through some neighbours."""
+        """Return distance and next hops of each agent reachable through some neighbours."""
         routes: dict[str, tuple[int, tuple[str, ...]]] = {name: (1, (name,)) for name in first}
         layer, distance = list(routes), 1
         while layer:
@@ -298,7 +300,7 @@ class Overlay:
             found: dict[str, set[str]] = {}
             for name in layer:
                 known = self.agents.get(name)
-                for other in known.word.neighbours if known is not None else ():
+                for other in known.announcement.neighbours if known is not None else ():
                     if other not in routes and other != self._parts.name and self._is_link(other, name):
                         found.setdefault(other, set()).update(routes[name][1])
             for name, hops in found.items():
@@ -309,25 +311,25 @@ class Overlay:
     # --- management core
 
     def core(self) -> str:
-        """Return the management core: the lowest id that is live."""
+        """Return the management core: the lowest live id."""
         return self.live()[0][1]
 
     def announcement(self, neighbour: str, message: CoreAnnouncement) -> None:
-        """Take the management core's word: its settings hold for all, but where an agent's own are stricter."""
-        parts, last = self._parts, self.core_word
+        """Apply the management core's settings, unless an agent's own are stricter."""
+        parts, last = self._parts, self.core_announcement
         if message.core == parts.name:
             return parts.drop("own_core") if message.incarnation > parts.incarnation else None
         if message.core != self.core():
             return parts.drop("not_core")
         if last is not None and last.core == message.core and _core_age(last) >= _core_age(message):
             return None
-        self.core_word = message
+        self.core_announcement = message
         parts.dedup_s = max(parts.settings.dedup_s, message.dedup_s)
         parts.hold_s = min(parts.settings.hold_s, message.hold_s)
         if message.members_digest != self._members_digest():
-            parts.drop("members_differ")  # words that are on their way; fd of the next interval mends the rest
+            parts.drop("members_differ")  # announcements are in transit; the fd of the next interval repairs the rest
         if message.distance < DISTANCE_MAX:
-            parts.flood(_announcement_farther(message), neighbour)
+            parts.flood(_forwarded_announcement(message), neighbour)
         return None
 
     def _members_digest(self) -> int:
@@ -337,21 +339,21 @@ class Overlay:
     def _act_as_core(self, now: float) -> None:
         parts = self._parts
         live = frozenset(self.agents)
-        if live != self._told:
-            joined, left = tuple(sorted(live - self._told)), tuple(sorted(self._told - live))
-            self._told = live
-            self._tell_update(joined, left, False, "silent for three intervals" if left else "heard")
+        if live != self._announced_members:
+            joined, left = tuple(sorted(live - self._announced_members)), tuple(sorted(self._announced_members - live))
+            self._announced_members = live
+            self._send_update(joined, left, False, "silent for three intervals" if left else "heard")
         if now >= self._core_at:
             self._core_at = now + parts.settings.announce_s
             self._core_seq += 1
             digest = self._members_digest()
             parts.dedup_s, parts.hold_s = parts.settings.dedup_s, parts.settings.hold_s
-            self.core_word = CoreAnnouncement(
+            self.core_announcement = CoreAnnouncement(
                 parts.name, parts.incarnation, self._core_seq, 0, digest, parts.dedup_s, parts.hold_s
             )
-            parts.flood(self.core_word)
+            parts.flood(self.core_announcement)
 
-    def _tell_update(self, joined: tuple[str, ...], left: tuple[str, ...], is_forget: bool, why: str) -> None:
+    def _send_update(self, joined: tuple[str, ...], left: tuple[str, ...], is_forget: bool, why: str) -> None:
         self._epoch += 1
         parts = self._parts
         message = TopologyUpdate(parts.name, parts.incarnation, self._epoch, 0, joined, left, is_forget, why)
@@ -359,14 +361,14 @@ class Overlay:
         parts.flood(message)
 
     def forget(self, agent: str) -> None:
-        """Give an agent up, by the operator's word; an agent that can be reached is not given up."""
+        """Remove an agent at an operator's request, unless it is reachable."""
         if self.distance(agent) is not None:
             return self._parts.log("federation.not_forgotten", agent=agent)
         self._forgotten(agent)
-        return self._tell_update((), (agent,), True, "the operator's word")
+        return self._send_update((), (agent,), True, "the operator's word")
 
     def update(self, now: float, neighbour: str, message: TopologyUpdate) -> None:
-        """Take a word about who is gone; whoever can be reached is not."""
+        """Apply an update of departures; reachable agents are kept."""
         parts, key = self._parts, (message.core, message.incarnation, message.epoch)
         if key in self._updates or message.core == parts.name:
             return None
@@ -385,7 +387,7 @@ class Overlay:
             else:
                 self.agents.pop(agent, None)
         if message.distance < DISTANCE_MAX:
-            parts.flood(_update_farther(message), neighbour)
+            parts.flood(_forwarded_update(message), neighbour)
         return None
 
     def _forgotten(self, agent: str) -> None:
@@ -395,18 +397,18 @@ class Overlay:
     # --- time
 
     def tick(self, now: float) -> None:
-        """Say what is due, and note who has been silent."""
+        """Send due messages, and detect silent neighbours and agents."""
         parts, settings = self._parts, self._parts.settings
         for at in parts.neighbours.values():
             if at.is_linked and now >= at.hello_at + settings.hello_s:
                 self._hello(now, at)
-            if at.is_up and now > at.heard + settings.missed * settings.hello_s + settings.hello_s / 2:
+            if at.is_up and now > at.last_seen + settings.missed * settings.hello_s + settings.hello_s / 2:
                 self._set_up(now, at, False)
             if at.distrusted_until and now >= at.distrusted_until:
                 at.distrusted_until, at.distrusted_for = 0.0, ""
                 self._changed(now)
         silent_at = now - settings.missed * settings.announce_s
-        for name in [name for name, known in self.agents.items() if known.heard < silent_at]:
+        for name in [name for name, known in self.agents.items() if known.last_seen < silent_at]:
             del self.agents[name]
             self.version += 1
         if now >= self._announce_at:
@@ -423,7 +425,7 @@ class Overlay:
             if at.is_linked:
                 due = min(due, at.hello_at + settings.hello_s)
             if at.is_up:
-                due = min(due, at.heard + (settings.missed + 0.5) * settings.hello_s + 1e-6)
+                due = min(due, at.last_seen + (settings.missed + 0.5) * settings.hello_s + 1e-6)
             if at.distrusted_until:
                 due = min(due, at.distrusted_until)
         if self.core() == parts.name:
@@ -431,42 +433,48 @@ class Overlay:
         return due
 
 
-def _age(word: Federate) -> tuple[int, int]:
-    return word.incarnation, word.seq
+def _age(announcement: Federate) -> tuple[int, int]:
+    return announcement.incarnation, announcement.seq
 
 
-def _core_age(word: CoreAnnouncement) -> tuple[int, int]:
-    return word.incarnation, word.seq
+def _core_age(announcement: CoreAnnouncement) -> tuple[int, int]:
+    return announcement.incarnation, announcement.seq
 
 
-def _farther(word: Federate) -> Federate:
+def _forwarded(announcement: Federate) -> Federate:
     return Federate(
-        word.agent,
-        word.id,
-        word.incarnation,
-        word.seq,
-        word.distance + 1,
-        word.version,
-        word.addresses,
-        word.neighbours,
-        word.arrived,
+        announcement.agent,
+        announcement.id,
+        announcement.incarnation,
+        announcement.seq,
+        announcement.distance + 1,
+        announcement.version,
+        announcement.addresses,
+        announcement.neighbours,
+        announcement.arrived,
     )
 
 
-def _announcement_farther(word: CoreAnnouncement) -> CoreAnnouncement:
+def _forwarded_announcement(announcement: CoreAnnouncement) -> CoreAnnouncement:
     return CoreAnnouncement(
-        word.core, word.incarnation, word.seq, word.distance + 1, word.members_digest, word.dedup_s, word.hold_s
+        announcement.core,
+        announcement.incarnation,
+        announcement.seq,
+        announcement.distance + 1,
+        announcement.members_digest,
+        announcement.dedup_s,
+        announcement.hold_s,
     )
 
 
-def _update_farther(word: TopologyUpdate) -> TopologyUpdate:
+def _forwarded_update(announcement: TopologyUpdate) -> TopologyUpdate:
     return TopologyUpdate(
-        word.core,
-        word.incarnation,
-        word.epoch,
-        word.distance + 1,
-        word.joined,
-        word.left,
-        word.is_forget,
-        word.why,
+        announcement.core,
+        announcement.incarnation,
+        announcement.epoch,
+        announcement.distance + 1,
+        announcement.joined,
+        announcement.left,
+        announcement.is_forget,
+        announcement.why,
     )

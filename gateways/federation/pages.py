@@ -1,7 +1,7 @@
-"""Pages of words of cores and members: cut to size; those of cores without what a neighbour's policy keeps away.
+"""Pages of announcements and requests: split by size, and filtered by a neighbour's policy.
 
-A filter whose topics may not come from a neighbour is not said to it, and one whose topics may not go to it is not
-heard from it.
+A filter is not announced to a neighbour whose topics must not be received from it, and not accepted from one to which
+its topics must not be sent.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from gateways.federation.messages import SubscriptionRequest, Topic, TopicCores
 __all__ = ["cut_pages", "flood_page", "may_pass", "send_page"]
 
 PAGE_BYTES = 256 * 1024
-AnyWord = TypeVar("AnyWord", Topic, SubscriptionRequest)
+AnyItem = TypeVar("AnyItem", Topic, SubscriptionRequest)
 
 
-def cut_pages(words: Iterable[AnyWord]) -> Iterator[tuple[AnyWord, ...]]:
-    """Yield words in pages of at most some 256 KiB."""
-    page: list[AnyWord] = []
+def cut_pages(items: Iterable[AnyItem]) -> Iterator[tuple[AnyItem, ...]]:
+    """Yield items in pages of at most about 256 KiB."""
+    page: list[AnyItem] = []
     length = 0
-    for word in words:
-        page.append(word)
-        more = sum(4 * len(each) for each in word.members) if isinstance(word, Topic) else len(word.digests)
-        length += 4 * len(word.filter) + more + 32
+    for item in items:
+        page.append(item)
+        more = sum(4 * len(each) for each in item.members) if isinstance(item, Topic) else len(item.digests)
+        length += 4 * len(item.filter) + more + 32
         if length >= PAGE_BYTES:
             yield tuple(page)
             page, length = [], 0
@@ -35,12 +35,12 @@ def cut_pages(words: Iterable[AnyWord]) -> Iterator[tuple[AnyWord, ...]]:
 
 
 def may_pass(policy: tuple[str, ...], topic_filter: str) -> bool:
-    """Return whether a policy lets some topic of a filter pass."""
+    """Return whether a policy permits some topic of a filter."""
     return "#" in policy or any(overlaps(each, topic_filter) for each in policy)
 
 
 def flood_page(parts: AgentContext, page: TopicCores, source: str = "") -> None:
-    """Send a page to each neighbour but the one that it came from."""
+    """Send a page to each neighbour except the source."""
     if all("#" in at.policy.imports for at in parts.neighbours.values()):
         return parts.flood(page, source)
     for name in parts.neighbours:

@@ -1,4 +1,4 @@
-"""Figures of an agent on its page: what happened by name, what stands, and what it waits for."""
+"""Metrics of an agent: events by name, current state, and the readiness explanation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
 from gateways.federation.host import LocalBroker
-from gateways.federation.leadership_turns import LeadershipTurns
+from gateways.federation.leadership_turns import AgentLoop
 from gateways.federation.links import FederationLinks
 from gateways.spool_thread import Spool, register_spool_metrics
 
@@ -19,41 +19,41 @@ def register(
     agent: Agent,
     host: LocalBroker,
     links: FederationLinks,
-    turns: LeadershipTurns,
+    loop: AgentLoop,
     spool: Spool,
     list_why: Callable[[], str],
 ) -> None:
-    """Show an agent on the page of its process; ``list_why`` returns what the list of subscriptions lacks."""
+    """Register an agent's metrics; ``list_why`` returns why the list of subscriptions is incomplete."""
     register_spool_metrics(metrics, spool)
     metrics.counter(
         "federate_events_total",
-        "What happened at this agent, by name; dropped_<reason> is what was dropped.",
+        "Events at this agent, by name; dropped_<reason> counts drops.",
         lambda: {(name,): float(count) for name, count in agent.counts.items()},
         ("event",),
     )
     metrics.counter(
         "federate_host_total",
-        "What happened at its broker, by name; references_refused are Server References that were not followed.",
+        "Events at its broker, by name; references_refused are Server References that were not followed.",
         lambda: {(name,): float(count) for name, count in host.counts.items()},
         ("event",),
     )
     metrics.counter(
         "federate_interest_total",
-        "What was read of the broker's clients, by name.",
+        "Interest events of the broker's clients, by name.",
         lambda: {(name,): float(count) for name, count in host.adapter.interest.counts.items()},
         ("event",),
     )
     metrics.counter(
         "federate_links_total",
-        "What happened to links, by name.",
+        "Link events, by name.",
         lambda: {(name,): float(count) for name, count in links.counts.items()},
         ("event",),
     )
     metrics.pool("federation_links", lambda: links.handshakes.counts)
     metrics.gauge(
         "federate_queue_bytes",
-        "Frames and messages that wait for a turn; neighbours are not read while it has 4 MiB.",
-        lambda: float(turns.events.octets),
+        "Bytes of queued frames and messages; at 4 MiB neighbours are not read.",
+        lambda: float(loop.events.octets),
     )
     metrics.gauge("federate_interests", "Filters that clients of the broker want.", lambda: len(host.adapter.interest))
     metrics.gauge(
@@ -68,18 +68,18 @@ def register(
         lambda: {(name,): at.round_trip_ms for name, at in agent.neighbours.items()},
         ("neighbour",),
     )
-    metrics.gauge("federate_agents", "Agents that are known, this one included.", lambda: 1 + len(agent.overlay.agents))
+    metrics.gauge("federate_agents", "Known agents, including this one.", lambda: 1 + len(agent.overlay.agents))
     metrics.gauge("federate_messages_kept", "Messages in custody.", lambda: len(agent.rows.stored))
     metrics.check("broker", lambda: host.is_up)
     metrics.check("links", lambda: not links.missing())
-    metrics.check("spool", lambda: not turns.is_full)
+    metrics.check("spool", lambda: not loop.is_full)
     metrics.check("interest", lambda: not list_why())
-    metrics.explain(lambda: _waits_for(host, links, turns, list_why()))
+    metrics.explain(lambda: _readiness_problem(host, links, loop, list_why()))
 
 
-def _waits_for(host: LocalBroker, links: FederationLinks, turns: LeadershipTurns, list_why: str) -> str:
-    away = [f"the broker ({host.reason})"] if not host.is_up else []
-    away += [f"neighbour {each} ({links.reasons.get(each, 'not tried yet')})" for each in links.missing()]
-    away += ["room in the spool"] if turns.is_full else []
-    away += [f"the list of subscriptions ({list_why})"] if list_why else []
-    return "away: " + ", ".join(away) if away else ""
+def _readiness_problem(host: LocalBroker, links: FederationLinks, loop: AgentLoop, list_why: str) -> str:
+    missing = [f"the broker ({host.reason})"] if not host.is_up else []
+    missing += [f"neighbour {each} ({links.reasons.get(each, 'not tried yet')})" for each in links.missing()]
+    missing += ["room in the spool"] if loop.is_full else []
+    missing += [f"the list of subscriptions ({list_why})"] if list_why else []
+    return "missing: " + ", ".join(missing) if missing else ""

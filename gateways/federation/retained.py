@@ -1,7 +1,7 @@
-"""Retained messages of federated filters: one register per topic, the last writer wins, deletions are remembered.
+"""Retained messages of federated filters: one last-writer-wins register per topic, with tombstones.
 
-A stamp is the writer's UTC in milliseconds, or one more than that of the register it saw, so that clocks decide ties
-only. Registers are compared by digests: one per filter in a core's tc, 256 in ts. Pure logic.
+A stamp is the writer's UTC in milliseconds, or one more than that of the register it saw, so that clocks only decide
+between concurrent writes. Registers are compared by digests: one per filter in a core's tc, 256 in ts. Pure logic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqtt.topics import matches
 __all__ = ["INITIAL_STAMP", "Registers", "RetainedRegister", "payload_digest"]
 
 BUCKETS = 256
-INITIAL_STAMP = 1  # of what a broker kept before its agent came: any writer that was seen is later
+INITIAL_STAMP = 1  # of messages that a broker retained before its agent started: all observed writes are later
 SWEEP_S = 60.0
 
 
@@ -27,11 +27,11 @@ class RetainedRegister(Struct, array_like=True):
     """The newest retained message of a topic; an empty payload is a deletion.
 
     Attributes:
-        agent, incarnation, number: Id of the message that wrote it.
-        at_host: Digest of the payload that the broker is known to have, empty for none.
-        waits: Digest of the newest payload of the broker's clients that waits for room in the spool, empty for none.
-            It is not acknowledged: after a death of the agent it comes again, and is none that the federation knows.
-        waits_of: Incarnation that captured it.
+      agent, incarnation, number: Id of the message that wrote it.
+      at_host: Digest of the payload known to be at the broker, empty for none.
+      queued_digest: Digest of the clients' newest payload that waits for the full spool, empty for none. It is
+        unacknowledged: after a crash of the agent it is redelivered, and is not yet known to the federation.
+      queued_incarnation: Incarnation that captured it.
     """
 
     stamp: int
@@ -42,15 +42,15 @@ class RetainedRegister(Struct, array_like=True):
     qos: int
     properties: bytes
     at_host: bytes = b""
-    waits: bytes = b""
-    waits_of: int = 0
+    queued_digest: bytes = b""
+    queued_incarnation: int = 0
 
     def is_at_host(self) -> bool:
         """Return whether the broker has it."""
         return self.at_host == payload_digest(self.payload)
 
     def age(self) -> tuple[int, str]:
-        """Return what decides between two writers."""
+        """Return the order of two writes."""
         return self.stamp, self.agent
 
 
@@ -59,10 +59,10 @@ _unpack = msgspec.msgpack.Decoder(RetainedRegister)
 
 
 class Registers:
-    """All registers of one agent, and the digests of the filters that are compared.
+    """All registers of one agent, and the digests of the compared filters.
 
     Attributes:
-        changed: Filters whose digest changed since they were last looked at.
+      changed: Filters whose digest changed since the last comparison.
     """
 
     def __init__(self, parts: AgentContext) -> None:
@@ -73,7 +73,7 @@ class Registers:
         self._sweep_at = -math.inf
 
     def __len__(self) -> int:
-        """Return how many topics have a register, deletions counted."""
+        """Return the number of topics with a register, including deletions."""
         return len(self._registers)
 
     def get(self, topic: str) -> RetainedRegister | None:
@@ -81,31 +81,31 @@ class Registers:
         return self._registers.get(topic)
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take back what the spool has."""
+        """Restore the spool's rows."""
         for key, value in rows:
             self._registers[key.decode()] = _unpack.decode(value)
 
     def next_stamp(self, now: float, topic: str) -> int:
-        """Return the stamp of a write of now."""
+        """Return the stamp of a write at this time."""
         known = self._registers.get(topic)
         return max(self._parts.wall_ms(now), known.stamp + 1 if known is not None else 0)
 
     def write(self, now: float, topic: str, register: RetainedRegister) -> bool:
-        """Take a write; return whether it is the newest of its topic."""
+        """Apply a write; return whether it is the newest of its topic."""
         known = self._registers.get(topic)
         if known is not None and known.age() >= register.age():
             return known.age() == register.age()
-        if known is None and not register.payload and self._is_over(now, register):
+        if known is None and not register.payload and self._is_expired(now, register):
             return (
-                False  # an old deletion of nothing; of a value that stands here it is one whatever its writer's clock
+                False  # an old deletion without a value; of an existing value it is applied whatever its writer's clock
             )
         if known is None and len(self._registers) >= self._parts.settings.registers_max:
             self._parts.drop("registers")
-            return True  # it is passed on, and not compared
+            return True  # it is forwarded, and not compared
         if known is not None and not register.at_host:
             register.at_host = known.at_host
         if known is not None:
-            register.waits, register.waits_of = known.waits, known.waits_of
+            register.queued_digest, register.queued_incarnation = known.queued_digest, known.queued_incarnation
         self._mix(topic, known)
         self._mix(topic, register)
         self._registers[topic] = register
@@ -113,45 +113,45 @@ class Registers:
         return True
 
     def is_newest(self, topic: str, stamp: int, agent: str) -> bool:
-        """Return whether a write still stands."""
+        """Return whether a write is still the newest."""
         known = self._registers.get(topic)
         return known is None or known.age() <= (stamp, agent)
 
     def at_host(self, topic: str) -> None:
-        """Note that the broker has what the register says."""
+        """Record that the broker has the register's value."""
         known = self._registers.get(topic)
         if known is not None and not known.is_at_host():
             known.at_host = payload_digest(known.payload)
             self._store(topic, known)
 
-    def waits(self, topic: str, payload: bytes) -> None:
-        """Note that a captured message has no room in the spool yet."""
+    def record_queued(self, topic: str, payload: bytes) -> None:
+        """Record that a captured message waits for the full spool."""
         known = self._registers.get(topic)
         if known is not None:
-            known.waits, known.waits_of = payload_digest(payload), self._parts.incarnation
+            known.queued_digest, known.queued_incarnation = payload_digest(payload), self._parts.incarnation
             self._store(topic, known)
 
-    def found_room(self, topic: str, payload: bytes) -> None:
-        """Note that the spool has a captured message; a newer one of its topic may wait still."""
+    def record_stored(self, topic: str, payload: bytes) -> None:
+        """Record that the spool has a captured message; a newer one of its topic may still wait."""
         known = self._registers.get(topic)
-        if known is not None and known.waits == payload_digest(payload):
-            known.waits, known.waits_of = b"", 0
+        if known is not None and known.queued_digest == payload_digest(payload):
+            known.queued_digest, known.queued_incarnation = b"", 0
             self._store(topic, known)
 
-    def comes_again(self, topic: str, payload: bytes) -> bool:
-        """Return whether a captured message is one that waited for room when this agent died."""
+    def is_redelivered(self, topic: str, payload: bytes) -> bool:
+        """Return whether a captured message waited for the spool when this agent crashed."""
         known = self._registers.get(topic)
-        is_older = known is not None and known.waits_of < self._parts.incarnation
-        return known is not None and is_older and known.waits == payload_digest(payload)
+        is_older = known is not None and known.queued_incarnation < self._parts.incarnation
+        return known is not None and is_older and known.queued_digest == payload_digest(payload)
 
-    def lost_host(self) -> None:
-        """Note that the broker may have lost its retained messages."""
+    def reset_host(self) -> None:
+        """Record that the broker may have lost its retained messages."""
         for register in self._registers.values():
-            # A deletion is not repeated at a broker that has nothing.
+            # A deletion is not repeated at an empty broker.
             register.at_host = b"" if register.payload else payload_digest(b"")
 
     def missing(self, topic_filter: str = "#") -> Iterator[tuple[str, RetainedRegister]]:
-        """Yield registers that the broker does not have."""
+        """Yield registers that the broker lacks."""
         for topic, register in self._registers.items():
             if not register.is_at_host() and matches(topic_filter, topic):
                 yield topic, register
@@ -159,14 +159,14 @@ class Registers:
     def _store(self, topic: str, register: RetainedRegister) -> None:
         self._parts.put("register", topic.encode(), _pack(register))
 
-    # --- comparing
+    # --- comparison
 
     def compare(self, filters: Iterable[str]) -> None:
-        """Take the filters whose registers are compared."""
+        """Set the filters whose registers are compared."""
         wanted = set(filters)
-        for gone in self._digests.keys() - wanted:
-            del self._digests[gone]
-            self.changed.discard(gone)
+        for removed in self._digests.keys() - wanted:
+            del self._digests[removed]
+            self.changed.discard(removed)
         for topic_filter in sorted(wanted - self._digests.keys()):
             buckets = self._digests[topic_filter] = [0] * BUCKETS
             for topic, register in self._registers.items():
@@ -206,22 +206,24 @@ class Registers:
 
     # --- deletions
 
-    def _is_over(self, now: float, register: RetainedRegister) -> bool:
+    def _is_expired(self, now: float, register: RetainedRegister) -> bool:
         return register.stamp + self._parts.settings.deletions_s * 1000 < self._parts.wall_ms(now)
 
     def tick(self, now: float) -> None:
-        """Forget deletions that are old."""
+        """Remove old deletions."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_S
-        over = [each for each, found in self._registers.items() if not found.payload and self._is_over(now, found)]
-        for topic in over:
+        expired = [
+            each for each, found in self._registers.items() if not found.payload and self._is_expired(now, found)
+        ]
+        for topic in expired:
             self._mix(topic, self._registers.pop(topic))
             self._parts.delete("register", topic.encode())
 
 
 def payload_digest(payload: bytes) -> bytes:
-    """Return what tells one payload from others."""
+    """Return a digest of a payload."""
     return blake2b(payload, digest_size=8).digest()
 
 

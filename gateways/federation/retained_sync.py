@@ -1,6 +1,6 @@
-"""Keeper of retained messages: what a captured one means, which ones the broker lacks, and comparing with cores.
+"""Synchronization of retained messages: captured ones, values that the broker lacks, and comparison with cores.
 
-Registers themselves are ``retained.py``. Pure logic. Decision: docs/adr/0086-federation.md.
+Registers are in ``retained.py``. Pure logic. Decision: docs/adr/0086-federation.md.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from gateways.federation.rows import HOST, Rows, StoredMessage, message_key
 __all__ = ["RetainedSync"]
 
 COMPARE_S = 1.0
-COMPARED_MAX = 16  # filters that one word compares
+COMPARED_MAX = 16  # filters compared by one request
 SENT_MAX = 256  # registers of one answer; the next comparison finds the rest
-UNSURE_S = 10.0  # for the broker to take a retained message of QoS 0, which it does not acknowledge
-UNSURE_MAX = 4096  # topics of such messages, the newest ones
+UNSURE_S = 10.0  # for a QoS 0 retained message, which the broker does not acknowledge
+UNSURE_MAX = 4096  # topics of the newest such messages
 
 
 class RetainedSync:
@@ -37,26 +37,26 @@ class RetainedSync:
         registers: Registers,
         rows: Rows,
         election: Election,
-        meshes: DistributionTrees,
+        trees: DistributionTrees,
         capture: Capture,
     ) -> None:
         self._parts, self._registers, self._rows = parts, registers, rows
-        self._election, self._meshes, self._capture = election, meshes, capture
-        self._asserted: set[tuple[str, int, str]] = set()  # retained, on their way to the broker
-        self._unsure: dict[str, float] = {}  # topics of those of QoS 0: until when the broker may not have them
+        self._election, self._trees, self._capture = election, trees, capture
+        self._asserted: set[tuple[str, int, str]] = set()  # retained messages in flight to the broker
+        self._unsure: dict[str, float] = {}  # topics of QoS 0 ones: until when the broker may lack them
         self._is_host_new = False
         self._compare_at = 0.0
-        self._differed: dict[str, tuple[int, int]] = {}  # filter: both digests when it was last looked at
-        self.courier: Forwarder
+        self._differed: dict[str, tuple[int, int]] = {}  # filter: both digests of the last comparison
+        self.forwarder: Forwarder
         self.delivery: FederatedDelivery
 
     # --- captured
 
     def stamp(self, now: float, captured: Captured) -> int:
-        """Return the stamp of a captured retained message; 0 for one that the federation knows or has replaced."""
+        """Return the stamp of a captured retained message; 0 for a known or replaced one."""
         topic, registers = captured.topic, self._registers
         known = registers.get(topic)
-        if not self._capture.is_changing or registers.comes_again(topic, captured.payload):
+        if not self._capture.is_changing or registers.is_redelivered(topic, captured.payload):
             return registers.next_stamp(now, topic)
         if known is None:
             return INITIAL_STAMP if self._is_host_new else registers.next_stamp(now, topic)
@@ -65,7 +65,7 @@ class RetainedSync:
             registers.at_host(topic)
             return 0
         if known.at_host == payload_digest(captured.payload):
-            self._parts.drop("retained_known")  # the broker's value of before: it is replaced when clients want it
+            self._parts.drop("retained_known")  # the broker's former value: it is replaced when clients want it
             return 0
         if not self._is_host_new:
             return registers.next_stamp(now, topic)
@@ -74,7 +74,7 @@ class RetainedSync:
         return 0
 
     def captured(self, now: float, captured: Captured, stamp: int, number: int, is_taken: bool) -> None:
-        """Write the register of a captured message; one that is not taken waits for room in the spool."""
+        """Write the register of a captured message, which may wait for the full spool."""
         properties = pack_properties({})
         register = RetainedRegister(
             stamp,
@@ -87,27 +87,27 @@ class RetainedSync:
             payload_digest(captured.payload),
         )
         if self._registers.write(now, captured.topic, register) and self._unsure.get(captured.topic, now) > now:
-            self._parts.counts["retained_again"] += 1  # an older one may come to the broker behind it
+            self._parts.counts["retained_again"] += 1  # an older one may reach the broker after it
             self._inject(now, captured.topic, register)
         if is_taken:
-            self._registers.found_room(captured.topic, captured.payload)
+            self._registers.record_stored(captured.topic, captured.payload)
         else:
-            self._registers.waits(captured.topic, captured.payload)
+            self._registers.record_queued(captured.topic, captured.payload)
 
-    def found_room(self, captured: Captured) -> None:
-        """Note that the spool has a message that waited for room."""
+    def record_stored(self, captured: Captured) -> None:
+        """Record that the spool has a backlogged message."""
         if captured.is_retained:
-            self._registers.found_room(captured.topic, captured.payload)
+            self._registers.record_stored(captured.topic, captured.payload)
 
     # --- from other agents
 
     def delivered(self, now: float, message: TopicMessage) -> None:
-        """Write the register of a message that came to this broker."""
+        """Write the register of a message delivered to this broker."""
         if message.is_retained and message.stamp:
             self._registers.write(now, message.topic, _register(message, not message.qos and self.delivery.is_up))
 
     def assert_retained(self, now: float, message: TopicMessage) -> bool:
-        """Note that a message is handed over; return whether as retained, for it is the newest of its topic."""
+        """Record a delivery; return whether to publish it as retained, as the newest of its topic."""
         is_newest = self._registers.is_newest(message.topic, message.stamp, message.agent)
         if is_newest and message.qos:
             self._asserted.add((message.topic, message.stamp, message.agent))
@@ -119,7 +119,7 @@ class RetainedSync:
         return is_newest
 
     def acked(self, now: float, stored: StoredMessage) -> None:
-        """Note that the broker has a retained message; if a client's newer one came before it, say that again."""
+        """Record that the broker has a retained message; if it overwrote a client's newer one, publish that again."""
         message = stored.message
         key = (message.topic, message.stamp, message.agent)
         if key not in self._asserted:
@@ -133,9 +133,9 @@ class RetainedSync:
             self._inject(now, message.topic, known)
 
     def received(self, now: float, source: str, message: TopicMessage) -> None:
-        """Take a register of another agent, or pass it on."""
+        """Apply a register of another agent, or forward it."""
         if self._parts.name not in message.to:
-            return self.courier.pass_register(now, message, source)
+            return self.forwarder.pass_register(now, message, source)
         register = _register(message, False)
         known = self._registers.get(message.topic)
         is_news = known is None or known.age() < register.age()
@@ -144,14 +144,14 @@ class RetainedSync:
         return None
 
     def _inject(self, now: float, topic: str, register: RetainedRegister) -> None:
-        """Hand a register to the broker, once, and remember the id of the message that wrote it."""
+        """Publish a register at the broker once, and mark the id of its message as seen."""
         key = message_key(register.agent, register.incarnation, register.number)
         stored_key = b"\1" + key
         owed = self._rows.stored.get(key)
         if stored_key in self._rows.stored or (owed is not None and HOST in owed.owed):
             return
         if not self._rows.is_seen(key):
-            self._rows.see(now, key, True)
+            self._rows.mark_seen(now, key, True)
         message = _message(topic, register, (self._parts.name,), self._parts.name)
         stored = StoredMessage(stored_key, message, self._parts.wall_ms(now), "")
         self.delivery.take(now, stored)
@@ -159,29 +159,29 @@ class RetainedSync:
     # --- the broker
 
     def host_up(self, now: float, is_present: bool) -> None:
-        """Expect a broker without a session to have lost its retained messages."""
+        """Assume that a broker without session lost its retained messages."""
         if not is_present:
             self._is_host_new = True
-            self._registers.lost_host()
+            self._registers.reset_host()
         elif not self._capture.is_changing:
             self.settled(now)
 
     def settled(self, now: float) -> None:
-        """Hand over what the broker has not said that it has: its own retained messages have come."""
+        """Publish the registers that the broker lacks, after its own retained messages were received."""
         self._is_host_new = False
         for topic, register in list(self._registers.missing()):
             if self._election.wants(topic):
                 self._inject(now, topic, register)
 
     def wanted(self, now: float, topic_filter: str) -> None:
-        """Hand over the registers of a filter that clients begin to want."""
+        """Publish the registers of a newly wanted filter."""
         for topic, register in list(self._registers.missing(topic_filter)):
             self._inject(now, topic, register)
 
-    # --- comparing
+    # --- comparison
 
     def tick(self, now: float) -> None:
-        """Say digests that changed, and ask cores whose digests have differed for a while."""
+        """Announce changed digests, and send requests to cores whose digests have differed for a while."""
         self._registers.tick(now)
         if now < self._compare_at:
             return
@@ -189,21 +189,21 @@ class RetainedSync:
         self._registers.compare(self._election.topics)
         for topic_filter in self._registers.changed:
             self._election.digests[topic_filter] = self._registers.digest(topic_filter)
-            self._election.tell(topic_filter)
+            self._election.announce(topic_filter)
         self._registers.changed.clear()
-        asked: dict[str, list[SubscriptionRequest]] = {}
+        pending: dict[str, list[SubscriptionRequest]] = {}
         differed: dict[str, tuple[int, int]] = {}
         for topic_filter, core, theirs in self._cores():
             mine = self._registers.digest(topic_filter)
-            if mine != theirs and len(asked.get(core, ())) < COMPARED_MAX:
+            if mine != theirs and len(pending.get(core, ())) < COMPARED_MAX:
                 if self._differed.get(topic_filter) == (mine, theirs):
                     digests = self._registers.digests(topic_filter)
-                    asked.setdefault(core, []).append(SubscriptionRequest(topic_filter, 0, False, digests=digests))
+                    pending.setdefault(core, []).append(SubscriptionRequest(topic_filter, 0, False, digests=digests))
                 else:
                     differed[topic_filter] = (mine, theirs)
         self._differed = differed
-        for core, wishes in asked.items():
-            self._meshes.tell(core, wishes)
+        for core, requests in pending.items():
+            self._trees.send_requests(core, requests)
 
     def _cores(self) -> Iterator[tuple[str, str, int]]:
         for topic_filter, state in self._election.topics.items():
@@ -212,19 +212,21 @@ class RetainedSync:
                 yield topic_filter, state.core, record.digest
 
     def compared(self, now: float, message: TopicSubscribe) -> None:
-        """Send what another agent lacks; a core asks back."""
+        """Send registers that another agent lacks; a core requests a comparison in return."""
         back: list[SubscriptionRequest] = []
-        for wish in message.wishes:
-            if not wish.digests:
+        for request in message.requests:
+            if not request.digests:
                 continue
-            for topic, register in islice(self._registers.differing(wish.filter, wish.digests), SENT_MAX):
+            for topic, register in islice(self._registers.differing(request.filter, request.digests), SENT_MAX):
                 packed = _message(topic, register, (message.member,), self._parts.name)
-                self.courier.pass_register(now, packed)
-            state = self._election.topics.get(wish.filter)
+                self.forwarder.pass_register(now, packed)
+            state = self._election.topics.get(request.filter)
             if state is not None and state.is_core:
-                back.append(SubscriptionRequest(wish.filter, 0, False, digests=self._registers.digests(wish.filter)))
+                back.append(
+                    SubscriptionRequest(request.filter, 0, False, digests=self._registers.digests(request.filter))
+                )
         if back:
-            self._meshes.tell(message.member, back)
+            self._trees.send_requests(message.member, back)
 
 
 def _register(message: TopicMessage, is_at_host: bool) -> RetainedRegister:

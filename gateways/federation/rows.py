@@ -1,9 +1,9 @@
-"""Messages in an agent's custody, as they lie in its spool: who is still to get each, and the ids that were seen.
+"""Messages in an agent's custody, as stored in its spool: pending destinations of each, and the seen ids.
 
-A message is one row that names its destinations, written at the end of the step that took it: one that goes to a single
-destination is one row written and one deleted. Of several, those that have it while others do not have a row of kind
-``settled`` each (docs/adr/0167-one-row-a-message.md). Keeps rows and their sizes; ``courier.py`` decides what becomes
-of them. Source: docs/protocol.md, custody.
+A message is one row with its destinations, written at the end of its step. A message for one destination is thus one
+write and one delete. Of several destinations, each finished one gets a row of kind ``settled``
+(docs/adr/0167-one-row-a-message.md). Holds rows and their sizes; ``forwarder.py`` handles the messages.
+Source: docs/protocol.md, custody.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gateways.federation.messages import HOPS_MAX, MalformedFederationMessage, T
 
 __all__ = ["HOST", "Rows", "StoredMessage", "message_key"]
 
-NOBODY: frozenset[str] = frozenset()
+NO_NAMES: frozenset[str] = frozenset()
 HOST = ""  # destination: the agent's own broker
 DIVIDER = "\0"
 HOP_BYTES_MIN = 4096
-ROW_BYTES = 200  # of a row beside its value
-SEEN_SLACK_S = 120.0  # that ages may be counted too young, in frames of a link that was away
+ROW_BYTES = 200  # overhead of a row
+SEEN_SLACK_S = 120.0  # error of message ages, from frames delayed in a disconnected link
 SEEN_ENDED_MAX = 1_000  # in one step
 _ids = struct.Struct(">QQ")
-# Of a message row: born_ms, ref, bytes of the names behind it. A clock that begins at 1970 sees messages from before.
+# Of a message row: born_ms, ref, bytes of the names after it. born_ms may be negative if the clock starts at 1970.
 _head = struct.Struct(">qQI")
 _u64 = struct.Struct(">Q")
 
 
 def message_key(agent: str, incarnation: int, number: int) -> bytes:
-    """Return the id of a message as rows have it; the order of one agent's ids is that of its numbers."""
+    """Return the id of a message as in rows; ids of one agent are ordered by number."""
     return agent.encode() + b"\0" + _ids.pack(incarnation, number)
 
 
@@ -38,13 +38,13 @@ class StoredMessage:
     """A message in custody.
 
     Attributes:
-        born_ms: When it was captured, by this agent's clock.
-        owed: Destinations; the neighbour that has it and did not say that it kept it, None while it waits.
-        ref: Of ``Inject``, if the broker is owed it.
-        source: The neighbour that it came from.
-        named: Destinations in its row.
-        settled: Those of them that have a row of their own, which says that they have it.
-        encoded: The message's bytes as they came, until its row is written; empty: they are made then.
+      born_ms: When it was captured, by this agent's clock.
+      owed: Destinations, each with the neighbour that it is in flight to, None while queued.
+      ref: Of ``Inject``, if the broker is a destination.
+      source: The neighbour that sent it.
+      named: Destinations in its row.
+      settled: Finished destinations with a row of their own.
+      encoded: The received bytes, until its row is written; empty: encoded then.
     """
 
     __slots__ = (
@@ -65,20 +65,21 @@ class StoredMessage:
         self.key, self.message, self.born_ms, self.source = key, message, born_ms, source
         self.owed: dict[str, str | None] = {}
         self.named: list[str] = []
-        self.settled: frozenset[str] = NOBODY
-        self.written = False  # its row, by this step or one before
+        self.settled: frozenset[str] = NO_NAMES
+        self.written = False  # its row is written
         self.ref = 0
         self.length = length = ROW_BYTES + len(message.payload) + 2 * len(message.topic) + len(message.properties)
-        self.encoded = encoded if len(encoded) < length + ROW_BYTES else b""  # others may have added what nobody reads
+        # longer ones may have unknown extra fields
+        self.encoded = encoded if len(encoded) < length + ROW_BYTES else b""
 
 
 class Rows:
     """See the module.
 
     Attributes:
-        stored: Messages by id, in the order in which they came.
-        length: Bytes of all of them.
-        forgotten_ms: Ids of messages born before it may have been forgotten although they are young.
+      stored: Messages by id, in the order of arrival.
+      length: Bytes of all messages.
+      forgotten_ms: Ids of messages born before it may have been removed early.
     """
 
     def __init__(self, parts: AgentContext) -> None:
@@ -86,13 +87,13 @@ class Rows:
         self.stored: dict[bytes, StoredMessage] = {}
         self.length = 0
         self.forgotten_ms = 0
-        self._changed: dict[bytes, StoredMessage] = {}  # whose rows this step writes
-        self._seen: dict[bytes, int] = {}  # id: when, in milliseconds UTC; oldest first
+        self._changed: dict[bytes, StoredMessage] = {}  # to be written in this step
+        self._seen: dict[bytes, int] = {}  # id: milliseconds UTC; oldest first
 
     # --- rows
 
     def restore(self, rows: Mapping[str, Iterable[tuple[bytes, bytes]]]) -> None:
-        """Take back what the spool has; rows that nothing belongs to are deleted."""
+        """Restore the spool's rows; orphaned rows are deleted."""
         for key, value in sorted(rows.get("message", ())):
             born_ms, ref, length = _head.unpack_from(value)
             begin = _head.size + length
@@ -127,8 +128,8 @@ class Rows:
         self.stored[stored.key] = stored
         self.length += stored.length
 
-    def owe(self, stored: StoredMessage, destination: str, ref: int = 0) -> None:
-        """Keep that a destination is to get a message; ``write`` stores it."""
+    def add_destination(self, stored: StoredMessage, destination: str, ref: int = 0) -> None:
+        """Add a destination of a message; ``write`` stores it."""
         if stored.key not in self.stored:
             self._hold(stored)
         elif destination in stored.settled:
@@ -143,7 +144,7 @@ class Rows:
             self._changed[stored.key] = stored
 
     def settle(self, stored: StoredMessage, destination: str) -> None:
-        """Note that a destination is owed nothing more; with the last one the message ends."""
+        """Remove a destination; with the last one the message ends."""
         if destination not in stored.owed:
             return
         del stored.owed[destination]
@@ -156,7 +157,7 @@ class Rows:
             self._parts.put("settled", stored.key + destination.encode(), b"")
 
     def write(self) -> None:
-        """Write the rows of messages that this step took, or gave further destinations."""
+        """Write the rows of messages with new destinations."""
         for key, stored in self._changed.items():
             names = DIVIDER.join(stored.named).encode()
             head = _head.pack(stored.born_ms, stored.ref, len(names))
@@ -173,14 +174,14 @@ class Rows:
         for destination in stored.settled:
             self._parts.delete("settled", stored.key + destination.encode())
 
-    def owed_to(self, destination: str) -> int:
-        """Return how many messages a destination is owed."""
+    def count_pending(self, destination: str) -> int:
+        """Return the number of messages for a destination."""
         return sum(destination in each.owed for each in self.stored.values())
 
     def is_full(self, hops: int = 0) -> bool:
-        """Return whether a message that made so many hops is not taken into custody now.
+        """Return whether a message with this many hops is refused custody now.
 
-        Each hop has room of its own above the bound, so that agents whose spools are full do not wait for each other.
+        Each hop has space of its own above the bound, so that agents with full spools do not block each other.
         """
         bound = self._parts.settings.spool_bytes_max
         return self.length >= bound + hops * max(bound // HOPS_MAX, HOP_BYTES_MIN)
@@ -188,23 +189,23 @@ class Rows:
     # --- ids
 
     def is_seen(self, key: bytes) -> bool:
-        """Return whether a message was handed to this broker before."""
+        """Return whether a message was passed to this broker before."""
         return key in self._seen
 
-    def see(self, now: float, key: bytes, is_durable: bool) -> None:
-        """Remember an id, in the transaction that stores its message."""
+    def mark_seen(self, now: float, key: bytes, is_durable: bool) -> None:
+        """Store an id, in the transaction of its message."""
         when = self._parts.wall_ms(now)
         self._seen[key] = when
         if is_durable:
             self._parts.put("seen", key, _u64.pack(when))
 
-    def forget_seen(self, now: float) -> bool:
-        """Forget ids that are older than the window, or above the bound; return True if more are due."""
-        over_ms = self._parts.wall_ms(now) - int((self._parts.dedup_s + SEEN_SLACK_S) * 1000)
+    def expire_seen(self, now: float) -> bool:
+        """Remove ids older than the window, or above the bound; return True if more are due."""
+        expired_ms = self._parts.wall_ms(now) - int((self._parts.dedup_s + SEEN_SLACK_S) * 1000)
         excess = len(self._seen) - self._parts.settings.dedup_ids_max
         ended = 0
         for key in list(self._first_seen(SEEN_ENDED_MAX)):
-            if self._seen[key] >= over_ms:
+            if self._seen[key] >= expired_ms:
                 if excess <= 0:
                     return False
                 self.forgotten_ms = max(self.forgotten_ms, self._seen[key])
@@ -222,6 +223,6 @@ class Rows:
             yield key
 
     def may_be_repeat(self, now: float, born_ms: int) -> bool:
-        """Return whether a message is so old that its id may have been forgotten."""
+        """Return whether a message is so old that its id may have been removed."""
         window_ms = int(self._parts.dedup_s * 1000)
         return born_ms <= self.forgotten_ms or self._parts.wall_ms(now) - born_ms > window_ms

@@ -1,4 +1,4 @@
-"""The process of one federation agent: its folder, spool, broker, links, page of figures, questions and signals."""
+"""The process of one federation agent: its folder, spool, broker, links, metrics page, status queries and signals."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from conf.federate_settings import FederateSettings
 from conf.gateway_config import GatewayConfig
 from conf.metrics import Metrics
 from gateways.federation.agent import Agent
-from gateways.federation.broker_endpoint import client_id_of, lane_options, own_client_ids
+from gateways.federation.broker_endpoint import build_client_options, get_client_id, own_client_ids
 from gateways.federation.events import SPOOL_KINDS, AgentSettings, DropNeighbour, NeighbourPolicy, SpoolMismatch
 from gateways.federation.host import LocalBroker, log_filters
-from gateways.federation.interest.cluster_list import ClusterList, cluster_list
+from gateways.federation.interest.cluster_list import ClusterList, build_cluster_list
 from gateways.federation.interest.interest import INTEREST_KIND, Adapter, Interest
 from gateways.federation.interest.mosquitto import MosquittoLog
-from gateways.federation.interest.static import StaticFilters, want_configured
+from gateways.federation.interest.static import StaticFilters, set_configured
 from gateways.federation.interest.stratamq import SessionEventAdapter
-from gateways.federation.leadership_turns import LeadershipTurns
+from gateways.federation.leadership_turns import AgentLoop
 from gateways.federation.links import TIER_FEDERATE, FederationLinks, LinksOptions
 from gateways.federation.report import register
 from gateways.federation.session_rows import SENT, TAKEN
@@ -48,17 +48,17 @@ logger = logging.getLogger(__name__)
 
 SPOOL_FILE = "spool"
 STATUS_SOCKET = "status.sock"
-QUESTION_S = 5.0  # for one who asks
-QUESTION_BYTES_MAX = 256 * 1024
+QUERY_S = 5.0  # timeout of a status connection
+QUERY_BYTES_MAX = 256 * 1024
 EXPIRE_S = 60.0
-ROOM_ABOVE = 4  # the file's bound, of the core's: ids, registers and pages come on top
+FILE_BOUND_FACTOR = 4  # factor of the file's bound over the core's: ids, registers and page overhead need more
 
 
 def main(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, object]], None]) -> int:
-    """Run one agent until a signal comes; return the exit code.
+    """Run one agent until a signal is received; return the exit code.
 
     Raises:
-        UserError: A mistake of the configuration, or of the spool: nothing was started.
+      UserError: An error of the configuration or the spool; the agent was not started.
     """
     folder = DataFolder(config.gateway.data_dir)
     try:
@@ -75,7 +75,7 @@ def _open(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, ob
     check_certificate(files, identity, datetime.datetime.now(datetime.UTC))
     owner = f"agent {settings.agent} of federation {settings.federation}"
     path = config.gateway.data_dir / SPOOL_FILE
-    spool = Spool(SpoolFile(path, owner, settings.spool_bytes_max * ROOM_ABOVE), group_s=0.0)
+    spool = Spool(SpoolFile(path, owner, settings.spool_bytes_max * FILE_BOUND_FACTOR), group_s=0.0)
     try:
         process = _Process(config, spool, files)
         return trio.run(process.run, ready)
@@ -84,7 +84,7 @@ def _open(config: GatewayConfig[FederateSettings], ready: Callable[[dict[str, ob
 
 
 def _check_filters(settings: FederateSettings) -> None:
-    """Refuse filters that are none: neighbours would close the link that brings them."""
+    """Refuse invalid filters: neighbours would close the link that carries them."""
     places = [("federate.filters", settings.filters)]
     for name, each in settings.policies.items():
         places.append((f"federate.policies.{name}", (*each.imports, *each.exports)))
@@ -95,7 +95,9 @@ def _check_filters(settings: FederateSettings) -> None:
             except MqttError as error:
                 raise UserError(f"{place}: {topic_filter!r}: {error}", ExitCode.USAGE) from None
             if topic_filter.startswith("$"):
-                raise UserError(f"{place}: {topic_filter!r}: topics that begin with $ never leave", ExitCode.USAGE)
+                raise UserError(
+                    f"{place}: {topic_filter!r}: topics that begin with $ are not federated", ExitCode.USAGE
+                )
 
 
 class _Process:
@@ -109,42 +111,44 @@ class _Process:
             rows = {kind: list(spool.load(kind)) for kind in SPOOL_KINDS}
             wall_ms = int(time.time() * 1000)
             self.agent = Agent(_agent_settings(settings), rows, boot_time(), wall_ms, random)
-            self.turns = LeadershipTurns(self.agent, spool)
+            self.loop = AgentLoop(self.agent, spool)
             self.adapter = _adapter(settings)
             self.adapter.interest.restore(spool.load(INTEREST_KIND))
-            lanes = lane_options(settings, log_filters(self.adapter.filters), self._is_new)
+            connections = build_client_options(settings, log_filters(self.adapter.filters), self._is_new)
             self.host = LocalBroker(
-                lanes,
+                connections,
                 self.adapter,
                 self.agent.marker_topic,
-                self.turns.put_event,
-                self.turns.hold,
-                lambda: self.turns.events.is_full,
+                self.loop.put_event,
+                self.loop.hold,
+                lambda: self.loop.events.is_full,
                 time.time,
                 random,
             )
             self.host.restore(list(spool.load(SENT)), list(spool.load(TAKEN)))
         except (SpoolMismatch, ValueError) as error:
             raise UserError(f"spool {config.gateway.data_dir / SPOOL_FILE}: {error}") from None
-        want_configured(self.adapter.interest, settings.filters)
+        set_configured(self.adapter.interest, settings.filters)
         self.list: ClusterList | None = None
         if settings.api and isinstance(self.adapter, SessionEventAdapter):
-            self.list = cluster_list(settings, self.adapter, lambda: self.host.hears, self.host.take_interest)
+            self.list = build_cluster_list(
+                settings, self.adapter, lambda: self.host.is_listening, self.host.take_interest
+            )
         identity = NodeIdentity(settings.federation, settings.agent, TIER_FEDERATE, self.agent.incarnation)
         options = LinksOptions(
             identity, link_contexts(files), settings.neighbours, settings.accept, _policies(settings), settings.hello_s
         )
-        self.links = FederationLinks(options, random, self.turns.put_events, self.turns.room)
-        self.turns.host, self.turns.links = self.host, self.links
+        self.links = FederationLinks(options, random, self.loop.put_events, self.loop.room)
+        self.loop.host, self.loop.links = self.host, self.links
 
     def _is_new(self) -> bool:
         return self.agent.is_new and not self.host.counts["connections"]
 
     async def run(self, ready: Callable[[dict[str, object]], None]) -> int:
-        """Run until a signal comes."""
+        """Run until a signal is received."""
         config, settings = self.config, self.config.settings
         metrics = Metrics("gateway", config.gateway.id, own_version())
-        register(metrics, self.agent, self.host, self.links, self.turns, self.spool, self._list_why)
+        register(metrics, self.agent, self.host, self.links, self.loop, self.spool, self._list_why)
         stopping = trio.Event()
         listeners = await _listen(settings)
         port = listeners[0].socket.getsockname()[1]
@@ -154,11 +158,11 @@ class _Process:
                 title = f"agent {settings.agent}"
                 addresses |= await open_pages(nursery, config.metrics, metrics, stopping, title)
                 self.host.take_interest()
-                nursery.start_soon(self.turns.run)
+                nursery.start_soon(self.loop.run)
                 nursery.start_soon(self.spool.watch)
                 nursery.start_soon(self.links.serve, listeners)
-                for lane in self.host.lanes:
-                    nursery.start_soon(lane.client.run)
+                for connection in self.host.connections:
+                    nursery.start_soon(connection.client.run)
                 nursery.start_soon(self._answer, config.gateway.data_dir / STATUS_SOCKET)
                 nursery.start_soon(self._expire)
                 if self.list is not None:
@@ -166,8 +170,8 @@ class _Process:
                 collect_rarely()
                 ready(addresses)
                 await stopping.wait()
-                for lane in self.host.lanes:
-                    await lane.client.leave()
+                for connection in self.host.connections:
+                    await connection.client.leave()
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             found: BaseException | None = group.subgroup(UserError)
@@ -188,31 +192,31 @@ class _Process:
             self.host.take_interest()
 
     async def _answer(self, path: Any) -> None:
-        """Answer questions of the command line: one line of JSON each."""
+        """Answer queries of the command line: one line of JSON each."""
         path.unlink(missing_ok=True)
         listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         await listener.bind(os.fspath(path))
         listener.listen(8)
-        await trio.serve_listeners(self._question, [trio.SocketListener(listener)])
+        await trio.serve_listeners(self._serve_query, [trio.SocketListener(listener)])
 
-    async def _question(self, stream: trio.SocketStream) -> None:
-        asked = bytearray()
+    async def _serve_query(self, stream: trio.SocketStream) -> None:
+        received = bytearray()
         try:
-            with trio.move_on_after(QUESTION_S):
-                while not asked.endswith(b"\n") and len(asked) < QUESTION_BYTES_MAX:
+            with trio.move_on_after(QUERY_S):
+                while not received.endswith(b"\n") and len(received) < QUERY_BYTES_MAX:
                     data = await stream.receive_some(65_536)
                     if not data:
                         break
-                    asked += data
-                await stream.send_all(json.dumps(self._look(asked)).encode())
+                    received += data
+                await stream.send_all(json.dumps(self._handle_query(received)).encode())
             await stream.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
-    def _look(self, asked: bytes | bytearray) -> object:
+    def _handle_query(self, received: bytes | bytearray) -> object:
         try:
-            question = json.loads(asked)
-            verb, argument = str(question["verb"]), str(question.get("argument", ""))
+            query = json.loads(received)
+            verb, argument = str(query["verb"]), str(query.get("argument", ""))
         except (ValueError, KeyError, TypeError, RecursionError):
             return {"error": "not a question"}
         match verb:
@@ -220,7 +224,7 @@ class _Process:
                 away = self.links.missing()
                 reasons = {each: self.links.reasons.get(each, "not tried yet") for each in away}
                 found = self.agent.status()
-                found["host"] = found["host"] and self.host.hears
+                found["host"] = found["host"] and self.host.is_listening
                 found["list_of_subscriptions"] = self._list_why() or ("whole" if self.list is not None else "not read")
                 return found | {"away": reasons, "host_reason": self.host.reason}
             case "graph":
@@ -228,13 +232,13 @@ class _Process:
             case "topics":
                 return self.agent.topics()
             case "why":
-                return self.agent.why(argument)
+                return self.agent.explain_topic(argument)
             case "forget":
-                problem = self.agent.kept_from_forgetting(argument)
+                problem = self.agent.get_forget_problem(argument)
                 if problem:
                     return {"error": problem}
-                kept = self.agent.rows.owed_to(argument)
-                self.turns.put_event(DropNeighbour(argument))
+                kept = self.agent.rows.count_pending(argument)
+                self.loop.put_event(DropNeighbour(argument))
                 return {"forgotten": argument, "messages_dropped": kept}
         return {"error": f"no such verb: {verb}"}
 
@@ -248,7 +252,7 @@ async def _listen(settings: FederateSettings) -> list[trio.SocketListener]:
 
 
 def _adapter(settings: FederateSettings) -> Adapter:
-    client_id = client_id_of(settings)
+    client_id = get_client_id(settings)
     interest = Interest(own_client_ids(settings), settings.interest_s, settings.interests_max)
     match settings.host_kind:
         case "mosquitto":

@@ -1,6 +1,6 @@
-"""State of federated filters: what each core last said, and the members that follow from it. Plain data and rules.
+"""State of federated filters: the last announcement of each core, and the resulting members. Plain data and rules.
 
-``election.py`` decides who is core; this file decides who is a member, from the words of cores that may be cut off.
+``election.py`` elects cores; this file computes members from announcements of possibly unreachable cores.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["CoreMember", "CoreRecord", "TopicState"]
 
 @dataclass(slots=True)
 class CoreRecord:
-    """A core's newest word about a filter.
+    """A core's newest announcement of a filter.
 
     Attributes:
-        heard: When.
-        until: When it is forgotten: infinity for a core's, three intervals for one that ended.
+      last_seen: Time of the announcement.
+      until: Expiry: infinity for a core's, three intervals for one that ended.
     """
 
     incarnation: int
@@ -28,16 +28,16 @@ class CoreRecord:
     qos: int
     members: tuple[str, ...]
     digest: int
-    heard: float
+    last_seen: float
     is_ended: bool = False
     until: float = math.inf
 
 
 @dataclass(slots=True)
 class CoreMember:
-    """A member as its core keeps it; one that is silent is absent, and stays listed for ``hold_s``."""
+    """A member in its core's list; a silent one is absent, and stays listed for ``hold_s``."""
 
-    heard: float
+    last_seen: float
     qos: int
     is_live: bool
 
@@ -47,12 +47,12 @@ class TopicState:
     """One filter.
 
     Attributes:
-        wanted: Highest QoS of the broker's own clients, None if none wants it.
-        records: Words of other cores; under "" the members that the spool remembered.
-        core: The core that this agent believes in, "" for none.
-        core_since: Since when.
-        own: Members of this agent's mesh, if it is the core: others than itself.
-        members: All agents that messages go to, this one too if it wants them.
+      wanted: Highest QoS of the broker's own clients, None if none wants it.
+      records: Announcements of other cores; under "" the members restored from the spool.
+      core: The core that this agent accepts, "" for none.
+      core_since: Time of that decision.
+      own: Other members of this filter, if this agent is its core.
+      members: All destinations, including this agent if it wants the filter.
     """
 
     filter: str
@@ -64,10 +64,10 @@ class TopicState:
     own: dict[str, CoreMember] = field(default_factory=dict)
     members: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
-    said: Topic | None = None  # this agent's own last word as core
+    announced: Topic | None = None  # this agent's own last announcement as core
 
     def names(self, agent: str) -> bool:
-        """Return whether an agent is a member, present or absent, by anybody's word."""
+        """Return whether an agent is a member, present or absent, in any announcement."""
         return (
             agent in self.members or agent in self.own or any(agent in each.members for each in self.records.values())
         )
@@ -75,10 +75,11 @@ class TopicState:
     def find_members(
         self, name: str, settled_s: float, now: float, is_reached: Callable[[str], bool]
     ) -> frozenset[str]:
-        """Return who gets messages of the filter.
+        """Return the destinations of the filter.
 
-        The present core's list counts. What other cores said counts while the core is young, and for agents that cannot
-        be reached: who can be reached and wants the filter has joined the present core meanwhile.
+        The present core's list counts. Lists of other cores count while the core is new, and later for unreachable
+        agents:
+        reachable ones have joined the present core meanwhile.
         """
         found = set(self.own) if self.is_core else set()
         if self.wanted is not None:

@@ -1,8 +1,9 @@
-"""Watch whether messages that neighbours took into custody come on to their destinations.
+"""Detection of neighbours that acknowledge custody but do not forward messages.
 
-Each agent counts the messages of QoS 1 and 2 that came to it, by the agent that captured them, and says the counts in
-its ``fd``. Whoever hands a message to a neighbour for an agent behind it compares: a neighbour through which nothing of
-a flow comes for a while withholds it. Pure logic. Decision: docs/adr/0187-who-passes-nothing-on.md.
+Each agent counts received QoS 1 and 2 messages by capturing agent, and announces the counts in ``fd``. A sender
+compares
+them with the messages that it passed to a neighbour for that agent. A neighbour through which no message of a flow
+arrives for a while is distrusted. Pure logic. Decision: docs/adr/0187-who-passes-nothing-on.md.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from gateways.federation.overlay import NOT_PASSED_ON, Overlay
 
 __all__ = ["TransitMonitor"]
 
-FLOWS_MAX = 4_096  # that are watched; the others are not
-AVOIDED_S = 30.0  # the first time, then doubled
+FLOWS_MAX = 4_096  # monitored flows
+AVOIDED_S = 30.0  # first time, then doubled
 AVOIDED_S_MAX = 3_600.0
-FORGIVEN_S = 2 * AVOIDED_S_MAX  # after which the next time is a first one
+FORGIVEN_S = 2 * AVOIDED_S_MAX  # after which the next time counts as the first
 
 
 class _Flow:
     """Messages of one agent for another one, through one neighbour.
 
     Attributes:
-        open: Handed to the neighbour, and not among what the destination counted since.
-        since: When one of them came last, or the first of them was handed over.
-        arrived: The destination's count when it was last looked at; None: it does not count them.
+      open: Sent to the neighbour, and not counted by the destination since.
+      since: Time of the last arrival, or of the first sending.
+      arrived: The destination's last known count; None: it does not count them.
     """
 
     __slots__ = ("arrived", "open", "since")
@@ -43,76 +44,76 @@ class TransitMonitor:
         self._parts, self._overlay = parts, overlay
         self._flows: dict[tuple[str, str, str], _Flow] = {}  # neighbour, destination, origin
         self._version = -1
-        self._look_at = math.inf
+        self._compare_at = math.inf
 
-    def arrived(self, message: TopicMessage) -> None:
-        """Count a message that is for this agent, whatever becomes of it here."""
+    def record_arrival(self, message: TopicMessage) -> None:
+        """Count a message for this agent, even if it is dropped later."""
         arrived, origin = self._parts.arrived, message.agent
         if origin in arrived:
             arrived[origin] += 1
         elif len(arrived) < ARRIVED_MAX:
             arrived[origin] = 1
 
-    def handed(self, now: float, neighbour: str, message: TopicMessage, destinations: tuple[str, ...]) -> None:
-        """Note that a neighbour is given a message."""
+    def record_handoff(self, now: float, neighbour: str, message: TopicMessage, destinations: tuple[str, ...]) -> None:
+        """Record a message sent to a neighbour."""
         for destination in destinations:
             if destination == neighbour:
-                continue  # its own ``kept`` says it
+                continue  # its own ``kept`` acknowledges it
             key = (neighbour, destination, message.agent)
             flow = self._flows.get(key)
             if flow is None:
                 if len(self._flows) >= FLOWS_MAX:
                     continue
-                flow = self._flows[key] = _Flow(self._told(destination, message.agent))
-                self._look_at = min(self._look_at, now + self._parts.settings.announce_s)
+                flow = self._flows[key] = _Flow(self._announced_count(destination, message.agent))
+                self._compare_at = min(self._compare_at, now + self._parts.settings.announce_s)
             if not flow.open:
                 flow.since = now
             flow.open += 1
 
-    def _told(self, destination: str, origin: str) -> int | None:
-        """Return how many messages of an agent came to another one, by its own word; None if it does not count them."""
+    def _announced_count(self, destination: str, origin: str) -> int | None:
+        """Return a destination's announced count for an origin; None if it does not count."""
         known = self._overlay.agents.get(destination)
-        if known is None or known.word.arrived is None:
+        if known is None or known.announcement.arrived is None:
             return None
-        arrived = known.word.arrived
+        arrived = known.announcement.arrived
         return next((count for name, count in arrived if name == origin), 0 if len(arrived) < ARRIVED_MAX else None)
 
     def tick(self, now: float) -> None:
-        """Compare, once an interval; after a change of ways everything begins anew."""
-        if self._version != self._overlay.version:  # messages may take a while to find their way then
+        """Compare counts once an interval; a route change resets all flows."""
+        if self._version != self._overlay.version:  # messages may be delayed then
             self._version = self._overlay.version
             self._flows.clear()
-            self._look_at = math.inf
-        if now < self._look_at:
+            self._compare_at = math.inf
+        if now < self._compare_at:
             return
-        self._look_at = now + self._parts.settings.announce_s
+        self._compare_at = now + self._parts.settings.announce_s
         withheld: dict[str, dict[str, int]] = {}
         for (neighbour, destination, origin), flow in self._flows.items():
-            self._compare(now, flow, self._told(destination, origin))
+            self._compare(now, flow, self._announced_count(destination, origin))
             if flow.open and now - flow.since > self.patience_s(destination):
-                for_whom = withheld.setdefault(neighbour, {})
-                for_whom[destination] = for_whom.get(destination, 0) + flow.open
+                by_destination = withheld.setdefault(neighbour, {})
+                by_destination[destination] = by_destination.get(destination, 0) + flow.open
                 flow.open = 0
-        for neighbour, for_whom in withheld.items():
-            self._accuse(now, neighbour, for_whom)
+        for neighbour, by_destination in withheld.items():
+            self._report_withholding(now, neighbour, by_destination)
 
-    def _compare(self, now: float, flow: _Flow, told: int | None) -> None:
-        if told is None or flow.arrived is None or told < flow.arrived:
-            flow.open = 0  # nothing can be said of what was handed over until now
-        elif told > flow.arrived:
-            flow.open = max(0, flow.open - (told - flow.arrived))
+    def _compare(self, now: float, flow: _Flow, announced: int | None) -> None:
+        if announced is None or flow.arrived is None or announced < flow.arrived:
+            flow.open = 0  # earlier messages cannot be assessed
+        elif announced > flow.arrived:
+            flow.open = max(0, flow.open - (announced - flow.arrived))
             flow.since = now
-        flow.arrived = told
+        flow.arrived = announced
 
     def patience_s(self, destination: str) -> float:
-        """Return how long nothing may come on; nearer agents judge first, and others see the way change."""
+        """Return the allowed delay; it grows with the distance, so that the nearest agent acts first."""
         settings = self._parts.settings
         distance = self._overlay.distance(destination)
         return (settings.missed + 2 * distance) * settings.announce_s if distance is not None else math.inf
 
-    def _accuse(self, now: float, neighbour: str, for_whom: dict[str, int]) -> None:
+    def _report_withholding(self, now: float, neighbour: str, by_destination: dict[str, int]) -> None:
         parts, at = self._parts, self._parts.neighbours[neighbour]
-        for destination, count in for_whom.items():
+        for destination, count in by_destination.items():
             parts.counts[NOT_PASSED_ON] += count
             if destination not in at.not_passed_on:
                 parts.log("federation.not_passed_on", neighbour=neighbour, agent=destination, messages=count)
@@ -126,4 +127,4 @@ class TransitMonitor:
 
     def deadline(self) -> float:
         """Return when ``tick`` is due."""
-        return self._look_at
+        return self._compare_at

@@ -1,4 +1,4 @@
-"""A Mosquitto with four doors for gateways: TCP, TLS, WebSocket and WebSocket over TLS."""
+"""A Mosquitto with four listeners for gateways: TCP, TLS, WebSocket and WebSocket over TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 @dataclass
 class Doors:
-    """Addresses by scheme, and the authority that signed the broker."""
+    """Addresses by scheme, and the CA of the broker."""
 
     addresses: dict[str, str]
     authority: Path
@@ -32,11 +32,11 @@ class Doors:
 
 @asynccontextmanager
 async def mosquitto_doors(folder: Path, *lines: str) -> AsyncIterator[Doors]:
-    """Run a broker for the length of a block.
+    """Run a broker within a block.
 
     Args:
-        folder: Of its files.
-        lines: Of its configuration, before the listeners.
+      folder: Of its files.
+      lines: Of its configuration, before the listeners.
     """
     files = DevelopmentAuthority(folder / "tls", "test", NOW).server("mosquitto")
     ports = free_ports(4)
@@ -57,7 +57,7 @@ async def mosquitto_doors(folder: Path, *lines: str) -> AsyncIterator[Doors]:
                         await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
                         break
                     except OSError:
-                        await trio.sleep(0.01)  # there is nothing to wait on for a port to open
+                        await trio.sleep(0.01)  # polling: no event signals an open port
         names = zip(("mqtt", "mqtts", "ws", "wss"), ports, strict=True)
         yield Doors({name: f"{name}://127.0.0.1:{port}" for name, port in names}, files.authority, process)
     finally:

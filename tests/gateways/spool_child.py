@@ -1,7 +1,7 @@
-"""A process that commits to a spool until it is killed: python spool_child.py PATH; each acknowledged number is a line.
+"""A process that commits to a spool until it is killed: python spool_child.py PATH; it prints each acknowledged number.
 
-Transaction n puts row n, replaces the row of the last number, and deletes row n - 10: the last number says exactly
-which rows must be there. Three tasks commit at once, so that transactions carry several callers' writes.
+Transaction n puts row n, replaces the row of the last number, and deletes row n - 10: the last number determines the
+expected rows. Three tasks commit concurrently, so that transactions carry several callers' writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAILED_EXIT = 7
 
 
 def value_of(number: int) -> bytes:
-    """Return the value of a row, of changing length up to some pages."""
+    """Return the value of a row, of varying length up to several pages."""
     return (b"%d " % number) * (1 + number * 37 % 700)
 
 

@@ -1,10 +1,10 @@
-"""Addresses of brokers, Server References that are followed, and delays between attempts."""
+"""Addresses of brokers, Server References, and retry delays."""
 
 from random import Random
 
 import pytest
 
-from gateways.addresses import HOPS_MAX, Address, ReferenceRefused, follow_reference, judge_reach, parse_address
+from gateways.addresses import HOPS_MAX, Address, ReferenceRefused, follow_reference, parse_address, validate_reach
 from gateways.retry_delay import DELAY_MAX_S, DELAY_MIN_S, RetryDelay
 
 GOOD = [
@@ -34,7 +34,7 @@ def test_addresses(text: str, address: Address) -> None:
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_addresses_that_are_none(text: str) -> None:
+def test_parse_address_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_address(text)
     assert "secret" not in str(caught.value)
@@ -49,7 +49,7 @@ REFERENCES = [
     (SECURE, "ws://b", None),
     (PLAIN, "b:1884", parse_address("mqtt://b:1884")),
     (PLAIN, "mqtts://b", parse_address("mqtts://b")),
-    (PLAIN, "mqtt://a:1883", None),  # where it is
+    (PLAIN, "mqtt://a:1883", None),  # the present address
     (PLAIN, "", None),
     (PLAIN, "   ", None),
     (PLAIN, "http://b", None),
@@ -82,8 +82,8 @@ def test_references(present: Address, reference: str, followed: Address | None) 
         ((), "own:1885", False),
     ],
 )
-def test_references_go_to_listed_hosts_only(hosts: tuple[str, ...], reference: str, is_followed: bool) -> None:
-    """A remote broker named any host, and got the bridge's password there."""
+def test_follow_reference_only_to_listed_hosts(hosts: tuple[str, ...], reference: str, is_followed: bool) -> None:
+    """Otherwise a broker could direct the bridge's password to any host."""
     configured = (PLAIN, parse_address("mqtt://own:1884"))
     if is_followed:
         follow_reference(reference, PLAIN, 0, configured=configured, hosts=hosts)
@@ -106,17 +106,17 @@ INSIDE += ("100.64.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1", "::ffff:10.0.0.1")
 
 
 @pytest.mark.parametrize("target", INSIDE)
-def test_a_public_broker_names_no_address_inside(target: str) -> None:
+def test_validate_reach_public_broker_refuses_private_address(target: str) -> None:
     """Neither alone nor beside a public one: a host name may have both."""
     for sender in ("198.41.0.4", "2001:503:ba3e::2:30", "::ffff:198.41.0.4"):
         for targets in ((target,), ("198.41.0.5", target)):
             with pytest.raises(ReferenceRefused):
-                judge_reach(sender, targets)
-        judge_reach(sender, ("198.41.0.5", "2001:503:ba3e::2:30"))
-    judge_reach("127.0.0.1", (target, "198.41.0.5"))  # one inside names what its list has
+                validate_reach(sender, targets)
+        validate_reach(sender, ("198.41.0.5", "2001:503:ba3e::2:30"))
+    validate_reach("127.0.0.1", (target, "198.41.0.5"))  # a private broker may refer to listed private hosts
 
 
-def test_delays_spread_and_end_at_the_bound() -> None:
+def test_retry_delay_is_random_and_bounded() -> None:
     delay = RetryDelay(Random(1))
     delays = [delay.next() for _ in range(200)]
     assert all(DELAY_MIN_S <= each <= DELAY_MAX_S for each in delays)

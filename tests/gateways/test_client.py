@@ -1,4 +1,4 @@
-"""The shell of the MQTT client against a broker that others wrote, and against one that misbehaves."""
+"""The shell of the MQTT client against Mosquitto and against a misbehaving broker."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ FILTERS = (SubscriptionRequest("a/#", 2),)
 
 
 class User:
-    """Keeps what comes, and acknowledges it at once."""
+    """Stores messages, and acknowledges them at once."""
 
     def __init__(self) -> None:
         self.client: GatewayClient | None = None
         self.messages: list[Publish] = []
         self.answers: list[tuple[int, int]] = []
-        self.partings: list[str] = []
-        self.standing = trio.Event()
+        self.disconnections: list[str] = []
+        self.is_connected = trio.Event()
         self.changed = trio.Event()
 
     def connected(self, accepted: Accepted) -> None:
         del accepted
-        self.standing.set()
+        self.is_connected.set()
 
-    def parted(self, reason: str) -> None:
-        self.partings.append(reason)
+    def disconnected(self, reason: str) -> None:
+        self.disconnections.append(reason)
         self._change()
 
     def received(self, packet: Publish) -> None:
@@ -66,8 +66,8 @@ class User:
         self.answers.append((token, reason_code))
         self._change()
 
-    def room(self) -> None:
-        """Nothing waits for it."""
+    def writable(self) -> None:
+        """No output is pending."""
 
     def _change(self) -> None:
         self.changed.set()
@@ -82,7 +82,7 @@ class User:
                 await self.changed.wait()
 
 
-def client_of(
+def make_client(
     user: User,
     *addresses: str,
     authority: Path | None = None,
@@ -109,7 +109,7 @@ Script = Callable[[trio.SocketStream, list[Packet]], Awaitable[None]]
 
 @asynccontextmanager
 async def broker(script: Script) -> AsyncIterator[str]:
-    """Run a script for each connection, which gets the first packets; yield the address."""
+    """Run a script for each connection, with its first packets; yield the address."""
     async with trio.open_nursery() as nursery:
 
         async def serve(stream: trio.SocketStream) -> None:
@@ -129,17 +129,19 @@ async def broker(script: Script) -> AsyncIterator[str]:
 
 
 @pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
-async def test_each_way_of_bytes_carries_messages_both_ways(tmp_path: Path) -> None:
+async def test_client_each_transport_carries_messages_both_ways(tmp_path: Path) -> None:
     """TCP, TLS, WebSocket and both; QoS 0 to 2, 3.1.1 and 5."""
-    async with mosquitto_doors(tmp_path) as doors:
-        for number, (scheme, address) in enumerate(doors.addresses.items()):
+    async with mosquitto_doors(tmp_path) as listeners:
+        for number, (scheme, address) in enumerate(listeners.addresses.items()):
             user = User()
             secure, size = scheme in ("mqtts", "wss"), 1000 if scheme.startswith("ws") else 40_000
-            client = client_of(user, address, authority=doors.authority if secure else None, version=5 - number % 2)
+            client = make_client(
+                user, address, authority=listeners.authority if secure else None, version=5 - number % 2
+            )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.run)
                 with trio.fail_after(PATIENCE_S):
-                    await user.standing.wait()
+                    await user.is_connected.wait()
                 for qos in (0, 1, 2):
                     assert client.publish(Publish(f"a/{qos}", b"x" * size, qos), qos)
                 await user.until(partial(user.has, 3, 2))
@@ -151,20 +153,20 @@ async def test_each_way_of_bytes_carries_messages_both_ways(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
-async def test_a_stranger_is_not_believed_and_the_next_address_is_tried(tmp_path: Path) -> None:
-    """A certificate of an unknown authority, a port where nothing listens, then a broker."""
-    async with mosquitto_doors(tmp_path) as doors:
+async def test_client_untrusted_certificate_tries_next_address(tmp_path: Path) -> None:
+    """A certificate of an unknown CA, a closed port, then a broker."""
+    async with mosquitto_doors(tmp_path) as listeners:
         user = User()
-        client = client_of(user, doors.addresses["mqtts"], "mqtt://127.0.0.1:1", doors.addresses["mqtt"])
+        client = make_client(user, listeners.addresses["mqtts"], "mqtt://127.0.0.1:1", listeners.addresses["mqtt"])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
             with trio.fail_after(PATIENCE_S):
-                await user.standing.wait()
+                await user.is_connected.wait()
             nursery.cancel_scope.cancel()
-        assert "certificate" in user.partings[0] and len(user.partings) == 2
+        assert "certificate" in user.disconnections[0] and len(user.disconnections) == 2
 
 
-async def test_a_refused_filter_ends_the_client_with_one_line() -> None:
+async def test_client_refused_filter_raises_one_line() -> None:
     async def refuse(stream: trio.SocketStream, packets: list[Packet]) -> None:
         assert isinstance(packets[0], Connect)
         await stream.send_all(encode_packet(Connack(), 5))
@@ -178,13 +180,13 @@ async def test_a_refused_filter_ends_the_client_with_one_line() -> None:
             pytest.raises(RefusedFilter, match=r"refuses the filter a/#: not authorized \(0x87\)"),
             trio.fail_after(PATIENCE_S),
         ):
-            await client_of(User(), address).run()
+            await make_client(User(), address).run()
 
 
-async def test_an_answer_to_fewer_filters_ends_the_client_with_one_line() -> None:
-    """Half a bridge is not run: nobody knows which filter the broker has left out."""
+async def test_client_suback_with_missing_codes_raises_one_line() -> None:
+    """The gateway does not run with part of its filters, since it is unknown which one is missing."""
 
-    async def forget(stream: trio.SocketStream, packets: list[Packet]) -> None:
+    async def answer_one(stream: trio.SocketStream, packets: list[Packet]) -> None:
         del packets
         await stream.send_all(encode_packet(Connack(), 5))
         (subscribe,) = StreamDecoder(5).feed(bytes(await stream.receive_some(65536)))
@@ -193,13 +195,13 @@ async def test_an_answer_to_fewer_filters_ends_the_client_with_one_line() -> Non
         await trio.sleep_forever()
 
     two = (*FILTERS, SubscriptionRequest("b/#", 1))
-    async with broker(forget) as address:
+    async with broker(answer_one) as address:
         with pytest.raises(RefusedFilter, match="answers 1 of 2 filters"), trio.fail_after(PATIENCE_S):
-            await client_of(User(), address, filters=two).run()
+            await make_client(User(), address, filters=two).run()
 
 
-def test_nothing_is_framed_once_the_server_has_closed() -> None:
-    """A message that is on its way just then is lost with the connection, and ends nothing else."""
+def test_websocket_wrap_after_close_returns_nothing() -> None:
+    """A message in flight is lost with the connection, without another effect."""
     server, client = WSConnection(ConnectionType.SERVER), WebSocketClient("localhost", "/mqtt")
     server.receive_data(client.take_output())
     assert isinstance(next(server.events()), Request)
@@ -209,15 +211,15 @@ def test_nothing_is_framed_once_the_server_has_closed() -> None:
     assert client.failure and client.wrap(b"behind") == b""
 
 
-async def test_a_circle_of_references_is_left_after_three_hops() -> None:
-    """Each of two brokers names the other one, one by CONNACK, one by DISCONNECT."""
+async def test_client_reference_loop_ends_after_three_hops() -> None:
+    """Two brokers refer to each other, one by CONNACK, one by DISCONNECT."""
     references = ["", ""]
-    visits: list[int] = []
+    connections: list[int] = []
 
     def script(number: int) -> Script:
-        async def send_away(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        async def redirect(stream: trio.SocketStream, packets: list[Packet]) -> None:
             del packets
-            visits.append(number)
+            connections.append(number)
             properties: Properties = {PropertyId.SERVER_REFERENCE: references[1 - number]}
             code = 0x9C
             answers: list[Packet] = [Connack(reason_code=code, properties=properties)]
@@ -225,67 +227,67 @@ async def test_a_circle_of_references_is_left_after_three_hops() -> None:
                 answers = [Connack(), Disconnect(code, properties)]
             await stream.send_all(b"".join(encode_packet(each, 5) for each in answers))
 
-        return send_away
+        return redirect
 
     user = User()
     async with broker(script(0)) as references[0], broker(script(1)) as references[1]:
-        client = client_of(user, references[0], server_references=("127.0.0.1",))
+        client = make_client(user, references[0], server_references=("127.0.0.1",))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.run)
-            await user.until(lambda: len(user.partings) == 5)
+            await user.until(lambda: len(user.disconnections) == 5)
             nursery.cancel_scope.cancel()
-    assert visits[:5] == [0, 1, 0, 1, 0], "three hops, then the configured address after a delay"
-    assert all("(0x9c)" in reason for reason in user.partings)
+    assert connections[:5] == [0, 1, 0, 1, 0], "three hops, then the configured address after a delay"
+    assert all("(0x9c)" in reason for reason in user.disconnections)
 
 
-async def test_a_reference_to_another_host_gets_no_password(caplog: pytest.LogCaptureFixture) -> None:
-    """By default it is not followed; it is counted, and a line names both places."""
+async def test_client_reference_to_unlisted_host_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """By default the reference is refused, counted, and logged with both addresses."""
     caplog.set_level(logging.INFO)
-    visits: list[str] = []
+    connections: list[str] = []
 
     async def other(stream: trio.SocketStream, packets: list[Packet]) -> None:
         del packets
-        visits.append("other")
+        connections.append("other")
         await stream.send_all(encode_packet(Connack(reason_code=0x87), 5))
 
     user = User()
     async with broker(other) as reference:
 
-        async def send_away(stream: trio.SocketStream, packets: list[Packet]) -> None:
+        async def redirect(stream: trio.SocketStream, packets: list[Packet]) -> None:
             del packets
-            visits.append("remote")
+            connections.append("remote")
             properties: Properties = {PropertyId.SERVER_REFERENCE: reference}
             await stream.send_all(encode_packet(Connack(reason_code=0x9C, properties=properties), 5))
 
-        async with broker(send_away) as remote:
-            client = client_of(user, remote)
+        async with broker(redirect) as remote:
+            client = make_client(user, remote)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.run)
-                await user.until(lambda: len(user.partings) == 2)
+                await user.until(lambda: len(user.disconnections) == 2)
                 nursery.cancel_scope.cancel()
-            assert visits == ["remote", "remote"] and client.counts == {"references_refused": 2}
+            assert connections == ["remote", "remote"] and client.counts == {"references_refused": 2}
             user = User()
-            client = client_of(user, remote, server_references=(reference.removeprefix("mqtt://"),))
+            client = make_client(user, remote, server_references=(reference.removeprefix("mqtt://"),))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.run)
-                await user.until(lambda: len(user.partings) == 2)
+                await user.until(lambda: len(user.disconnections) == 2)
                 nursery.cancel_scope.cancel()
-            assert visits[2:] == ["remote", "other"] and client.counts == {"references_followed": 1}
+            assert connections[2:] == ["remote", "other"] and client.counts == {"references_followed": 1}
     lines = [record.getMessage() for record in caplog.records]
     assert any(remote in line and reference in line and "is not followed: " in line for line in lines)
     assert any(remote in line and reference in line and "not followed" not in line for line in lines)
 
 
-async def test_a_broker_that_breaks_the_protocol_is_told_why() -> None:
-    """A PUBLISH above Maximum Packet Size; the connection ends, and the next one is tried."""
-    heard: list[Packet] = []
+async def test_client_protocol_error_sends_disconnect_reason() -> None:
+    """A PUBLISH above Maximum Packet Size; the connection ends, and the next one follows."""
+    received_packets: list[Packet] = []
 
     async def too_large(stream: trio.SocketStream, packets: list[Packet]) -> None:
         del packets
         await stream.send_all(encode_packet(Connack(), 5) + encode_packet(Publish("a", bytes(2000)), 5))
         decoder = StreamDecoder(5)
         while data := await stream.receive_some(65536):
-            heard.extend(decoder.feed(bytes(data)))
+            received_packets.extend(decoder.feed(bytes(data)))
 
     user = User()
     async with broker(too_large) as address:
@@ -296,7 +298,7 @@ async def test_a_broker_that_breaks_the_protocol_is_told_why() -> None:
         user.client = GatewayClient(options, user, Random(1))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(user.client.run)
-            await user.until(lambda: len(user.partings) == 2)
+            await user.until(lambda: len(user.disconnections) == 2)
             nursery.cancel_scope.cancel()
-    assert Disconnect(0x95) in heard
-    assert user.partings[0].startswith("the broker broke the protocol: packet of ")
+    assert Disconnect(0x95) in received_packets
+    assert user.disconnections[0].startswith("the broker broke the protocol: packet of ")

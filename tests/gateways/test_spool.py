@@ -1,4 +1,4 @@
-"""The spool of gateways: order, atomic commits, the bound, and each file that is refused with one line."""
+"""The spool of gateways: order, atomic commits, the bound, and refused files."""
 
 import os
 import shutil
@@ -34,7 +34,7 @@ def spool(path: Path) -> Iterator[Spool]:
 
 
 def rows(path: Path, kind: str, owner: str = "bridge north") -> list[tuple[bytes, bytes]]:
-    """Open a spool that is closed, and return its rows of a kind."""
+    """Open a closed spool, and return its rows of a kind."""
     opened = SpoolFile(path, owner, BOUND)
     try:
         return list(opened.load(kind))
@@ -43,7 +43,7 @@ def rows(path: Path, kind: str, owner: str = "bridge north") -> list[tuple[bytes
 
 
 async def test_rows_come_back_in_key_order_by_kind(spool: Spool) -> None:
-    """Kinds do not mix; a row that was replaced or deleted is so, also by an earlier write of the same commit."""
+    """Kinds are separate; a later write of a commit replaces an earlier one."""
     await spool.commit([Put("a", bytes([n]), b"v%d" % n) for n in (3, 1, 2)] + [Put("b", b"\x01", b"other")])
     await spool.commit([Delete("a", b"\x02"), Put("a", b"\x03", b"new"), Put("a", b"\x04", b"x"), Delete("a", b"\x04")])
     assert list(spool.load("a")) == [(b"\x01", b"v1"), (b"\x03", b"new")]
@@ -52,14 +52,14 @@ async def test_rows_come_back_in_key_order_by_kind(spool: Spool) -> None:
 
 
 async def test_more_rows_than_one_read(spool: Spool) -> None:
-    """Loading goes through the table in parts; an empty key and an empty value are rows."""
+    """Loading reads in batches; an empty key and an empty value are valid."""
     wanted: list[Write] = [Put("a", n.to_bytes(2), b"") for n in range(2_500)]
     await spool.commit([*wanted, Put("a", b"", b"first")])
     assert [key for key, _ in spool.load("a")] == [b"", *(n.to_bytes(2) for n in range(2_500))]
 
 
 async def test_callers_share_transactions(spool: Spool) -> None:
-    """A hundred callers at once cost a few syncs, and each finds its writes stored when it goes on."""
+    """A hundred callers share few syncs, and each finds its writes stored on return."""
     seen = []
 
     async def write(number: int) -> None:
@@ -75,8 +75,8 @@ async def test_callers_share_transactions(spool: Spool) -> None:
     assert spool.rows == 100
 
 
-async def test_full_by_the_bound(path: Path) -> None:
-    """A commit above the bound stores nothing and leaves its neighbours alone; what drains may go on, and ends it."""
+async def test_spool_commit_above_bound_is_refused(path: Path) -> None:
+    """A commit above the bound stores no row and affects no other commit; draining commits still work."""
     spool = Spool(SpoolFile(path, "test", 2 << 20))
     try:
         value = bytes(200_000)
@@ -98,17 +98,17 @@ async def test_full_by_the_bound(path: Path) -> None:
 
 
 async def test_a_commit_larger_than_one_group(spool: Spool) -> None:
-    """One caller's writes stay one transaction, whatever their number."""
+    """One caller's writes are one transaction, whatever their number."""
     before = spool.transactions
     await spool.commit([Put("a", n.to_bytes(4), bytes(100)) for n in range(5_000)])
     assert spool.transactions == before + 1
     await spool.commit([])
 
 
-def test_reopened_by_its_owner_only(path: Path) -> None:
-    """Another bridge's spool is refused by name, and stays as it was."""
+def test_spool_of_another_owner_is_refused(path: Path) -> None:
+    """Another bridge's spool is refused with its name, and not changed."""
     SpoolFile(path, "bridge north", BOUND).close()
-    with pytest.raises(UserError, match="is of bridge north, not of bridge south: give each") as refused:
+    with pytest.raises(UserError, match="belongs to bridge north, not to bridge south: give each") as refused:
         SpoolFile(path, "bridge south", BOUND)
     assert "\n" not in refused.value.message
     assert rows(path, "a") == []
@@ -130,17 +130,17 @@ def change(path: Path, statement: str) -> None:
 
 
 def test_newer_version(path: Path) -> None:
-    """A file that a newer program made is not touched."""
+    """A file of a newer version is not changed."""
     SpoolFile(path, "x", BOUND).close()
     change(path, "PRAGMA user_version = 2")
     before = path.read_bytes()
-    with pytest.raises(UserError, match="is of version 2, this program knows up to 1: start the newer program"):
+    with pytest.raises(UserError, match="has version 2, this program supports up to 1: start the newer program"):
         SpoolFile(path, "x", BOUND)
     assert path.read_bytes() == before
 
 
 def test_another_programs_files(path: Path, tmp_path: Path) -> None:
-    """A text, and a database of somebody else."""
+    """A text file, and another program's database."""
     path.write_text("no database " * 1000)
     path.chmod(0o600)
     with pytest.raises(UserError, match="is no spool, or damaged in its first page"):
@@ -153,8 +153,8 @@ def test_another_programs_files(path: Path, tmp_path: Path) -> None:
     change(other, "SELECT name FROM songs")
 
 
-def test_an_end_in_the_first_start(path: Path) -> None:
-    """A file without tables, which a crash before the first COMMIT leaves, is a new spool."""
+def test_spool_without_tables_counts_as_new(path: Path) -> None:
+    """A crash before the first COMMIT leaves a file without tables, which counts as new."""
     database = sqlite3.connect(path)
     database.execute("PRAGMA journal_mode = WAL")
     database.close()
@@ -162,8 +162,8 @@ def test_an_end_in_the_first_start(path: Path) -> None:
     assert rows(path, "a") == []
 
 
-def test_open_to_others_or_a_link(path: Path, tmp_path: Path) -> None:
-    """Messages lie in it: whoever may replace or read it is told."""
+def test_spool_unsafe_file_mode_or_link_is_refused(path: Path, tmp_path: Path) -> None:
+    """It contains messages: unsafe permissions are refused."""
     SpoolFile(path, "x", BOUND).close()
     path.chmod(0o644)
     with pytest.raises(UserError, match="is open to group or others"):
@@ -185,13 +185,13 @@ def test_another_users_file(path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    """The folder is its caller's to make."""
+    """The caller must create the folder."""
     with pytest.raises(UserError, match="its folder must exist"):
         SpoolFile(tmp_path / "missing" / "spool", "x", BOUND)
 
 
 def fill(path: Path) -> None:
-    """Make a spool of some pages whose process did not end in order."""
+    """Make a spool of several pages with an unclean shutdown."""
     opened = SpoolFile(path, "x", BOUND)
     opened.commit(Put("a", n.to_bytes(4), b"payload-%d " % n * 20) for n in range(400))
     opened.close()
@@ -201,7 +201,7 @@ def fill(path: Path) -> None:
 
 @pytest.mark.parametrize("page", range(8))
 def test_damaged_pages(path: Path, page: int) -> None:
-    """A page of something else is found at the start, before anything is read."""
+    """A corrupt page is detected at start, before any read."""
     fill(path)
     with path.open("r+b") as file:
         file.seek(page * 4096)
@@ -212,7 +212,7 @@ def test_damaged_pages(path: Path, page: int) -> None:
 
 
 def test_damaged_payload(path: Path) -> None:
-    """A flipped bit in a value is no damage to SQLite; the row's checksum finds it."""
+    """A flipped bit in a value is detected by the row's checksum, not by SQLite."""
     fill(path)
     data = path.read_bytes()
     at = data.index(b"payload-123 payload-123")
@@ -223,13 +223,13 @@ def test_damaged_payload(path: Path) -> None:
     opened.close()
 
 
-def look_through(spool: SpoolFile) -> int:
-    """Look at the whole file; return the number of slices."""
-    return 1 + sum(iter(lambda: not spool.look(), False))
+def verify_all(spool: SpoolFile) -> int:
+    """Verify the whole file; return the number of slices."""
+    return 1 + sum(iter(lambda: not spool.verify_slice(), False))
 
 
 def replace_in(path: Path, old: bytes, new: bytes) -> None:
-    """Change bytes of a spool in use, in the file and in its log."""
+    """Change bytes of an open spool, in the file and in its log."""
     count = 0
     for each in (path, path.with_name(f"{path.name}-wal")):
         data = each.read_bytes()
@@ -239,49 +239,49 @@ def replace_in(path: Path, old: bytes, new: bytes) -> None:
     assert count
 
 
-def test_an_open_spool_is_looked_through_in_slices(path: Path) -> None:
-    """Of so many rows or bytes; rows that come and go meanwhile are no damage."""
+def test_spool_verify_slice_covers_open_file(path: Path) -> None:
+    """Slices are bounded by rows and bytes; concurrent writes are no damage."""
     opened = SpoolFile(path, "x", BOUND)
     opened.commit(Put("a", n.to_bytes(4), b"") for n in range(2_500))
-    assert [look_through(opened) for _ in range(2)] == [2, 2]
-    assert not opened.look()
+    assert [verify_all(opened) for _ in range(2)] == [2, 2]
+    assert not opened.verify_slice()
     opened.commit([Delete("a", n.to_bytes(4)) for n in range(2_000)])
     opened.commit(Put("b", n.to_bytes(4), bytes(3 << 20)) for n in range(5))
-    assert look_through(opened) == 3
+    assert verify_all(opened) == 3
     opened.close()
 
 
 @pytest.mark.parametrize("page", [0, *range(2, 8)])
-def test_pages_that_are_damaged_under_an_open_spool(path: Path, page: int) -> None:
-    """Whichever of those that rows lie in: it is seen without a restart, and in one line."""
+def test_spool_verify_slice_detects_damaged_page(path: Path, page: int) -> None:
+    """Detected without a restart, with one line, whichever page of rows is damaged."""
     fill(path)
     opened = SpoolFile(path, "x", BOUND)
-    assert look_through(opened) == 1
+    assert verify_all(opened) == 1
     opened.commit([Put("a", b"other", b"")])
     with path.open("r+b") as file:
         file.seek(page * 4096)
         file.write(os.urandom(4096))
     with pytest.raises(SpoolFailed, match="damaged") as failed:
-        look_through(opened)
+        verify_all(opened)
     assert "\n" not in failed.value.message
     opened.close()
 
 
-def test_a_flipped_bit_under_an_open_spool(path: Path) -> None:
+def test_spool_verify_slice_detects_flipped_bit(path: Path) -> None:
     """The row's checksum finds it."""
     fill(path)
     opened = SpoolFile(path, "x", BOUND)
     replace_in(path, b"payload-123 payload-123", b"payload-123 qayload-123")
     with pytest.raises(SpoolFailed, match=r"damaged \(a row of kind a does not match its checksum\)"):
-        look_through(opened)
+        verify_all(opened)
     opened.close()
 
 
-def test_a_transaction_that_meets_damage_is_not_stored(path: Path) -> None:
-    """Nobody is acknowledged behind it."""
+def test_spool_commit_on_damaged_file_fails(path: Path) -> None:
+    """Its callers get an error."""
     SpoolFile(path, "x", BOUND).close()
     opened = SpoolFile(path, "x", BOUND)
-    opened.commit(Put("a", n.to_bytes(4), bytes(2_000)) for n in range(4_000))  # more than SQLite has in memory
+    opened.commit(Put("a", n.to_bytes(4), bytes(2_000)) for n in range(4_000))  # more than SQLite's page cache
     opened.close()
     opened = SpoolFile(path, "x", BOUND)
     size = path.stat().st_size
@@ -295,23 +295,23 @@ def test_a_transaction_that_meets_damage_is_not_stored(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["spool", "spool-wal"])
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_file_that_is_taken_away(path: Path, name: str, is_replaced: bool) -> None:
-    """What is stored in it from then on nobody will find: the process ends."""
+def test_spool_removed_file_fails(path: Path, name: str, is_replaced: bool) -> None:
+    """Later writes would be lost: the process ends."""
     opened = SpoolFile(path, "x", BOUND)
-    look_through(opened)
+    verify_all(opened)
     file = path.with_name(name)
     data = file.read_bytes()
     file.unlink()
     if is_replaced:
         file.write_bytes(data)
-    with pytest.raises(SpoolFailed, match="was taken away"):
-        opened.look()
+    with pytest.raises(SpoolFailed, match="was removed"):
+        opened.verify_slice()
     opened.close()
 
 
-async def test_whoever_watches_a_spool_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no commit is acknowledged any more."""
-    monkeypatch.setattr("gateways.spool_thread.LOOK_S", 0.001)
+async def test_spool_watch_damaged_file_raises(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later commits fail too."""
+    monkeypatch.setattr("gateways.spool_thread.VERIFY_INTERVAL_S", 0.001)
     spool = Spool(SpoolFile(path, "x", BOUND))
     await spool.commit([Put("a", b"1", b"payload")])
 
@@ -322,7 +322,7 @@ async def test_whoever_watches_a_spool_is_told(path: Path, monkeypatch: pytest.M
     with trio.move_on_after(PATIENCE_S) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
-            while spool.looks < 3:
+            while spool.scrubs < 3:
                 await trio.sleep(0.001)
             replace_in(path, b"payload", b"qayload")
     assert not scope.cancelled_caught
@@ -345,7 +345,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_full_disk(small_disk: Path) -> None:
-    """What did not fit is not there, what was stored is; with room again the same spool goes on."""
+    """Failed commits store no row, earlier rows stay; after space is freed the spool works again."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(500_000))
     spool = Spool(SpoolFile(small_disk / "spool", "x", BOUND))
@@ -362,8 +362,8 @@ async def test_full_disk(small_disk: Path) -> None:
     assert len(rows(small_disk / "spool", "a", "x")) == number + 1
 
 
-def test_no_room_at_start(small_disk: Path) -> None:
-    """One line, and no half a spool: with room it is made."""
+def test_spool_full_disk_at_start_fails(small_disk: Path) -> None:
+    """One line, and no partial spool; after space is freed it is created."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes((1 << 20) - 4096 * 2))
     with pytest.raises(UserError, match="no room on its disk"):
@@ -373,7 +373,7 @@ def test_no_room_at_start(small_disk: Path) -> None:
 
 
 def test_read_only(small_disk: Path) -> None:
-    """A disk that is mounted read-only, with a spool on it and without one."""
+    """A read-only mount, with a spool on it and without one."""
     path = small_disk / "spool"
     SpoolFile(path, "x", BOUND).close()
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)

@@ -1,4 +1,4 @@
-"""Kill -9 at every write and sync of a commit, loss of power, and syncs that fail: what was acknowledged is stored."""
+"""Kill -9 at every write and sync of a commit, power loss, and failed syncs: acknowledged rows are stored."""
 
 import os
 import random
@@ -35,7 +35,7 @@ def start(path: Path, environment: dict[str, str]) -> "subprocess.Popen[str]":
 
 
 def check(path: Path, acked: int) -> int:
-    """Compare what is left with what its last number says; return that number."""
+    """Compare the rows with those of the last number; return that number."""
     spool = SpoolFile(path, "test", BOUND)
     last = int.from_bytes(dict(spool.load("fact")).get(LAST, bytes(8)))
     assert last >= acked
@@ -45,7 +45,7 @@ def check(path: Path, acked: int) -> int:
 
 
 def kill_at(tmp_path: Path, shim: Path, point: str, counts: Iterable[int]) -> None:
-    """Kill one process after another on the same file, each at the so-manieth call of a kind."""
+    """Kill processes one after another on the same file, at the given calls."""
     folder = tmp_path / "spool"
     folder.mkdir(mode=0o700)
     disk = NodeDisk(folder, tmp_path / "control", shim, small=False)
@@ -62,19 +62,19 @@ def kill_at(tmp_path: Path, shim: Path, point: str, counts: Iterable[int]) -> No
 
 @pytest.mark.parametrize("point", POINTS)
 def test_kill_9_at_points_of_a_commit(tmp_path: Path, shim: Path, point: str) -> None:
-    """The file is as before the transaction or as after it, and as after it when its caller was told."""
+    """The file has the state before or after the transaction; after it if the caller was acknowledged."""
     kill_at(tmp_path, shim, point, (2, 5, 9, 60))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_kill_9_at_every_point_of_a_commit(tmp_path: Path, shim: Path, point: str) -> None:
-    """The same at each call of the opening, of recovery and the first commits, and at some in checkpoints."""
+    """Each call of opening, recovery and the first commits, and some within checkpoints."""
     kill_at(tmp_path, shim, point, (*range(1, 60), 100, 500, 1_000, 1_500, 2_000))
 
 
 def lose_power(tmp_path: Path, shim: Path, rounds: int) -> None:
-    """Take what was not synced from under processes that were killed, in random parts."""
+    """Kill processes, and discard random parts of their unsynced writes."""
     rng = random.Random(5)
     folder = tmp_path / "spool"
     folder.mkdir(mode=0o700)
@@ -91,18 +91,18 @@ def lose_power(tmp_path: Path, shim: Path, rounds: int) -> None:
 
 
 def test_loss_of_power(tmp_path: Path, shim: Path) -> None:
-    """What was acknowledged is there."""
+    """Acknowledged rows are stored."""
     lose_power(tmp_path, shim, 4)
 
 
 @pytest.mark.slow
 def test_loss_of_power_often(tmp_path: Path, shim: Path) -> None:
-    """The same, 60 times on one file."""
+    """60 times on one file."""
     lose_power(tmp_path, shim, 60)
 
 
-def test_a_sync_that_fails_ends_the_process(tmp_path: Path, shim: Path) -> None:
-    """After it nobody knows what the disk has: no further commit is acknowledged, and the next process looks."""
+def test_spool_failed_sync_ends_process(tmp_path: Path, shim: Path) -> None:
+    """The disk's content is then unknown: no further commit is acknowledged, and the next process checks the file."""
     folder = tmp_path / "spool"
     folder.mkdir(mode=0o700)
     disk = NodeDisk(folder, tmp_path / "control", shim, small=False)

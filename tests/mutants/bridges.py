@@ -16,7 +16,7 @@ from tests.mutants.seeded import SeededBug
 __all__ = ["BRIDGES"]
 
 RECEIVED = MqttEnd.received
-KEEP, NOTE = SinkExchanges.keep, SinkExchanges._note
+KEEP, NOTE = SinkExchanges.keep, SinkExchanges._record_changes
 
 
 def _acknowledge_before_the_sink(self: MqttEnd, packet: Publish) -> None:
@@ -89,8 +89,8 @@ BRIDGES: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a message keeps its row after PUBREL",
-        "gateways/bridges/exchanges.py Exchanges._note",
-        lambda patch: patch.setattr(SinkExchanges, "_note", _without_finished),
+        "gateways/bridges/exchanges.py Exchanges._record_changes",
+        lambda patch: patch.setattr(SinkExchanges, "_record_changes", _without_finished),
         _B.test_identifiers_that_come_round,
         "test_identifiers_that_come_round",
     ),

@@ -56,8 +56,8 @@ def _capture_as_they_are(self: Capture) -> set[str]:
     return set(self._wanted)
 
 
-def _without_marker(self: Capture, topic: str, identifiers: tuple[int, ...], lane: int) -> bool:
-    del self, topic, lane
+def _without_marker(self: Capture, topic: str, identifiers: tuple[int, ...], connection: int) -> bool:
+    del self, topic, connection
     return bool(identifiers)
 
 
@@ -71,15 +71,15 @@ FEDERATION: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "an id enters seen in a later transaction",
-        "gateways/federation/rows.py Rows.see",
+        "gateways/federation/rows.py Rows.mark_seen",
         _seen_later,
         _A.test_a_death_behind_delivery_doubles_nothing,
         "test_a_death_behind_delivery_doubles_nothing",
     ),
     SeededBug(
         "a core never gives way",
-        "gateways/federation/election.py Election._give_way",
-        lambda patch: patch.setattr(Election, "_give_way", lambda _self, _now, _state: None),
+        "gateways/federation/election.py Election._resign",
+        lambda patch: patch.setattr(Election, "_resign", lambda _self, _now, _state: None),
         _A.test_two_subscribers_at_once_have_one_core,
         "test_two_subscribers_at_once_have_one_core",
     ),
@@ -92,8 +92,8 @@ FEDERATION: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "the marker is left out",
-        "gateways/federation/capture.py Capture.counts",
-        lambda patch: patch.setattr(Capture, "counts", _without_marker),
+        "gateways/federation/capture.py Capture.is_counted",
+        lambda patch: patch.setattr(Capture, "is_counted", _without_marker),
         _A.test_a_changing_capture_set_loses_and_doubles_nothing,
         "test_a_changing_capture_set_loses_and_doubles_nothing",
     ),
@@ -106,15 +106,15 @@ FEDERATION: tuple[SeededBug, ...] = (
     ),
     SeededBug(
         "a retained message that waited for room is a known one",
-        "gateways/federation/retained.py Registers.comes_again",
-        lambda patch: patch.setattr(Registers, "comes_again", lambda _self, _topic, _payload: False),
+        "gateways/federation/retained.py Registers.is_redelivered",
+        lambda patch: patch.setattr(Registers, "is_redelivered", lambda _self, _topic, _payload: False),
         _F.test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death,
         "test_a_retained_message_that_waited_for_room_is_no_known_one_after_a_death",
     ),
     SeededBug(
         "what a neighbour is given for others is not compared with what comes",
-        "gateways/federation/transit_monitor.py PassingOn.handed",
-        lambda patch: patch.setattr(TransitMonitor, "handed", lambda *_: None),
+        "gateways/federation/transit_monitor.py PassingOn.record_handoff",
+        lambda patch: patch.setattr(TransitMonitor, "record_handoff", lambda *_: None),
         _P.test_who_passes_nothing_on_is_named_and_passed_by,
         "test_who_passes_nothing_on_is_named_and_passed_by",
     ),

@@ -1,7 +1,8 @@
-"""The list of a cluster's subscriptions, read from its HTTP service in pages; the shell of ``stratamq.py``.
+"""Reader of a cluster's subscriptions from its HTTP service, in pages; the shell of ``stratamq.py``.
 
-One request at a time, in a thread; every answer has a bound and a time. The list begins when the broker has granted the
-events, so that nothing falls between the two. Decision: docs/adr/0165-subscriptions-of-our-own-cluster.md.
+One request at a time, in a thread; every answer is bounded in size and time. A list starts after the broker has granted
+the event filters, so that no change is missed between them.
+Decision: docs/adr/0165-subscriptions-of-our-own-cluster.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from conf.private_files import read_secret
 from gateways.federation.interest.stratamq import SessionEventAdapter
 from gateways.transport import client_context
 
-__all__ = ["ClusterList", "cluster_list"]
+__all__ = ["ClusterList", "build_cluster_list"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,22 +37,25 @@ PAGE_ROWS = 1_000
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 PAGE_S = 15.0
 PAGES_MAX = 5_000
-LOOK_S = 0.25
-AGAIN_S = 5.0  # after a list that was not whole
+CHECK_S = 0.25
+RETRY_S = 5.0  # after an incomplete list
 WHY_MAX = 200
 
 
 class _Failed(Exception):
-    """No page came; the text is for the operator."""
+    """A page could not be read; the text is for the operator."""
 
 
-def cluster_list(
-    settings: FederateSettings, adapter: SessionEventAdapter, hears: Callable[[], bool], took: Callable[[], None]
+def build_cluster_list(
+    settings: FederateSettings,
+    adapter: SessionEventAdapter,
+    is_listening: Callable[[], bool],
+    on_interest: Callable[[], None],
 ) -> ClusterList:
-    """Return the reader that the settings want.
+    """Return the configured reader.
 
     Raises:
-        UserError: The address is none, the token cannot be read, or everybody on the way would read it.
+      UserError: The address is invalid, the token is unreadable, or it would be sent unencrypted.
     """
     where = f"federate.api {settings.api}"
     url = settings.api.read("federate.api").plain
@@ -64,50 +68,61 @@ def cluster_list(
     if not parts.hostname or parts.path.rstrip("/") or "?" in url or "#" in url:
         raise UserError(f"{where}: write http(s)://host:port", ExitCode.USAGE)
     if not is_https and not _is_loopback(parts.hostname):
-        raise UserError(f"{where}: a token goes over https, or to this host", ExitCode.USAGE)
+        raise UserError(f"{where}: a token needs https, except to this host", ExitCode.USAGE)
     assert settings.api_token_file is not None
     token = read_secret("federate.api_token_file", settings.api_token_file).decode("ascii", "replace").strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise UserError(f"federate.api_token_file {settings.api_token_file}: no token", ExitCode.USAGE)
+        raise UserError(
+            f"federate.api_token_file {settings.api_token_file}: the token is empty or not printable ASCII",
+            ExitCode.USAGE,
+        )
     context = client_context(settings.api_authority, None, None) if is_https else None
     place = (parts.hostname, port or (443 if is_https else 80))
-    return ClusterList(adapter, partial(_ask, place, context, token), settings.list_s, hears, took, time.time)
+    return ClusterList(
+        adapter, partial(_request_page, place, context, token), settings.list_s, is_listening, on_interest, time.time
+    )
 
 
 class ClusterList:
     """See the module.
 
     Attributes:
-        why: Why no whole list came, "" while the last one was whole.
+      why: Why the last list was incomplete, "" if it was complete.
     """
 
     def __init__(
         self,
         adapter: SessionEventAdapter,
-        ask: Callable[[str], bytes],
+        request_page: Callable[[str], bytes],
         list_s: float,
-        hears: Callable[[], bool],
-        took: Callable[[], None],
+        is_listening: Callable[[], bool],
+        on_interest: Callable[[], None],
         wall_s: Callable[[], float],
     ) -> None:
         """Set up.
 
         Args:
-            ask: Returns the page behind a cursor; called in a thread.
-            hears: Whether the broker has granted the events.
-            took: Called when the interest may have changed.
-            wall_s: UTC.
+          request_page: Returns the page at a cursor; called in a thread.
+          is_listening: Whether the broker has granted the event filters.
+          on_interest: Called when the interest may have changed.
+          wall_s: UTC.
         """
         self.why = "not read yet"
-        self._adapter, self._ask, self._list_s, self._hears, self._took = adapter, ask, list_s, hears, took
+        self._adapter, self._request_page, self._list_s, self._is_listening, self._on_interest = (
+            adapter,
+            request_page,
+            list_s,
+            is_listening,
+            on_interest,
+        )
         self._wall_s = wall_s
 
     async def run(self) -> None:
-        """Read lists, for ever."""
+        """Read lists until cancelled."""
         due = 0.0
         while True:
-            if not self._hears() or not (self._adapter.is_due or trio.current_time() >= due):
-                await trio.sleep(LOOK_S)
+            if not self._is_listening() or not (self._adapter.is_due or trio.current_time() >= due):
+                await trio.sleep(CHECK_S)
                 continue
             why = await self._read()
             if why and why != self.why:
@@ -117,22 +132,22 @@ class ClusterList:
             self.why = why
             due = trio.current_time() + self._list_s
             if why:
-                await trio.sleep(AGAIN_S)
+                await trio.sleep(RETRY_S)
                 due = 0.0
 
     async def _read(self) -> str:
-        """Read one list; return why it is not whole, "" if it is."""
+        """Read one list; return why it is incomplete, "" if it is complete."""
         self._adapter.begin_list(self._wall_s())
         cursor, why = "", ""
         for _ in range(PAGES_MAX):
             try:
-                data = await trio.to_thread.run_sync(self._ask, cursor, abandon_on_cancel=True)
-                page = _page(data)
+                data = await trio.to_thread.run_sync(self._request_page, cursor, abandon_on_cancel=True)
+                page = _parse_page(data)
             except _Failed as failed:
                 self._adapter.end_list(False)
                 return str(failed)
             self._adapter.page(page["rows"])
-            self._took()
+            self._on_interest()
             if not page["complete"] or page["restarted"]:
                 why = f"not all nodes answered: {str(page['partial'])[:WHY_MAX]}"
             cursor = page["cursor"]
@@ -141,11 +156,11 @@ class ClusterList:
         else:
             why = f"more than {PAGES_MAX} pages"
         is_whole = self._adapter.end_list(not why)
-        self._took()
-        return why if why or is_whole else "more filters than federate.interests_max, or rows that are none"
+        self._on_interest()
+        return why if why or is_whole else "more filters than federate.interests_max, or invalid rows"
 
 
-def _page(data: bytes) -> dict[str, Any]:
+def _parse_page(data: bytes) -> dict[str, Any]:
     try:
         page = json.loads(data)
         rows, cursor = page["rows"], page.get("cursor", "")
@@ -162,7 +177,7 @@ def _page(data: bytes) -> dict[str, Any]:
     }
 
 
-def _ask(place: tuple[str, int], context: ssl.SSLContext | None, token: str, cursor: str) -> bytes:
+def _request_page(place: tuple[str, int], context: ssl.SSLContext | None, token: str, cursor: str) -> bytes:
     """Return one page."""
     query = {"limit": str(PAGE_ROWS), "columns": COLUMNS} | ({"cursor": cursor} if cursor else {})
     connection = (

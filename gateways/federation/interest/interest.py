@@ -1,7 +1,7 @@
-"""Interest of a broker's clients: which filters are wanted, by whom, until when; the rows that keep it.
+"""Interest of a broker's clients: filters by client with expiry, and the rows that store them.
 
-Shared by the adapters; each of them turns what its broker says into ``subscribed``, ``unsubscribed``, ``connected`` and
-``left``. Pure logic; the caller commits ``take_rows`` with the acknowledgement of what was read.
+Shared by the adapters, which translate the broker's output into ``subscribed``, ``unsubscribed``, ``connected`` and
+``disconnected``. Pure logic; the caller commits ``take_rows`` with the acknowledgement of its input.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gateways.spool_rows import Delete, Put, Write
 from mqtt.errors import MqttError
 from mqtt.topics import validate_topic_filter
 
-__all__ = ["INTEREST_KIND", "NO_CLIENT", "Adapter", "Interest", "federated"]
+__all__ = ["INTEREST_KIND", "NO_CLIENT", "Adapter", "Interest", "to_federated"]
 
 INTEREST_KIND = "interest"
 FILTER_CHARACTERS_MAX = 65_535
-AGENTS_MAX = 64  # others at the same broker that are remembered
-MARKER = re.compile(re.escape(MARKER_PREFIX) + r"[A-Za-z0-9._-]+/marker")  # which agents alone subscribe to
-NO_CLIENT = "\0"  # begins a name that stands for a file or a list: no client identifier has it [MQTT-1.5.4-2]
+AGENTS_MAX = 64  # remembered other agents at the same broker
+MARKER = re.compile(re.escape(MARKER_PREFIX) + r"[A-Za-z0-9._-]+/marker")  # subscribed only by agents
+NO_CLIENT = "\0"  # prefix of names for a file or a list; invalid in client identifiers [MQTT-1.5.4-2]
 
 
 class Adapter(Protocol):
@@ -32,41 +32,41 @@ class Adapter(Protocol):
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """Topics of the broker that tell of interest."""
+        """Topics of the broker that report interest."""
 
     @property
     def interest(self) -> Interest:
-        """Interest that is known."""
+        """The known interest."""
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether a message is for this adapter."""
 
     def received(self, wall_s: float, topic: str, payload: bytes) -> None:
-        """Take one message."""
+        """Handle one message."""
 
-    def away(self, wall_s: float) -> None:
-        """Note that the agent is not connected to its broker."""
+    def disconnected(self, wall_s: float) -> None:
+        """Record that the agent lost its broker connection."""
 
-    def back(self, wall_s: float, is_present: bool) -> bool:
-        """Note that it is; return whether something may have been missed, which is said."""
+    def reconnected(self, wall_s: float, is_present: bool) -> bool:
+        """Record the reconnection; return whether messages may have been missed, which is reported."""
 
 
 class _Row(msgspec.Struct, array_like=True):
     """Filters of one client.
 
     Attributes:
-        filters: Each with its highest QoS.
-        keeps: Its session outlives its connection; true while nobody knows.
-        left_s: Wall clock at which it left; 0 while it is here.
+      filters: Each with its highest QoS.
+      is_persistent: Its session outlives its connection; True while unknown.
+      disconnected_s: Wall clock of its disconnection; 0 while connected.
     """
 
     filters: dict[str, int]
-    keeps: bool = True
-    left_s: float = 0.0
+    is_persistent: bool = True
+    disconnected_s: float = 0.0
 
 
-def federated(topic_filter: str) -> str:
-    """Return the filter of a subscription as it federates; "" for one that never does, or is none."""
+def to_federated(topic_filter: str) -> str:
+    """Return the federated filter of a subscription; "" if it is invalid or never federated."""
     if topic_filter.startswith("$share/"):
         topic_filter = topic_filter.split("/", 2)[2] if topic_filter.count("/") >= 2 else ""
     if not topic_filter or topic_filter.startswith(("$", MARKER_PREFIX)) or len(topic_filter) > FILTER_CHARACTERS_MAX:
@@ -81,37 +81,37 @@ def federated(topic_filter: str) -> str:
 class Interest:
     """See the module.
 
-    A client that subscribes to the marker of an agent is one: it stands at the same broker, and captures what others
-    want elsewhere. Taken for a wish, two such agents would keep each other's filters for ever.
+    A client that subscribes to an agent's marker is another agent at the same broker, whose captures are no interest.
+    Otherwise two such agents would keep each other's filters alive.
 
     Args:
-        own: Client identifiers of the agent itself, which do not count.
-        interest_s: How long a client with a kept session counts after it left.
-        filters_max: Bound of filters; more are counted and not federated.
+      own: Client identifiers of the agent itself, which do not count.
+      interest_s: How long a client with a persistent session counts after its disconnection.
+      filters_max: Bound of filters; further ones are counted and not federated.
 
     Attributes:
-        counts: What happened, by name.
+      counts: Events, by name.
     """
 
     def __init__(self, own: Iterable[str] = (), interest_s: float = 604_800.0, filters_max: int = 10_000) -> None:
         self.counts: Counter[str] = Counter()
         self._own, self._interest_s, self._filters_max = frozenset(own), interest_s, filters_max
         self._clients: dict[str, _Row] = {}
-        self._holders: dict[str, dict[str, int]] = {}  # filter -> client -> QoS
-        self._told: dict[str, int] = {}
-        self._touched: set[str] = set()  # filters
-        self._dirty: set[str] = set()  # clients
+        self._clients_by_filter: dict[str, dict[str, int]] = {}  # filter -> client -> QoS
+        self._reported: dict[str, int] = {}
+        self._changed_filters: set[str] = set()  # filters
+        self._changed_clients: set[str] = set()  # clients
         self._agents: set[str] = set()
 
     def __len__(self) -> int:
-        """Return how many filters are wanted."""
-        return len(self._holders)
+        """Return the number of wanted filters."""
+        return len(self._clients_by_filter)
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put back what a former process knew.
+        """Restore the rows of a former process.
 
         Raises:
-            ValueError: A row is none of ours.
+          ValueError: A row is invalid.
         """
         for key, value in rows:
             try:
@@ -121,103 +121,103 @@ class Interest:
             client = key.decode()
             self._clients[client] = row
             for topic_filter, qos in row.filters.items():
-                self._hold(client, topic_filter, qos)
+                self._add(client, topic_filter, qos)
 
     def subscribed(self, client: str, topic_filter: str, qos: int) -> None:
-        """Note a subscription."""
+        """Record a subscription."""
         if client in self._own:
             return
         if client not in self._agents and len(self._agents) < AGENTS_MAX and MARKER.fullmatch(topic_filter):
             self._agents.add(client)
-            self.ended(client)
+            self.session_ended(client)
         if client in self._agents:
             self.counts["another_agent"] += 1
             return
-        topic_filter = federated(topic_filter)
+        topic_filter = to_federated(topic_filter)
         if not topic_filter:
             self.counts["not_federated"] += 1
             return
-        if topic_filter not in self._holders and len(self._holders) >= self._filters_max:
+        if topic_filter not in self._clients_by_filter and len(self._clients_by_filter) >= self._filters_max:
             self.counts["too_many_filters"] += 1
             return
         row = self._clients.setdefault(client, _Row({}))
         row.filters[topic_filter] = qos
-        row.left_s = 0.0
-        self._hold(client, topic_filter, qos)
-        self._dirty.add(client)
+        row.disconnected_s = 0.0
+        self._add(client, topic_filter, qos)
+        self._changed_clients.add(client)
 
     def unsubscribed(self, client: str, topic_filter: str) -> None:
-        """Note the end of a subscription."""
+        """Record the end of a subscription."""
         row = self._clients.get(client)
-        topic_filter = federated(topic_filter)
+        topic_filter = to_federated(topic_filter)
         if row is None or row.filters.pop(topic_filter, None) is None:
             return
-        self._drop(client, topic_filter)
-        self._dirty.add(client)
+        self._remove(client, topic_filter)
+        self._changed_clients.add(client)
 
-    def connected(self, client: str, keeps: bool) -> None:
-        """Note a connection; with a clean start what the client wanted before is over."""
+    def connected(self, client: str, is_persistent: bool) -> None:
+        """Record a connection; a clean start ends the client's former subscriptions."""
         row = self._clients.get(client)
-        if client in self._own or (row is None and keeps):
+        if client in self._own or (row is None and is_persistent):
             return
         row = self._clients.setdefault(client, _Row({}))
-        if not keeps:
+        if not is_persistent:
             for topic_filter in list(row.filters):
-                self._drop(client, topic_filter)
+                self._remove(client, topic_filter)
             row.filters.clear()
-            self._dirty.add(client)
-        elif row.left_s:
-            self._dirty.add(client)
-        row.keeps, row.left_s = keeps, 0.0
+            self._changed_clients.add(client)
+        elif row.disconnected_s:
+            self._changed_clients.add(client)
+        row.is_persistent, row.disconnected_s = is_persistent, 0.0
 
-    def doubt(self, client: str) -> None:
-        """Note that a client that began anew may keep its session after this connection."""
-        self._clients[client].keeps = True
+    def assume_persistent(self, client: str) -> None:
+        """Assume that a client's session outlives this connection."""
+        self._clients[client].is_persistent = True
 
-    def left(self, wall_s: float, client: str) -> None:
-        """Note the end of a connection."""
+    def disconnected(self, wall_s: float, client: str) -> None:
+        """Record a disconnection."""
         row = self._clients.get(client)
         if row is None:
             return
-        if row.keeps and row.filters:
-            row.left_s = wall_s
-            self._dirty.add(client)
+        if row.is_persistent and row.filters:
+            row.disconnected_s = wall_s
+            self._changed_clients.add(client)
         else:
             self._forget(client)
 
-    def ended(self, client: str) -> None:
-        """Note that a session is over."""
+    def session_ended(self, client: str) -> None:
+        """Record the end of a session."""
         if client in self._clients:
             self._forget(client)
 
-    def gap(self, wall_s: float) -> None:
-        """Note that something may have been missed: nothing is taken away, and who is not heard any more ends later."""
+    def record_gap(self, wall_s: float) -> None:
+        """Record possibly missed events: no filter is removed, and unconfirmed clients expire later."""
         self.counts["interest_gap"] += 1
         for client, row in self._clients.items():
             if client.startswith(NO_CLIENT):
                 continue
-            row.keeps = True
-            if not row.left_s and row.filters:
-                row.left_s = wall_s
-                self._dirty.add(client)
+            row.is_persistent = True
+            if not row.disconnected_s and row.filters:
+                row.disconnected_s = wall_s
+                self._changed_clients.add(client)
 
     def is_known(self, client: str) -> bool:
-        """Whether a client is here, or has a session."""
+        """Whether a client is connected or has a session."""
         return client in self._clients
 
     def has(self, client: str, topic_filter: str) -> bool:
-        """Whether a client wants a filter."""
-        return client in self._clients and federated(topic_filter) in self._clients[client].filters
+        """Whether a client has a filter."""
+        return client in self._clients and to_federated(topic_filter) in self._clients[client].filters
 
     def expire(self, wall_s: float) -> None:
-        """Forget clients that left long ago."""
+        """Remove clients that disconnected long ago."""
         for client, row in list(self._clients.items()):
-            if row.left_s and wall_s - row.left_s > self._interest_s:
+            if row.disconnected_s and wall_s - row.disconnected_s > self._interest_s:
                 self.counts["expired_clients"] += 1
                 self._forget(client)
 
     def replace(self, client: str, filters: Mapping[str, int]) -> None:
-        """Note that a client wants these filters, and no others."""
+        """Replace the filters of a client."""
         row = self._clients.get(client)
         for topic_filter in [each for each in row.filters if each not in filters] if row is not None else ():
             self.unsubscribed(client, topic_filter)
@@ -226,59 +226,59 @@ class Interest:
                 self.subscribed(client, topic_filter, qos)
 
     def is_own(self, client: str) -> bool:
-        """Whether a client is the agent itself, or another one at this broker."""
+        """Whether a client is the agent itself, or another agent at this broker."""
         return client in self._own or client in self._agents
 
-    def filters_of(self, client: str) -> Mapping[str, int]:
-        """Return what a client wants."""
+    def get_filters(self, client: str) -> Mapping[str, int]:
+        """Return the filters of a client."""
         row = self._clients.get(client)
         return {} if row is None else row.filters
 
     def clients(self) -> list[str]:
-        """Return who is known."""
+        """Return the known clients."""
         return list(self._clients)
 
     def take_change(self) -> InterestChanged | None:
-        """Return what changed since the last call."""
+        """Return the changes since the last call."""
         added, removed = {}, []
-        for topic_filter in sorted(self._touched):
-            qos = max(self._holders.get(topic_filter, {}).values(), default=None)
-            told = self._told.get(topic_filter)
+        for topic_filter in sorted(self._changed_filters):
+            qos = max(self._clients_by_filter.get(topic_filter, {}).values(), default=None)
+            reported = self._reported.get(topic_filter)
             if qos is None:
-                if told is not None:
-                    del self._told[topic_filter]
+                if reported is not None:
+                    del self._reported[topic_filter]
                     removed.append(topic_filter)
-            elif qos != told:
-                self._told[topic_filter] = added[topic_filter] = qos
-        self._touched.clear()
+            elif qos != reported:
+                self._reported[topic_filter] = added[topic_filter] = qos
+        self._changed_filters.clear()
         return InterestChanged(added, tuple(removed)) if added or removed else None
 
     def take_rows(self) -> list[Write]:
         """Return the rows to write since the last call."""
         writes: list[Write] = []
-        for client in sorted(self._dirty):
+        for client in sorted(self._changed_clients):
             row = self._clients.get(client)
             key = client.encode()
-            is_over = row is None or not row.filters
+            is_empty = row is None or not row.filters
             writes.append(
-                Delete(INTEREST_KIND, key) if is_over else Put(INTEREST_KIND, key, msgspec.msgpack.encode(row))
+                Delete(INTEREST_KIND, key) if is_empty else Put(INTEREST_KIND, key, msgspec.msgpack.encode(row))
             )
-        self._dirty.clear()
+        self._changed_clients.clear()
         return writes
 
     def _forget(self, client: str) -> None:
         row = self._clients.pop(client)
         for topic_filter in row.filters:
-            self._drop(client, topic_filter)
-        self._dirty.add(client)
+            self._remove(client, topic_filter)
+        self._changed_clients.add(client)
 
-    def _hold(self, client: str, topic_filter: str, qos: int) -> None:
-        self._holders.setdefault(topic_filter, {})[client] = qos
-        self._touched.add(topic_filter)
+    def _add(self, client: str, topic_filter: str, qos: int) -> None:
+        self._clients_by_filter.setdefault(topic_filter, {})[client] = qos
+        self._changed_filters.add(topic_filter)
 
-    def _drop(self, client: str, topic_filter: str) -> None:
-        holders = self._holders.get(topic_filter, {})
-        holders.pop(client, None)
-        if not holders:
-            self._holders.pop(topic_filter, None)
-        self._touched.add(topic_filter)
+    def _remove(self, client: str, topic_filter: str) -> None:
+        clients = self._clients_by_filter.get(topic_filter, {})
+        clients.pop(client, None)
+        if not clients:
+            self._clients_by_filter.pop(topic_filter, None)
+        self._changed_filters.add(topic_filter)

@@ -1,16 +1,17 @@
-"""Interest at Mosquitto, from the lines of its log that it publishes itself: ``log_dest topic``.
+"""Interest at Mosquitto, from its log published by ``log_dest topic``.
 
 Needs ``log_type subscribe``, ``unsubscribe`` and ``notice``, and ``connection_messages true``. Lines are::
 
-    $SYS/broker/log/M/subscribe     <time>: <client> <qos> <filter>
-    $SYS/broker/log/M/unsubscribe   <time>: <client> <filter>
-    $SYS/broker/log/N               <time>: New client connected from A:P as <client> (p2, c1, k60).
-                                    <time>: Client <client> disconnected.    and other words for the same
+  $SYS/broker/log/M/subscribe     <time>: <client> <qos> <filter>
+  $SYS/broker/log/M/unsubscribe   <time>: <client> <filter>
+  $SYS/broker/log/N               <time>: New client connected from A:P as <client> (p2, c1, k60).
+                  <time>: Client <client> disconnected.    and similar texts
 
-Client identifiers and filters may have spaces and any words, so a line may be read in several ways: each of them counts
-as a subscription, and none takes one away that another reading doubts. A line of 1 000 bytes is cut: the filter
-counts up to its last whole level, with ``#`` behind it. The time has any format, or is missing; the line of the
-agent's own subscription shows how many ``: `` stand in it. Source: Mosquitto 1.6 to 2.1, src/logging.c, src/subs.c.
+Client identifiers and filters may contain spaces, so a line may have several readings. Each reading of a subscription
+counts; an ambiguous unsubscription or disconnection is ignored. A line of 1 000 bytes is truncated: the filter counts
+up
+to its last complete level, followed by ``#``. The time has any format, or is missing; the line of the agent's own
+subscription shows how many ``: `` it contains. Source: Mosquitto 1.6 to 2.1, src/logging.c, src/subs.c.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["MosquittoLog"]
 
 SUBSCRIBE, UNSUBSCRIBE = "$SYS/broker/log/M/subscribe", "$SYS/broker/log/M/unsubscribe"
 NOTICE = "$SYS/broker/log/N"
-CUT_BYTES = 999  # of a line that may have been longer
-AWAY_S = 20.0  # Mosquitto's expiry of log messages
+CUT_BYTES = 999  # of a possibly truncated line
+LOG_EXPIRY_S = 20.0  # Mosquitto's expiry of log messages
 SEPARATOR = ": "
 QOS = re.compile(r" ([012]) ")
 CONNECTED = re.compile(
@@ -45,8 +46,8 @@ class MosquittoLog:
     """An ``Adapter``.
 
     Args:
-        interest: Takes what is found.
-        client_id: Of the agent at the broker.
+      interest: Receives the changes.
+      client_id: Of the agent at the broker.
     """
 
     filters = (SUBSCRIBE, UNSUBSCRIBE, NOTICE)
@@ -54,39 +55,39 @@ class MosquittoLog:
     def __init__(self, interest: Interest, client_id: str) -> None:
         self.interest = interest
         self._client_id = client_id
-        self._separators = 1  # ": " in the time, the last one included
-        self._away_since: float | None = None
+        self._separators = 1  # number of ": " in the time, including the last one
+        self._disconnected_since: float | None = None
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether a message is a line of the log."""
         return topic.startswith("$SYS/broker/log/")
 
-    def away(self, wall_s: float) -> None:
-        """Note that the agent is not connected."""
-        self._away_since = wall_s if self._away_since is None else self._away_since
+    def disconnected(self, wall_s: float) -> None:
+        """Record the disconnection of the agent."""
+        self._disconnected_since = wall_s if self._disconnected_since is None else self._disconnected_since
 
-    def back(self, wall_s: float, is_present: bool) -> bool:
-        """Note that the agent is connected again; return whether lines may have been missed."""
-        since, self._away_since = self._away_since, None
-        if since is None or (is_present and wall_s - since <= AWAY_S):
+    def reconnected(self, wall_s: float, is_present: bool) -> bool:
+        """Record the reconnection; return whether lines may have been missed."""
+        since, self._disconnected_since = self._disconnected_since, None
+        if since is None or (is_present and wall_s - since <= LOG_EXPIRY_S):
             return False
-        self.interest.gap(wall_s)
+        self.interest.record_gap(wall_s)
         return True
 
     def received(self, wall_s: float, topic: str, payload: bytes) -> None:
-        """Take one line."""
+        """Handle one line."""
         interest = self.interest
         interest.counts["lines"] += 1
         is_cut = len(payload) >= CUT_BYTES
         line = payload.decode("utf-8", "replace")
         if topic == SUBSCRIBE:
             self._learn_time(line)
-            self._subscribed(self._text(line), is_cut)
+            self._subscribed(self._strip_time(line), is_cut)
         elif topic == UNSUBSCRIBE:
             if not is_cut:
-                self._unsubscribed(self._text(line))
+                self._unsubscribed(self._strip_time(line))
         elif topic == NOTICE and not is_cut:
-            self._notice(wall_s, self._text(line))
+            self._notice(wall_s, self._strip_time(line))
 
     def _learn_time(self, line: str) -> None:
         for topic_filter in self.filters:
@@ -96,13 +97,13 @@ class MosquittoLog:
                 if not time or time.endswith(SEPARATOR):
                     self._separators = time.count(SEPARATOR)
 
-    def _text(self, line: str) -> str:
+    def _strip_time(self, line: str) -> str:
         """Return a line without its time."""
         parts = line.split(SEPARATOR, self._separators)
         return parts[-1] if len(parts) > self._separators else line
 
     def _subscribed(self, text: str, is_cut: bool) -> None:
-        readings = [(text[: at.start()], int(at[1]), text[at.end() :]) for at in _each(QOS, text)]
+        readings = [(text[: at.start()], int(at[1]), text[at.end() :]) for at in _find_overlapping(QOS, text)]
         if not readings:
             self.interest.counts["unreadable"] += 1
         for client, qos, topic_filter in readings:
@@ -112,7 +113,7 @@ class MosquittoLog:
             self.interest.subscribed(client, topic_filter, qos)
 
     def _unsubscribed(self, text: str) -> None:
-        """End a subscription that is known, if the line can be read in one such way only."""
+        """End a known subscription, if only one reading of the line is known."""
         splits = [(text[:at], text[at + 1 :]) for at, letter in enumerate(text) if letter == " "]
         known = [each for each in splits if self.interest.has(*each)]
         if len(known) == 1:
@@ -123,22 +124,22 @@ class MosquittoLog:
     def _notice(self, wall_s: float, text: str) -> None:
         if found := CONNECTED.search(text):
             client, version, clean = found[1], int(found[2]), found[3] == "1"
-            self.interest.connected(client, keeps=not clean)
-            if clean and version >= VERSION_5:  # its Session Expiry Interval is not told
-                self.interest.doubt(client)
+            self.interest.connected(client, is_persistent=not clean)
+            if clean and version >= VERSION_5:  # its Session Expiry Interval is not logged
+                self.interest.assume_persistent(client)
         elif found := EXPIRED.search(text):
-            self.interest.ended(found[1])
+            self.interest.session_ended(found[1])
         elif found := LEFT.match(text):
-            clients = {text[found.end() : at.start()] for at in _each(ENDINGS, text)}
+            clients = {text[found.end() : at.start()] for at in _find_overlapping(ENDINGS, text)}
             known = [each for each in sorted(clients) if self.interest.is_known(each)]
             if len(known) == 1:
-                self.interest.left(wall_s, known[0])
+                self.interest.disconnected(wall_s, known[0])
             elif known:
                 self.interest.counts["doubtful_lines"] += 1
 
 
-def _each(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield all matches, those that overlap included."""
+def _find_overlapping(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield all matches, including overlapping ones."""
     at = 0
     while found := pattern.search(text, at):
         yield found

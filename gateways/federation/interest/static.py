@@ -1,4 +1,4 @@
-"""Interest that is configured: for any broker, and beside any other adapter."""
+"""Configured interest: for any broker, and in addition to any other adapter."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from collections.abc import Iterable
 
 from gateways.federation.interest.interest import NO_CLIENT, Interest
 
-__all__ = ["CONFIGURED", "StaticFilters", "want_configured"]
+__all__ = ["CONFIGURED", "StaticFilters", "set_configured"]
 
 CONFIGURED = f"{NO_CLIENT}configured"
 QOS = 2
 
 
 class StaticFilters:
-    """An ``Adapter`` that reads nothing."""
+    """An ``Adapter`` without input."""
 
     filters: tuple[str, ...] = ()
 
     def __init__(self, interest: Interest) -> None:
         self.interest = interest
 
-    def takes(self, topic: str) -> bool:
-        """Return False: nothing is read."""
+    def accepts(self, topic: str) -> bool:
+        """Return False: no message is read."""
         del topic
         return False
 
     def received(self, wall_s: float, topic: str, payload: bytes) -> None:
         """Ignore a message."""
 
-    def away(self, wall_s: float) -> None:
-        """Ignore it."""
+    def disconnected(self, wall_s: float) -> None:
+        """Ignore the disconnection."""
 
-    def back(self, wall_s: float, is_present: bool) -> bool:
-        """Return False: nothing can be missed."""
+    def reconnected(self, wall_s: float, is_present: bool) -> bool:
+        """Return False: no message can be missed."""
         del wall_s, is_present
         return False
 
 
-def want_configured(interest: Interest, filters: Iterable[str]) -> None:
-    """Want what the file says, and nothing else that a former file said."""
-    interest.connected(CONFIGURED, keeps=False)
+def set_configured(interest: Interest, filters: Iterable[str]) -> None:
+    """Replace the configured filters of a former start."""
+    interest.connected(CONFIGURED, is_persistent=False)
     for topic_filter in filters:
         interest.subscribed(CONFIGURED, topic_filter, QOS)

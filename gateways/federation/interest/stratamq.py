@@ -1,7 +1,7 @@
-"""Interest at a cluster of ours: its events at once, and from time to time the list of all its subscriptions.
+"""Interest at a StrataMQ cluster: events immediately, and periodically the list of all its subscriptions.
 
-Events (``$SYS/cluster/events/subscribed`` and its siblings, from ``edge.events = true``) are QoS 0, and what was
-subscribed before the agent's first start is not in them; a list has that. Without lists ``federate.filters`` names it.
+Events (``$SYS/cluster/events/subscribed`` and similar, with ``edge.events = true``) are QoS 0, and do not include
+subscriptions made before the agent's first start; a list does. Without lists ``federate.filters`` must name those.
 Pure logic; lists are read by ``cluster_list.py``. Decision: docs/adr/0165-subscriptions-of-our-own-cluster.md.
 """
 
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateways.federation.interest.interest import NO_CLIENT, Interest, federated
+from gateways.federation.interest.interest import NO_CLIENT, Interest, to_federated
 
 __all__ = ["LISTED", "SessionEventAdapter"]
 
@@ -25,7 +25,7 @@ class SessionEventAdapter:
     """An ``Adapter``.
 
     Attributes:
-        is_due: Events were missed, or none came yet: a list is wanted now.
+      is_due: Events were missed, or none was received yet: a list is needed now.
     """
 
     filters = tuple(f"{PREFIX}{each}" for each in EVENTS)
@@ -34,40 +34,40 @@ class SessionEventAdapter:
         self.interest = interest
         self.is_due = True
         self._filters_max = filters_max
-        self._was_away = False
-        self._heard: dict[str, float] = {}  # client: wall clock of its last event
-        self._before: dict[str, int] = {}  # what the last whole list named
-        self._reading: dict[str, int] = {}  # what the list that is read now has named
+        self._was_disconnected = False
+        self._last_seen: dict[str, float] = {}  # client: wall clock of its last event
+        self._before: dict[str, int] = {}  # filters of the last complete list
+        self._reading: dict[str, int] = {}  # filters of the list being read
         self._began_s = self._began_before_s = 0.0
         self._is_cut = False
 
-    def takes(self, topic: str) -> bool:
+    def accepts(self, topic: str) -> bool:
         """Whether a message is an event."""
         return topic.startswith(PREFIX)
 
-    def away(self, wall_s: float) -> None:
-        """Note that the agent is not connected."""
+    def disconnected(self, wall_s: float) -> None:
+        """Record the disconnection of the agent."""
         del wall_s
-        self._was_away = True
+        self._was_disconnected = True
 
-    def back(self, wall_s: float, is_present: bool) -> bool:
-        """Note that it is: events of QoS 0 were missed meanwhile."""
+    def reconnected(self, wall_s: float, is_present: bool) -> bool:
+        """Record the reconnection: QoS 0 events were missed meanwhile."""
         del is_present
-        was_away, self._was_away = self._was_away, False
+        was_disconnected, self._was_disconnected = self._was_disconnected, False
         self.is_due = True
-        if was_away:
-            self.interest.gap(wall_s)
-        return was_away
+        if was_disconnected:
+            self.interest.record_gap(wall_s)
+        return was_disconnected
 
     def received(self, wall_s: float, topic: str, payload: bytes) -> None:
-        """Take one event."""
+        """Handle one event."""
         self.interest.counts["events"] += 1
         try:
             event = json.loads(payload)
             client = str(event["client"])
             topic_filter = str(event.get("filter", ""))
             qos = int(event.get("qos", QOS_MAX))
-            client.encode(), topic_filter.encode()  # JSON can hold what no text of MQTT can
+            client.encode(), topic_filter.encode()  # JSON strings may be invalid in MQTT
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self.interest.counts["unreadable"] += 1
             return
@@ -77,38 +77,38 @@ class SessionEventAdapter:
             case "unsubscribed":
                 self.interest.unsubscribed(client, topic_filter)
             case "connected":
-                self.interest.connected(client, keeps=True)
+                self.interest.connected(client, is_persistent=True)
             case "disconnected":
-                self.interest.left(wall_s, client)  # nothing tells whether its session is kept
+                self.interest.disconnected(wall_s, client)  # the event does not indicate whether its session persists
             case "session_expired":
-                self.interest.ended(client)
+                self.interest.session_ended(client)
         if self.interest.is_known(client):
-            self._heard[client] = wall_s
+            self._last_seen[client] = wall_s
         else:
-            self._heard.pop(client, None)
+            self._last_seen.pop(client, None)
 
     # --- lists
 
     def listed(self) -> int:
-        """Return how many filters are wanted because a list names them."""
-        return len(self.interest.filters_of(LISTED))
+        """Return the number of filters wanted because of a list."""
+        return len(self.interest.get_filters(LISTED))
 
     def begin_list(self, wall_s: float) -> None:
-        """Note that a list is read from its first page on."""
+        """Start a list at its first page."""
         self._reading, self._is_cut, self.is_due = {}, False, False
         self._began_s = wall_s
         if not self._began_before_s:
-            self._before = dict(self.interest.filters_of(LISTED))  # of a former process
+            self._before = dict(self.interest.get_filters(LISTED))  # of a former process
 
     def page(self, rows: Iterable[Any]) -> None:
-        """Take rows of the list; what it names is wanted from now on."""
+        """Add rows of the list; their filters are wanted at once."""
         for row in rows:
-            client, topic_filter, qos = _read(row)
+            client, topic_filter, qos = _parse_row(row)
             if topic_filter is None:
                 self.interest.counts["unreadable"] += 1
                 self._is_cut = True
                 continue
-            topic_filter = federated(topic_filter)
+            topic_filter = to_federated(topic_filter)
             if not topic_filter or self.interest.is_own(client):
                 continue
             if topic_filter not in self._reading and len(self._reading) >= self._filters_max:
@@ -116,27 +116,27 @@ class SessionEventAdapter:
                 self._is_cut = True
                 continue
             self._reading[topic_filter] = max(qos, self._reading.get(topic_filter, 0))
-            if qos > self.interest.filters_of(LISTED).get(topic_filter, -1):
+            if qos > self.interest.get_filters(LISTED).get(topic_filter, -1):
                 self.interest.subscribed(LISTED, topic_filter, qos)
 
     def end_list(self, is_whole: bool) -> bool:
-        """Note that the list is over; return whether it counts as whole: then what no list names is over."""
+        """End a list; return whether it is complete: then filters and clients missing from it are removed."""
         is_whole = is_whole and not self._is_cut
         if not is_whole:
             self.interest.counts["lists_in_part"] += 1
             return False
         self.interest.counts["lists"] += 1
-        self.interest.replace(LISTED, _most(self._before, self._reading))
+        self.interest.replace(LISTED, _merge(self._before, self._reading))
         for client in self.interest.clients():
-            if not client.startswith(NO_CLIENT) and self._heard.get(client, 0.0) < self._began_before_s:
-                self.interest.ended(client)
-                self._heard.pop(client, None)
+            if not client.startswith(NO_CLIENT) and self._last_seen.get(client, 0.0) < self._began_before_s:
+                self.interest.session_ended(client)
+                self._last_seen.pop(client, None)
         self._before, self._reading = self._reading, {}
         self._began_before_s = self._began_s
         return True
 
 
-def _read(row: Any) -> tuple[str, str | None, int]:
+def _parse_row(row: Any) -> tuple[str, str | None, int]:
     try:
         client, topic_filter = row["client_id"], row["filter"]
         qos = row.get("qos", QOS_MAX)
@@ -148,6 +148,6 @@ def _read(row: Any) -> tuple[str, str | None, int]:
     return client, topic_filter, min(max(qos, 0), QOS_MAX)
 
 
-def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Return both, each filter with its highest QoS."""
+def _merge(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Return the union, each filter with its highest QoS."""
     return {each: max(one.get(each, 0), other.get(each, 0)) for each in (*one, *other)}

@@ -76,7 +76,7 @@ class SimClient:
         return self.is_connected
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.session.has_room
 
     @property
@@ -119,7 +119,7 @@ class SimClient:
         self.session.closed()
         self.connection = object()
         self.outgoing.clear()
-        self.user.parted("cut")
+        self.user.disconnected("cut")
 
     def move_out(self, count: int) -> None:
         data = bytes(self.outgoing[:count])
@@ -148,7 +148,7 @@ class SimClient:
                     raise AssertionError(f"the session broke: {event}")
             self.flush()
         if self.is_connected:
-            self.user.room()
+            self.user.writable()
         self.flush()
 
     def flush(self) -> None:
@@ -232,7 +232,7 @@ class BridgeSimulation:
                 continue
             pump = BridgePump(PumpBounds(WINDOW, pipelined=True), Random(self.random.random()))
             rules = MqttRules([line], "out" if direction == "out" else "in", "bridge")
-            flow = BridgeFlow(direction, pump, rules.judge, self.ends[source].finish, self.clock, self.wall_ms)
+            flow = BridgeFlow(direction, pump, rules.apply_rules, self.ends[source].finish, self.clock, self.wall_ms)
             self.ends[source].flow = flow
             letters = PublishingDeadLetters(self.ends["cluster"], flow, DEAD)
             flow.connect(PublishingSink(self.ends[sink], flow, self.wall_ms, "bridge"), letters)

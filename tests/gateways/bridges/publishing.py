@@ -32,7 +32,7 @@ class Gatherer:
         del accepted
         self.standing.set()
 
-    def parted(self, reason: str) -> None:
+    def disconnected(self, reason: str) -> None:
         del reason
 
     def received(self, packet: Publish) -> None:
@@ -45,7 +45,7 @@ class Gatherer:
         self.codes[token] = reason_code
         self._change()
 
-    def room(self) -> None:
+    def writable(self) -> None:
         self._change()
 
     def _change(self) -> None:
@@ -91,7 +91,7 @@ async def publish_all(port: int, packets: list[Publish], version: int = 5, login
         with trio.fail_after(PATIENCE_S):
             await user.standing.wait()
             for token, packet in enumerate(packets):
-                while not user.client.has_room:
+                while not user.client.has_capacity:
                     await user.changed()
                 assert user.client.publish(packet, token)
             while len(user.codes) < sum(packet.qos > 0 for packet in packets) or user.client.session.outbound:

@@ -21,7 +21,9 @@ def exchanges() -> SinkExchanges:
     sides = ("cluster", "remote")
     ends = {side: MqttEnd(side, lambda: 0.0, lambda: 0) for side in sides}
     pump = BridgePump(PumpBounds(), Random(1))
-    flow = BridgeFlow("out", pump, MqttRules([], "out", "b").judge, ends["cluster"].finish, lambda: 0.0, lambda: 0)
+    flow = BridgeFlow(
+        "out", pump, MqttRules([], "out", "b").apply_rules, ends["cluster"].finish, lambda: 0.0, lambda: 0
+    )
     return SinkExchanges(ends, {side: ClientSession(is_kept=True) for side in sides}, [flow], "b")
 
 
@@ -89,13 +91,13 @@ def test_a_lost_session_takes_its_rows_along() -> None:
     made = exchanges()
     row = SinkExchange(4, "out", False, 9, "a/1", 0, PACKET)
     asked = subscriptions({"a/#": 2})
-    made.asked("cluster", asked)
+    made.record_filters("cluster", asked)
     made.begin_commit()
     made.committed()
     made.restore([(b"r\x00\x07", row.encode())], [(b"c\x00\x05", b"")], [(b"c", b"2 a/#")])
-    assert made.is_asked("cluster", asked)
+    assert made.has_filters("cluster", asked)
     made.keep("cluster", [StateChange("forgotten")], lambda: None)
     writes = made.begin_commit()
     assert Delete(DONE, b"c\x00\x05") in writes and Delete(ASKED, b"c") in writes and len(writes) == 3
     (left,) = [SinkExchange.decode(each.value) for each in writes if isinstance(each, Put) and each.kind == SENT]
-    assert left.source_identifier == 0 and left.packet is not None and not made.is_asked("cluster", asked)
+    assert left.source_identifier == 0 and left.packet is not None and not made.has_filters("cluster", asked)

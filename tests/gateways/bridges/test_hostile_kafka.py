@@ -13,7 +13,7 @@ import trio
 
 from conf.bridge_config import load_bridges
 from gateways.bridges import kafka_sink, kafka_source
-from gateways.bridges.kafka_source import judge_group
+from gateways.bridges.kafka_source import check_group
 from gateways.bridges.kinds import build_all
 from gateways.bridges.running import BridgeFinding
 from tests.gateways.bridges import kafka_mock
@@ -104,7 +104,7 @@ def test_another_program_in_the_group_is_told(members: list[str], state: str, ok
     described = SimpleNamespace(
         state=SimpleNamespace(name=state), members=[SimpleNamespace(client_id=each, host="/h") for each in members]
     )
-    assert judge_group(described, "kafka-2", "there") == BridgeFinding(ok, "there", text)
+    assert check_group(described, "kafka-2", "there") == BridgeFinding(ok, "there", text)
 
 
 @pytest.mark.slow

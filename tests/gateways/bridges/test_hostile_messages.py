@@ -39,7 +39,7 @@ class Rig:
         self.flow = BridgeFlow(
             "out",
             BridgePump(PumpBounds(), Random(1)),
-            self.judge,
+            self.apply_rules,
             self.acknowledged.append,
             lambda: self.now,
             lambda: 0,
@@ -52,7 +52,7 @@ class Rig:
         self.move()
 
     @staticmethod
-    def judge(message: BridgeMessage) -> RuleResult:
+    def apply_rules(message: BridgeMessage) -> RuleResult:
         return RuleResult([SinkRecord(message.topic, message.payload, message.topic, message, qos=message.qos)])
 
     def move(self) -> None:
@@ -82,12 +82,12 @@ class Rig:
         """Return a list that gets the topics of messages that are no echoes."""
         heard: list[str] = []
 
-        def judge(message: BridgeMessage) -> RuleResult:
+        def apply_rules(message: BridgeMessage) -> RuleResult:
             heard.append(message.topic)
             return RuleResult(dropped="heard")
 
         nothing = BridgeFlow(
-            "in", BridgePump(PumpBounds(), Random(1)), judge, lambda _: None, lambda: self.now, lambda: 0
+            "in", BridgePump(PumpBounds(), Random(1)), apply_rules, lambda _: None, lambda: self.now, lambda: 0
         )
         self.end.flow = nothing
         return heard
@@ -134,7 +134,7 @@ class Standing:
         self.flow: BridgeFlow | None = None
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.room > 0
 
     def send(self, sending: SinkDelivery) -> None:
@@ -152,7 +152,7 @@ def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> N
     """
     rig, sink = Rig(), Standing()
     flow = BridgeFlow(
-        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0
+        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.apply_rules, rig.end.finish, rig.tell, lambda: 0
     )
     sink.flow, rig.end.flow, broken = flow, flow, list[str]()
     flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
@@ -182,7 +182,7 @@ def test_what_was_left_to_a_broker_is_fetched_while_others_wait() -> None:
     """One record that is tried for ever does not keep the rest at the broker."""
     rig, sink = Rig(), Standing()
     flow = BridgeFlow(
-        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.judge, rig.end.finish, rig.tell, lambda: 0
+        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.apply_rules, rig.end.finish, rig.tell, lambda: 0
     )
     sink.flow, rig.end.flow, broken = flow, flow, list[str]()
     flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
@@ -193,7 +193,7 @@ def test_what_was_left_to_a_broker_is_fetched_while_others_wait() -> None:
     flow.step()
     assert not broken and flow.pump.open_messages == 1
     rig.now += 11.0
-    rig.end.room()
+    rig.end.writable()
     assert len(broken) == 1
 
 

@@ -8,10 +8,10 @@ import pytest
 from conf.bridge_settings import MapSettings
 from conf.errors import UserError
 from edge.node.limits import EdgeLimits
-from gateways.bridges.map_bridge import rules_of, to_json
+from gateways.bridges.map_bridge import build_rules, to_json
 from gateways.bridges.message import BridgeMessage
 from gateways.bridges.mqtt_end import MqttEnd
-from gateways.bridges.publishers import ASKED, NamedPublishers
+from gateways.bridges.publishers import REQUEST_PROPERTIES, NamedPublishers
 from gateways.bridges.rules import Rules
 from mqtt.client_session import Accepted
 from mqtt.packets import Connack, Publish
@@ -68,7 +68,7 @@ def test_names_are_believed_where_the_edge_says_so(named: tuple[str, ...], topic
 def test_a_client_that_writes_the_names_itself_is_not_believed(filters: tuple[str, ...], qos: int) -> None:
     """From the client through an edge to the record: null, or what the edge knows."""
     edge = Edge(EdgeLimits(sys_interval_s=0, publisher_properties=filters))
-    bridge = edge.client("bridge", properties=ASKED)
+    bridge = edge.client("bridge", properties=REQUEST_PROPERTIES)
     bridge.subscribe("#")
     bridge.read()
     forged = [("stratamq-client-id", "boss"), ("stratamq-user-name", "ceo"), *BY_CLIENT]
@@ -87,7 +87,7 @@ def test_a_template_that_names_the_publisher_is_refused_where_no_edge_does(
 ) -> None:
     parts: list[dict[str, Any]] = [{"topic": text}, {"topic": "t", "key": text}, {"topic": "t", "headers": {"w": text}}]
     for part in parts:
-        (rule,) = rules_of("b", [MapSettings(filter="up/+/t", **part)])
+        (rule,) = build_rules("b", [MapSettings(filter="up/+/t", **part)])
         assert rule.names_publisher
         end = MqttEnd("cluster", lambda: 0.0, lambda: 0)
         client = end.client = Refused(end)
@@ -98,13 +98,13 @@ def test_a_template_that_names_the_publisher_is_refused_where_no_edge_does(
 
 
 def test_templates_without_a_publisher() -> None:
-    (rule,) = rules_of("b", [MapSettings(filter="up/+/t", topic="{user_name}")])
-    verdict = Rules([rule]).judge(BridgeMessage("up/a/t", b"", properties={USER: BY_CLIENT}))
+    (rule,) = build_rules("b", [MapSettings(filter="up/+/t", topic="{user_name}")])
+    verdict = Rules([rule]).apply_rules(BridgeMessage("up/a/t", b"", properties={USER: BY_CLIENT}))
     assert verdict.rejected is not None and verdict.rejected.reason == "template"
-    (rule,) = rules_of("b", [MapSettings(filter="up/+/t", topic="{level.2}")])
+    (rule,) = build_rules("b", [MapSettings(filter="up/+/t", topic="{level.2}")])
     assert not rule.names_publisher
     with pytest.raises(UserError):  # of a source: nothing there says who published
-        rules_of("b", [MapSettings(filter="topic", topic="{user_name}")], by_filter=False)
+        build_rules("b", [MapSettings(filter="topic", topic="{user_name}")], by_filter=False)
 
 
 def test_filters_of_an_edge_cover_those_of_rules() -> None:

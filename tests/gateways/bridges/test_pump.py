@@ -7,9 +7,9 @@ from gateways.bridges.message import OVERHEAD_BYTES, BridgeMessage, SinkRecord
 from gateways.bridges.pump import BridgePump, PumpBounds
 
 
-def record(lane: str, text: bytes = b"x") -> SinkRecord:
-    message = BridgeMessage(lane, text, 1)
-    return SinkRecord(lane, text, lane, message)
+def record(ordering_key: str, text: bytes = b"x") -> SinkRecord:
+    message = BridgeMessage(ordering_key, text, 1)
+    return SinkRecord(ordering_key, text, ordering_key, message)
 
 
 def pump(**bounds: float) -> BridgePump:
@@ -17,14 +17,14 @@ def pump(**bounds: float) -> BridgePump:
 
 
 def offer(to: BridgePump, reference: int, *lanes: str) -> None:
-    records = [record(lane) for lane in lanes]
+    records = [record(ordering_key) for ordering_key in lanes]
     to.offer(reference, records[0].message if records else BridgeMessage("t", b""), records)
 
 
 def take(from_: BridgePump, now: float = 0.0) -> list[int]:
     """Return the tokens that a sink with room gets."""
     found = []
-    while (sending := from_.next_sending(now)) is not None:
+    while (sending := from_.next_delivery(now)) is not None:
         found.append(sending.token)
     return found
 
@@ -32,17 +32,17 @@ def take(from_: BridgePump, now: float = 0.0) -> list[int]:
 def test_windows_close_by_messages_and_by_bytes() -> None:
     small = pump(messages=2)
     offer(small, 1, "a")
-    assert small.has_room
+    assert small.has_capacity
     offer(small, 2, "a")
-    assert not small.has_room
+    assert not small.has_capacity
     assert take(small) == [0]
     small.done(0)
-    assert small.has_room and small.finished() == [1]
+    assert small.has_capacity and small.finished() == [1]
     heavy = pump(messages=9, size_bytes=OVERHEAD_BYTES + 3)
     offer(heavy, 1, "a")
-    assert heavy.has_room and heavy.open_bytes == OVERHEAD_BYTES + 2
+    assert heavy.has_capacity and heavy.open_bytes == OVERHEAD_BYTES + 2
     offer(heavy, 2, "a")
-    assert not heavy.has_room
+    assert not heavy.has_capacity
 
 
 def test_one_record_of_a_lane_at_a_time_unless_the_sink_keeps_order() -> None:
@@ -70,8 +70,8 @@ def test_a_message_is_finished_when_each_of_its_records_is() -> None:
 
 def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
     found = BridgePump(PumpBounds(pipelined=True), Random(1))
-    for reference, lane in enumerate("aab"):
-        offer(found, reference, lane)
+    for reference, ordering_key in enumerate("aab"):
+        offer(found, reference, ordering_key)
     assert sorted(take(found)) == [0, 1, 2]
     found.retry(1, 10.0)
     found.retry(0, 10.0)
@@ -79,7 +79,7 @@ def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
     assert 10.0 < due < 11.0 and take(found, 10.0) == []
     offer(found, 3, "a")
     offer(found, 4, "b")
-    assert take(found, 10.0) == [4], "another lane does not wait"
+    assert take(found, 10.0) == [4], "another ordering_key does not wait"
     assert take(found, 12.0) == [0, 1, 3]
     assert found.retry_s > 0
 
@@ -153,7 +153,7 @@ def test_late_answers_mean_nothing() -> None:
 
 
 def test_records_that_fail_together_count_as_one_failure() -> None:
-    """A batch of one lane that fails does not lengthen the delay for each of its records."""
+    """A batch of one ordering_key that fails does not lengthen the delay for each of its records."""
     found = BridgePump(PumpBounds(pipelined=True), Random(1))
     for reference in range(50):
         offer(found, reference, "a")

@@ -55,15 +55,15 @@ async def test_deleted_entries_are_no_messages() -> None:
     """
     messages: list[BridgeMessage] = []
 
-    def judge(message: BridgeMessage) -> RuleResult:
+    def apply_rules(message: BridgeMessage) -> RuleResult:
         messages.append(message)
         return RuleResult(dropped="filtered")
 
     told = {"kind": "redis-source", "cluster": ["mqtt://127.0.0.1"], "client_id": "c", "consumer_group": "g"}
     settings = RedisSource.model_validate(told | {"map": [{"filter": "s", "topic": "t"}]})
     pump = BridgePump(PumpBounds(), Random(1))
-    flow = BridgeFlow("in", pump, judge, lambda number: source.finish(number), lambda: 0.0, lambda: 0)
-    nobody: Any = SimpleNamespace(has_room=False)  # no record is made
+    flow = BridgeFlow("in", pump, apply_rules, lambda number: source.finish(number), lambda: 0.0, lambda: 0)
+    nobody: Any = SimpleNamespace(has_capacity=False)  # no record is made
     flow.connect(nobody, nobody)
     redis = Redis()
     source: Any = RedisStreamSource(Library(redis), settings, None, "me", flow)

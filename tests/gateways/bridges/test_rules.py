@@ -9,7 +9,7 @@ from gateways.bridges.mqtt_rules import MqttRules
 from gateways.bridges.predicates import Predicate
 from gateways.bridges.rules import BridgeRule, Rules, Transform
 from gateways.bridges.templates import Template
-from gateways.bridges.topic_lines import make_ring, parse_topic_line
+from gateways.bridges.topic_lines import find_loop, parse_topic_line
 from mqtt.properties import PropertyId
 
 USERS = [("site", "north"), ("stratamq-client-id", "c1"), ("client-id", "x"), ("stratamq-user-name", "ann")]
@@ -51,12 +51,12 @@ def rule(topic_filter: str, target: str, where: str = "", transform: Transform |
 
 def test_a_message_goes_to_each_target_once() -> None:
     rules = Rules([rule("upload/#", "all"), rule("upload/car/#", "cars"), rule("+/car/#", "all")])
-    assert [record.target for record in rules.judge(MESSAGE).records] == ["all", "cars"]
-    assert rules.judge(BridgeMessage("other", b"")).dropped == "unmatched"
+    assert [record.target for record in rules.apply_rules(MESSAGE).records] == ["all", "cars"]
+    assert rules.apply_rules(BridgeMessage("other", b"")).dropped == "unmatched"
 
 
 def test_a_level_that_this_topic_has_not_is_for_the_dead_letter() -> None:
-    verdict = Rules([rule("upload/#", "{level.5}")]).judge(MESSAGE)
+    verdict = Rules([rule("upload/#", "{level.5}")]).apply_rules(MESSAGE)
     assert verdict.rejected is not None and verdict.rejected.reason == "template" and not verdict.records
 
 
@@ -78,7 +78,7 @@ def test_conditions(where: str, payload: bytes, outcome: str) -> None:
     """What cannot be judged is not let fall in silence."""
     pytest.importorskip("cel", reason="the extra rules is not installed (common-expression-language)")
     message = BridgeMessage(MESSAGE.topic, payload, 1, properties=MESSAGE.properties)
-    verdict = Rules([rule("upload/#", "all", where)]).judge(message)
+    verdict = Rules([rule("upload/#", "all", where)]).apply_rules(message)
     found = verdict.rejected.reason if verdict.rejected is not None else verdict.dropped
     assert found == outcome and len(verdict.records) == (outcome == "")
 
@@ -87,7 +87,7 @@ def test_a_condition_has_a_bound_on_its_time() -> None:
     pytest.importorskip("cel", reason="the extra rules is not installed (common-expression-language)")
     clock = iter((0.0, 0.0011))
     rules = Rules([BridgeRule("#", Template("x"), where=Predicate("true", lambda: next(clock)))])
-    verdict = rules.judge(BridgeMessage("a", b"{}"))
+    verdict = rules.apply_rules(BridgeMessage("a", b"{}"))
     assert verdict.rejected is not None and verdict.rejected.reason == "predicate_slow"
 
 
@@ -100,10 +100,11 @@ def test_functions() -> None:
         "fails": lambda *_: 1 / 0,
     }
     verdicts = {
-        name: Rules([rule("#", "x", transform=each)]).judge(BridgeMessage("a", b"b")) for name, each in outcomes.items()
+        name: Rules([rule("#", "x", transform=each)]).apply_rules(BridgeMessage("a", b"b"))
+        for name, each in outcomes.items()
     }
     assert verdicts["upper"].records[0].payload == b"B"
-    assert verdicts["none"].dropped == "filtered" and verdicts["none"].fell == ["#: the function returned None"]
+    assert verdicts["none"].dropped == "filtered" and verdicts["none"].dropped_by == ["#: the function returned None"]
     for name in ("text", "fails"):
         rejected = verdicts[name].rejected
         assert rejected is not None and rejected.reason == "transform"
@@ -150,7 +151,7 @@ def test_topics_are_renamed_by_the_first_line_that_matches() -> None:
     out, back = MqttRules(lines, "out", "b"), MqttRules(lines, "in", "b", retained=False)
 
     def target(rules: MqttRules, topic: str) -> list[tuple[str, int, bool]]:
-        records = rules.judge(BridgeMessage(topic, b"", 2, True)).records
+        records = rules.apply_rules(BridgeMessage(topic, b"", 2, True)).records
         return [(record.target, record.qos, record.retain) for record in records]
 
     assert target(out, "site/t/x") == [("t/x", 1, True)]
@@ -167,7 +168,7 @@ def test_topics_are_renamed_by_the_first_line_that_matches() -> None:
 @pytest.mark.parametrize(("path", "dropped"), [("a,b", ""), ("a,me", "loop"), ("1,2,3,4,5,6,7,8", "path_too_long")])
 def test_a_message_that_came_round_goes_no_further(path: str, dropped: str) -> None:
     message = BridgeMessage("x", b"", 1, properties={PropertyId.USER_PROPERTY: [("bridge-path", path)]})
-    assert MqttRules([parse_topic_line("#")], "out", "me").judge(message).dropped == dropped
+    assert MqttRules([parse_topic_line("#")], "out", "me").apply_rules(message).dropped == dropped
 
 
 RINGS = [
@@ -183,4 +184,4 @@ RINGS = [
 
 @pytest.mark.parametrize(("one", "other", "ring"), RINGS)
 def test_rings(one: str, other: str, ring: bool) -> None:
-    assert bool(make_ring([parse_topic_line(one)], [parse_topic_line(other)])) is ring
+    assert bool(find_loop([parse_topic_line(one)], [parse_topic_line(other)])) is ring

@@ -23,11 +23,11 @@ def test_when_one_takes_over() -> None:
     assert presence.takes_over_at() == math.inf
     presence.connected(100.0)
     assert 100.5 <= presence.takes_over_at() <= 100.7, "nothing was retained"
-    presence.heard(100.1, b"1 7")
+    presence.received(100.1, b"1 7")
     assert 115.1 <= presence.takes_over_at() <= 115.3, "a will may be lost"
-    presence.heard(110.0, b"0")
+    presence.received(110.0, b"0")
     assert 110.0 <= presence.takes_over_at() <= 110.2
-    presence.parted()
+    presence.disconnected()
     assert presence.takes_over_at() == math.inf, "one that is cut off does not take over"
 
 

@@ -332,8 +332,8 @@ class FederationSimulation:
                 for _ in range(len(cores)):
                     if state is None or state.wanted is None or at == state.core:
                         break
-                    parents = cores[at].meshes.parents(state.core)
-                    if not parents or at not in cores[parents[0]].meshes.children(topic_filter):
+                    parents = cores[at].trees.parents(state.core)
+                    if not parents or at not in cores[parents[0]].trees.children(topic_filter):
                         found.append(f"mesh of {topic_filter} is broken between {at} and {parents}, for {name}")
                         break
                     at = parents[0]

@@ -37,7 +37,7 @@ class Copy:
     is_retained: bool
     properties: Properties
     identifier: int
-    lane: int = 0
+    connection: int = 0
 
 
 @dataclass
@@ -72,10 +72,10 @@ class ModelBroker:
         self._on_copy, self._on_interest = on_copy, on_interest
         self._number = 0
 
-    def connect(self, is_clean: bool, lanes: int = 1) -> bool:
+    def connect(self, is_clean: bool, connections: int = 1) -> bool:
         """Connect the agent; return Session Present. What it had not acknowledged comes again."""
         is_present = True
-        for name in LANES[:lanes]:
+        for name in LANES[:connections]:
             if is_clean:
                 self.sessions.pop(name, None)
             is_present = is_present and name in self.sessions
@@ -115,16 +115,18 @@ class ModelBroker:
             self._on_interest(topic_filter, None)
 
     def subscribe_agent(
-        self, topic_filter: str, subscription: Subscription, wants_retained: bool, lane: int = 0
+        self, topic_filter: str, subscription: Subscription, wants_retained: bool, connection: int = 0
     ) -> None:
-        self.sessions[LANES[lane]].subscriptions[topic_filter] = subscription
+        self.sessions[LANES[connection]].subscriptions[topic_filter] = subscription
         if wants_retained:
             for topic, kept in list(self.retained.items()):
                 if matches(topic_filter, topic):
-                    self._queue(lane, topic, kept.payload, kept.qos, True, kept.properties, subscription.identifier)
+                    self._queue(
+                        connection, topic, kept.payload, kept.qos, True, kept.properties, subscription.identifier
+                    )
 
-    def unsubscribe_agent(self, topic_filter: str, lane: int = 0) -> None:
-        self.sessions[LANES[lane]].subscriptions.pop(topic_filter, None)
+    def unsubscribe_agent(self, topic_filter: str, connection: int = 0) -> None:
+        self.sessions[LANES[connection]].subscriptions.pop(topic_filter, None)
 
     def publish(
         self,
@@ -166,7 +168,7 @@ class ModelBroker:
 
     def _queue(
         self,
-        lane: int,
+        connection: int,
         topic: str,
         payload: bytes,
         qos: int,
@@ -174,9 +176,9 @@ class ModelBroker:
         properties: Properties,
         identifier: int,
     ) -> None:
-        session = self.sessions[LANES[lane]]
+        session = self.sessions[LANES[connection]]
         self._number += 1
-        copy = Copy(self._number, topic, payload, qos, is_retained, properties, identifier, lane)
+        copy = Copy(self._number, topic, payload, qos, is_retained, properties, identifier, connection)
         if qos:
             session.queue.append(copy)
         if session.is_up:

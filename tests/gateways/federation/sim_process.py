@@ -66,7 +66,7 @@ class SimProcess:
         self._commit_at = 0.0
         self._wake_at = -1.0
         self.is_full = False
-        self.lanes = 1 if settings.has_identifiers else 2
+        self.connections = 1 if settings.has_identifiers else 2
 
     # --- the process
 
@@ -159,7 +159,7 @@ class SimProcess:
         core = self.core
         if core is None or self.is_host_up:
             return
-        is_present = self.broker.connect(core.is_new and not self.disk.get("capture"), self.lanes)
+        is_present = self.broker.connect(core.is_new and not self.disk.get("capture"), self.connections)
         self.is_host_up = True
         self.connection += 1
         if not is_present:
@@ -186,7 +186,7 @@ class SimProcess:
 
     def _publish(self, effect: Inject) -> None:
         connection, life = self.connection, self.life
-        properties = effect.properties if self.lanes == 1 else {}
+        properties = effect.properties if self.connections == 1 else {}
 
         def answer() -> None:
             if connection == self.connection and life == self.life:
@@ -194,19 +194,25 @@ class SimProcess:
 
         def publish() -> None:
             self.broker.publish(
-                LANES[effect.lane], effect.topic, effect.payload, effect.qos, effect.is_retained, properties, effect.ref
+                LANES[effect.connection],
+                effect.topic,
+                effect.payload,
+                effect.qos,
+                effect.is_retained,
+                properties,
+                effect.ref,
             )
             self.simulation.injected(self.name, effect)
-            if effect.ref and self.lanes == 1:
+            if effect.ref and self.connections == 1:
                 self.simulation.at(self.simulation.now + HOST_S, answer)
             elif effect.ref:  # behind what the broker sent before on that connection
-                self._down(effect.lane, answer)
+                self._down(effect.connection, answer)
 
-        self._up(effect.lane, publish)
+        self._up(effect.connection, publish)
 
-    def _up(self, lane: int, action: Callable[[], None]) -> None:
+    def _up(self, connection: int, action: Callable[[], None]) -> None:
         """Let the broker do something now; with several connections each takes its own time."""
-        if self.lanes == 1:
+        if self.connections == 1:
             action()
             return
         connection, simulation = self.connection, self.simulation
@@ -215,14 +221,14 @@ class SimProcess:
             if connection == self.connection:
                 action()
 
-        simulation.in_order(f"to host {self.name} {lane}", simulation.random.uniform(0.0, 4 * HOST_S), arrive)
+        simulation.in_order(f"to host {self.name} {connection}", simulation.random.uniform(0.0, 4 * HOST_S), arrive)
 
     def _recapture(self, effect: Recapture) -> None:
         if not self.is_host_up:
             return
         assert self.core is not None
         topic, number, connection, waits = self.core.marker_topic, effect.marker, self.connection, len(effect.subscribe)
-        sender = MARKERS if self.lanes > 1 and self.settings.has_no_local else AGENT
+        sender = MARKERS if self.connections > 1 and self.settings.has_no_local else AGENT
 
         def publish() -> None:
             if connection == self.connection:
@@ -230,17 +236,17 @@ class SimProcess:
 
         def subscribe(each: CaptureFilter) -> None:
             nonlocal waits
-            no_local = self.settings.has_no_local and (each.no_local or self.lanes > 1)
+            no_local = self.settings.has_no_local and (each.no_local or self.connections > 1)
             subscription = Subscription(2, no_local, True, each.identifier)
-            self.broker.subscribe_agent(each.filter, subscription, each.wants_retained, each.lane)
+            self.broker.subscribe_agent(each.filter, subscription, each.wants_retained, each.connection)
             waits -= 1
             if not waits and number:
                 self.simulation.at(self.simulation.now + HOST_S, publish)
 
-        for topic_filter, lane in effect.unsubscribe:
-            self._up(lane, partial(self.broker.unsubscribe_agent, topic_filter, lane))
+        for topic_filter, connection in effect.unsubscribe:
+            self._up(connection, partial(self.broker.unsubscribe_agent, topic_filter, connection))
         for each in effect.subscribe:
-            self._up(each.lane, partial(subscribe, each))
+            self._up(each.connection, partial(subscribe, each))
         if number and not effect.subscribe:
             self.simulation.at(self.simulation.now + HOST_S, publish)
 
@@ -257,21 +263,28 @@ class SimProcess:
                     self._handed.add(copy.number)
                 self.step([self._event(copy)])
 
-        self._down(copy.lane, arrive)
+        self._down(copy.connection, arrive)
 
-    def _down(self, lane: int, arrive: Callable[[], None]) -> None:
+    def _down(self, connection: int, arrive: Callable[[], None]) -> None:
         """Let something of the broker arrive, in the order of its connection."""
-        delay_s = HOST_S if self.lanes == 1 else self.simulation.random.uniform(HOST_S, 4 * HOST_S)
-        self.simulation.in_order(f"host {self.name} {lane}", delay_s, arrive)
+        delay_s = HOST_S if self.connections == 1 else self.simulation.random.uniform(HOST_S, 4 * HOST_S)
+        self.simulation.in_order(f"host {self.name} {connection}", delay_s, arrive)
 
     def _event(self, copy: Copy) -> Event:
         assert self.core is not None
         ref = copy.number if copy.qos else 0
         if copy.topic == self.core.marker_topic:
-            return MarkerSeen(ref, int(copy.payload), copy.lane)
-        identifiers = (copy.identifier,) if self.lanes == 1 else ()
+            return MarkerSeen(ref, int(copy.payload), copy.connection)
+        identifiers = (copy.identifier,) if self.connections == 1 else ()
         return Captured(
-            ref, copy.topic, copy.payload, copy.qos, copy.is_retained, dict(copy.properties), identifiers, copy.lane
+            ref,
+            copy.topic,
+            copy.payload,
+            copy.qos,
+            copy.is_retained,
+            dict(copy.properties),
+            identifiers,
+            copy.connection,
         )
 
     def _on_interest(self, topic_filter: str, qos: int | None) -> None:

@@ -289,11 +289,11 @@ def test_forget_does_not_end_what_the_own_broker_is_owed() -> None:
     core = core_of(simulation, "n2")
     assert len(core.rows.stored) == 1
     for name in ("", "n2", "n1"):
-        assert core.kept_from_forgetting(name)
+        assert core.get_forget_problem(name)
     simulation.kill("n1")
     simulation.run(20.0)
-    assert not core.kept_from_forgetting("n1")
-    assert "no agent n11 is known" in core.kept_from_forgetting("n11"), "a slip of the pen is told"
+    assert not core.get_forget_problem("n1")
+    assert "no agent n11 is known" in core.get_forget_problem("n11"), "a slip of the pen is told"
 
 
 def test_two_agents_with_one_id_get_two() -> None:
@@ -367,14 +367,14 @@ def test_an_agent_answers_why() -> None:
     simulation = grid()
     subscribe(simulation, "9", "a/#")
     simulation.run(4.0)
-    answer = core_of(simulation, "1").why("a/b")
+    answer = core_of(simulation, "1").explain_topic("a/b")
     (row,) = answer["filters"]
     assert (row["filter"], row["core"], row["members"]) == ("a/#", "9", ["9"])
     assert (row["parents"], row["children"]) == (["2", "4"], [])
     subscribe(simulation, "1", "a/#")
     simulation.run(4.0)
-    assert core_of(simulation, "2").why("a/b")["filters"][0]["children"] == ["1"]
-    answer = core_of(simulation, "1").why("a/b")
+    assert core_of(simulation, "2").explain_topic("a/b")["filters"][0]["children"] == ["1"]
+    answer = core_of(simulation, "1").explain_topic("a/b")
     paths = [each.pop("path") for each in answer["to"]]
     assert answer["to"] == [
         {"agent": "1", "distance": 0, "through": []},
@@ -394,11 +394,11 @@ def test_what_is_said_to_be_captured_is() -> None:
     subscribe(simulation, "n2", "a/#")
     core = core_of(simulation, "n1")
     seen = set()
-    while not core.why("a/b")["captured_by"]:
-        seen.update(core.why("a/b")["asked_for"])
+    while not core.explain_topic("a/b")["captured_by"]:
+        seen.update(core.explain_topic("a/b")["asked_for"])
         simulation.run(0.0005)
     assert seen == {"a/#"}
-    assert core.why("a/b")["asked_for"] == []
+    assert core.explain_topic("a/b")["asked_for"] == []
     payload = simulation.publish("n1", "a/b")
     simulation.run(3.0)
     assert simulation.delivered("n2", "s")[payload] == 1

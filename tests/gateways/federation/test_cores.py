@@ -1,4 +1,4 @@
-"""Rules of single cores: hulls of filters, early numbers, the window of ids, QoS 0, captures in two lanes."""
+"""Rules of single cores: hulls of filters, early numbers, the window of ids, QoS 0, captures in two connections."""
 
 from __future__ import annotations
 
@@ -175,32 +175,34 @@ def test_two_lanes_divide_copies_where_there_are_no_identifiers() -> None:
         parts.ready.effects.clear()
         return found
 
-    capture.want(0.0, ["a/b"])
+    capture.set_wanted(0.0, ["a/b"])
     capture.host_up(False)
     (first,) = effects()
     assert capture.marker_seen(0, first.marker, 0)
     capture.tick(0.0)
     (second,) = effects()
-    (lane,) = {each.lane for each in second.subscribe if each.filter == "a/b"}
-    assert capture.marker_seen(0, second.marker, lane)
-    capture.want(1.0, ["a/b", "a/+"])
+    (connection,) = {each.connection for each in second.subscribe if each.filter == "a/b"}
+    assert capture.marker_seen(0, second.marker, connection)
+    capture.set_wanted(1.0, ["a/b", "a/+"])
     capture.tick(1.0)
     (change,) = [each for each in effects() if each.subscribe]
-    (newer,) = {each.lane for each in change.subscribe if each.filter == "a/+"}
-    assert newer == 1 - lane
-    assert capture.counts("a/b", (), lane)
-    assert not capture.counts("a/b", (), newer)
-    assert capture.counts("a/c", (), newer)
+    (newer,) = {each.connection for each in change.subscribe if each.filter == "a/+"}
+    assert newer == 1 - connection
+    assert capture.is_counted("a/b", (), connection)
+    assert not capture.is_counted("a/b", (), newer)
+    assert capture.is_counted("a/c", (), newer)
     assert not capture.marker_seen(0, change.marker, newer)
-    assert capture.counts("a/b", (), newer)
-    assert capture.counts("a/b", (), lane), "the old lane's marker has not come"
+    assert capture.is_counted("a/b", (), newer)
+    assert capture.is_counted("a/b", (), connection), "the old connection's marker has not come"
     again = Capture(parts)
     rows = {each.key: each.value for each in parts.ready.writes if isinstance(each, Put)}
     again.restore(rows.items())
-    assert again.counts("a/b", (), newer) and again.counts("a/b", (), lane), "a later process knows the same"
-    assert capture.marker_seen(0, change.marker, lane)
-    assert not capture.counts("a/b", (), lane)
-    assert effects()[0].unsubscribe == (("a/b", lane),)
+    assert again.is_counted("a/b", (), newer) and again.is_counted("a/b", (), connection), (
+        "a later process knows the same"
+    )
+    assert capture.marker_seen(0, change.marker, connection)
+    assert not capture.is_counted("a/b", (), connection)
+    assert effects()[0].unsubscribe == (("a/b", connection),)
 
 
 def test_a_marker_is_acknowledged() -> None:

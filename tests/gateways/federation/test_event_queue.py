@@ -77,6 +77,6 @@ def test_broker_message_of_qos_0_is_dropped_and_counted_while_the_queue_is_full(
     events: list[Any] = []
     host = host_of("mqtt://127.0.0.1:1", tmp_path, events.append, lambda: is_full)
     for qos in (0, 1):
-        host.received(host.lanes[0], Publish("t", b"x" * 100, qos, packet_identifier=qos or None))
+        host.received(host.connections[0], Publish("t", b"x" * 100, qos, packet_identifier=qos or None))
     assert len([each for each in events if isinstance(each, Captured)]) == kept
     assert host.counts["dropped_queue_full"] == 2 - kept

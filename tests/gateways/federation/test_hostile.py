@@ -261,10 +261,10 @@ def test_a_client_with_many_long_filters_does_not_end_its_agent() -> None:
     """Wishes are said in pages: all at once were no frame of a link, or more filters than a neighbour reads."""
     one = One()
     wishes = [SubscriptionRequest(f"{number}/{'x' * 900}", 1, True) for number in range(12_000)]
-    one.agent.meshes.tell("b", wishes)
+    one.agent.trees.send_requests("b", wishes)
     said = [decode(each.data) for each in one.give().effects if isinstance(each, Send) and each.neighbour == "b"]
     pages = [each for each in said if isinstance(each, TopicSubscribe)]
-    assert [wish for page in pages for wish in page.wishes] == wishes
+    assert [wish for page in pages for wish in page.requests] == wishes
     assert len({page.seq for page in pages}) == len(pages) > 1
 
 

@@ -42,7 +42,7 @@ class WithEchoes(Site):
 
 @pytest.mark.parametrize("kind", [AsBridge, WithEchoes])
 def test_filters_change_under_way(tmp_path: Path, kind: type[Site]) -> None:
-    """Both ways each message comes once, while the set of captured filters moves from lane to lane."""
+    """Both ways each message comes once, while the set of captured filters moves from connection to connection."""
     federation = Federation(tmp_path, ["a", "b", "c"], [("a", "b"), ("b", "c")], kinds={"a": kind})
     with running(federation):
         federation.wait_overlay()

@@ -58,20 +58,20 @@ def taken(number: int) -> StoredMessage:
 def test_a_message_for_one_destination_is_written_once_and_deleted_once() -> None:
     """However long it waits; and not at all if it goes on in the step that took it."""
     keeping, stored = Keeping(), taken(1)
-    assert keeping.step(lambda rows: rows.owe(stored, "x")) == 1
+    assert keeping.step(lambda rows: rows.add_destination(stored, "x")) == 1
     assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
     assert not any(keeping.disk.values())
     passing = taken(2)
-    assert keeping.step(lambda rows: rows.owe(passing, "x"), lambda rows: rows.settle(passing, "x")) == 0
+    assert keeping.step(lambda rows: rows.add_destination(passing, "x"), lambda rows: rows.settle(passing, "x")) == 0
 
 
 def test_of_several_destinations_each_but_the_last_has_a_row() -> None:
     """One that comes back once it is settled is owed again."""
     keeping, stored = Keeping(), taken(1)
-    assert keeping.step(*(lambda rows, name=name: rows.owe(stored, name, 7) for name in NAMES)) == 1
+    assert keeping.step(*(lambda rows, name=name: rows.add_destination(stored, name, 7) for name in NAMES)) == 1
     assert keeping.step(lambda rows: rows.settle(stored, "x")) == 1
     assert Keeping(keeping.disk).owed() == {stored.key: {HOST: 7, "y": 0, "z": 0}}
-    keeping.step(lambda rows: rows.owe(stored, "x"))
+    keeping.step(lambda rows: rows.add_destination(stored, "x"))
     assert Keeping(keeping.disk).owed() == {stored.key: {HOST: 7, "x": 0, "y": 0, "z": 0}}
     for name in NAMES:
         keeping.step(lambda rows, name=name: rows.settle(stored, name))  # type: ignore[misc]
@@ -88,7 +88,7 @@ def test_the_disk_knows_what_the_agent_knows(steps: list[list[tuple[bool, int, s
             stored = known.setdefault(number, taken(number))
             if is_owed and name not in stored.owed:
                 ref += 1
-                keeping.rows.owe(stored, name, ref if name == HOST else 0)
+                keeping.rows.add_destination(stored, name, ref if name == HOST else 0)
             elif not is_owed:
                 keeping.rows.settle(stored, name)
                 if not stored.owed:

@@ -37,7 +37,7 @@ def test_agents_whose_spools_are_full_do_not_wait_for_each_other(seed: int) -> N
 
 @pytest.mark.parametrize("seed", [50_000, 50_002])
 def test_brokers_of_older_versions(seed: int) -> None:
-    """Some are spoken to by MQTT 3.1.1: filters are changed from lane to lane."""
+    """Some are spoken to by MQTT 3.1.1: filters are changed from connection to connection."""
     assert run_seed(seed, count=5, is_mixed=True) == []
 
 

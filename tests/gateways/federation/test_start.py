@@ -19,7 +19,7 @@ from conf.errors import UserError
 from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
 from conf.gateway_config import GatewayConfig, load_gateway
 from gateways.client import RefusedFilter
-from gateways.federation.broker_endpoint import lane_options
+from gateways.federation.broker_endpoint import build_client_options
 from gateways.federation.events import CaptureFilter, Event, HostDown, HostUp, Recapture
 from gateways.federation.host import LocalBroker
 from gateways.federation.interest.interest import Interest
@@ -180,7 +180,7 @@ def host_of(
 ) -> LocalBroker:
     """Return the end at a broker, whose rows count as synced at once."""
     settings = load(folder, f"federate.host={address}").settings
-    options = lane_options(settings, (), lambda: True)
+    options = build_client_options(settings, (), lambda: True)
     adapter = StaticFilters(Interest([], 60.0, 10))
     return LocalBroker(options, adapter, "m", put_event, lambda _rows, then: then(), is_full, lambda: 0.0, Random(1))
 
@@ -200,8 +200,8 @@ def host_of(
 def test_the_connections_to_a_broker(
     tmp_path: Path, flags: list[str], connections: list[tuple[str, int, bool, int]]
 ) -> None:
-    """3.1.1 has two lanes, as bridges if nothing of their own is to come back; its window is Mosquitto's own."""
-    made = lane_options(load(tmp_path, *flags).settings, (), lambda: True)
+    """3.1.1 has two connections, as bridges if nothing of their own is to come back; its window is Mosquitto's own."""
+    made = build_client_options(load(tmp_path, *flags).settings, (), lambda: True)
     found = [(each.connect(), each.bounds.window) for each in made]
     assert [(one.client_id, one.protocol_version, one.bridge, window) for one, window in found] == [
         (f"stratamq-federate-a{name}", *rest) for name, *rest in connections
@@ -232,11 +232,11 @@ async def test_a_broker_that_refuses_what_is_captured_ends_the_agent(tmp_path: P
         host = host_of(address, tmp_path, put_event)
         text = r"refuses the filter a/# \(0x87\): the agent does not run half"
         with pytest.raises(RefusedFilter, match=text), trio.fail_after(PATIENCE_S):
-            await host.lanes[0].client.run()
+            await host.connections[0].client.run()
 
 
 async def test_a_broker_that_disconnects_the_agent_is_asked_again(tmp_path: Path) -> None:
-    """As Mosquitto does with a slow client: the core hears of it, and the next connection begins."""
+    """As Mosquitto does with a slow client: the core is_listening of it, and the next connection begins."""
     connections = 0
 
     async def leave(stream: trio.SocketStream, packets: list[Packet]) -> None:
@@ -251,7 +251,7 @@ async def test_a_broker_that_disconnects_the_agent_is_asked_again(tmp_path: Path
     events: list[Event] = []
     async with broker(leave) as address, trio.open_nursery() as nursery:
         host = host_of(address, tmp_path, events.append)
-        nursery.start_soon(host.lanes[0].client.run)
+        nursery.start_soon(host.connections[0].client.run)
         with trio.fail_after(PATIENCE_S):
             while [type(each) for each in events] != [HostUp, HostDown, HostUp, HostDown, HostUp]:
                 await trio.sleep(0.01)

@@ -17,9 +17,9 @@ import trio
 from conf.errors import UserError
 from conf.federate_settings import FEDERATE_DEFAULTS, FederateSettings
 from conf.gateway_config import load_gateway
-from gateways.federation.interest.cluster_list import ClusterList, cluster_list
+from gateways.federation.interest.cluster_list import ClusterList, build_cluster_list
 from gateways.federation.interest.interest import Interest
-from gateways.federation.interest.static import StaticFilters, want_configured
+from gateways.federation.interest.static import StaticFilters, set_configured
 from gateways.federation.interest.stratamq import PREFIX, SessionEventAdapter
 from stratamq.federate_folder import make_folder
 from tests.patience import PATIENCE_S
@@ -121,8 +121,8 @@ def test_a_later_process_goes_on_with_what_was_listed() -> None:
     assert set(later.wants()) == {"a", "b"}
     later.list(row("c", "b"))
     assert set(later.wants()) == {"b"}
-    later.adapter.away(later.now)
-    assert later.adapter.back(later.now, True) and later.adapter.is_due
+    later.adapter.disconnected(later.now)
+    assert later.adapter.reconnected(later.now, True) and later.adapter.is_due
 
 
 def test_text_that_mqtt_cannot_hold_is_counted() -> None:
@@ -138,9 +138,9 @@ def test_configured_filters_outlive_a_gap() -> None:
     """They were forgotten ``interest_s`` after the broker had been away, as a client that left."""
     interest = Interest([], 60.0)
     adapter = SessionEventAdapter(interest)
-    want_configured(interest, ["plant/#"])
-    adapter.away(0.0)
-    adapter.back(100.0, False)
+    set_configured(interest, ["plant/#"])
+    adapter.disconnected(0.0)
+    adapter.reconnected(100.0, False)
     interest.expire(1_000_000.0)
     assert interest.take_change() is not None and len(interest) == 1
 
@@ -148,11 +148,11 @@ def test_configured_filters_outlive_a_gap() -> None:
 def test_a_client_cannot_take_away_what_is_configured() -> None:
     """Whatever it is called: a client named itself as the file was named inside, and unsubscribed."""
     interest = Interest([], 60.0)
-    want_configured(StaticFilters(interest).interest, ["plant/#"])
+    set_configured(StaticFilters(interest).interest, ["plant/#"])
     for name in ("$configured", "configured", "$listed"):
         interest.unsubscribed(name, "plant/#")
-        interest.connected(name, keeps=False)
-        interest.ended(name)
+        interest.connected(name, is_persistent=False)
+        interest.session_ended(name)
     assert len(interest) == 1
 
 
@@ -200,7 +200,7 @@ def settings_of(folder: Path, api: str, *flags: str) -> FederateSettings:
 
 def reader(folder: Path, api: str) -> tuple[Story, ClusterList]:
     story = Story()
-    return story, cluster_list(settings_of(folder, api), story.adapter, lambda: True, lambda: None)
+    return story, build_cluster_list(settings_of(folder, api), story.adapter, lambda: True, lambda: None)
 
 
 async def until_said(found: ClusterList, words: str) -> None:
@@ -274,7 +274,7 @@ def test_mistakes_of_the_settings(tmp_path: Path, flags: list[str], line: str) -
     """One line each, before anything starts."""
     with pytest.raises(UserError, match=line):
         settings = settings_of(tmp_path, "http://127.0.0.1:1", *flags)
-        cluster_list(settings, Story().adapter, lambda: True, lambda: None)
+        build_cluster_list(settings, Story().adapter, lambda: True, lambda: None)
 
 
 @pytest.mark.parametrize(
