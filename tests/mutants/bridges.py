@@ -70,8 +70,8 @@ BRIDGES: tuple[SeededBug, ...] = (
         "No Local is left out",
         "gateways/bridges/mqtt_bridge.py subscriptions",
         lambda patch: patch.setattr(bridge_simulation, "subscriptions", _without_no_local),
-        _B.test_nothing_comes_back_over_a_line_in_both_directions,
-        "test_nothing_comes_back_over_a_line_in_both_directions",
+        _B.test_bridge_line_in_both_directions_has_no_echo,
+        "test_bridge_line_in_both_directions_has_no_echo",
     ),
     SeededBug(
         "the spool is not synced before packets leave",
@@ -91,8 +91,8 @@ BRIDGES: tuple[SeededBug, ...] = (
         "a message keeps its row after PUBREL",
         "gateways/bridges/exchanges.py Exchanges._record_changes",
         lambda patch: patch.setattr(SinkExchanges, "_record_changes", _without_finished),
-        _B.test_identifiers_that_come_round,
-        "test_identifiers_that_come_round",
+        _B.test_bridge_reused_identifiers_are_separate_messages,
+        "test_bridge_reused_identifiers_are_separate_messages",
     ),
     SeededBug(
         "the highest offset is committed",
@@ -102,7 +102,7 @@ BRIDGES: tuple[SeededBug, ...] = (
             "to_commit",
             lambda self: {name: found.next for name, found in self._partitions.items() if found.next > 0},
         ),
-        _O.test_never_above_the_first_record_that_is_not_finished,
-        "test_never_above_the_first_record_that_is_not_finished",
+        _O.test_offsets_commit_stops_at_first_unfinished_record,
+        "test_offsets_commit_stops_at_first_unfinished_record",
     ),
 )

@@ -1,8 +1,9 @@
 """A bridge between two model brokers in one thread, from one seed: cut and killed at any step.
 
-The bridge is the product's: sessions, ends, rules, flows and pumps; model brokers keep its sessions. What is checked at
-the end: each message that was published is on the other side, or in the dead letter, in the order of its topic; what
-came twice was open when a connection was cut or the bridge killed.
+The bridge is the product's: sessions, ends, rules, flows and pumps; model brokers keep its sessions. Checked at the
+end:
+each published message is on the other side, or in the dead letter, in the order of its topic. A message that arrived
+twice was open when a connection was cut or the bridge killed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BOUNDS = ClientBounds(connect_timeout_s=1e9, silence_s=1e9, window=WINDOW)
 
 
 class SimClient:
-    """An ``EndClient`` whose bytes wait until the simulation moves them."""
+    """An ``EndClient`` whose bytes are moved by the simulation."""
 
     def __init__(
         self,
@@ -170,12 +171,12 @@ class BridgeSimulation:
     """One run.
 
     Attributes:
-        transient: Share of publishes that the other broker refuses for a moment: the next ones overtake them.
-        kill_share: Of the steps, kill -9 of the bridge.
-        exactly_once: QoS 2 with a spool, which a kill finds as the last sync left it.
-        spool: Rows on its disk.
-        gone: What a broker has lost with the session.
-        open_at_break: What was not acknowledged by everybody when something was cut or killed: it may come twice.
+      transient: Share of publishes that the other broker refuses temporarily: later ones overtake them.
+      kill_share: Share of steps that kill the bridge.
+      exactly_once: QoS 2 with a spool, which a kill leaves in the state of the last sync.
+      spool: Rows on its disk.
+      lost_with_session: Messages that a broker lost with its session.
+      open_at_break: Messages without all acknowledgements at a cut or kill: they may arrive twice.
     """
 
     seed: int
@@ -187,7 +188,7 @@ class BridgeSimulation:
     kill_share: float = 0.01
     open_at_break: set[bytes] = field(default_factory=set)
     published: list[Message] = field(default_factory=list)
-    gone: set[bytes] = field(default_factory=set)
+    lost_with_session: set[bytes] = field(default_factory=set)
     kills: int = 0
 
     def __post_init__(self) -> None:
@@ -195,7 +196,7 @@ class BridgeSimulation:
         self.refused: set[bytes] = set()
         self.spool: dict[tuple[str, bytes], bytes] = {}
         self.committing: list[Write] = []
-        self.held = 0  # outputs that wait for a commit
+        self.held = 0  # outputs held for a commit
         self.brokers = {"cluster": ModelBroker(self._judge_cluster), "remote": ModelBroker(self._judge)}
         self.start()
 
@@ -208,7 +209,7 @@ class BridgeSimulation:
         return 0x97 if packet.topic_name == DEAD and self.random.random() < 0.3 else 0
 
     def start(self) -> None:
-        """Start the bridge's process: nothing of a former one is left."""
+        """Start the bridge's process without any state in memory."""
         line = parse_topic_line(self.line)
         self.ends = {side: MqttEnd(side, self.clock, self.wall_ms) for side in self.brokers}
         filters: dict[str, dict[str, int]] = {
@@ -251,15 +252,15 @@ class BridgeSimulation:
         self.exchanges.restore(*([(key, value) for (kind, key), value in rows if kind == each] for each in kinds))
 
     def _keep(self, side: str, changes: list[StateChange], then: Callable[[], None]) -> None:
-        def let_go() -> None:
+        def release() -> None:
             self.held -= 1
             then()
 
         self.held += 1
-        self.exchanges.keep(side, changes, let_go)
+        self.exchanges.keep(side, changes, release)
 
     def sync(self) -> None:
-        """Begin a commit, or end the one that is under way: a kill in between finds nothing of it, or all."""
+        """Begin a commit, or end the one in progress: a kill in between leaves none or all of its rows."""
         if not self.committing:
             self.committing = self.exchanges.begin_commit()
             return
@@ -268,7 +269,7 @@ class BridgeSimulation:
         self.exchanges.committed()
 
     def write(self, writes: list[Write]) -> None:
-        """Have rows on disk."""
+        """Write rows to the disk."""
         for each in writes:
             if isinstance(each, Put):
                 self.spool[each.kind, each.key] = each.value
@@ -292,28 +293,28 @@ class BridgeSimulation:
         self.note_break()
         self.kills += 1
         if self.random.random() < 0.5:
-            self.write(self.committing)  # the last sync had ended, and nobody was told
+            self.write(self.committing)  # the last sync had ended, without an acknowledgement
         for broker in self.brokers.values():
             broker.cut()
         self.start()
 
     def forget(self, side: str) -> None:
-        """Let a broker lose the bridge's session, and what waits in it."""
+        """Let a broker lose the bridge's session and its queue."""
         broker = self.brokers[side]
-        self.gone |= {message.payload for message in broker.queue}
-        self.gone |= {message.payload for message, _ in broker.in_flight.values()}
+        self.lost_with_session |= {message.payload for message in broker.queue}
+        self.lost_with_session |= {message.payload for message, _ in broker.in_flight.values()}
         broker.forget()
 
     def settle(self) -> None:
-        """Let everything end; nothing breaks any more."""
+        """Run without faults until all messages are delivered."""
         for _ in range(STEPS_MAX):
             if self.is_quiet:
                 return
             self.step(calm=True)
-        raise AssertionError(f"seed {self.seed}: it does not end")
+        raise AssertionError(f"seed {self.seed}: it does not become quiet")
 
     def step(self, *, calm: bool = False) -> None:
-        """Do one thing at random; ``calm``: nothing breaks any more."""
+        """Do one random action; ``calm``: without faults."""
         side = self.random.choice(("cluster", "remote"))
         client = self.clients[side]
         choice = self.random.random()
@@ -337,7 +338,7 @@ class BridgeSimulation:
                 flow.step()
 
     def publish_one(self) -> None:
-        """Somebody publishes at the cluster."""
+        """Publish at the cluster as another client."""
         number = len(self.published)
         qos = 2 if self.exactly_once else self.random.choice((1, 2))
         message = Message(self.random.choice(TOPICS), b"%d" % number, qos)
@@ -348,7 +349,7 @@ class BridgeSimulation:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no message is in flight."""
         source = self.brokers["cluster"]
         return (
             not source.queue
@@ -361,7 +362,7 @@ class BridgeSimulation:
         )
 
     def subscribe(self) -> None:
-        """Let the bridge subscribe before anything is published."""
+        """Let the bridge subscribe before the first publish."""
         while not all(client.is_connected for client in self.clients.values()) or any(
             len(self.brokers[side].filters) < len(client.requests) for side, client in self.clients.items()
         ):
@@ -378,19 +379,21 @@ class BridgeSimulation:
         self.check()
 
     def check(self, *, once: bool = True) -> None:
-        """Nothing is lost, order holds, and only what was open came twice."""
+        """No message is lost, order holds, and only open messages arrived twice."""
         arrived = [message.payload for message in self.brokers["remote"].taken]
-        buried = {message.payload for message in self.brokers["cluster"].taken if message.topic == DEAD}
-        wanted = {message.payload for message in self.published} - self.gone
-        lost = wanted - set(arrived) - buried
+        dead_letters = {message.payload for message in self.brokers["cluster"].taken if message.topic == DEAD}
+        wanted = {message.payload for message in self.published} - self.lost_with_session
+        lost = wanted - set(arrived) - dead_letters
         assert not lost, f"seed {self.seed}: lost {sorted(lost)}"
-        assert self.refused - self.gone <= buried, f"seed {self.seed}: rejected, and not in the dead letter"
+        assert self.refused - self.lost_with_session <= dead_letters, (
+            f"seed {self.seed}: rejected, and not in the dead letter"
+        )
         twice = {payload for payload in arrived if arrived.count(payload) > 1}
         assert twice <= self.open_at_break, f"seed {self.seed}: twice and not open: {twice - self.open_at_break}"
         if self.exactly_once and once:
             assert not twice, f"seed {self.seed}: twice: {twice}"
             dead = [message.payload for message in self.brokers["cluster"].taken if message.topic == DEAD]
-            assert len(dead) == len(buried), f"seed {self.seed}: a dead letter twice: {sorted(dead)}"
+            assert len(dead) == len(dead_letters), f"seed {self.seed}: a dead letter twice: {sorted(dead)}"
             kept = [key for (kind, key) in self.spool if kind == SENT]
             assert not kept, f"seed {self.seed}: left in the spool: {kept}"
         if not self.transient:
@@ -405,7 +408,7 @@ class BridgeSimulation:
 
 
 def run_seed(seed: int, *, exactly_once: bool = False) -> int:
-    """Run one seed; return how often the bridge was killed."""
+    """Run one seed; return the number of kills."""
     line = f"a/# out {2 if exactly_once else 1 + seed % 2}"
     transient = 0.02 if seed % 4 == 3 else 0.0
     kill_share = 0.05 if exactly_once and seed % 3 else 0.01
@@ -415,7 +418,7 @@ def run_seed(seed: int, *, exactly_once: bool = False) -> int:
 
 
 def main() -> int:
-    """Run many seeds; the first that fails is named."""
+    """Run many seeds; the first failing one is named."""
     parser = argparse.ArgumentParser(description="Bridges between model brokers, cut and killed, from seeds.")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
@@ -424,7 +427,7 @@ def main() -> int:
     kills = 0
     for seed in range(options.seed, options.seed + options.seeds):
         kills += run_seed(seed, exactly_once=options.exactly_once)
-    print(f"{options.seeds} seeds, {kills} kills of the bridge: nothing lost")
+    print(f"{options.seeds} seeds, {kills} kills of the bridge: no message lost")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""``python -m tests.gateways.bridges.cluster_fault_run``: a bridge between a cluster and a Mosquitto, in faults.
+"""``python -m tests.gateways.bridges.cluster_fault_run``: a bridge between a cluster and a Mosquitto, under faults.
 
-The edge that the bridge is connected to and the storage node that is primary of its session are killed; the links to
-the other broker and to the cluster are cut, the former is slow and stalls. Publishers and subscribers record on both
-sides in one history, one direction each way, and the history checker judges: nothing lost, order in each topic, and
-with exactly-once nothing twice.
+The edge of the bridge's connection and the storage node that is primary of its session are killed; the links to the
+other broker and to the cluster are cut, and the former is slow and stalls. Publishers and subscribers on both sides
+record one history, one direction each way. The history checker verifies it: no loss, order in each topic, and with
+exactly-once no repeat.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ __all__ = ["ClusterFaults", "cluster_fault_run"]
 SHAPE = ("--routers", "3", "--storages", "3", "--edges", "3")
 BRIDGE = "under-test"
 BOTH_WAYS = '"f/# out 2", "g/# in 2"'
-WRONG = ("partitions_without_primary", "partitions_under_replicated", "partitions_unplaced", "shards_collecting")
+UNHEALTHY = ("partitions_without_primary", "partitions_under_replicated", "partitions_unplaced", "shards_collecting")
 WHOLE_S_MAX = 60.0
-MOVED_S_MAX = 60.0  # for both directions to move something after a fault
-DRAIN_S = 30.0  # without anything new
+MOVED_S_MAX = 60.0  # for both directions to deliver a message after a fault
+DRAIN_S = 30.0  # without a new message
 GAP_S = 0.02  # between two messages of one publisher
 TOPICS = 4
-UNDER_WAY_MAX = 200  # messages of a direction
-OPEN_S = 2.0  # what came so long before a fault may have been open at it
+IN_FLIGHT_MAX = 200  # messages of a direction in flight
+OPEN_S = 2.0  # a message received this long before a fault may have been open at it
 
 
 @dataclass(frozen=True)
 class ClusterFaults:
-    """What happens in a run.
+    """Faults of a run.
 
     Attributes:
-        edge_kills: kill -9 of the edge that the bridge is connected to.
-        primary_kills: kill -9 of the storage node that is primary of the bridge's session.
-        cuts: The link to the other broker lets nothing pass.
-        near_cuts: The links to all edges let nothing pass.
-        cut_s: For so long.
-        slow_s: With such a link all the time: each way takes 200 ms, and 5 % of the writes stall for 0.2 to 3 s.
-        slow_link: Whether it is slow.
+      edge_kills: kill -9 of the edge of the bridge's connection.
+      primary_kills: kill -9 of the storage node that is primary of the bridge's session.
+      cuts: Cuts of the link to the other broker.
+      near_cuts: Cuts of the links to all edges.
+      cut_s: Their duration.
+      slow_s: Duration of a slow phase: each way takes 200 ms, and 5 % of the writes stall for 0.2 to 3 s.
+      slow_link: Whether the link is slow.
     """
 
     edge_kills: int = 0
@@ -72,12 +72,12 @@ class ClusterFaults:
 
 
 @dataclass
-class Seen:
-    """What came on one side.
+class Received:
+    """Messages received on one side.
 
     Attributes:
-        at: Payload -> when it came, each time.
-        latest: When something came.
+      at: Payload -> time of each arrival.
+      latest: Time of the last arrival.
     """
 
     at: dict[str, list[float]] = field(default_factory=dict)
@@ -90,53 +90,53 @@ class Seen:
 
 @dataclass
 class Links:
-    """The bridge's ways.
+    """The bridge's links.
 
     Attributes:
-        near: To each edge.
-        far: To the other broker.
+      near: To each edge.
+      far: To the other broker.
     """
 
     near: list[TcpFaultProxy]
     far: TcpFaultProxy
 
     def of(self, fault: str) -> list[TcpFaultProxy]:
-        """Return those that a fault cuts."""
+        """Return the links that a fault cuts."""
         return [self.far] if fault == "cut" else self.near
 
 
-class Room:
-    """One run: clients that come back, the bridge, and what breaks."""
+class FaultRun:
+    """One run: reconnecting clients, the bridge, and the faults."""
 
     def __init__(
         self, nursery: trio.Nursery, writer: HistoryWriter, cluster: LocalCluster, bridge: BridgeProcess, seed: int
     ) -> None:
         self.cluster, self.bridge = cluster, bridge
-        self.seen = {"f": Seen(), "g": Seen()}
+        self.seen = {"f": Received(), "g": Received()}
         self.sent = {"f": 0, "g": 0}
         self.clock = Clock()
-        self.faults: list[tuple[float, float]] = []  # from when to when
+        self.faults: list[tuple[float, float]] = []  # start and end
         self.publishers: list[RecordingClient] = []
         self._nursery, self._writer = nursery, writer
         self._rng, self._seed = random.Random(seed), seed
         self._working = True
 
-    def client(self, name: str, doors: tuple[Address, ...], seen: Seen) -> RecordingClient:
+    def client(self, name: str, addresses: tuple[Address, ...], seen: Received) -> RecordingClient:
         options, rng = ClientOptions(silence_s=10.0), random.Random(f"{self._seed}/{name}")
-        return RecordingClient(self._nursery, self._writer, self.clock, name, name, doors, rng, options, seen.take)
+        return RecordingClient(self._nursery, self._writer, self.clock, name, name, addresses, rng, options, seen.take)
 
-    async def subscribe(self, name: str, doors: tuple[Address, ...], letter: str) -> None:
-        """Run a subscriber of one direction; return when it is granted."""
-        await self._nursery.start(self._stay, self.client(name, doors, self.seen[letter]), f"{letter}/#")
+    async def subscribe(self, name: str, addresses: tuple[Address, ...], letter: str) -> None:
+        """Run a subscriber of one direction; return when it is subscribed."""
+        await self._nursery.start(self._keep_connected, self.client(name, addresses, self.seen[letter]), f"{letter}/#")
 
-    async def publish(self, name: str, doors: tuple[Address, ...], letter: str, qos: int) -> None:
+    async def publish(self, name: str, addresses: tuple[Address, ...], letter: str, qos: int) -> None:
         """Run a publisher of one direction."""
-        publisher = self.client(name, doors, Seen())
+        publisher = self.client(name, addresses, Received())
         self.publishers.append(publisher)
-        await self._nursery.start(self._stay, publisher, "")
+        await self._nursery.start(self._keep_connected, publisher, "")
         self._nursery.start_soon(self._publish, publisher, letter, qos)
 
-    async def _stay(
+    async def _keep_connected(
         self, client: RecordingClient, wanted: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Keep a client connected, and subscribed."""
@@ -155,7 +155,7 @@ class Room:
 
     async def _publish(self, publisher: RecordingClient, letter: str, qos: int) -> None:
         while self._working:
-            if self.sent[letter] - len(self.seen[letter].at) >= UNDER_WAY_MAX:
+            if self.sent[letter] - len(self.seen[letter].at) >= IN_FLIGHT_MAX:
                 await trio.sleep(GAP_S)
                 continue
             self.sent[letter] += 1
@@ -164,7 +164,7 @@ class Room:
             await trio.sleep(GAP_S)
 
     async def fault(self, fault: str, links: Links, faults: ClusterFaults) -> None:
-        """Let one fault happen, and wait until both directions go on."""
+        """Cause one fault, and wait until both directions deliver again."""
         await trio.sleep(self._rng.uniform(0.2, 1.0))
         node = await self._node(fault)
         began = time.monotonic()
@@ -181,7 +181,7 @@ class Room:
         else:
             former = self.cluster.pid(node)
             self.cluster.kill(node)
-            await self._whole(node, former)
+            await self._wait_recovered(node, former)
         with trio.fail_after(MOVED_S_MAX):
             done = {letter: len(seen.at) for letter, seen in self.seen.items()}
             while not all(len(seen.at) > done[letter] for letter, seen in self.seen.items()):
@@ -190,7 +190,7 @@ class Room:
         self.faults.append((began, time.monotonic()))
 
     async def _node(self, fault: str) -> str:
-        """Return what a fault kills: "" for one of the link."""
+        """Return the node that a fault kills: "" for a link fault."""
         if fault not in ("edge", "primary"):
             return ""
         with trio.fail_after(WHOLE_S_MAX):
@@ -202,22 +202,22 @@ class Room:
                     return str(found)
                 await trio.sleep(0.1)
 
-    async def _whole(self, node: str, former: int) -> None:
+    async def _wait_recovered(self, node: str, former: int) -> None:
         with trio.fail_after(WHOLE_S_MAX):
             while not self.cluster.is_started_again(node, former):
                 await trio.sleep(0.05)
-            while not await trio.to_thread.run_sync(self._is_whole):
+            while not await trio.to_thread.run_sync(self._is_recovered):
                 await trio.sleep(0.1)
 
-    def _is_whole(self) -> bool:
+    def _is_recovered(self) -> bool:
         try:
             reply = ask_links("cluster status", {}, "", self.cluster.data)
         except UserError:
             return False
-        return reply.ok and not any(reply.result[name] for name in WRONG)
+        return reply.ok and not any(reply.result[name] for name in UNHEALTHY)
 
     async def drain(self) -> None:
-        """Publish no more; wait until all has come, or nothing comes."""
+        """Stop publishing; wait until all messages arrived, or none arrives for DRAIN_S."""
         self._working = False
         since = time.monotonic()
         while any(each.session.outbound for each in self.publishers) or any(
@@ -226,22 +226,22 @@ class Room:
             if time.monotonic() - max(since, *(seen.latest for seen in self.seen.values())) > DRAIN_S:
                 break
             await trio.sleep(0.05)
-        await trio.sleep(1.0)  # for what comes twice
+        await trio.sleep(1.0)  # for repeats
         self._writer.event(self.clock.now_ns(), Kind.DRAINED)
 
     def repeats(self) -> tuple[int, int]:
-        """Return how many messages came more than once, and of how many of those no fault is the reason."""
+        """Return the number of repeated messages, and of those not explained by a fault."""
         twice = [times for seen in self.seen.values() for times in seen.at.values() if len(times) > 1]
-        strays = [
+        unexplained = [
             times
             for times in twice
             if not any(times[0] - OPEN_S < ended and began < times[-1] + OPEN_S for began, ended in self.faults)
         ]
-        return len(twice), len(strays)
+        return len(twice), len(unexplained)
 
 
 def slow_down(proxy: TcpFaultProxy, faults: ClusterFaults) -> None:
-    """Let a link be as slow as the run wants it."""
+    """Slow a link down if the run requires it."""
     if faults.slow_link:
         for direction in (proxy.to_server, proxy.to_client):
             direction.set(delay_s=0.2, stall=0.05, stall_min_s=0.2, stall_max_s=3.0)
@@ -250,14 +250,14 @@ def slow_down(proxy: TcpFaultProxy, faults: ClusterFaults) -> None:
 async def cluster_fault_run(
     folder: Path, faults: ClusterFaults, *, qos: int = 1, lines: str = "", seed: int = 1, copies: int = 3
 ) -> Outcome:
-    """Run until every fault has happened and all has arrived.
+    """Run until every fault has happened and all messages have arrived.
 
     Args:
-        folder: Of the files.
-        faults: What happens.
-        qos: Of what is published.
-        lines: Further settings of the bridge.
-        copies: Of each partition of the cluster.
+      folder: Of the files.
+      faults: Faults to cause.
+      qos: Of the publishes.
+      lines: Further settings of the bridge.
+      copies: Of each partition of the cluster.
     """
     (folder / "far").mkdir()
     with (
@@ -271,44 +271,44 @@ async def cluster_fault_run(
                 [TcpFaultProxy(("127.0.0.1", port), seed, f"near-{port}") for port in edges],
                 TcpFaultProxy(("127.0.0.1", far.port), seed),
             )
-            doors = [await nursery.start(link.run) for link in links.near]
-            bridge = BridgeProcess(folder, settings(doors, await nursery.start(links.far.run), lines, BOTH_WAYS))
-            room = Room(nursery, writer, cluster, bridge, seed)
+            addresses = [await nursery.start(link.run) for link in links.near]
+            bridge = BridgeProcess(folder, settings(addresses, await nursery.start(links.far.run), lines, BOTH_WAYS))
+            run_state = FaultRun(nursery, writer, cluster, bridge, seed)
             bridge.start()
             try:
-                await _work(room, links, faults, edges, far.port, qos, seed)
+                await _work(run_state, links, faults, edges, far.port, qos, seed)
             finally:
                 bridge.kill()
             nursery.cancel_scope.cancel()
     verdict = judge(read_history(folder / "history.jsonl"))
-    repeats, strays = room.repeats()
-    received = sum(len(seen.at) for seen in room.seen.values())
-    return Outcome(verdict, sum(room.sent.values()), received, repeats, strays)
+    repeats, unexplained = run_state.repeats()
+    received = sum(len(seen.at) for seen in run_state.seen.values())
+    return Outcome(verdict, sum(run_state.sent.values()), received, repeats, unexplained)
 
 
 async def _work(
-    room: Room, links: Links, faults: ClusterFaults, edges: list[int], far: int, qos: int, seed: int
+    run_state: FaultRun, links: Links, faults: ClusterFaults, edges: list[int], far: int, qos: int, seed: int
 ) -> None:
-    await room.bridge.ready()
+    await run_state.bridge.ready()
     near = tuple(("127.0.0.1", port) for port in edges)
-    await room.subscribe("subscriber-far", (("127.0.0.1", far),), "f")
-    await room.subscribe("subscriber-near", near, "g")
-    await room.publish("publisher-near", near, "f", qos)
-    await room.publish("publisher-far", (("127.0.0.1", far),), "g", qos)
+    await run_state.subscribe("subscriber-far", (("127.0.0.1", far),), "f")
+    await run_state.subscribe("subscriber-near", near, "g")
+    await run_state.publish("publisher-near", near, "f", qos)
+    await run_state.publish("publisher-far", (("127.0.0.1", far),), "g", qos)
     slow_down(links.far, faults)
     wanted = ["edge"] * faults.edge_kills + ["primary"] * faults.primary_kills + ["cut"] * faults.cuts
     wanted += ["near cut"] * faults.near_cuts + ["slow"] * faults.slow_link
     random.Random(seed).shuffle(wanted)
     for number, fault in enumerate(wanted):
-        await room.fault(fault, links, faults)
-        began, ended = room.faults[-1]
-        print(f"{number + 1} of {len(wanted)}: {fault}, goes on after {ended - began:.1f} s", flush=True)
+        await run_state.fault(fault, links, faults)
+        began, ended = run_state.faults[-1]
+        print(f"{number + 1} of {len(wanted)}: {fault}, resumes after {ended - began:.1f} s", flush=True)
     links.far.heal()
-    await room.drain()
+    await run_state.drain()
 
 
 def main() -> int:
-    """Run with the counts of the command line; exit code 1 when something was found."""
+    """Run with the counts of the command line; exit code 1 after a violation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edge-kills", type=int, default=20)
     parser.add_argument("--primary-kills", type=int, default=10)
@@ -335,10 +335,10 @@ def main() -> int:
 
         outcome = trio.run(run)
     print(f"published {outcome.published}, received {outcome.received}, repeats {outcome.repeats}", end=", ")
-    print(f"{outcome.strays} of them of no fault")
+    print(f"{outcome.unexplained} of them unexplained")
     for finding in outcome.verdict.findings[:20]:
         print(finding.message)
-    return 0 if outcome.verdict.clean and outcome.received == outcome.published and not outcome.strays else 1
+    return 0 if outcome.verdict.clean and outcome.received == outcome.published and not outcome.unexplained else 1
 
 
 if __name__ == "__main__":

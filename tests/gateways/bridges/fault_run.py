@@ -1,7 +1,7 @@
-"""``python -m tests.gateways.bridges.fault_run``: a bridge between two Mosquittos, killed and cut off while it works.
+"""``python -m tests.gateways.bridges.fault_run``: a bridge between two Mosquittos, killed and cut off under load.
 
-Publishers record at one broker, a subscriber at the other, in one history, which the history checker judges: whatever
-lies between, a message that was acknowledged is handed over, in order; with exactly-once, once.
+Publishers at one broker and a subscriber at the other record one history, which the history checker verifies: each
+acknowledged message is delivered, in order; with exactly-once, once.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tests.stratamq.history.mosquitto import Mosquitto, running_mosquitto
 __all__ = ["BridgeProcess", "Clock", "Outcome", "fault_run"]
 
 READY_S = PATIENCE_S
-DRAIN_S = 20.0  # without anything new
-MOVED_S_MAX = 10.0  # for the bridge to move something between two kills
+DRAIN_S = 20.0  # without a new message
+MOVED_S_MAX = 10.0  # for the bridge to deliver a message between two kills
 TOPICS = 4
 
 
 class BridgeProcess:
-    """``stratamq bridge`` with a file, killed and started at will."""
+    """``stratamq bridge`` with a configuration file, killed and started by the test."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self.folder, self.file = folder, folder / "bridge.toml"
@@ -63,13 +63,13 @@ class BridgeProcess:
         return self.process.wait(PATIENCE_S)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what `bridge status` would; nothing while the process does not answer."""
+        """Return the rows of `bridge status`; empty while the process does not answer."""
         received = b""
         try:
-            with socket.socket(socket.AF_UNIX) as asking:
-                asking.settimeout(PATIENCE_S)
-                asking.connect(str(self.folder / "data" / "status.sock"))
-                while data := asking.recv(65_536):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PATIENCE_S)
+                connection.connect(str(self.folder / "data" / "status.sock"))
+                while data := connection.recv(65_536):
                     received += data
         except OSError:
             return []
@@ -77,7 +77,7 @@ class BridgeProcess:
         return found
 
     async def ready(self) -> None:
-        """Wait until every bridge has both sides."""
+        """Wait until every bridge is active and both sides are up."""
         deadline = time.monotonic() + READY_S
         while True:
             rows = await trio.to_thread.run_sync(self.rows)
@@ -90,21 +90,21 @@ class BridgeProcess:
 
 @dataclass
 class Outcome:
-    """What a run was, and what its history says.
+    """Size and verdict of a run.
 
     Attributes:
-        strays: Messages that came again without a fault.
+      unexplained: Repeated messages not explained by a fault.
     """
 
     verdict: HistoryVerdict
     published: int
     received: int
     repeats: int
-    strays: int = 0
+    unexplained: int = 0
 
 
 class Clock:
-    """ns since the run began."""
+    """ns since the start of the run."""
 
     def __init__(self) -> None:
         self._began = time.monotonic_ns()
@@ -114,7 +114,7 @@ class Clock:
 
 
 def settings(near: int | Iterable[int], far: int, lines: str, topics: str = '"f/# out 2"') -> str:
-    """Return a bridge from a broker, or the edges of a cluster, by their ports to another broker."""
+    """Return the settings of a bridge from a broker, or the edges of a cluster, by their ports, to another broker."""
     ports = (near,) if isinstance(near, int) else near
     addresses = ", ".join(f'"mqtt://127.0.0.1:{port}"' for port in ports)
     return f"""
@@ -135,14 +135,14 @@ keep_alive_s = 5
 async def fault_run(
     folder: Path, *, kills: int, stops: int = 0, each: int = 100, qos: int = 1, lines: str = "", seed: int = 1
 ) -> Outcome:
-    """Run until every fault has happened and all has arrived.
+    """Run until every fault has happened and all messages have arrived.
 
     Args:
-        folder: Of the files.
-        kills: kill -9 of the bridge.
-        stops: The other broker stands still for a second.
-        each: Messages published between two faults.
-        lines: Further settings of the bridge.
+      folder: Of the files.
+      kills: kill -9 of the bridge.
+      stops: Pauses of the other broker for one second.
+      each: Messages published between two faults.
+      lines: Further settings of the bridge.
     """
     (folder / "near").mkdir()
     (folder / "far").mkdir()
@@ -153,13 +153,13 @@ async def fault_run(
         trio.open_nursery() as nursery,
     ):
         writer = HistoryWriter(sink, Header(workload="bridge", seed=seed, broker=("near", "far")))
-        clock, got = Clock(), list[str]()
+        clock, received = Clock(), list[str]()
 
         def client(name: str, broker: Mosquitto) -> RecordingClient:
             options = ClientOptions(silence_s=10.0)
-            doors = (("127.0.0.1", broker.port),)
-            take = lambda _client, _topic, payload, _retain: got.append(payload)  # noqa: E731
-            return RecordingClient(nursery, writer, clock, name, name, doors, random.Random(seed), options, take)
+            addresses = (("127.0.0.1", broker.port),)
+            take = lambda _client, _topic, payload, _retain: received.append(payload)  # noqa: E731
+            return RecordingClient(nursery, writer, clock, name, name, addresses, random.Random(seed), options, take)
 
         subscriber, publisher = client("subscriber", far), client("publisher", near)
         assert await subscriber.connect() and await publisher.connect()
@@ -178,17 +178,17 @@ async def fault_run(
                     count += 1
                     await publisher.publish(f"f/{count % TOPICS}", f"m-{count}", qos)
                 if fault == "kill":
-                    before = len(got)
+                    before = len(received)
                     with trio.move_on_after(MOVED_S_MAX):
-                        while len(got) == before:  # one that is killed before it works proves little
+                        while len(received) == before:  # a kill before any delivery would test little
                             await trio.sleep(0.01)
                 await _fault(fault, bridge, far, rng)
-            seen, since = len(got), time.monotonic()
-            while (len(set(got)) < count or publisher.session.outbound) and time.monotonic() - since < DRAIN_S:
+            seen, since = len(received), time.monotonic()
+            while (len(set(received)) < count or publisher.session.outbound) and time.monotonic() - since < DRAIN_S:
                 await trio.sleep(0.05)
-                if len(got) != seen:
-                    seen, since = len(got), time.monotonic()
-            await trio.sleep(0.3)  # for what comes twice
+                if len(received) != seen:
+                    seen, since = len(received), time.monotonic()
+            await trio.sleep(0.3)  # for repeats
             writer.event(clock.now_ns(), Kind.DRAINED)
         finally:
             bridge.kill()
@@ -197,7 +197,7 @@ async def fault_run(
         nursery.cancel_scope.cancel()
     path = folder / "history.jsonl"
     path.write_bytes(sink.getvalue())
-    return Outcome(judge(read_history(path)), count, len(set(got)), len(got) - len(set(got)))
+    return Outcome(judge(read_history(path)), count, len(set(received)), len(received) - len(set(received)))
 
 
 async def _fault(fault: str, bridge: BridgeProcess, far: Mosquitto, rng: random.Random) -> None:
@@ -212,7 +212,7 @@ async def _fault(fault: str, bridge: BridgeProcess, far: Mosquitto, rng: random.
 
 
 def main() -> int:
-    """Run with the counts of the command line; exit code 1 when something was found."""
+    """Run with the counts of the command line; exit code 1 after a violation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--stops", type=int, default=20)

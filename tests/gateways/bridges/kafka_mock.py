@@ -1,6 +1,6 @@
-"""librdkafka's mock cluster: Kafka brokers in this process, with leaders that move and errors on demand.
+"""librdkafka's mock cluster: Kafka brokers in this process, with leader changes and injected errors.
 
-It lies in the library that confluent-kafka's wheel brings; ctypes finds it by the wheel's list of files.
+It is part of the library in confluent-kafka's wheel; ctypes finds it by the wheel's list of files.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class KafkaMock:
             library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, brokers)
 
     def down(self, broker: int) -> None:
-        """Stop a broker; they count from 1."""
+        """Stop a broker; numbers start at 1."""
         self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
 
     def up(self, broker: int) -> None:
@@ -85,6 +85,6 @@ class KafkaMock:
         function(self._cluster, PRODUCE, len(errors), array)
 
     def close(self) -> None:
-        """End all brokers."""
+        """Stop all brokers."""
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._handle)

@@ -30,7 +30,7 @@ __all__ = ["Message", "ModelBroker"]
 
 @dataclass(frozen=True)
 class Message:
-    """What a subscriber would see."""
+    """A message as a subscriber receives it."""
 
     topic: str
     payload: bytes
@@ -42,15 +42,15 @@ class ModelBroker:
     """One broker.
 
     Attributes:
-        judge: Reason code for a publish of the client.
-        taken: Messages of the client, in the order of arrival.
-        published: All messages, those of others too.
+      judge: Reason code for a publish of the client.
+      taken: Messages of the client, in the order of arrival.
+      published: All messages, including those of other clients.
     """
 
     judge: Callable[[Publish], int] = lambda _packet: 0
     taken: list[Message] = field(default_factory=list)
     queue: deque[Message] = field(default_factory=deque)
-    in_flight: dict[int, tuple[Message, bool]] = field(default_factory=dict)  # True: PUBREC came
+    in_flight: dict[int, tuple[Message, bool]] = field(default_factory=dict)  # True: PUBREC received
     held: set[int] = field(default_factory=set)  # QoS 2 identifiers of the client
     filters: dict[str, tuple[int, bool]] = field(default_factory=dict)  # -> QoS, No Local
     has_session: bool = False
@@ -68,12 +68,12 @@ class ModelBroker:
         self.connected = False
 
     def cut(self) -> None:
-        """The stream is gone; the session stays."""
+        """The stream is closed; the session stays."""
         self.connected = False
         self.output.clear()
 
     def forget(self) -> None:
-        """Lose the session, as a broker without a disk does; messages in its queue are lost with it."""
+        """Lose the session and its queue, as a broker without a disk does."""
         self.cut()
         self.queue.clear()
         self.in_flight.clear()
@@ -86,11 +86,11 @@ class ModelBroker:
         self._next = 0
 
     def publish(self, message: Message) -> None:
-        """Somebody else publishes."""
+        """Publish as another client."""
         self._route(message, own=False)
 
     def read(self, data: bytes) -> None:
-        """Take bytes of the client."""
+        """Handle bytes of the client."""
         for packet in self._decoder.feed(data):
             self._take(packet)
         self._deliver()
@@ -99,10 +99,10 @@ class ModelBroker:
         match packet:
             case Connect():
                 self._window = receive_maximum(packet.properties)
-                told: Properties = (
+                properties: Properties = (
                     {PropertyId.MAXIMUM_PACKET_SIZE: self.packet_bytes_max} if self.packet_bytes_max else {}
                 )
-                self._send(Connack(self.has_session, properties=told))
+                self._send(Connack(self.has_session, properties=properties))
                 self.connected = self.has_session = True
                 for identifier, (message, released) in self.in_flight.items():
                     again = Publish(message.topic, message.payload, message.qos, False, True, identifier)

@@ -1,4 +1,4 @@
-"""Clients of tests beside a bridge: one that publishes a list, one that gathers what comes."""
+"""Test clients beside a bridge: one publishes a list, one collects messages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Gatherer", "gathering", "publish_all"]
 
 
 class Gatherer:
-    """A ``ClientUser`` that keeps what comes."""
+    """A ``ClientUser`` that stores messages."""
 
     def __init__(self) -> None:
         self.client: GatewayClient | None = None
         self.messages: list[Publish] = []
         self.codes: dict[int, int] = {}
-        self.standing = trio.Event()
+        self.is_connected = trio.Event()
         self._changed = trio.Event()
 
     def connected(self, accepted: Accepted) -> None:
         del accepted
-        self.standing.set()
+        self.is_connected.set()
 
     def disconnected(self, reason: str) -> None:
         del reason
@@ -56,7 +56,7 @@ class Gatherer:
         await self._changed.wait()
 
     async def payloads(self, count: int, timeout_s: float = PATIENCE_S) -> list[bytes]:
-        """Wait for so many different payloads; return all in order."""
+        """Wait for this many different payloads; return all in order."""
         with trio.move_on_after(timeout_s):
             while len({packet.payload for packet in self.messages}) < count:
                 await self.changed()
@@ -65,15 +65,15 @@ class Gatherer:
 
 @asynccontextmanager
 async def gathering(port: int, name: str, *filters: str, version: int = 5, login: str = "") -> AsyncIterator[Gatherer]:
-    """Run a client of one broker; it has its subscriptions when the block begins. ``login``: user name and password."""
+    """Run a client of one broker, subscribed when the block begins. ``login``: user name and password."""
     user = Gatherer()
-    asked = tuple(SubscriptionRequest(each, 1, False, True) for each in filters)
+    requests = tuple(SubscriptionRequest(each, 1, False, True) for each in filters)
     username, password = (login, login.encode()) if login else (None, None)
     properties = {PropertyId.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else {}
     options = GatewayClientOptions(
         (parse_address(f"127.0.0.1:{port}"),),
         lambda: Connect(name, False, 30, version, None, username, password, dict(properties.items())),
-        asked,
+        requests,
     )
     user.client = GatewayClient(options, user, Random(1))
     async with trio.open_nursery() as nursery:
@@ -89,10 +89,10 @@ async def publish_all(port: int, packets: list[Publish], version: int = 5, login
     async with gathering(port, "publisher", version=version, login=login) as user:
         assert user.client is not None
         with trio.fail_after(PATIENCE_S):
-            await user.standing.wait()
+            await user.is_connected.wait()
             for token, packet in enumerate(packets):
                 while not user.client.has_capacity:
                     await user.changed()
                 assert user.client.publish(packet, token)
             while len(user.codes) < sum(packet.qos > 0 for packet in packets) or user.client.session.outbound:
-                await user.changed()  # a broker may hand on a message of QoS 2 at PUBREL
+                await user.changed()  # a broker may forward a QoS 2 message at PUBREL

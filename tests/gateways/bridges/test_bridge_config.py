@@ -1,4 +1,4 @@
-"""Mistakes of a configuration: one line each, exit code 2, and nothing is started."""
+"""Configuration errors: one line each, exit code 2, and no bridge is started."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ addresses = ["mqtt://127.0.0.1:1884"]
 """
 SECOND = GOOD.replace("bridge.one", "bridge.two").replace('"one"', '"two"')
 
-MISTAKES = [
+ERRORS = [
     (GOOD.replace('"mqtt"\n', '"mqtts"\n'), "bridge.one: kind 'mqtts' is none of "),
     (GOOD.replace('kind = "mqtt"\n', ""), "bridge.one: kind is missing"),
     (GOOD.replace("client_id", "clientid"), "unknown key bridge.one.clientid (did you mean bridge.one.client_id?)"),
@@ -28,19 +28,19 @@ MISTAKES = [
         GOOD.partition("topics")[0].replace('"mqtt"\n', '"kafka-source"\nbrokers = ["b:1"]\ngroup_id = "g"\n'),
         "unknown key bridge.one.group_id (did you mean bridge.one.consumer_group?)",
     ),
-    (GOOD.replace('"a/# both 1"', '"a# both 1"'), "bridge.one.topics: 'a# both 1': 'a#' is no filter"),
+    (GOOD.replace('"a/# both 1"', '"a# both 1"'), "bridge.one.topics: 'a# both 1': 'a#' is not a valid filter"),
     (GOOD.replace('"a/# both 1"', ""), "bridge.one.topics"),
     (
         GOOD.replace("mqtt://127.0.0.1:1884", "http://x"),
         "bridge.one.remote.addresses: 'http://x': the scheme is",
     ),
-    (GOOD.replace("mqtt://127.0.0.1:1884", "mqtt://u:p@x"), "user and password do not belong into an address"),
+    (GOOD.replace("mqtt://127.0.0.1:1884", "mqtt://u:p@x"), "an address must not contain user or password"),
     (GOOD + 'password_file = "nowhere"\n', "bridge.one.remote: secret nowhere: No such file"),
     (
         GOOD + SECOND.replace('"two"', '"one"'),
-        "client ID 'one' at mqtt://127.0.0.1:1883 is that of bridge.one",
+        "client ID 'one' at mqtt://127.0.0.1:1883 is also used by bridge.one",
     ),
-    (GOOD + SECOND, "bridge.two and bridge.one make a ring: 'a/#'"),
+    (GOOD + SECOND, "bridge.two and bridge.one form a loop: 'a/#'"),
     (GOOD.replace("client_id", 'start = "lazy"\nclient_id'), 'bridge.one.start = "lazy" is for lines out alone'),
     ("", "no bridge: write [bridge.<name>]"),
     ("[bridges.x]\n", "unknown room bridges"),
@@ -58,8 +58,8 @@ def build(path: Path) -> None:
     trio.run(make)
 
 
-@pytest.mark.parametrize(("text", "line"), MISTAKES)
-def test_mistakes(tmp_path: Path, text: str, line: str) -> None:
+@pytest.mark.parametrize(("text", "line"), ERRORS)
+def test_build_all_invalid_configuration_is_one_line(tmp_path: Path, text: str, line: str) -> None:
     file = tmp_path / "bridge.toml"
     file.write_text(text)
     with pytest.raises(UserError) as caught:
@@ -67,8 +67,8 @@ def test_mistakes(tmp_path: Path, text: str, line: str) -> None:
     assert caught.value.exit_code == 2 and line in caught.value.message
 
 
-def test_secrets_of_others_are_refused(tmp_path: Path) -> None:
-    """And no error shows one."""
+def test_build_all_readable_secret_is_refused(tmp_path: Path) -> None:
+    """No error shows a secret."""
     secret = tmp_path / "password"
     secret.write_text("hunter2")
     secret.chmod(0o644)

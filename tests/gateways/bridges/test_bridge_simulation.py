@@ -7,17 +7,17 @@ SEEDS = 60
 
 
 def test_seeds() -> None:
-    """Cut and killed at any step: nothing is lost, order holds, and only what was open came twice."""
+    """Cut and killed at any step: no loss, order holds, and only open messages arrive twice."""
     assert sum(run_seed(seed) for seed in range(SEEDS)) > SEEDS
 
 
 def test_seeds_exactly_once() -> None:
-    """With a spool that a kill finds as the last sync left it, nothing comes twice either, dead letters included."""
+    """With a spool that a kill leaves at the last sync, no message arrives twice, including dead letters."""
     assert sum(run_seed(seed, exactly_once=True) for seed in range(SEEDS)) > 3 * SEEDS
 
 
-def test_identifiers_that_come_round() -> None:
-    """A message with an identifier that an earlier one had is a message of its own, in the next process too."""
+def test_bridge_reused_identifiers_are_separate_messages() -> None:
+    """A message that reuses an identifier is a separate message, also in the next process."""
     for seed in range(10):
         simulation = BridgeSimulation(seed, "a/# out 2", exactly_once=True)
         simulation.subscribe()
@@ -32,8 +32,8 @@ def test_identifiers_that_come_round() -> None:
         simulation.check()
 
 
-def test_a_broker_that_forgets_the_session_of_an_exactly_once_bridge_loses_nothing() -> None:
-    """Neither does one whose identifiers begin anew: rows of the former session say nothing about the next one."""
+def test_exactly_once_bridge_lost_session_loses_no_message() -> None:
+    """Also with restarted identifiers: rows of the former session do not affect the next one."""
     for seed in range(40):
         simulation = BridgeSimulation(seed, "a/# out 2", exactly_once=True)
         simulation.subscribe()
@@ -55,7 +55,7 @@ def test_a_broker_that_forgets_the_session_of_an_exactly_once_bridge_loses_nothi
         simulation.check(once=False)
 
 
-def test_nothing_comes_back_over_a_line_in_both_directions() -> None:
+def test_bridge_line_in_both_directions_has_no_echo() -> None:
     """No Local on both sides, one connection each."""
     simulation = BridgeSimulation(1, "a/# both 1")
     simulation.subscribe()
@@ -67,8 +67,8 @@ def test_nothing_comes_back_over_a_line_in_both_directions() -> None:
     assert [each.payload for each in simulation.brokers["cluster"].taken] == [b"r%d" % number for number in range(5)]
 
 
-def test_a_broker_that_forgets_the_session_gets_open_messages_again_in_order() -> None:
-    """The other side keeps nothing: what it had not answered is sent anew."""
+def test_bridge_lost_session_resends_open_messages_in_order() -> None:
+    """The broker has lost its state: unanswered messages are sent again."""
     for seed in range(20):
         simulation = BridgeSimulation(seed, "a/# out 1")
         simulation.subscribe()

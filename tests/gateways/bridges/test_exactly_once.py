@@ -1,4 +1,4 @@
-"""An exactly-once bridge as a process: killed between two Mosquittos, and started with spools that are not its own."""
+"""An exactly-once bridge process: killed between two Mosquittos, and started with invalid spools."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 
 ONCE = "exactly_once = true"
-FILE_BYTES = 100_000  # more than the log of the process, less than what follows
+FILE_BYTES = 100_000  # more than the process's log, less than the later writes
 
 
 async def test_killed_while_it_works(tmp_path: Path) -> None:
-    """By the history of both sides nothing is lost, order holds, and nothing comes twice."""
+    """In the history of both sides no message is lost or repeated, and order holds."""
     outcome = await fault_run(tmp_path, kills=2, stops=1, each=80, qos=2, lines=ONCE)
     assert outcome.verdict.clean, [finding.message for finding in outcome.verdict.findings[:5]]
     assert (outcome.received, outcome.repeats) == (outcome.published, 0)
@@ -56,7 +56,7 @@ async def test_killed_a_hundred_times(tmp_path: Path) -> None:
         (f'{ONCE}\ntopics = ["f/# out 1"]', "QoS 2 in each of topics"),
     ],
 )
-def test_what_it_needs_is_asked_for_at_the_start(tmp_path: Path, text: str, wanted: str) -> None:
+def test_exactly_once_missing_requirement_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
     whole = settings(1, 1, text)
     if "topics" in text:
         whole = whole.replace('topics = ["f/# out 2"]\n', "", 1)
@@ -70,8 +70,8 @@ def test_what_it_needs_is_asked_for_at_the_start(tmp_path: Path, text: str, want
     assert refused.value.exit_code == ExitCode.USAGE
 
 
-def spoil(path: Path, how: str) -> None:
-    """Change a spool that an orderly end left."""
+def damage_spool(path: Path, how: str) -> None:
+    """Modify a spool after a clean shutdown."""
     if how == "damaged":
         content = bytearray(path.read_bytes())
         content[4096:8192] = os.urandom(4096)
@@ -80,7 +80,7 @@ def spoil(path: Path, how: str) -> None:
     database = sqlite3.connect(path)
     if how == "newer version":
         database.execute("PRAGMA user_version = 99")
-    elif how == "a row that is none":
+    elif how == "invalid row":
         key, value = b"r\x00\x01", b"nonsense"
         checksum = zlib.crc32(value, zlib.crc32(key, zlib.crc32(b"sent")))
         database.execute("INSERT INTO rows VALUES('sent', ?, ?, ?)", (key, value, checksum))
@@ -93,19 +93,19 @@ def spoil(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "wanted"),
     [
-        ("foreign", "is of bridge another, not of bridge under-test"),
+        ("foreign", "belongs to bridge another, not to bridge under-test"),
         pytest.param("newer version", "start the newer program", marks=pytest.mark.slow),
         pytest.param("damaged", "damaged", marks=pytest.mark.slow),
-        pytest.param("a row that is none", "a row that is none", marks=pytest.mark.slow),
+        pytest.param("invalid row", "invalid row", marks=pytest.mark.slow),
     ],
 )
-async def test_a_spool_that_is_none_of_its_own_ends_that_bridge_alone(tmp_path: Path, how: str, wanted: str) -> None:
-    """One line that says what and what to do; the other bridge of the process goes on."""
+async def test_exactly_once_invalid_spool_fails_only_that_bridge(tmp_path: Path, how: str, wanted: str) -> None:
+    """One line with the cause and the remedy; the other bridge of the process continues."""
     async with two_bridges(tmp_path) as (bridge, near, far):
         bridge.start()
         await bridge.ready()
         assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0
-        spoil(tmp_path / "data" / "under.spool", how)
+        damage_spool(tmp_path / "data" / "under.spool", how)
         bridge.start()
         await failed(bridge, wanted)
         async with gathering(far, "gatherer", "o/#") as gatherer:
@@ -116,8 +116,10 @@ async def test_a_spool_that_is_none_of_its_own_ends_that_bridge_alone(tmp_path: 
         assert len(lines) == 1 and "Traceback" not in bridge.log.read_text()
 
 
-async def test_a_broker_of_3_1_1_that_stood_still(tmp_path: Path) -> None:
-    """Mosquitto ends who has more than 20 of QoS 2 under way, so the bridge came back with them for ever."""
+async def test_exactly_once_paused_3_1_1_broker_receives_all(tmp_path: Path) -> None:
+    """Mosquitto disconnects clients with more than 20 QoS 2 messages in flight, so the bridge reconnected without
+    end.
+    """
     packets = [Publish("f/x", b"%d" % number, qos=2) for number in range(60)]
     for name in ("near", "far", "data"):
         (tmp_path / name).mkdir()
@@ -136,8 +138,8 @@ async def test_a_broker_of_3_1_1_that_stood_still(tmp_path: Path) -> None:
             bridge.kill()
 
 
-async def test_a_full_disk_holds_the_bridge_and_no_more(tmp_path: Path) -> None:
-    """Both sides stand still, the status names the spool; with room again everything comes, once."""
+async def test_exactly_once_full_disk_pauses_bridge(tmp_path: Path) -> None:
+    """Both sides pause, the status names the spool; after space is freed every message arrives once."""
     async with two_bridges(tmp_path) as (bridge, near, far):
         with small_disk(tmp_path / "data", 16) as fill:
             async with gathering(far, "gatherer", "f/#") as gatherer:
@@ -154,8 +156,8 @@ async def test_a_full_disk_holds_the_bridge_and_no_more(tmp_path: Path) -> None:
                 assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0
 
 
-async def test_a_spool_that_cannot_be_written_any_more_ends_that_bridge(tmp_path: Path) -> None:
-    """What it had not written comes again; the next process sends each message once."""
+async def test_exactly_once_unwritable_spool_fails_bridge(tmp_path: Path) -> None:
+    """Unwritten messages are resent; the next process sends each message once."""
     async with two_bridges(tmp_path) as (bridge, near, far), gathering(far, "gatherer", "f/#") as gatherer:
         bridge.start()
         await bridge.ready()
@@ -174,8 +176,8 @@ async def test_a_spool_that_cannot_be_written_any_more_ends_that_bridge(tmp_path
 
 
 @pytest.mark.slow
-async def test_a_disk_that_is_read_only_refuses_the_start(tmp_path: Path) -> None:
-    """One line; on a disk that can be written again, all goes on."""
+async def test_exactly_once_read_only_disk_refuses_start(tmp_path: Path) -> None:
+    """One line; after the disk is writable again the bridge resumes."""
     async with two_bridges(tmp_path) as (bridge, near, far):
         with small_disk(tmp_path / "data", 16) as fill:
             async with gathering(far, "gatherer", "f/#") as gatherer:
@@ -196,7 +198,7 @@ async def test_a_disk_that_is_read_only_refuses_the_start(tmp_path: Path) -> Non
 
 @contextlib.contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[Path]:
-    """Mount a disk of a few MiB over a folder; yield the place of a file that may fill it."""
+    """Mount a small disk over a folder; yield the path of a file that may fill it."""
     if os.geteuid():
         pytest.skip("mounting a disk needs root")
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "bridge", str(folder)], check=True)
@@ -207,7 +209,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[Path]:
 
 
 def fill_up(ballast: Path) -> None:
-    """Leave no room on a disk."""
+    """Fill a disk."""
     with ballast.open("wb", buffering=0) as file:
         try:
             while True:
@@ -217,7 +219,7 @@ def fill_up(ballast: Path) -> None:
 
 
 async def row_of(bridge: BridgeProcess, key: str, wanted: str) -> None:
-    """Wait until the status of the exactly-once bridge has a text."""
+    """Wait until the status of the exactly-once bridge contains a text."""
     with trio.fail_after(PATIENCE_S):
         while True:
             rows = {row["bridge"]: row for row in await trio.to_thread.run_sync(bridge.rows)}

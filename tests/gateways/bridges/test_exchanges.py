@@ -1,4 +1,4 @@
-"""Rows of an exactly-once bridge: what they hold, in which commit they stand, and what waits for it."""
+"""Rows of an exactly-once bridge: content, order of commits, and held output."""
 
 from random import Random
 
@@ -35,7 +35,7 @@ def exchanges() -> SinkExchanges:
         SinkExchange(3, "", False, 0, "", 0, PACKET),
     ],
 )
-def test_a_row_is_read_as_it_was_written(exchange: SinkExchange) -> None:
+def test_exchange_decode_returns_encoded_row(exchange: SinkExchange) -> None:
     assert SinkExchange.decode(exchange.encode()) == exchange
 
 
@@ -49,55 +49,55 @@ def test_a_row_is_read_as_it_was_written(exchange: SinkExchange) -> None:
         b"\x00" * 22 + b"\x30\x03\x00\x01a",
     ],
 )
-def test_a_row_that_is_none_is_told_apart(value: bytes) -> None:
+def test_exchange_decode_invalid_row_raises(value: bytes) -> None:
     with pytest.raises(DamagedExchangeRow):
         SinkExchange.decode(value)
     with pytest.raises(DamagedExchangeRow):
         exchanges().restore([(b"r\x00\x01", value)], [], [])
 
 
-def test_a_key_of_another_program_is_told_apart() -> None:
+def test_exchanges_restore_invalid_key_raises() -> None:
     with pytest.raises(DamagedExchangeRow):
         exchanges().restore([], [(b"x\x00\x01", b"")], [])
 
 
-def test_output_waits_for_the_rows_before_it() -> None:
-    """Of both sides in one order: what came later does not overtake, and what waits for nothing leaves at once."""
-    made, left = exchanges(), list[str]()
-    made.keep("cluster", [], lambda: left.append("ping"))
-    assert left == ["ping"]
-    made.keep("cluster", [StateChange("taken", 5)], lambda: left.append("pubrec"))
-    made.keep("remote", [], lambda: left.append("behind"))
-    assert left == ["ping"]
+def test_exchanges_keep_holds_output_until_commit() -> None:
+    """One order over both sides: later output does not overtake, and output without rows is sent at once."""
+    made, sent = exchanges(), list[str]()
+    made.keep("cluster", [], lambda: sent.append("ping"))
+    assert sent == ["ping"]
+    made.keep("cluster", [StateChange("taken", 5)], lambda: sent.append("pubrec"))
+    made.keep("remote", [], lambda: sent.append("behind"))
+    assert sent == ["ping"]
     assert made.begin_commit() == [Put(DONE, b"c\x00\x05", b"")]
-    made.keep("cluster", [StateChange("finished", 5)], lambda: left.append("pubcomp"))
-    assert left == ["ping"]
+    made.keep("cluster", [StateChange("finished", 5)], lambda: sent.append("pubcomp"))
+    assert sent == ["ping"]
     made.committed()
-    assert left == ["ping", "pubrec", "behind"]
+    assert sent == ["ping", "pubrec", "behind"]
     assert made.begin_commit() == [Delete(DONE, b"c\x00\x05")]
     made.committed()
-    assert left[-1] == "pubcomp"
+    assert sent[-1] == "pubcomp"
 
 
-def test_a_message_is_done_once() -> None:
+def test_exchanges_finished_message_is_stored_once() -> None:
     made = exchanges()
     made.finished("cluster", 5)
     made.keep("cluster", [StateChange("taken", 5)], lambda: None)
     assert made.begin_commit() == [Put(DONE, b"c\x00\x05", b"")]
 
 
-def test_a_lost_session_takes_its_rows_along() -> None:
-    """Those of the other side stay, and name nothing of the lost session any more."""
+def test_exchanges_lost_session_deletes_its_rows() -> None:
+    """Those of the other side stay, without a reference to the lost session."""
     made = exchanges()
     row = SinkExchange(4, "out", False, 9, "a/1", 0, PACKET)
-    asked = subscriptions({"a/#": 2})
-    made.record_filters("cluster", asked)
+    requests = subscriptions({"a/#": 2})
+    made.record_filters("cluster", requests)
     made.begin_commit()
     made.committed()
     made.restore([(b"r\x00\x07", row.encode())], [(b"c\x00\x05", b"")], [(b"c", b"2 a/#")])
-    assert made.has_filters("cluster", asked)
+    assert made.has_filters("cluster", requests)
     made.keep("cluster", [StateChange("forgotten")], lambda: None)
     writes = made.begin_commit()
     assert Delete(DONE, b"c\x00\x05") in writes and Delete(ASKED, b"c") in writes and len(writes) == 3
-    (left,) = [SinkExchange.decode(each.value) for each in writes if isinstance(each, Put) and each.kind == SENT]
-    assert left.source_identifier == 0 and left.packet is not None and not made.has_filters("cluster", asked)
+    (sent,) = [SinkExchange.decode(each.value) for each in writes if isinstance(each, Put) and each.kind == SENT]
+    assert sent.source_identifier == 0 and sent.packet is not None and not made.has_filters("cluster", requests)

@@ -1,4 +1,4 @@
-"""A disk that fails while a file is turned over takes nothing with it that was done."""
+"""A disk error during the rotation of a file loses no acknowledged record."""
 
 import errno
 import io
@@ -17,7 +17,7 @@ BATCHES = 20
 
 
 class FailingFile(io.RawIOBase):
-    """A file of which some can be read."""
+    """A file of which only a part is readable."""
 
     def __init__(self, content: bytes, good: int) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class FailingFile(io.RawIOBase):
 
 
 def sink(folder: Path) -> FileSink:
-    told = {"kind": "files", "cluster": ["mqtt://127.0.0.1"], "client_id": "c", "folder": folder}
+    options = {"kind": "files", "cluster": ["mqtt://127.0.0.1"], "client_id": "c", "folder": folder}
     flow: Any = None
-    return FileSink(FilesSink.model_validate(told | {"map": [{"filter": "#"}]}), "under", 0, flow)
+    return FileSink(FilesSink.model_validate(options | {"map": [{"filter": "#"}]}), "under", 0, flow)
 
 
 async def left_open(folder: Path) -> Path:
-    """Write batches and leave the file open, as a process does that is killed."""
+    """Write batches and leave the file open, as a killed process does."""
     message = BridgeMessage("t", b"x" * 1000, 1, False, {}, None, "r")
     killed = sink(folder)
     for number in range(BATCHES):
@@ -55,8 +55,8 @@ def rows(folder: Path) -> int:
     return sum(pyarrow.parquet.read_table(path).num_rows for path in folder.glob("*.parquet"))
 
 
-async def test_a_read_error_is_not_the_end_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was behind it, synced and acknowledged, went with the file."""
+async def test_files_read_error_keeps_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise later batches, synced and acknowledged, would be deleted with the file."""
     path, made = await left_open(tmp_path), sink(tmp_path)
     content = path.read_bytes()
     with monkeypatch.context() as patch:
@@ -68,7 +68,7 @@ async def test_a_read_error_is_not_the_end_of_a_file(tmp_path: Path, monkeypatch
     assert not path.exists()
 
 
-async def test_a_batch_that_was_cut_is_the_end_of_a_file(tmp_path: Path) -> None:
+async def test_files_truncated_batch_ends_file(tmp_path: Path) -> None:
     path, made = await left_open(tmp_path), sink(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])

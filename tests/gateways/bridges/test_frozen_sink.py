@@ -1,4 +1,4 @@
-"""One bridge of a process stands still, and the other one keeps its rate."""
+"""A blocked bridge does not reduce the rate of another bridge in the process."""
 
 import pytest
 
@@ -9,13 +9,13 @@ pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installe
 
 
 @pytest.mark.slow
-async def test_a_sink_that_stands_still_costs_its_neighbour_five_per_cent_at_most() -> None:
-    """By the median of turns, with the neighbour's sink standing still and not."""
+async def test_blocked_sink_costs_other_bridge_at_most_five_percent() -> None:
+    """By the median of rounds, with the other bridge's sink blocked and not."""
     missed: list[str] = []
 
-    def check(what: str, holds: bool) -> str:
+    def check(name: str, holds: bool) -> str:
         if not holds:
-            missed.append(what)
+            missed.append(name)
         return ""
 
     await frozen(check)

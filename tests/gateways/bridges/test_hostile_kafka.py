@@ -1,4 +1,4 @@
-"""What `bridge check` says of a Kafka that is not as it should be."""
+"""Findings of `bridge check` for a misconfigured or missing Kafka."""
 
 from __future__ import annotations
 
@@ -45,62 +45,62 @@ topic = "orders"
 """
 
 
-async def look(folder: Path, text: str) -> list[BridgeFinding]:
-    """Return what is found on the side of Kafka."""
+async def run_check(folder: Path, text: str) -> list[BridgeFinding]:
+    """Return the findings about Kafka."""
     file = folder / "bridge.toml"
     file.write_text(text)
     (bridge,) = build_all(load_bridges(file, environment={}))
     return await bridge.checks[-1]()
 
 
-async def test_a_certificate_of_another_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only that no broker answers: what is wrong is in the same line."""
-    monkeypatch.setattr(kafka_sink, "LOOK_S", 2.0)
+async def test_check_kafka_certificate_mismatch_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line contains the cause, not only that no broker answers."""
+    monkeypatch.setattr(kafka_sink, "REQUEST_S", 2.0)
     files = DevelopmentAuthority(tmp_path / "tls", "test", datetime.datetime.now(datetime.UTC)).server("kafka")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificate, files.key)
 
-    async def shake_hands(stream: trio.SSLStream[trio.SocketStream]) -> None:
+    async def do_handshake(stream: trio.SSLStream[trio.SocketStream]) -> None:
         try:
             await stream.do_handshake()
             await stream.receive_some(1)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client does not believe it
+            pass  # the client refuses the certificate
 
     async with trio.open_nursery() as nursery:
-        # The certificate names 127.0.0.1, and not this address.
-        serve = partial(trio.serve_ssl_over_tcp, shake_hands, 0, context, host="127.0.0.2")
+        # The certificate names 127.0.0.1, not this address.
+        serve = partial(trio.serve_ssl_over_tcp, do_handshake, 0, context, host="127.0.0.2")
         (listener, *_) = await nursery.start(serve)
         port = listener.transport_listener.socket.getsockname()[1]
         further = f'"security.protocol" = "ssl", "ssl.ca.location" = "{files.authority}"'
-        (found,) = await look(tmp_path, SINK.replace("KAFKA", f"127.0.0.2:{port}").replace("FURTHER", further))
+        (found,) = await run_check(tmp_path, SINK.replace("KAFKA", f"127.0.0.2:{port}").replace("FURTHER", further))
         nursery.cancel_scope.cancel()
     assert not found.ok and "certificate verify failed" in found.text and "\n" not in found.text
 
 
 @pytest.mark.parametrize("text", [SINK, SOURCE], ids=["sink", "source"])
-async def test_a_kafka_that_is_not_there_is_one_line(
+async def test_check_unreachable_kafka_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    """With its reason; the library's own lines, one for each of its attempts, are not for who looks."""
+    """With its cause; the library's lines for each attempt are suppressed."""
     for module in (kafka_sink, kafka_source):
-        monkeypatch.setattr(module, "LOOK_S", 2.0)
-    (found,) = await look(tmp_path, text.replace("KAFKA", "127.0.0.1:1").replace("FURTHER", ""))
+        monkeypatch.setattr(module, "REQUEST_S", 2.0)
+    (found,) = await run_check(tmp_path, text.replace("KAFKA", "127.0.0.1:1").replace("FURTHER", ""))
     assert not found.ok and "Connection refused" in found.text and "\n" not in found.text
     assert not caplog.records
 
 
 MEMBERS = [
-    ([], "STABLE", True, "in use; the server does not tell by whom"),
+    ([], "STABLE", True, "in use; the server does not list the members"),
     ([], "EMPTY", True, "no other program"),
     (["kafka-2"], "STABLE", True, "no other program"),
-    (["kafka-2", "x"], "STABLE", False, "another program reads there: x at /h; take another consumer_group"),
+    (["kafka-2", "x"], "STABLE", False, "another program reads there: x at /h; set another consumer_group"),
 ]
 
 
 @pytest.mark.parametrize(("members", "state", "ok", "text"), MEMBERS)
-def test_another_program_in_the_group_is_told(members: list[str], state: str, ok: bool, text: str) -> None:
-    """It would take partitions, and their records never came; the bridge itself may be running."""
+def test_check_group_reports_other_members(members: list[str], state: str, ok: bool, text: str) -> None:
+    """It would be assigned partitions, whose records would be missing; the bridge itself may be running."""
     described = SimpleNamespace(
         state=SimpleNamespace(name=state), members=[SimpleNamespace(client_id=each, host="/h") for each in members]
     )
@@ -108,19 +108,19 @@ def test_another_program_in_the_group_is_told(members: list[str], state: str, ok
 
 
 @pytest.mark.slow
-async def test_a_group_in_use_is_told(tmp_path: Path) -> None:
-    """By Tansu, which does not tell by whom."""
+async def test_check_group_in_use_is_reported(tmp_path: Path) -> None:
+    """By Tansu, which does not list the members."""
     with running_tansu(tmp_path, {"from": 4}) as address:
         text = SOURCE.replace("KAFKA", address)
-        assert [found.ok for found in await look(tmp_path, text)] == [True, True]
+        assert [found.ok for found in await run_check(tmp_path, text)] == [True, True]
         from confluent_kafka import Consumer
 
-        told = {"bootstrap.servers": address, "group.id": "orders", "client.id": "stranger", "log_level": 0}
-        other = Consumer(told)
+        options = {"bootstrap.servers": address, "group.id": "orders", "client.id": "stranger", "log_level": 0}
+        other = Consumer(options)
         other.subscribe(["from"])
         with trio.fail_after(60):
             while not other.assignment():
                 await trio.to_thread.run_sync(other.poll, 0.2)
-            found = await look(tmp_path, text)
+            found = await run_check(tmp_path, text)
         other.close()
     assert found[-1].text.startswith("in use")

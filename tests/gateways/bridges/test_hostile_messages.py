@@ -1,6 +1,6 @@
-"""Messages that a broker must not take, echoes that never come, and dead letters that are rejected again.
+"""Unpublishable messages, missing echoes, and rejected dead letters.
 
-What one publisher writes ends no bridge: the message goes to the dead letter, or is counted, and the next one goes on.
+A single publisher's message must not end a bridge: it goes to the dead letter, or is counted, and the next one is sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEAD = "bridge/site/rejected"
 
 
 class Rig:
-    """A flow that publishes at a model broker, by an end and a client as bridges have them."""
+    """A flow that publishes at a model broker, with an end and a client as in bridges."""
 
     def __init__(self, *filters: str, has_no_local: bool = True, packet_bytes_max: int = 0) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ class Rig:
         self.flow.connect(
             PublishingSink(self.end, self.flow, lambda: 0), PublishingDeadLetters(self.end, self.flow, DEAD)
         )
-        self._given = 0
+        self._offered = 0
         self.client.open()
         self.move()
 
@@ -56,12 +56,12 @@ class Rig:
         return RuleResult([SinkRecord(message.topic, message.payload, message.topic, message, qos=message.qos)])
 
     def move(self) -> None:
-        """Move all bytes, as often as there are some."""
+        """Move all bytes until none is left."""
         while self.client.outgoing or self.broker.output:
             self.client.move_out(len(self.client.outgoing))
             self.client.move_in(len(self.broker.output))
 
-    def tell(self) -> float:
+    def time(self) -> float:
         """Return the time."""
         return self.now
 
@@ -71,30 +71,30 @@ class Rig:
         self.client.open()
         self.move()
 
-    def give(self, topic: str, payload: bytes = b"x", properties: dict[str, object] | None = None) -> None:
-        """Let the source give a message."""
-        self._given += 1
+    def offer(self, topic: str, payload: bytes = b"x", properties: dict[str, object] | None = None) -> None:
+        """Pass a message of the source."""
+        self._offered += 1
         named: Properties = {PropertyId[name]: value for name, value in (properties or {}).items()}
-        self.flow.take(self._given, BridgeMessage(topic, payload, 1, properties=named))
+        self.flow.take(self._offered, BridgeMessage(topic, payload, 1, properties=named))
         self.move()
 
-    def hear(self) -> list[str]:
-        """Return a list that gets the topics of messages that are no echoes."""
-        heard: list[str] = []
+    def record_topics(self) -> list[str]:
+        """Return a list that collects the topics of messages that are no echoes."""
+        topics: list[str] = []
 
         def apply_rules(message: BridgeMessage) -> RuleResult:
-            heard.append(message.topic)
-            return RuleResult(dropped="heard")
+            topics.append(message.topic)
+            return RuleResult(dropped="recorded")
 
-        nothing = BridgeFlow(
+        recording_flow = BridgeFlow(
             "in", BridgePump(PumpBounds(), Random(1)), apply_rules, lambda _: None, lambda: self.now, lambda: 0
         )
-        self.end.flow = nothing
-        return heard
+        self.end.flow = recording_flow
+        return topics
 
     @property
     def taken(self) -> list[str]:
-        """Topics of what the broker has taken."""
+        """Topics of the messages that the broker accepted."""
         return [message.topic for message in self.broker.taken]
 
 
@@ -116,43 +116,43 @@ LONG = [("bridge-path", "x" * 65_535), ("a" * 65_536, "b")]
         ("\U0001f600" * 17_000, {}, "topic_invalid"),
     ],
 )
-def test_what_no_broker_takes_goes_to_the_dead_letter(topic: str, properties: dict[str, object], reason: str) -> None:
-    """Sent, it would end the connection, come again on the next one, and hold everything up for ever."""
+def test_end_unpublishable_message_goes_to_dead_letter(topic: str, properties: dict[str, object], reason: str) -> None:
+    """If sent, it would end the connection, be resent on the next one, and block the bridge without end."""
     rig = Rig()
-    rig.give(topic, b"x", properties)
-    rig.give("next")
+    rig.offer(topic, b"x", properties)
+    rig.offer("next")
     assert rig.taken == [DEAD, "next"] and rig.acknowledged == [1, 2]
     assert rig.flow.pump.counts[f"rejected_{reason}"] == rig.flow.pump.counts["dead_letter"] == 1
 
 
-class Standing:
-    """A sink that takes what it has room for, one after the other."""
+class LimitedSink:
+    """A sink with settable capacity."""
 
     def __init__(self) -> None:
-        self.room = 0
+        self.capacity = 0
         self.payloads: list[bytes] = []
         self.flow: BridgeFlow | None = None
 
     @property
     def has_capacity(self) -> bool:
-        return self.room > 0
+        return self.capacity > 0
 
     def send(self, sending: SinkDelivery) -> None:
         assert self.flow is not None
-        self.room -= 1
+        self.capacity -= 1
         self.payloads.append(sending.record.payload)
         self.flow.done(sending.token)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> None:
-    """A broker of 3.1.1 has no Receive Maximum: bytes are bounded, and the connection stays until there is room again.
+def test_end_overfull_window_leaves_messages_to_broker(qos: int) -> None:
+    """A 3.1.1 broker has no Receive Maximum: bytes are bounded, and the connection is kept until there is capacity.
 
-    Then what was left to the broker comes on the next one: nothing is lost, and nothing comes twice.
+    Then messages left at the broker are resent on the next connection: none is lost or repeated.
     """
-    rig, sink = Rig(), Standing()
+    rig, sink = Rig(), LimitedSink()
     flow = BridgeFlow(
-        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.apply_rules, rig.end.finish, rig.tell, lambda: 0
+        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.apply_rules, rig.end.finish, rig.time, lambda: 0
     )
     sink.flow, rig.end.flow, broken = flow, flow, list[str]()
     flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
@@ -167,10 +167,10 @@ def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> N
     assert 1000 < flow.pump.open_bytes < 2500 and not broken
     connections = 0
     while len(sink.payloads) < len(wanted) and connections < 20:
-        sink.room = 1000
+        sink.capacity = 1000
         flow.step()
         rig.move()
-        sink.room = 0
+        sink.capacity = 0
         assert broken or len(sink.payloads) == len(wanted)
         broken.clear()
         rig.reopen()
@@ -178,18 +178,18 @@ def test_a_sink_stands_still_behind_a_broker_that_heeds_no_window(qos: int) -> N
     assert sink.payloads == wanted and flow.pump.counts["left_to_broker"] > connections > 1
 
 
-def test_what_was_left_to_a_broker_is_fetched_while_others_wait() -> None:
-    """One record that is tried for ever does not keep the rest at the broker."""
-    rig, sink = Rig(), Standing()
+def test_end_left_messages_are_fetched_while_others_are_open() -> None:
+    """One record with endless retries does not block the others."""
+    rig, sink = Rig(), LimitedSink()
     flow = BridgeFlow(
-        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.apply_rules, rig.end.finish, rig.tell, lambda: 0
+        "in", BridgePump(PumpBounds(size_bytes=1000), Random(1)), rig.apply_rules, rig.end.finish, rig.time, lambda: 0
     )
     sink.flow, rig.end.flow, broken = flow, flow, list[str]()
     flow.connect(sink, PublishingDeadLetters(rig.end, flow, DEAD))
     rig.client.break_off = broken.append  # type: ignore[method-assign,assignment]
     for number in range(50):
         rig.end.received(Publish("a", b"x" * 99, 1, packet_identifier=number + 1))
-    sink.room = flow.pump.open_messages - 1
+    sink.capacity = flow.pump.open_messages - 1
     flow.step()
     assert not broken and flow.pump.open_messages == 1
     rig.now += 11.0
@@ -198,27 +198,27 @@ def test_what_was_left_to_a_broker_is_fetched_while_others_wait() -> None:
 
 
 @pytest.mark.parametrize("topic", [DEAD, "somewhere/else"])
-def test_a_dead_letter_goes_round_no_more(topic: str) -> None:
-    """Two bridges that take all topics would send each other's rejections round."""
+def test_dead_letter_rejected_twice_is_dropped(topic: str) -> None:
+    """Otherwise two bridges of all topics would forward each other's rejections in a loop."""
     rig = Rig()
-    rig.give(topic, b"x", {"USER_PROPERTY": [("rejected-reason", "not_json"), ("name", "two\nlines")]})
-    rig.give(DEAD, b"x", {"CONTENT_TYPE": "two\nlines"})
+    rig.offer(topic, b"x", {"USER_PROPERTY": [("rejected-reason", "not_json"), ("name", "two\nlines")]})
+    rig.offer(DEAD, b"x", {"CONTENT_TYPE": "two\nlines"})
     assert rig.taken == [] and rig.acknowledged == [1, 2]
     assert rig.flow.pump.counts["dropped_rejected_twice"] == 2
 
 
-def test_a_message_that_is_too_large_for_its_dead_letter_too_is_given_up() -> None:
-    """It would be tried for ever, and as many as the window has would stop the bridge; the next one goes on."""
+def test_dead_letter_too_large_is_dropped() -> None:
+    """Otherwise it would be retried without end and fill the window; the next message is sent."""
     rig = Rig(packet_bytes_max=200)
-    rig.give("a", b"x" * 201)
-    rig.give("b")
+    rig.offer("a", b"x" * 201)
+    rig.offer("b")
     assert rig.taken == ["b"] and rig.acknowledged == [1, 2]
     assert rig.flow.pump.counts["dropped_dead_letter_too_large"] == 1
     assert "'a', 201 bytes" in rig.flow.error.text
 
 
-def test_a_file_of_dead_letters_is_bounded(tmp_path: Path) -> None:
-    """What does not go in is tried again: nothing is written in part, and nothing is dropped."""
+def test_dead_letter_file_is_bounded(tmp_path: Path) -> None:
+    """Failed letters are retried: none is written in part or dropped."""
     message = BridgeMessage("a", b"x" * 100)
     letter = DeadLetter(1, SinkRecord("a", b"", "a", message), "too_large")
     path = tmp_path / "rejected.jsonl"
@@ -229,38 +229,38 @@ def test_a_file_of_dead_letters_is_bounded(tmp_path: Path) -> None:
     assert path.stat().st_size == size < 1000
 
 
-def test_equal_payloads_on_topics_that_begin_alike_are_no_echoes() -> None:
-    """What the bridge published to one topic is not what a device says on another one."""
+def test_echoes_distinguish_topics_with_common_prefix() -> None:
+    """A message published by the bridge to one topic differs from a device's message on another one."""
     rig = Rig("#", has_no_local=False)
     begin = "building/with/a/name/of/more/than/sixty-four/characters/in/all/of/its/levels/"
-    received = rig.hear()
-    rig.give(f"{begin}lamp", b"on")
+    received = rig.record_topics()
+    rig.offer(f"{begin}lamp", b"on")
     rig.end.received(Publish(f"{begin}heater", b"on", 0))
     rig.end.received(Publish(f"{begin}lamp", b"on", 0))
     assert received == [f"{begin}heater"]
 
 
-def test_echoes_that_never_come_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal messages too: somebody publishes the same one for ever, and the other side's rules let none come back."""
+def test_echoes_expected_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for equal messages that are published without end, and never echoed."""
     monkeypatch.setattr(echoes, "ECHOES_MAX", 10)
     rig = Rig("#", has_no_local=False)
     for number in range(50):
-        rig.give("a", b"same" if number % 2 else b"%d" % number)
-    received = rig.hear()
+        rig.offer("a", b"same" if number % 2 else b"%d" % number)
+    received = rig.record_topics()
     for _ in range(12):
         rig.end.received(Publish("a", b"same"))
-    assert received == ["a", "a"]  # ten were awaited
+    assert received == ["a", "a"]  # ten were expected
 
 
-def test_an_echo_that_comes_late_is_a_message() -> None:
+def test_echoes_late_echo_is_a_message() -> None:
     rig = Rig("#", has_no_local=False)
     for _ in range(3):
-        rig.give("a", b"same")
+        rig.offer("a", b"same")
         rig.now += 31.0
-    received = rig.hear()
+    received = rig.record_topics()
     for _ in range(3):
         rig.end.received(Publish("a", b"same"))
-    assert received == ["a", "a"]  # of the third one alone an echo may still come: 60 s are over for the others
+    assert received == ["a", "a"]  # only for the third one an echo is still expected: 60 s have passed for the others
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Kafka both ways, against librdkafka's mock cluster: bridges killed, brokers gone, leaders moved, errors injected."""
+"""Kafka both ways, against librdkafka's mock cluster: killed bridges, stopped brokers, moved leaders, injected
+errors.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def kafka() -> Iterator[kafka_mock.KafkaMock]:
 
 
 def read_topic(mock: kafka_mock.KafkaMock, topic: str, distinct: int, timeout_s: float = PATIENCE_S) -> list[Any]:
-    """Return a topic's records, as soon as so many different ones are there."""
+    """Return a topic's records as soon as it has this many different ones."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": mock.bootstraps, "group.id": "reader", "log_level": 0})
@@ -75,8 +77,8 @@ topic = "missing"
 """
 
 
-async def test_a_sink_loses_nothing_and_keeps_the_order_of_keys(tmp_path: Path, kafka: kafka_mock.KafkaMock) -> None:
-    """Killed twice, one broker down for a while, leaders moved, produce requests refused."""
+async def test_kafka_sink_under_faults_keeps_records_and_key_order(tmp_path: Path, kafka: kafka_mock.KafkaMock) -> None:
+    """Killed twice, one broker stopped for a while, leaders moved, produce requests refused."""
     kafka.refuse_topic("denied", 29)  # topic authorization failed
     kafka.refuse_topic("missing", 3)  # unknown topic
     async with running_mosquitto(tmp_path) as broker:
@@ -136,11 +138,12 @@ async def test_a_sink_loses_nothing_and_keeps_the_order_of_keys(tmp_path: Path, 
         assert f'"reason": "{reason}", "topic": "{topic}"' in rejected.read_text()
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])  # the group waits for the dead
-async def test_a_source_publishes_each_record_and_commits_behind(
+# the group waits for the dead member
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+async def test_kafka_source_publishes_each_record_before_commit(
     tmp_path: Path, kafka: kafka_mock.KafkaMock, killed: bool
 ) -> None:
-    """Also killed while it works; a record that is no topic goes to the dead letter, and the offset goes on."""
+    """Also killed under load; a record without a valid topic goes to the dead letter, and the offset advances."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": kafka.bootstraps, "log_level": 0})
@@ -192,10 +195,10 @@ qos = 1
 
 
 async def test_source_killed_reads_again_within_ten_seconds(tmp_path: Path, kafka: kafka_mock.KafkaMock) -> None:
-    """The dead member's session ends soon: at most 5 s longer than a first start on the same server.
+    """The dead member's session expires soon: at most 5 s longer than a first start on the same server.
 
-    The best of three restarts counts: on a machine that is busy otherwise a heartbeat of the group may be late, and
-    the mock server then begins another round of joining.
+    The best of three restarts counts: on a busy machine a heartbeat of the group may be late, and the mock server then
+    starts another rebalance.
     """
     from confluent_kafka import Producer
 

@@ -1,4 +1,4 @@
-"""A bridge as a process between two Mosquittos: killed, refused, checked, tried, stopped."""
+"""A bridge process between two Mosquittos: killed, refused, checked, tried, stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 async def test_killed_while_it_works(tmp_path: Path) -> None:
-    """By the history of both sides nothing is lost, and order holds; fault_run does this by the hundred."""
+    """In the history of both sides no message is lost, and order holds; fault_run repeats this hundreds of times."""
     outcome = await fault_run(tmp_path, kills=2, stops=1, each=80)
     assert outcome.verdict.clean, [finding.message for finding in outcome.verdict.findings[:5]]
     assert outcome.received == outcome.published == 320
@@ -37,8 +37,8 @@ async def test_killed_a_hundred_times(tmp_path: Path) -> None:
     assert outcome.verdict.clean, [finding.message for finding in outcome.verdict.findings[:5]]
 
 
-async def test_check_try_status_and_an_orderly_end(tmp_path: Path) -> None:
-    """One cluster of commands around one process."""
+async def test_bridge_commands_and_clean_shutdown(tmp_path: Path) -> None:
+    """Several commands around one process."""
     (tmp_path / "near").mkdir()
     (tmp_path / "far").mkdir()
     async with running_mosquitto(tmp_path / "near") as near, running_mosquitto(tmp_path / "far") as far:
@@ -50,8 +50,8 @@ async def test_check_try_status_and_an_orderly_end(tmp_path: Path) -> None:
             command, tmp_path, "try", "--topic", "f/1", "--payload", "x", "-o", "json"
         )
         assert json.loads(tried.stdout)[0]["target"] == "f/1"
-        away = await trio.to_thread.run_sync(command, tmp_path, "status")
-        assert away.returncode == 4 and "no bridge process answers" in away.stderr
+        status = await trio.to_thread.run_sync(command, tmp_path, "status")
+        assert status.returncode == 4 and "no bridge process answers" in status.stderr
         bridge.start()
         await bridge.ready()
         shown = await trio.to_thread.run_sync(command, tmp_path, "status", "-o", "json")
@@ -65,15 +65,15 @@ async def test_check_try_status_and_an_orderly_end(tmp_path: Path) -> None:
     assert checked.returncode == 1 and not any(row["ok"] for row in json.loads(checked.stdout))
 
 
-async def test_it_is_ready_when_its_filters_are_granted(tmp_path: Path) -> None:
-    """What is published as soon as a bridge says that it is ready comes, in a session that is new."""
+async def test_bridge_is_ready_after_filters_are_granted(tmp_path: Path) -> None:
+    """A message published as soon as a bridge is ready is received, also in a new session."""
     (tmp_path / "near").mkdir()
     (tmp_path / "far").mkdir()
     async with running_mosquitto(tmp_path / "near") as near, running_mosquitto(tmp_path / "far") as far:
         proxy = TcpFaultProxy(("127.0.0.1", near.port), seed=1)
         async with trio.open_nursery() as nursery:
             port = await nursery.start(proxy.run)
-            proxy.to_client.set(byte_budget=12)  # CONNACK, and a part of what follows
+            proxy.to_client.set(byte_budget=12)  # CONNACK, and a part of the next packet
             bridge = BridgeProcess(tmp_path, settings(port, far.port, "notifications = false"))
             bridge.start()
             with trio.fail_after(PATIENCE_S):
@@ -88,8 +88,8 @@ async def test_it_is_ready_when_its_filters_are_granted(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_one_that_waits_leaves_the_other_alone(tmp_path: Path) -> None:
-    """Two bridges of one process; the other side of one speaks no TLS."""
+async def test_bridge_waiting_does_not_affect_other_bridge(tmp_path: Path) -> None:
+    """Two bridges of one process; the remote broker of one does not support TLS."""
     (tmp_path / "far").mkdir()
     async with running_mosquitto(tmp_path / "far") as far:
         text = settings(far.port, far.port, "notifications = false")

@@ -1,4 +1,4 @@
-"""What a consumer group may commit."""
+"""Committable offsets of a consumer group."""
 
 from random import Random
 
@@ -7,8 +7,8 @@ from gateways.bridges.offsets import Offsets
 PARTITION = ("t", 0)
 
 
-def test_never_above_the_first_record_that_is_not_finished() -> None:
-    """Read, finished and committed in any order; a model says what the group would lose."""
+def test_offsets_commit_stops_at_first_unfinished_record() -> None:
+    """Read, finished and committed in any order; a model computes the lost records."""
     for seed in range(200):
         random, offsets = Random(seed), Offsets()
         offsets.assign(PARTITION)
@@ -38,7 +38,7 @@ def test_never_above_the_first_record_that_is_not_finished() -> None:
         assert not read or moved.get(PARTITION, committed) == read[-1] + 1
 
 
-def test_a_partition_that_was_revoked_is_nobodys() -> None:
+def test_offsets_revoked_partition_is_ignored() -> None:
     offsets = Offsets()
     offsets.assign(PARTITION)
     offsets.read(PARTITION, 7)
@@ -49,7 +49,7 @@ def test_a_partition_that_was_revoked_is_nobodys() -> None:
     assert offsets.to_commit() == {} and offsets.open_records(PARTITION) == 0 and offsets.finished_since == 0
 
 
-def test_nothing_is_committed_twice() -> None:
+def test_offsets_committed_offset_is_not_returned_again() -> None:
     offsets = Offsets()
     offsets.assign(PARTITION)
     offsets.read(PARTITION, 0)

@@ -1,4 +1,4 @@
-"""Bridges of a cluster of ours: two that stand by for each other by certificate, and events of clients for Kafka."""
+"""Bridges of a StrataMQ cluster: an active/standby pair with certificates, and client events for Kafka."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def edge(cluster: LocalCluster) -> Iterator[ExtraEdge]:
-    """An edge with a listener in clear and one for certificates, those of gateways among them."""
+    """An edge with a listener in clear and one for certificates, including those of gateways."""
     devices = DevelopmentAuthority(cluster.data / "devices", "devices", NOW)
     roles = cluster.data / "gateways.toml"
     roles.touch(0o600)
@@ -66,10 +66,10 @@ def state(process: BridgeProcess) -> str:
 
 @pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 @pytest.mark.parametrize("bar_s", [60.0, pytest.param(TOOK_S_MAX, marks=pytest.mark.slow)])
-async def test_who_stands_by_takes_over_with_the_certificate_of_a_gateway(
+async def test_standby_takes_over_with_gateway_certificate(
     cluster: LocalCluster, edge: ExtraEdge, tmp_path: Path, bar_s: float
 ) -> None:
-    """On $gateway/presence: three times after kill -9, nothing is lost, and never do both work."""
+    """On $gateway/presence: three takeovers after kill -9 without loss, and never two active processes."""
     files = DevelopmentAuthority(cluster.data / "tls", "stratamq", NOW).gateway("site")
     lines = f"""
 group = "site-{bar_s:g}"
@@ -117,8 +117,8 @@ key = "{files.key}"
 
 
 @pytest.mark.skipif(not kafka_mock.INSTALLED, reason="confluent-kafka is not installed (the extra kafka)")
-async def test_each_event_of_a_client_is_a_record_of_its_topic(edge: ExtraEdge, tmp_path: Path) -> None:
-    """The five events as objects; and a message says who published it, whatever its client wrote."""
+async def test_kafka_sink_receives_each_client_event(edge: ExtraEdge, tmp_path: Path) -> None:
+    """The five events as objects; a message's publisher is named by the edge, whatever its client wrote."""
     kafka = kafka_mock.KafkaMock(1, {**dict.fromkeys((f"on-{event}" for event in EVENTS), 1), "up": 1})
     maps = [("up/#", "up", "json"), *((f"$SYS/cluster/events/{event}", f"on-{event}", "raw") for event in EVENTS)]
     text = f"""
@@ -141,10 +141,10 @@ brokers = ["{kafka.bootstraps}"]
         async with gathering(edge.port("clear"), "device") as user:
             assert user.client is not None
             with trio.fail_after(PATIENCE_S):
-                await user.standing.wait()
-                for asked in (Subscribe(0, [SubscriptionRequest("a/+", 1)]), Unsubscribe(0, ["a/+"])):
+                await user.is_connected.wait()
+                for request in (Subscribe(0, [SubscriptionRequest("a/+", 1)]), Unsubscribe(0, ["a/+"])):
                     answered = trio.Event()
-                    user.client.ask(asked, lambda _, answered=answered: answered.set())  # type: ignore[misc]
+                    user.client.ask(request, lambda _, answered=answered: answered.set())  # type: ignore[misc]
                     await answered.wait()
             await publish_all(edge.port("clear"), [Publish("up/t", b"31", 1)])
         async with await trio.open_tcp_stream("127.0.0.1", edge.port("clear")) as brief:
@@ -156,9 +156,11 @@ brokers = ["{kafka.bootstraps}"]
     finally:
         bridge.kill()
         kafka.close()
-    mine = {event: [each for each in said if each["client"] in ("device", "brief")] for event, said in found.items()}
-    for event, said in mine.items():
-        assert said and said[0].keys() == FIELDS, (event, found)
+    mine = {
+        event: [each for each in events if each["client"] in ("device", "brief")] for event, events in found.items()
+    }
+    for event, events in mine.items():
+        assert events and events[0].keys() == FIELDS, (event, found)
     assert mine["session_expired"][0]["client"] == "brief" and mine["unsubscribed"][0]["filter"] == "a/+"
     assert mine["connected"][0]["listener"] == "clear" and mine["subscribed"][0]["filter"] == "a/+"
     assert record["client_id"] == "publisher" and base64.b64decode(record["payload"]) == b"31"

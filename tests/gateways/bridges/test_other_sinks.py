@@ -1,4 +1,4 @@
-"""Webhooks, Redis Streams and files, by processes that others wrote, each killed or broken once."""
+"""Webhooks, Redis Streams and files with third-party programs, each killed or broken once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TOKEN = "Zq7-in-a-query"
 
 
 class Hook(ThreadingHTTPServer):
-    """A server that misbehaves as its list of answers says, and is good afterwards."""
+    """A server with scripted answers, and success afterwards."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         if answer == "stall":
-            self.connection.recv(1)  # until the client has enough
+            self.connection.recv(1)  # until the client closes
             return
         if answer in ("200", *PAGES) and numbers & self.server.refused:
             answer = "422"
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 self.server.bodies.append((dict(self.headers), body))
         if answer in PAGES:
-            self._speak(answer, body)
+            self._send_page(answer, body)
             return
         self.send_response(int(answer))
         if answer == "302":
@@ -110,8 +110,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    def _speak(self, answer: str, body: bytes) -> None:
-        """Say 200 and a page that tells an error, or one without end."""
+    def _send_page(self, answer: str, body: bytes) -> None:
+        """Send status 200 with an error page, or with an endless body."""
         with self.server.lock:
             self.server.bodies.append((dict(self.headers), body))
         if answer == "endless":
@@ -130,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"x" * 65_536)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 def number(found: dict[str, Any]) -> int:
@@ -149,10 +149,10 @@ def hook() -> Iterator[Hook]:
     server.server_close()
 
 
-async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
-    """Closed, stalled, redirected, 429 and 500; one record that is refused alone goes to the dead letter.
+async def test_webhook_failing_server_receives_all_records(tmp_path: Path, hook: Hook) -> None:
+    """Closed, stalled, redirected, 429 and 500; a record that is refused alone goes to the dead letter.
 
-    2xx is done, whatever the answer says, and however long it is.
+    2xx means done, whatever the length and content of the body.
     """
     hook.answers = ["close", "stall", "302", "429", "500", "endless", "page"]
     hook.refused = {17}
@@ -187,8 +187,8 @@ async def test_a_webhook_that_misbehaves(tmp_path: Path, hook: Hook) -> None:
         assert lower["idempotency-key"] and "cookie" not in lower
 
 
-async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook: Hook) -> None:
-    """Its status is enough."""
+async def test_webhook_check_ignores_endless_body(tmp_path: Path, hook: Hook) -> None:
+    """The status is sufficient."""
     made = Webhook(
         kind="webhook",
         cluster=("mqtt://localhost",),
@@ -203,10 +203,8 @@ async def test_a_look_at_a_webhook_that_speaks_without_end(tmp_path: Path, hook:
 
 
 @pytest.mark.parametrize(("status", "ok"), [(200, True), (404, True), (501, True), (500, False), (503, False)])
-async def test_check_of_a_webhook_takes_any_answer_but_a_failure_of_the_server(
-    tmp_path: Path, status: int, ok: bool
-) -> None:
-    """501 says that OPTIONS is not implemented: the server is there."""
+async def test_webhook_check_fails_only_on_server_error(tmp_path: Path, status: int, ok: bool) -> None:
+    """501 means that OPTIONS is not implemented: the server is reachable."""
 
     async def answer(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -239,7 +237,7 @@ async def running_redis(folder: Path) -> AsyncIterator[int]:
                     await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
                     break
                 except OSError:
-                    await trio.sleep(0.01)  # there is nothing to wait on for a port to open
+                    await trio.sleep(0.01)  # polling: no event signals an open port
         yield port
     finally:
         with trio.CancelScope(shield=True):
@@ -249,7 +247,9 @@ async def running_redis(folder: Path) -> AsyncIterator[int]:
 
 @pytest.mark.skipif(REDIS is None, reason="redis-server is not installed (Debian: redis-server)")
 async def test_redis_streams_both_ways(tmp_path: Path) -> None:
-    """A sink and a source by one process, killed: every entry, in the order of its topic, and none is left pending."""
+    """A sink and a source in one process, killed: every entry arrives in the order of its topic, and none stays
+    pending.
+    """
     redis = pytest.importorskip("redis", reason="the extra redis is not installed")
     async with (
         running_mosquitto(tmp_path) as broker,
@@ -281,8 +281,8 @@ async def test_redis_streams_both_ways(tmp_path: Path) -> None:
     assert int(reader.messages[0].payload) == 0
 
 
-async def test_files_have_what_was_done_also_after_a_kill(tmp_path: Path) -> None:
-    """Batches of the killed process are turned into Parquet by the next one."""
+async def test_files_keep_acknowledged_records_after_kill(tmp_path: Path) -> None:
+    """Batches of the killed process are converted to Parquet by the next one."""
     import pyarrow.parquet
 
     folder = tmp_path / "archive"
@@ -311,8 +311,8 @@ async def test_files_have_what_was_done_also_after_a_kill(tmp_path: Path) -> Non
     assert not list(folder.glob("*.tmp"))
 
 
-async def test_files_of_a_killed_process_are_turned_over_without_a_message(tmp_path: Path) -> None:
-    """Also those of members that are no more, and never those of a bridge whose name begins alike."""
+async def test_files_of_killed_process_are_converted_at_start(tmp_path: Path) -> None:
+    """Also files of removed members, but not those of a bridge whose name has the same prefix."""
     import pyarrow.parquet
 
     folder = tmp_path / "archive"
@@ -331,7 +331,7 @@ async def test_files_of_a_killed_process_are_turned_over_without_a_message(tmp_p
                 await trio.sleep(0.05)
         bridge.kill()
         assert len(open_files()) == 3
-        other = folder / "under-0-0-1.arrows.open"  # of a bridge that is named "under-0"
+        other = folder / "under-0-0-1.arrows.open"  # of a bridge named "under-0"
         other.write_bytes(b"")
         bridge.file.write_text(bridge.file.read_text().replace("shares = 3\n", ""))
         bridge.start()

@@ -1,4 +1,4 @@
-"""Publishers in records of bridges: named by an edge, or by nobody."""
+"""Publisher names in records of bridges: written by an edge, or absent."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ BY_CLIENT = [("client-id", "till-1"), ("user-name", "ceo")]
 
 
 class Refused(SimClient):
-    """Notes why it was ended."""
+    """Records the reasons of refusals."""
 
     def __init__(self, end: MqttEnd) -> None:
         super().__init__(ModelBroker(), end, {}, lambda: 0.0)
@@ -46,27 +46,27 @@ def record(properties: Any, *, from_cluster: bool = True) -> tuple[object, objec
     return found["client_id"], found["user_name"], found["properties"]["user_properties"]
 
 
-def test_a_record_has_the_names_that_an_edge_wrote_alone() -> None:
+def test_to_json_uses_only_edge_publisher_names() -> None:
     assert record({USER: BY_EDGE}) == ("till-1", "", [])
     assert record({USER: BY_CLIENT}) == (None, None, [list(each) for each in BY_CLIENT])
     assert record({USER: BY_EDGE}, from_cluster=False)[:2] == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("named", "topic", "believed"),
+    ("named", "topic", "trusted"),
     [((), "up/t", False), (("up/#",), "up/t", True), (("up/#",), "other", False), (("+/x", "up/t"), "up/t", True)],
 )
-def test_names_are_believed_where_the_edge_says_so(named: tuple[str, ...], topic: str, believed: bool) -> None:
-    """A broker that is no edge of ours lets its clients write what they like."""
+def test_named_publishers_are_trusted_on_announced_topics(named: tuple[str, ...], topic: str, trusted: bool) -> None:
+    """Other brokers let their clients write any user properties."""
     packet = Publish(topic, b"", properties={USER: [*BY_EDGE, ("a", "b")]})
     NamedPublishers(connack(*named).properties).check(packet)
-    assert record(packet.properties) == (*(("till-1", "") if believed else (None, None)), [["a", "b"]])
+    assert record(packet.properties) == (*(("till-1", "") if trusted else (None, None)), [["a", "b"]])
 
 
 @pytest.mark.parametrize("filters", [(), ("up/#",)], ids=["default", "named"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_client_that_writes_the_names_itself_is_not_believed(filters: tuple[str, ...], qos: int) -> None:
-    """From the client through an edge to the record: null, or what the edge knows."""
+def test_named_publishers_forged_by_client_are_removed(filters: tuple[str, ...], qos: int) -> None:
+    """From the client through an edge to the record: null, or the name known to the edge."""
     edge = Edge(EdgeLimits(sys_interval_s=0, publisher_properties=filters))
     bridge = edge.client("bridge", properties=REQUEST_PROPERTIES)
     bridge.subscribe("#")
@@ -82,9 +82,7 @@ def test_a_client_that_writes_the_names_itself_is_not_believed(filters: tuple[st
 @pytest.mark.parametrize(
     ("named", "is_fine"), [((), False), (("up/#",), True), (("up/+",), False), (("up/+/+",), True)]
 )
-def test_a_template_that_names_the_publisher_is_refused_where_no_edge_does(
-    text: str, named: tuple[str, ...], is_fine: bool
-) -> None:
+def test_end_template_with_publisher_needs_edge_support(text: str, named: tuple[str, ...], is_fine: bool) -> None:
     parts: list[dict[str, Any]] = [{"topic": text}, {"topic": "t", "key": text}, {"topic": "t", "headers": {"w": text}}]
     for part in parts:
         (rule,) = build_rules("b", [MapSettings(filter="up/+/t", **part)])
@@ -103,7 +101,7 @@ def test_templates_without_a_publisher() -> None:
     assert verdict.rejected is not None and verdict.rejected.reason == "template"
     (rule,) = build_rules("b", [MapSettings(filter="up/+/t", topic="{level.2}")])
     assert not rule.names_publisher
-    with pytest.raises(UserError):  # of a source: nothing there says who published
+    with pytest.raises(UserError):  # a source has no publisher names
         build_rules("b", [MapSettings(filter="topic", topic="{user_name}")], by_filter=False)
 
 

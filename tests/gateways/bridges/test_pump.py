@@ -1,4 +1,4 @@
-"""The pump by itself: windows, lanes, retries, dead letters."""
+"""The pump: windows, ordering keys, retries, dead letters."""
 
 import math
 from random import Random
@@ -16,20 +16,20 @@ def pump(**bounds: float) -> BridgePump:
     return BridgePump(PumpBounds(**bounds), Random(1))  # type: ignore[arg-type]
 
 
-def offer(to: BridgePump, reference: int, *lanes: str) -> None:
-    records = [record(ordering_key) for ordering_key in lanes]
+def offer(to: BridgePump, reference: int, *keys: str) -> None:
+    records = [record(ordering_key) for ordering_key in keys]
     to.offer(reference, records[0].message if records else BridgeMessage("t", b""), records)
 
 
 def take(from_: BridgePump, now: float = 0.0) -> list[int]:
-    """Return the tokens that a sink with room gets."""
+    """Return the tokens that a sink with capacity receives."""
     found = []
     while (sending := from_.next_delivery(now)) is not None:
         found.append(sending.token)
     return found
 
 
-def test_windows_close_by_messages_and_by_bytes() -> None:
+def test_pump_window_is_bounded_by_messages_and_bytes() -> None:
     small = pump(messages=2)
     offer(small, 1, "a")
     assert small.has_capacity
@@ -45,7 +45,7 @@ def test_windows_close_by_messages_and_by_bytes() -> None:
     assert not heavy.has_capacity
 
 
-def test_one_record_of_a_lane_at_a_time_unless_the_sink_keeps_order() -> None:
+def test_pump_sends_one_record_per_key_unless_pipelined() -> None:
     for pipelined, first in ((False, [0, 2]), (True, [0, 1, 2])):
         found = BridgePump(PumpBounds(pipelined=pipelined), Random(1))
         offer(found, 1, "a")
@@ -56,7 +56,7 @@ def test_one_record_of_a_lane_at_a_time_unless_the_sink_keeps_order() -> None:
         assert take(found) == ([] if pipelined else [1])
 
 
-def test_a_message_is_finished_when_each_of_its_records_is() -> None:
+def test_pump_message_finishes_with_its_last_record() -> None:
     found = pump()
     offer(found, 7, "a", "b")
     assert take(found) == [0, 1]
@@ -68,7 +68,7 @@ def test_a_message_is_finished_when_each_of_its_records_is() -> None:
     assert found.finished() == [8], "without a record there is nothing to wait for"
 
 
-def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
+def test_pump_retry_keeps_position_and_blocks_key() -> None:
     found = BridgePump(PumpBounds(pipelined=True), Random(1))
     for reference, ordering_key in enumerate("aab"):
         offer(found, reference, ordering_key)
@@ -79,12 +79,12 @@ def test_what_is_tried_again_keeps_its_place_and_its_lane_waits() -> None:
     assert 10.0 < due < 11.0 and take(found, 10.0) == []
     offer(found, 3, "a")
     offer(found, 4, "b")
-    assert take(found, 10.0) == [4], "another ordering_key does not wait"
+    assert take(found, 10.0) == [4], "another ordering key is not delayed"
     assert take(found, 12.0) == [0, 1, 3]
     assert found.retry_s > 0
 
 
-def test_at_once_when_the_sink_was_not_at_fault() -> None:
+def test_pump_retry_without_delay_is_immediate() -> None:
     found = BridgePump(PumpBounds(pipelined=True), Random(1))
     offer(found, 1, "a")
     offer(found, 2, "a")
@@ -95,7 +95,7 @@ def test_at_once_when_the_sink_was_not_at_fault() -> None:
     assert take(found) == [0, 1]
 
 
-def test_delays_of_a_lane_grow_until_something_is_taken() -> None:
+def test_pump_retry_delay_grows_until_delivery() -> None:
     found = pump()
     offer(found, 1, "a")
     now, delays = 0.0, []
@@ -110,7 +110,7 @@ def test_delays_of_a_lane_grow_until_something_is_taken() -> None:
     assert found.finished() == [1] and found.retry_s == 0.0
 
 
-def test_giving_up_leads_to_the_dead_letter() -> None:
+def test_pump_give_up_sends_dead_letter() -> None:
     found = pump(give_up_s=5.0)
     offer(found, 1, "a")
     assert take(found, 100.0) == [0]
@@ -121,7 +121,7 @@ def test_giving_up_leads_to_the_dead_letter() -> None:
     assert letter is not None and letter.reason == "gave_up" and found.counts["rejected_gave_up"] == 1
 
 
-def test_a_rejected_record_counts_when_the_dead_letter_has_it() -> None:
+def test_pump_rejected_record_finishes_after_dead_letter() -> None:
     found = pump()
     offer(found, 1, "a")
     take(found)
@@ -137,8 +137,8 @@ def test_a_rejected_record_counts_when_the_dead_letter_has_it() -> None:
     assert found.counts["dead_letter"] == 1 and found.counts["retried_dead_letter"] == 1
 
 
-def test_late_answers_mean_nothing() -> None:
-    """A sink that answers twice, or after it gave a record back."""
+def test_pump_late_answers_are_ignored() -> None:
+    """From a sink that answers twice, or after it returned a record."""
     found = pump()
     offer(found, 1, "a")
     take(found)
@@ -152,8 +152,8 @@ def test_late_answers_mean_nothing() -> None:
     assert found.finished() == [1]
 
 
-def test_records_that_fail_together_count_as_one_failure() -> None:
-    """A batch of one ordering_key that fails does not lengthen the delay for each of its records."""
+def test_pump_batch_failure_increases_delay_once() -> None:
+    """A failed batch of one ordering key does not increase the delay for each of its records."""
     found = BridgePump(PumpBounds(pipelined=True), Random(1))
     for reference in range(50):
         offer(found, reference, "a")

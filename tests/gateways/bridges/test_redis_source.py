@@ -1,4 +1,4 @@
-"""Entries of a stream that were deleted while a consumer had them open: counted, acknowledged, and never sent."""
+"""Stream entries that were deleted while pending: counted, acknowledged, and not sent."""
 
 import threading
 from random import Random
@@ -19,14 +19,14 @@ Entry = tuple[bytes | None, dict[bytes, bytes] | None]
 
 
 class Redis:
-    """A server whose stream had three entries open, of which two were deleted."""
+    """A server with three pending entries, two of them deleted."""
 
     def __init__(self, **_: object) -> None:
         self.acknowledged: list[str] = []
         self._open: list[Entry] = [(b"1-0", {b"payload": b"kept"}), (b"2-0", {})]
 
     def xgroup_create(self, *_: object, **__: object) -> None:
-        """The group is there."""
+        """The group exists."""
 
     def xreadgroup(self, *_: object, **__: object) -> list[tuple[bytes, list[Entry]]]:
         found, self._open = self._open, []
@@ -34,7 +34,7 @@ class Redis:
         return [(b"s", found)] if found else []
 
     def xautoclaim(self, *_: object, **__: object) -> tuple[bytes, list[Entry]]:
-        """Redis 6.2 names none that was deleted."""
+        """Redis 6.2 returns no name for a deleted entry."""
         return b"0-0", [(None, None)]
 
     def xack(self, _stream: str, _group: str, *names: str) -> None:
@@ -48,10 +48,10 @@ class Library:
         self.Redis = lambda **_: redis
 
 
-async def test_deleted_entries_are_no_messages() -> None:
-    """The library gives {} for one that was deleted, and nothing at all where Redis 6.2 names none.
+async def test_redis_source_deleted_entries_are_not_sent() -> None:
+    """The library returns {} for a deleted entry, and no fields where Redis 6.2 returns no name.
 
-    The first was published as an empty object; the other ended the bridge.
+    Otherwise the first would be published as an empty object, and the second would end the bridge.
     """
     messages: list[BridgeMessage] = []
 
@@ -59,12 +59,12 @@ async def test_deleted_entries_are_no_messages() -> None:
         messages.append(message)
         return RuleResult(dropped="filtered")
 
-    told = {"kind": "redis-source", "cluster": ["mqtt://127.0.0.1"], "client_id": "c", "consumer_group": "g"}
-    settings = RedisSource.model_validate(told | {"map": [{"filter": "s", "topic": "t"}]})
+    options = {"kind": "redis-source", "cluster": ["mqtt://127.0.0.1"], "client_id": "c", "consumer_group": "g"}
+    settings = RedisSource.model_validate(options | {"map": [{"filter": "s", "topic": "t"}]})
     pump = BridgePump(PumpBounds(), Random(1))
     flow = BridgeFlow("in", pump, apply_rules, lambda number: source.finish(number), lambda: 0.0, lambda: 0)
-    nobody: Any = SimpleNamespace(has_capacity=False)  # no record is made
-    flow.connect(nobody, nobody)
+    unused_sink: Any = SimpleNamespace(has_capacity=False)  # no record is made
+    flow.connect(unused_sink, unused_sink)
     redis = Redis()
     source: Any = RedisStreamSource(Library(redis), settings, None, "me", flow)
     async with trio.open_nursery() as nursery:

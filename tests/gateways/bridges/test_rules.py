@@ -1,4 +1,4 @@
-"""Templates, conditions, functions and lines of topics: what a message becomes, and what is a mistake."""
+"""Templates, conditions, functions and topic lines: results and errors."""
 
 import time
 
@@ -33,13 +33,13 @@ def test_templates(text: str, filled: str) -> None:
 
 
 @pytest.mark.parametrize("text", UNFILLED)
-def test_templates_that_are_mistakes(text: str) -> None:
+def test_template_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Template(text, "upload/+/#")
 
 
 @pytest.mark.parametrize(("text", "topic_filter"), [("{level.3}", "a/+"), ("{rest}", "a/+"), ("{level.1}", "")])
-def test_levels_that_cannot_be_there(text: str, topic_filter: str) -> None:
+def test_template_impossible_level_is_refused(text: str, topic_filter: str) -> None:
     with pytest.raises(ValueError):
         Template(text, topic_filter)
 
@@ -49,13 +49,13 @@ def rule(topic_filter: str, target: str, where: str = "", transform: Transform |
     return BridgeRule(topic_filter, Template(target, topic_filter), where=condition, transform=transform)
 
 
-def test_a_message_goes_to_each_target_once() -> None:
+def test_rules_message_goes_to_each_target_once() -> None:
     rules = Rules([rule("upload/#", "all"), rule("upload/car/#", "cars"), rule("+/car/#", "all")])
     assert [record.target for record in rules.apply_rules(MESSAGE).records] == ["all", "cars"]
     assert rules.apply_rules(BridgeMessage("other", b"")).dropped == "unmatched"
 
 
-def test_a_level_that_this_topic_has_not_is_for_the_dead_letter() -> None:
+def test_rules_missing_level_goes_to_dead_letter() -> None:
     verdict = Rules([rule("upload/#", "{level.5}")]).apply_rules(MESSAGE)
     assert verdict.rejected is not None and verdict.rejected.reason == "template" and not verdict.records
 
@@ -75,7 +75,7 @@ CONDITIONS = [
 
 @pytest.mark.parametrize(("where", "payload", "outcome"), CONDITIONS)
 def test_conditions(where: str, payload: bytes, outcome: str) -> None:
-    """What cannot be judged is not let fall in silence."""
+    """A message for which the condition fails goes to the dead letter."""
     pytest.importorskip("cel", reason="the extra rules is not installed (common-expression-language)")
     message = BridgeMessage(MESSAGE.topic, payload, 1, properties=MESSAGE.properties)
     verdict = Rules([rule("upload/#", "all", where)]).apply_rules(message)
@@ -83,7 +83,7 @@ def test_conditions(where: str, payload: bytes, outcome: str) -> None:
     assert found == outcome and len(verdict.records) == (outcome == "")
 
 
-def test_a_condition_has_a_bound_on_its_time() -> None:
+def test_rules_slow_condition_goes_to_dead_letter() -> None:
     pytest.importorskip("cel", reason="the extra rules is not installed (common-expression-language)")
     clock = iter((0.0, 0.0011))
     rules = Rules([BridgeRule("#", Template("x"), where=Predicate("true", lambda: next(clock)))])
@@ -92,7 +92,7 @@ def test_a_condition_has_a_bound_on_its_time() -> None:
 
 
 def test_functions() -> None:
-    """Bytes go on, None falls, anything else is for the dead letter."""
+    """Bytes are sent, None drops the message, other results go to the dead letter."""
     outcomes = {
         "upper": lambda _topic, payload: payload.upper(),
         "none": lambda *_: None,
@@ -135,18 +135,18 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("text", "local", "remote"), VALID)
-def test_the_combinations_of_filter_and_prefixes(text: str, local: str, remote: str) -> None:
+def test_parse_topic_line_combines_filter_and_prefixes(text: str, local: str, remote: str) -> None:
     line = parse_topic_line(text)
     assert (line.local_filter, line.remote_filter) == (local, remote)
 
 
 @pytest.mark.parametrize("text", INVALID)
-def test_lines_that_are_none(text: str) -> None:
+def test_parse_topic_line_invalid_line_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_topic_line(text)
 
 
-def test_topics_are_renamed_by_the_first_line_that_matches() -> None:
+def test_mqtt_rules_first_matching_line_renames_topic() -> None:
     lines = [parse_topic_line(text) for text in ("t/# out 1 site/ ''", "# both 0 site/ all/", "'' out 2 one other")]
     out, back = MqttRules(lines, "out", "b"), MqttRules(lines, "in", "b", retained=False)
 
@@ -162,16 +162,16 @@ def test_topics_are_renamed_by_the_first_line_that_matches() -> None:
     assert target(back, "other") == []
     below = MqttRules([parse_topic_line("# both 1 a/ b/")], "out", "b")
     assert target(below, "a/x") == [("b/x", 1, True)]
-    assert target(below, "a") == []  # a/# takes it, and it has no prefix a/
+    assert target(below, "a") == []  # a/# matches it, but it lacks the prefix a/
 
 
 @pytest.mark.parametrize(("path", "dropped"), [("a,b", ""), ("a,me", "loop"), ("1,2,3,4,5,6,7,8", "path_too_long")])
-def test_a_message_that_came_round_goes_no_further(path: str, dropped: str) -> None:
+def test_mqtt_rules_looped_message_is_dropped(path: str, dropped: str) -> None:
     message = BridgeMessage("x", b"", 1, properties={PropertyId.USER_PROPERTY: [("bridge-path", path)]})
     assert MqttRules([parse_topic_line("#")], "out", "me").apply_rules(message).dropped == dropped
 
 
-RINGS = [
+LOOPS = [
     ("a/# both", "a/# both", True),
     ("a/# out", "# in", True),
     ("a/# out", "a/# out", False),
@@ -182,6 +182,6 @@ RINGS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other", "ring"), RINGS)
-def test_rings(one: str, other: str, ring: bool) -> None:
-    assert bool(find_loop([parse_topic_line(one)], [parse_topic_line(other)])) is ring
+@pytest.mark.parametrize(("one", "other", "loops"), LOOPS)
+def test_find_loop_detects_overlapping_lines(one: str, other: str, loops: bool) -> None:
+    assert bool(find_loop([parse_topic_line(one)], [parse_topic_line(other)])) is loops

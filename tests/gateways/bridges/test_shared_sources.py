@@ -1,4 +1,4 @@
-"""Sources that several consumers read: what one lets go is taken over by another, and nothing is lost or held twice."""
+"""Sources shared by several consumers: a takeover loses and repeats no record."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def assigned(bridge: BridgeProcess) -> None:
 
 @pytest.mark.slow  # the mock cluster takes 15 s and more for the two steps of a cooperative rebalance
 @pytest.mark.skipif(not kafka_mock.INSTALLED, reason="confluent-kafka is not installed (the extra kafka)")
-async def test_partitions_that_are_revoked_are_committed_first(tmp_path: Path) -> None:
-    """A second process joins the group and leaves it in order, while records come: each is published once."""
+async def test_kafka_source_commits_before_revocation(tmp_path: Path) -> None:
+    """A second process joins the group and leaves it while records arrive: each is published once."""
     from confluent_kafka import Producer
 
     kafka = kafka_mock.KafkaMock(1, {"from": 4})
@@ -69,8 +69,8 @@ qos = 1
                 nursery.start_soon(produce, 0, RECORDS)
                 await reader.payloads(50)
                 two.start()
-                await assigned(two)  # it has partitions, which the first one let go
-            await reader.payloads(RECORDS, 60)  # what is open when a process stops comes again
+                await assigned(two)  # it has partitions, which were revoked from the first one
+            await reader.payloads(RECORDS, 60)  # records open at a stop are read again
             await trio.sleep(0.5)  # for the last acknowledgements
             await trio.to_thread.run_sync(two.kill, 15)
             await produce(RECORDS, RECORDS + 100)
@@ -83,12 +83,12 @@ qos = 1
     counts = Counter(map(int, payloads))
     assert set(counts) == set(range(RECORDS + 100))
     twice = sorted(number for number, count in counts.items() if count > 1)
-    assert not twice, f"{len(twice)} came twice, {twice[0]} to {twice[-1]}"
+    assert not twice, f"{len(twice)} arrived twice, {twice[0]} to {twice[-1]}"
 
 
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed (Debian: redis-server)")
-async def test_entries_of_a_dead_consumer_are_taken_over(tmp_path: Path) -> None:
-    """Another consumer of the group has read them, and died; what it holds for a shorter time stays its own."""
+async def test_redis_source_claims_entries_of_dead_consumer(tmp_path: Path) -> None:
+    """Another consumer of the group has read them, and died; entries pending for a shorter time stay assigned."""
     redis = pytest.importorskip("redis", reason="the extra redis is not installed")
     async with (
         running_mosquitto(tmp_path) as broker,
@@ -99,9 +99,9 @@ async def test_entries_of_a_dead_consumer_are_taken_over(tmp_path: Path) -> None
         client.xgroup_create("stream", "g", id="0", mkstream=True)
         for number in range(30):
             client.xadd("stream", {"payload": b"%d" % number})
-        [(_, held)] = client.xreadgroup("g", "dead", {"stream": ">"}, count=20)
-        ids = [name for name, _ in held]
-        client.xclaim("stream", "g", "dead", 0, ids[:10], idle=3_600_000)  # it has held these for an hour
+        [(_, entries)] = client.xreadgroup("g", "dead", {"stream": ">"}, count=20)
+        ids = [name for name, _ in entries]
+        client.xclaim("stream", "g", "dead", 0, ids[:10], idle=3_600_000)  # pending for an hour
         lines = f'redis_port = {port}\nconsumer_group = "g"\nclaim_s = 600.0'
         text = settings("redis-source", broker.port, lines, 'topic = "back/x"').replace('"u/#"', '"stream"')
         bridge = BridgeProcess(tmp_path, text)
@@ -111,8 +111,8 @@ async def test_entries_of_a_dead_consumer_are_taken_over(tmp_path: Path) -> None
             with trio.fail_after(PATIENCE_S):
                 while await trio.to_thread.run_sync(lambda: client.xpending("stream", "g")["pending"]) > 10:
                     await trio.sleep(0.05)
-            (left,) = client.xpending("stream", "g")["consumers"]
-            assert left == {"name": b"dead", "pending": 10}
+            (pending,) = client.xpending("stream", "g")["consumers"]
+            assert pending == {"name": b"dead", "pending": 10}
         finally:
             bridge.kill()
     assert sorted(map(int, payloads)) == [*range(10), *range(20, 30)]

@@ -1,4 +1,4 @@
-"""Two processes for one bridge: one works, the other one takes over, and never both."""
+"""Two processes for one bridge: one is active, the other takes over, and never both."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.patience import PATIENCE_S
 from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 
-def test_when_one_takes_over() -> None:
+def test_presence_takeover_times() -> None:
     presence = Presence(Random(1))
     assert presence.takes_over_at() == math.inf
     presence.connected(100.0)
-    assert 100.5 <= presence.takes_over_at() <= 100.7, "nothing was retained"
+    assert 100.5 <= presence.takes_over_at() <= 100.7, "no message was retained"
     presence.received(100.1, b"1 7")
     assert 115.1 <= presence.takes_over_at() <= 115.3, "a will may be lost"
     presence.received(110.0, b"0")
     assert 110.0 <= presence.takes_over_at() <= 110.2
     presence.disconnected()
-    assert presence.takes_over_at() == math.inf, "one that is cut off does not take over"
+    assert presence.takes_over_at() == math.inf, "a disconnected standby does not take over"
 
 
 def state(process: BridgeProcess) -> str:
@@ -43,8 +43,8 @@ async def until(process: BridgeProcess, wanted: str) -> None:
 
 
 @pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
-async def test_the_other_one_takes_over(tmp_path: Path) -> None:
-    """After kill -9, which takes 3 s, without a loss, and after SIGTERM; the one that comes back stands by."""
+async def test_standby_takes_over_after_kill(tmp_path: Path) -> None:
+    """After kill -9 within 3 s without loss, and after SIGTERM; the returning process becomes a standby."""
     for name in ("near", "far", "one", "two"):
         (tmp_path / name).mkdir()
     async with (

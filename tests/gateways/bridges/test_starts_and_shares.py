@@ -1,4 +1,4 @@
-"""When a bridge visits the other side, and bridges of several members: as processes between two Mosquittos."""
+"""Start modes of a bridge, and bridges with several members, as processes between two Mosquittos."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def brokers(folder: Path) -> AsyncIterator[tuple[Mosquitto, Mosquitto]]:
 
 
 async def waits(bridge: BridgeProcess, wanted: str, window: int) -> None:
-    """Wait until the only bridge of a process says why it waits, with so many messages open."""
+    """Wait until a process's only bridge has this status text, and this many open messages."""
     with trio.fail_after(PATIENCE_S):
         while True:
             rows = await trio.to_thread.run_sync(bridge.rows)
@@ -39,8 +39,8 @@ async def waits(bridge: BridgeProcess, wanted: str, window: int) -> None:
             await trio.sleep(0.05)
 
 
-async def test_a_lazy_bridge_comes_when_enough_waits_and_leaves_when_nothing_does(tmp_path: Path) -> None:
-    """Twice; fewer messages than it waits for stay at the cluster, also over a kill, and none is lost."""
+async def test_lazy_bridge_connects_on_backlog_and_disconnects_when_idle(tmp_path: Path) -> None:
+    """Twice; fewer messages stay at the cluster, also over a kill, and none is lost."""
     lines = 'start = "lazy"\nlazy_messages = 5\nlazy_idle_s = 1.0\nnotifications = false'
     async with brokers(tmp_path) as (near, far), gathering(far.port, "reader", "f/#") as reader:
         bridge = BridgeProcess(tmp_path, settings(near.port, far.port, lines))
@@ -59,7 +59,7 @@ async def test_a_lazy_bridge_comes_when_enough_waits_and_leaves_when_nothing_doe
         assert await trio.to_thread.run_sync(bridge.kill, signal.SIGTERM) == 0
 
 
-async def test_a_bridge_that_comes_once_ends_with_its_first_connection(tmp_path: Path) -> None:
+async def test_once_bridge_ends_with_first_connection(tmp_path: Path) -> None:
     async with brokers(tmp_path) as (near, far):
         bridge = BridgeProcess(tmp_path, settings(near.port, far.port, 'start = "once"\nnotifications = false'))
         bridge.start()
@@ -73,8 +73,8 @@ async def test_a_bridge_that_comes_once_ends_with_its_first_connection(tmp_path:
         assert "Traceback" not in bridge.log.read_text()
 
 
-async def test_members_of_a_shared_group_share_the_messages(tmp_path: Path) -> None:
-    """Each message goes through one of them; killed while they work, nothing is lost."""
+async def test_shared_members_divide_messages(tmp_path: Path) -> None:
+    """Each message passes through one member; after a kill none is lost."""
     folder, count = tmp_path / "archive", 300
     text = f"""
 [bridge.under]

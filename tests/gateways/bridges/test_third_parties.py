@@ -1,6 +1,6 @@
-"""Bridges to programs that others wrote: brokers of 3.1.1; kcat, kafkajs and kafka-python around Kafka.
+"""Bridges to third-party programs: 3.1.1 brokers; kcat, kafkajs and kafka-python around Kafka.
 
-The Kafka is librdkafka's mock cluster, by the authors of the library that the bridge uses, or Tansu, which is not.
+The Kafka is librdkafka's mock cluster, by the authors of the bridge's library, or Tansu, an independent one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.stratamq.history.mosquitto import INSTALLED, running_mosquitto
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="mosquitto is not installed (Debian: mosquitto)")
 COUNT, WINDOW = 200, 16
-LOGINS = {"ejabberd": "somebody"}  # it takes any, but not none
+LOGINS = {"ejabberd": "somebody"}  # it accepts any user name, but not none
 CONSUMER = """
 const {Kafka, logLevel} = require('kafkajs');
 const kafka = new Kafka({brokers: [process.argv[1]], logLevel: logLevel.NOTHING});
@@ -72,10 +72,10 @@ def kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BROKERS)
-async def test_a_line_both_ways_to_a_broker_of_others(kind: str, tmp_path: Path) -> None:
-    """MQTT 3.1.1 with neither No Local nor level 0x84: each message is on the other side, and none comes back.
+async def test_bridge_both_ways_to_third_party_broker(kind: str, tmp_path: Path) -> None:
+    """MQTT 3.1.1 without No Local and level 0x84: each message is on the other side, and none returns.
 
-    Killed once: what was open then may come twice, its echo too, for who awaited it is dead; it does not go round.
+    Killed once: messages open then may arrive twice, and so may their echoes, since the expecting process died.
     """
     login = LOGINS.get(kind, "")
     with BROKERS[kind](tmp_path) as port:
@@ -125,7 +125,7 @@ protocol = "3.1.1"
                         await bridge.ready()
                 await there.payloads(2 * COUNT + 1)
                 await here.payloads(2 * COUNT + 1)
-                await trio.sleep(0.5)  # for what would come back
+                await trio.sleep(0.5)  # for returning messages
             finally:
                 bridge.kill()
     wanted = {b"%s-%d" % (side, n) for side in (b"near", b"far") for n in range(COUNT)}
@@ -163,7 +163,7 @@ qos = 1
 
 
 def _read(program: str, kafka: str) -> list[list[str]]:
-    """Return key, value and topic of all records, as a program of others reads them."""
+    """Return key, value and topic of all records, read by a third-party program."""
     if program == "kcat":
         form = "%k %s %h\\n"
         command = ["kcat", "-b", kafka, "-C", "-t", "upload", "-e", "-q", "-o", "beginning", "-f", form]
@@ -175,9 +175,9 @@ def _read(program: str, kafka: str) -> list[list[str]]:
     if program == "kafka-python":
         return _read_by_kafka_python(kafka)
     command = ["node", "-e", CONSUMER, "--", kafka, str(COUNT)]
-    got = subprocess.run(command, timeout=300, capture_output=True, text=True, env=javascript("kafkajs"), check=True)
-    assert got.stdout, got.stderr
-    found: list[list[str]] = json.loads(got.stdout)
+    result = subprocess.run(command, timeout=300, capture_output=True, text=True, env=javascript("kafkajs"), check=True)
+    assert result.stdout, result.stderr
+    found: list[list[str]] = json.loads(result.stdout)
     return found
 
 
@@ -220,7 +220,7 @@ def _write(program: str, kafka: str) -> None:
 
 @pytest.fixture(params=["kcat", "kafkajs", "kafka-python"])
 def program(request: pytest.FixtureRequest) -> str:
-    """Return a program that is here; a test that skips within trio would not say why."""
+    """Return an installed program; a skip within trio would not show the reason."""
     program = str(request.param)
     if program == "kcat" and "tansu" in request.node.name:
         pytest.skip("Tansu's answer to ApiVersions is none for Debian's kcat")
@@ -233,7 +233,7 @@ def program(request: pytest.FixtureRequest) -> str:
     return program
 
 
-async def test_others_read_what_a_sink_wrote(tmp_path: Path, kafka: str, program: str) -> None:
+async def test_kafka_sink_records_are_readable_by_other_programs(tmp_path: Path, kafka: str, program: str) -> None:
     """Keys, values, headers, and the order of each key."""
     async with running_mosquitto(tmp_path) as broker:
         bridge = BridgeProcess(tmp_path, SINK.replace("PORT", str(broker.port)).replace("KAFKA", kafka))
@@ -249,7 +249,7 @@ async def test_others_read_what_a_sink_wrote(tmp_path: Path, kafka: str, program
     assert all(topic == f"upload/{key}/t" for key, _, topic in rows)
 
 
-async def test_a_source_reads_what_others_wrote(tmp_path: Path, kafka: str, program: str) -> None:
+async def test_kafka_source_reads_records_of_other_programs(tmp_path: Path, kafka: str, program: str) -> None:
     async with (
         running_mosquitto(tmp_path) as broker,
         gathering(broker.port, "reader", "orders/#", "bridge/#") as reader,

